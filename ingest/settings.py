@@ -195,6 +195,12 @@ class TopicSettings:
         "Topics keep their last message for GetCurrentMessage and new subscribers, except those whose own policy says "
         "no. Each notification is then written twice.",
     )
+    check_types: bool = setting(
+        False,
+        "A notification whose type is none of the message types of its topic is refused. Its type is what its "
+        "publisher says (p:Publication Type), else the name of its payload's element; a topic without message types "
+        "takes all.",
+    )
 
     def __post_init__(self) -> None:
         try:

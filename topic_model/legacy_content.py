@@ -12,6 +12,9 @@ from xml.sax.saxutils import quoteattr
 NAMESPACE = "urn:arborcast:legacy"
 """Namespace of the element around loose content; its name is Content."""
 
+TYPE = f"{{{NAMESPACE}}}Content"
+"""The name of that element, as the type of its notification."""
+
 _START = f'<ac:Content xmlns:ac="{NAMESPACE}"'
 _START_BYTES = _START.encode()
 _END_BYTES = b"</ac:Content>"

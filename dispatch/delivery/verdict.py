@@ -16,7 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import NamedTuple
+
+import msgspec
 
 from dispatch.delivery.outcomes import Outcome
 from dispatch.delivery.transport.contract import PushRequest, PushResult
@@ -44,17 +47,23 @@ class RetryPolicy:
     longest_retry_after_ms: float
     permanent: frozenset[int]
 
-    def expires_ms(self, accepted_ms: int) -> int:
-        """When a notification that was accepted then has lived long enough."""
-        return accepted_ms + self.lifespan_ms
+    def expires_ms(self, notification: Notification) -> int:
+        """When a notification has lived long enough: for us, or for its publisher."""
+        end_ms = notification.accepted_ms + self.lifespan_ms
+        return min(end_ms, notification.valid_until_ms) if notification.valid_until_ms else end_ms
+
+
+def lifespan_ms(asked: DeliveryPolicy, settings: RetrySettings) -> int:
+    """For how long after its acceptance a notification is tried."""
+    return int(settings.lifespan_s * 1000) if asked.lifespan_ms is None else asked.lifespan_ms
 
 
 def policy_of(asked: DeliveryPolicy, settings: RetrySettings) -> RetryPolicy:
     """The engine's settings, overridden by what the subscription asked for."""
-    asked_attempts, asked_lifespan = asked.maximum_attempts, asked.lifespan_ms
+    asked_attempts = asked.maximum_attempts
     return RetryPolicy(
         maximum_attempts=settings.retransmissions + 1 if asked_attempts is None else asked_attempts,
-        lifespan_ms=int(settings.lifespan_s * 1000) if asked_lifespan is None else asked_lifespan,
+        lifespan_ms=lifespan_ms(asked, settings),
         first_wait_ms=settings.first_wait_s * 1000,
         factor=settings.factor,
         longest_wait_ms=settings.longest_wait_s * 1000,
@@ -88,8 +97,26 @@ class Verdict(NamedTuple):
 
 DELIVERED = Verdict("delivered")
 
-# These are kept as dead letters.
-GIVEN_UP: frozenset[State] = frozenset({"dead", "expired"})
+
+def leaves_letter(state: State, notification: Notification, lifespan_ms: int) -> bool:
+    """Whether a delivery that ended like this is kept as a dead letter: given up, or too old for us. What its publisher
+    did not want to be delivered any more nobody wants back."""
+    if state != "expired":
+        return state == "dead"
+    return not 0 < notification.valid_until_ms <= notification.accepted_ms + lifespan_ms
+
+
+def without_letter(row: Attempt) -> Attempt:
+    """The row of a delivery that has ended and leaves no dead letter."""
+    return msgspec.structs.replace(row, lapsed=True) if row.state == "expired" else row
+
+
+def too_old(notification: Notification, lifespan_ms: int, otherwise: str) -> str:
+    """Why a notification is too old: its publisher has said so, or `otherwise`."""
+    if leaves_letter("expired", notification, lifespan_ms):
+        return otherwise
+    until = datetime.fromtimestamp(notification.valid_until_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return f"its publisher wanted it delivered until {until.replace('+00:00', 'Z')}"
 
 
 class Push(NamedTuple):
@@ -130,7 +157,7 @@ def judge(
     if counted >= policy.maximum_attempts:
         return Verdict("dead")
     at_ms = now_ms + wait_ms(policy, counted, chance, push.result.retry_after_s)
-    if at_ms >= policy.expires_ms(notification.accepted_ms):
+    if at_ms >= policy.expires_ms(notification):
         return Verdict("expired")
     return Verdict("parked", at_ms)
 

@@ -15,7 +15,19 @@ from dispatch.delivery.capacity import scopes_of
 from dispatch.delivery.health import Sign, quick_s
 from dispatch.delivery.journal import Journal
 from dispatch.delivery.outcomes import Outcome, failed
-from dispatch.delivery.verdict import DELIVERED, GIVEN_UP, Push, Verdict, attempt, judge, policy_of, untried
+from dispatch.delivery.verdict import (
+    DELIVERED,
+    Push,
+    Verdict,
+    attempt,
+    judge,
+    leaves_letter,
+    lifespan_ms,
+    policy_of,
+    too_old,
+    untried,
+    without_letter,
+)
 from dispatch.hot.lanes import Received
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.parked import Tries
@@ -27,6 +39,9 @@ from topic_model.subscriptions import Subscription
 _SILENT_ENDPOINTS = 4
 
 UNTRIED = Tries()
+
+# Longer than anything lives.
+_NEVER_MS = 1 << 62
 
 
 class PutOff(NamedTuple):
@@ -133,7 +148,7 @@ class BatchOutcomes:
             row = untried(
                 subscription.id, endpoint, received.notification, 0, what.verdict, what.why, now_ms, received.batch
             )
-            self._write(received, row, UNTRIED)
+            self._write(subscription, received, row, UNTRIED)
 
     def was_parked(self, subscription: Subscription, received: Received) -> None:
         """Write the row of what was parked by a worker that could not write it any more."""
@@ -143,15 +158,24 @@ class BatchOutcomes:
             untried(subscription.id, endpoint, received.notification, 0, what.verdict, what.why, self._now_ms(), batch)
         )
 
-    def expired(self, subscription: Subscription, received: Received) -> bool:
-        """Whether a notification has lived too long to be tried at all; then that is written down."""
-        lifespan_ms = subscription.policy.lifespan_ms
-        if lifespan_ms is None:
-            lifespan_ms = int(self._retry.lifespan_s * 1000)
-        if received.notification.accepted_ms + lifespan_ms > self._now_ms():
+    def expired(self, subscription: Subscription, received: Received, otherwise: str = "too old when read") -> bool:
+        """Whether a notification has lived too long to be tried at all; then that is written down. What waits in a pull
+        point is too old when its publisher says so, and not before."""
+        notification, now_ms = received.notification, self._now_ms()
+        lifespan = self._lifespan_ms(subscription)
+        if notification.accepted_ms + lifespan > now_ms and not notification.is_over(now_ms):
             return False
-        self.put_off(subscription, (received,), PutOff(Verdict("expired"), failed("lifespan", "too old when read")))
+        why = failed("lifespan", too_old(notification, lifespan, otherwise))
+        self.put_off(subscription, (received,), PutOff(Verdict("expired"), why))
         return True
+
+    def in_time(self, subscription: Subscription, taken: Sequence[Received]) -> Sequence[Received]:
+        """Those of what is to be pushed now that have not grown too old since they were read; of the others that is
+        written down."""
+        return [each for each in taken if not self.expired(subscription, each, "too old when its turn came")]
+
+    def _lifespan_ms(self, subscription: Subscription) -> int:
+        return _NEVER_MS if subscription.pull_point else lifespan_ms(subscription.policy, self._retry)
 
     def _judged(
         self, subscription: Subscription, received: Received, push: Push, outcome: Outcome, cut_off: bool
@@ -167,18 +191,18 @@ class BatchOutcomes:
         if outcome.taken and not outcome.delivered:
             awaits, counted = push.id, 0  # it counts with its result
         row = attempt(subscription, received.notification, 1, verdict, outcome, push, received.batch)
-        self._write(received, row, Tries(1, counted, verdict.next_ms, now_ms, awaits))
+        self._write(subscription, received, row, Tries(1, counted, verdict.next_ms, now_ms, awaits))
         return verdict
 
-    def _write(self, received: Received, row: Attempt, tries: Tries) -> None:
+    def _write(self, subscription: Subscription, received: Received, row: Attempt, tries: Tries) -> None:
         if row.state == "parked":
             delivery = received.delivery(row.subscription)
             self._journal.park(delivery, received.notification, tries, row)
-        elif row.state in GIVEN_UP:
+        elif leaves_letter(row.state, received.notification, self._lifespan_ms(subscription)):
             delivery = received.delivery(row.subscription)
             self._journal.write_dead_letter(delivery, received.notification, row)
         else:
-            self._journal.record(row)
+            self._journal.record(without_letter(row))
 
     def _note_success(self, subscription: Subscription, endpoint: str, push: Push) -> None:
         if self._failures:

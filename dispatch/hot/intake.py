@@ -110,10 +110,10 @@ class Intake:
             self.outcomes.put_off(subscription, (received,), waits(TOO_MUCH))
 
     def _hand_over(self, subscription: Subscription, received: Received) -> None:
+        if self.outcomes.expired(subscription, received):
+            return
         if subscription.pull_point:
             self.journal.store(subscription, received.notification)
-        elif self.outcomes.expired(subscription, received):
-            return
         elif why := self.diversions.reason(subscription):
             # What is queued comes first, and would be overtaken.
             self.outcomes.put_off(subscription, (*self.lanes.drain(subscription.id), received), waits(why))

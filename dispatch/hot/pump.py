@@ -130,6 +130,10 @@ class Pump:
             run.outcomes.put_off(subscription, taken, unreachable)
             run.end(subscription, unreachable)
             return
+        taken = run.outcomes.in_time(subscription, taken)
+        if not taken:
+            run.end(subscription, None)
+            return
         notifications = [received.notification for received in taken]
         finished = partial(run.settle, subscription, taken)
         unmade = self._pusher.begin(

@@ -79,7 +79,8 @@ class PullDelivery:
         """Begin to store a notification, without waiting. May have to connect first; raises InfrastructureError."""
         fence.wait()
         element = stored_element(notification, subscription)
-        message = StoredMessage(element, notification.id, subscription.id, notification.accepted_ms)
+        until_ms = notification.valid_until_ms
+        message = StoredMessage(element, notification.id, subscription.id, notification.accepted_ms, until_ms)
         key, value = encode(subscription.pull_point, message)
         started = time.time()
         number = self._writer.send(0, value, key)  # the log has one partition

@@ -77,7 +77,8 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     long as there was none: a delivery that had to wait, or ended, untried. `next_ms` is when a parked delivery may be
     tried again; 0 when it is not parked, or when its turn comes with its lane's. `status` is 0 when there was no HTTP
     answer. `request_bytes` is the size of the whole request body, which `messages` notifications shared. `batch` is -1
-    (NO_BATCH) when no batch made the attempt, but the redelivery.
+    (NO_BATCH) when no batch made the attempt, but the redelivery. `lapsed`, only of what is expired, says that its
+    publisher did not want it delivered any more: then no dead letter keeps it.
 
     Of the rows of a delivery the last one counts, in the order of the log; but rows of a batch come before all those of
     the redelivery, which may take up what a batch has parked before the batch has written that down.
@@ -103,6 +104,7 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     reused: bool = False
     batch: int = 0
     next_ms: int = 0
+    lapsed: bool = False
 
 
 class Matched(msgspec.Struct, frozen=True, array_like=True):

@@ -128,9 +128,10 @@ class ParkedLanes:
         lane.expires_ms = 0
         if self._held.is_found(name):
             # It comes behind others, and has its turn after theirs; but it may be older than they are.
-            oldest_ms = self._store.oldest_ms(name, lane.flight)
-            if lane.policy is not None and oldest_ms is not None:
-                self._turns.set_by(name, lane.policy.expires_ms(oldest_ms))
+            if lane.policy is not None:
+                expires_ms = self._store.expires_ms(name, lane.policy.lifespan_ms, lane.flight)
+                if expires_ms is not None:
+                    self._turns.set_by(name, expires_ms)
             return
         if self._store.has_untried(name):
             self._held.found(name)

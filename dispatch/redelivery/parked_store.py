@@ -24,7 +24,7 @@ from topic_model.records import notifications
 from topic_model.records.notifications import Notification
 
 # To be raised with every change of the tables: a file of another form is rebuilt from the log.
-_FORM = 5
+_FORM = 6
 
 # `turn` is what comes before what: the offset in the log; but never behind what has a later place in its partition.
 _SCHEMA = """
@@ -32,11 +32,13 @@ CREATE TABLE waiting (
     lane TEXT NOT NULL, batch INTEGER NOT NULL, part INTEGER NOT NULL, place INTEGER NOT NULL,
     redrive INTEGER NOT NULL, turn INTEGER NOT NULL,
     tried INTEGER NOT NULL, number INTEGER NOT NULL, counted INTEGER NOT NULL, due_ms INTEGER NOT NULL,
-    decided_ms INTEGER NOT NULL, awaits TEXT NOT NULL, accepted_ms INTEGER NOT NULL, notification BLOB NOT NULL
+    decided_ms INTEGER NOT NULL, awaits TEXT NOT NULL, accepted_ms INTEGER NOT NULL, valid_ms INTEGER NOT NULL,
+    notification BLOB NOT NULL
 );
 CREATE UNIQUE INDEX waiting_place ON waiting (lane, part, batch, place, redrive);
 CREATE INDEX waiting_turn ON waiting (lane, tried, turn, batch, place, redrive);
 CREATE INDEX waiting_age ON waiting (lane, accepted_ms);
+CREATE INDEX waiting_valid ON waiting (lane, valid_ms) WHERE valid_ms > 0 AND awaits = '';
 CREATE INDEX waiting_due ON waiting (lane, due_ms) WHERE tried = 1;
 CREATE INDEX waiting_decided ON waiting (lane, decided_ms) WHERE tried = 1;
 CREATE INDEX waiting_tries ON waiting (lane, number, due_ms) WHERE tried = 1;
@@ -174,10 +176,11 @@ class ParkedStore:
                     self.promised.append((lane, tries.awaits))
                 return False
             turn = min(turn, its_turn)
-        _, notification = notifications.encode(record.notification)
+        kept = record.notification
+        _, notification = notifications.encode(kept)
         self._execute(
-            "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (lane, *place, turn, tries.number > 0, *tries, record.notification.accepted_ms, notification),
+            "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (lane, *place, turn, tries.number > 0, *tries, kept.accepted_ms, kept.valid_until_ms, notification),
         )
         self._count += 1
         if tries.awaits:
@@ -271,13 +274,28 @@ class ParkedStore:
         found = self._read(lane, "accepted_ms <= ? ORDER BY accepted_ms LIMIT ?", ms, limit + len(besides))
         return [waiting for waiting in found if waiting.delivery not in besides][:limit]
 
-    def oldest_ms(self, lane: str, besides: Collection[Delivery] = ()) -> int | None:
-        """When the oldest notification that waits in a lane was accepted, those `besides` not counted."""
+    def valid_until(self, lane: str, ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[WaitingDelivery]:
+        """Deliveries that their publishers wanted until then, or not so long: the earliest first, without `besides`, and
+        without those that were taken in time and whose result is still to come."""
+        condition = "valid_ms > 0 AND awaits = '' AND valid_ms <= ? ORDER BY valid_ms LIMIT ?"
+        found = self._read(lane, condition, ms, limit + len(besides))
+        return [waiting for waiting in found if waiting.delivery not in besides][:limit]
+
+    def expires_ms(self, lane: str, lifespan_ms: int, besides: Collection[Delivery] = ()) -> int | None:
+        """When the first delivery of a lane is too old, those `besides` not counted; None when nothing waits."""
+        oldest_ms = self._first(lane, "accepted_ms", "", besides)
+        if oldest_ms is None:
+            return None
+        valid_ms = self._first(lane, "valid_ms", " AND valid_ms > 0 AND awaits = ''", besides)
+        return oldest_ms + lifespan_ms if valid_ms is None else min(oldest_ms + lifespan_ms, valid_ms)
+
+    def _first(self, lane: str, column: str, condition: str, besides: Collection[Delivery]) -> int | None:
         rows = self._rows(
-            "SELECT batch, part, place, redrive, accepted_ms FROM waiting WHERE lane = ? ORDER BY accepted_ms LIMIT ?",
+            f"SELECT batch, part, place, redrive, {column} FROM waiting WHERE lane = ?{condition}"  # noqa: S608  # constants
+            f" ORDER BY {column} LIMIT ?",
             (lane, len(besides) + 1),
         )
-        return next((accepted for *place, accepted in rows if Delivery(lane, Place(*place)) not in besides), None)
+        return next((ms for *place, ms in rows if Delivery(lane, Place(*place)) not in besides), None)
 
     def awaiting(self, lane: str, push: str) -> list[WaitingDelivery]:
         """The deliveries of a lane that wait for the result of this push."""

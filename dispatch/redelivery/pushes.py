@@ -11,7 +11,17 @@ from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.journal import Journal
 from dispatch.delivery.outcomes import Outcome, failed
 from dispatch.delivery.pushes import NO_REQUEST, NO_RESULT, Pusher
-from dispatch.delivery.verdict import GIVEN_UP, Push, RetryPolicy, Verdict, attempt, judge, untried
+from dispatch.delivery.verdict import (
+    Push,
+    RetryPolicy,
+    Verdict,
+    attempt,
+    judge,
+    leaves_letter,
+    too_old,
+    untried,
+    without_letter,
+)
 from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog
 from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
 from dispatch.redelivery.endpoints import Endpoints
@@ -204,7 +214,7 @@ class RedeliveryOutcomes:
                 self._journal.record(row)
                 self._journal.tried(waiting.delivery, tries)
             else:
-                self._end(waiting, row)
+                self._end(waiting, row, policy.lifespan_ms)
             self.delivered += verdict.state == "delivered"
             gone = gone or verdict.state == "cancelled"
         return gone
@@ -220,12 +230,13 @@ class RedeliveryOutcomes:
     ) -> None:
         """What a receiver has taken, with so many messages in one push, has its result; or has none, though it is
         time."""
+        lane.expires_ms = 0  # while it awaited its result its validity did not end it
         number, counted, awaits = waiting.tries.number, waiting.tries.counted, waiting.tries.awaits
         push = Push(awaits, (waiting.notification,) * messages, NO_REQUEST, NO_RESULT, now_ms)
         verdict = judge(outcome, policy, waiting.notification, counted + 1, push, now_ms, self._chance())
         row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, outcome, now_ms, NO_BATCH)
         if verdict.state != "parked":
-            self._end(waiting, row)
+            self._end(waiting, row, policy.lifespan_ms)
             self.delivered += verdict.state == "delivered"
         elif self._store.tried(waiting.delivery, tries := Tries(number, counted + 1, verdict.next_ms, now_ms)):
             self._journal.record(row)
@@ -234,40 +245,54 @@ class RedeliveryOutcomes:
     def cancel(self, lane: ParkedLane, now_ms: int) -> bool:
         """End what waits in a lane because the subscription is over; whether there may be more of it."""
         why = failed("ended", "the subscription is over")
-        return self._end_accepted(lane, _EVER_MS, Verdict("cancelled"), why, now_ms)
+        ended = self._store.accepted_before(lane.name, _EVER_MS, _ENDED_AT_ONCE, lane.flight)
+        for waiting in ended:
+            self._end_untried(lane, waiting, Verdict("cancelled"), why, now_ms)
+        return len(ended) == _ENDED_AT_ONCE
 
-    def expire(self, lane: ParkedLane, accepted_ms: int, now_ms: int) -> bool:
-        """End what was accepted by then, because it is too old; whether there may be more of it."""
-        why = failed("lifespan", "it was not delivered within its lifespan")
-        return self._end_accepted(lane, accepted_ms, Verdict("expired"), why, now_ms)
+    def expire(self, lane: ParkedLane, policy: RetryPolicy, now_ms: int) -> bool:
+        """End what is too old, for us or for its publisher; whether there may be more of it."""
+        more = False
+        # One after the other: what is too old for both is ended once.
+        for find, by_ms in (
+            (self._store.valid_until, now_ms),
+            (self._store.accepted_before, now_ms - policy.lifespan_ms),
+        ):
+            ended = find(lane.name, by_ms, _ENDED_AT_ONCE, lane.flight)
+            for waiting in ended:
+                detail = too_old(waiting.notification, policy.lifespan_ms, "it was not delivered within its lifespan")
+                why = failed("lifespan", detail)
+                self._end_untried(lane, waiting, Verdict("expired"), why, now_ms, policy.lifespan_ms)
+            more = more or len(ended) == _ENDED_AT_ONCE
+        return more
 
     def unwanted(self, lane: ParkedLane, waiting: WaitingDelivery, now_ms: int) -> None:
         """End what was parked unjudged, because the subscription's conditions do not want it."""
         why = failed("skipped", "its conditions do not select it, or would cost more than they may")
-        self._end_untried(lane, [waiting], Verdict("cancelled"), why, now_ms)
-
-    def _end_accepted(self, lane: ParkedLane, accepted_ms: int, verdict: Verdict, why: Outcome, now_ms: int) -> bool:
-        ended = self._store.accepted_before(lane.name, accepted_ms, _ENDED_AT_ONCE, lane.flight)
-        self._end_untried(lane, ended, verdict, why, now_ms)
-        return len(ended) == _ENDED_AT_ONCE
+        self._end_untried(lane, waiting, Verdict("cancelled"), why, now_ms)
 
     def _end_untried(
-        self, lane: ParkedLane, ended: Sequence[WaitingDelivery], verdict: Verdict, why: Outcome, now_ms: int
+        self,
+        lane: ParkedLane,
+        waiting: WaitingDelivery,
+        verdict: Verdict,
+        why: Outcome,
+        now_ms: int,
+        lifespan_ms: int = 0,
     ) -> None:
-        for waiting in ended:
-            number = waiting.tries.number
-            row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, why, now_ms, NO_BATCH)
-            self._end(waiting, row)
+        number = waiting.tries.number
+        row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, why, now_ms, NO_BATCH)
+        self._end(waiting, row, lifespan_ms)
 
-    def _end(self, waiting: WaitingDelivery, row: Attempt) -> None:
-        if row.state in GIVEN_UP:
+    def _end(self, waiting: WaitingDelivery, row: Attempt, lifespan_ms: int) -> None:
+        if leaves_letter(row.state, waiting.notification, lifespan_ms):
             self._journal.write_dead_letter(waiting.delivery, waiting.notification, row)
             # A dead subscriber of these events would hear of itself, once a minute and for ever.
             if not row.topic.startswith(SYSTEM):
                 self._alarm.died(row.subscription, row.endpoint, row.detail)
             self.dead += 1
         else:
-            self._journal.record(row)
+            self._journal.record(without_letter(row))
         self._store.finish(waiting.delivery)
         self._journal.finished(waiting.delivery, tried=waiting.tries.number > 0)
 

@@ -178,6 +178,7 @@ class Redelivery:
         for _ in range(_TURNS_AT_ONCE):
             if self._pusher.in_flight >= self._push.max_in_flight:
                 break
+            now_ms = self._clock.now_ms()  # each time: what a push carries may grow too old while others begin
             endpoint = self._endpoints.due(now_ms)
             if endpoint is not None:
                 self._probe(endpoint, now_ms)
@@ -278,9 +279,8 @@ class Redelivery:
         self._lanes.let_pass(lane)
         if not lane.flight:
             lane.envelope = None
-        oldest_ms = self._store.oldest_ms(lane.name, lane.flight)
-        if oldest_ms is not None:
-            at_ms = policy.expires_ms(oldest_ms)
+        at_ms = self._store.expires_ms(lane.name, policy.lifespan_ms, lane.flight)
+        if at_ms is not None:
             if until_due:
                 due_ms = self._store.next_due_ms(lane.name, lane.flight)
                 if due_ms is not None and due_ms > now_ms:
@@ -318,11 +318,11 @@ class Redelivery:
 
     def _expire(self, lane: ParkedLane, policy: RetryPolicy, now_ms: int) -> bool:
         """End what has lived too long; whether there may be more of it."""
-        if self._outcomes.expire(lane, now_ms - policy.lifespan_ms, now_ms):
+        if self._outcomes.expire(lane, policy, now_ms):
             self._lanes.turn(lane, now_ms)
             return True
-        oldest_ms = self._store.oldest_ms(lane.name)
-        lane.expires_ms = _NEVER_MS if oldest_ms is None else policy.expires_ms(oldest_ms)
+        expires_ms = self._store.expires_ms(lane.name, policy.lifespan_ms)
+        lane.expires_ms = _NEVER_MS if expires_ms is None else expires_ms
         return False
 
     # The endpoint

@@ -172,7 +172,7 @@ class GatewayApp:
             message = f"this address takes a notification's payload by POST, not {scope['method']}\n"
             await send_answer(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
             return
-        publishing = publish.Publish(path, header(scope["headers"], b"idempotency-key"), self._limit)
+        publishing = publish.Publish(path, scope["headers"], self._limit)
         await self._answer(scope, Target(Kind.BROKER), receive, send, reservation, publishing)
 
     async def _result(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:

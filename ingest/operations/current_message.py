@@ -140,6 +140,8 @@ async def get_current_message(gateway: Gateway, request: Request, _target: Targe
     found = await gateway.retained.latest([path]) if path in tree else []
     if not found:
         raise _none(f"there was no message on the topic {path[:200]!r} yet")
+    if found[0].is_over(to_ms(gateway.now())):
+        raise _none(f"the last message on the topic {path[:200]!r} was valid for a time that is over")
     payload = found[0].payload.decode()
     return Reply(
         f'<wsnt:GetCurrentMessageResponse xmlns:wsnt="{WSNT}">{payload}</wsnt:GetCurrentMessageResponse>',
@@ -181,8 +183,8 @@ async def send_current_messages(gateway: Gateway, subscription: Subscription, si
     """Put the current messages of its topics in line for a subscriber that is in force: they are stored then.
 
     They are the notifications that were accepted then, under their own ids, without those that reach the subscriber
-    anyway. Their age is counted from now: the last value of a topic may be older than any other notification that is
-    still delivered.
+    anyway, and without those that are valid no more. Their age is counted from now: the last value of a topic may be
+    older than any other notification that is still delivered.
     """
     # What was accepted before the subscription is in force, and is on its way into the log, belongs here.
     await gateway.notifications.settled()
@@ -194,7 +196,7 @@ async def send_current_messages(gateway: Gateway, subscription: Subscription, si
         only = [
             msgspec.structs.replace(notification, only=subscription.id, accepted_ms=now_ms, control=position)
             for notification in current
-            if not since.reaches_anyway(subscription, notification)
+            if not (since.reaches_anyway(subscription, notification) or notification.is_over(now_ms))
         ]
         if only:
             await gateway.notifications.append(only)

@@ -18,15 +18,17 @@ from ingest.elements import dsub
 from ingest.elements.endpoints import judge_consumer, read_reference
 from ingest.elements.filters import SubscriptionPolicy, read_filters, read_policy
 from ingest.elements.protection import RequestedProtection, required, secret_element
+from ingest.elements.publication import Said, apply, of_request
 from ingest.elements.topics import PublishedTopic, TopicMemory
 from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused
+from ingest.operations.acceptance import NO_LIFESPANS, accept
 from ingest.operations.current_message import Since, check_few, send_current_messages
 from ingest.operations.gateway import Gateway, Operation, Reply, Stored, check_fan_out, check_room, check_sender
 from ingest.soap import answers, times
-from ingest.soap.envelope import Request
+from ingest.soap.envelope import PUBLICATION, Request
 from ingest.soap.fragments import Node, Source
-from ingest.state.repeats import fingerprint
 from topic_model.expressions import XPathPattern, compile_normal
+from topic_model.message_types import kept_type
 from topic_model.namespaces import ACTION_BW, WSA, WSNT, XSI, wsnt
 from topic_model.patterns.patterns import Pattern
 from topic_model.records.control import ControlRecord, SubscriptionRecord
@@ -58,50 +60,14 @@ _topics = TopicMemory()
 async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
     """Accept the messages of a Notify: when this returns they are stored, in their order."""
     topics: dict[bytes, PublishedTopic] = {}
-    notifications = await _read_notify(gateway, request, topics, old=target.old)
+    notifications, lifespans = await _read_notify(gateway, request, topics, old=target.old)
     check_publish(request.caller, (notification.topic for notification in notifications), gateway.table.topics)
     check_sender(gateway, request, target, notifications)
     gateway.check_new(notification.topic for notification in notifications)
     check_fan_out(gateway, request, (notification.topic for notification in notifications))
     _topics.remember(topics)
-    new = await accept(gateway, notifications)
+    new = await accept(gateway, notifications, lifespans)
     return Stored([each.id for each in notifications] if new else ())
-
-
-async def accept(gateway: Gateway, notifications: Sequence[Notification]) -> bool:
-    """Store the notifications of a request, in their order, however they came in; not those of a repeated request:
-    False, they are stored under other ids.
-
-    Raises TopicNotSupported, TooManyTopics or another InfrastructureError.
-    """
-    request = fingerprint(notifications) if gateway.repeats.enabled else b""
-    if request:
-        return await gateway.repeats.once(request, lambda: _store(gateway, notifications, request))
-    await _store(gateway, notifications)
-    return True
-
-
-async def _store(gateway: Gateway, notifications: Sequence[Notification], request: bytes = b"") -> None:
-    """`request` is what the request is recognised by; it is in each record, so that it is known after a restart."""
-    # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
-    await gateway.admit({notification.topic: notification.prefixes for notification in notifications})
-    # It belongs to the subscriptions that are there now, whenever it is matched.
-    accepted: dict[str, bytes | int] = {"control": gateway.table.position, "accepted_ms": times.to_ms(gateway.now())}
-    if request:
-        accepted |= {"request": request, "request_size": len(notifications)}
-    tree = gateway.table.topics
-    notifications = [
-        msgspec.structs.replace(each, prefixes=tree.prefixes.complete(each.topic, each.prefixes), **accepted)
-        for each in notifications
-    ]
-    # The last of each topic that keeps it.
-    retained = {each.topic: each for each in notifications if gateway.retains(each.topic)}
-    context = notifications[0].traceparent
-    if gateway.tracing is None or not context:
-        await gateway.notifications.append(notifications, list(retained.values()))
-        return
-    with gateway.tracing.span("append", "producer", context, {"arborcast.notifications": len(notifications)}):
-        await gateway.notifications.append(notifications, list(retained.values()))
 
 
 async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Reply:
@@ -202,17 +168,17 @@ def requested_termination(element: etree._Element, now: datetime, *, initial: bo
     return None if moment is None else times.to_ms(moment)
 
 
-async def _read_notify(
-    gateway: Gateway, request: Request, topics: dict[bytes, PublishedTopic], *, old: bool
-) -> list[Notification]:
+async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, PublishedTopic], *, old: bool) -> Said:
     """The messages; into `topics` those topics that were not known. `old`: as HPwsn's clients write them."""
     source = request.source(PAYLOAD_DEPTH)
     accepted_ms = times.to_ms(gateway.now())
     message_id = request.addressing.message_id if request.addressing is not None else ""
     notifications: list[Notification] = []
+    messages = 0
     for message, node in zip(request.operation, source.node(request.operation).children, strict=True):
         if message.tag == _MESSAGE:
-            topic, payload, producer = _read_message(message, node, source, len(notifications) + 1, topics, old=old)
+            messages += 1
+            topic, payload, producer, kind = _read_message(message, node, source, messages, topics, old=old)
             if topic is None and message.find(f"{_CONTENT}/{dsub.SUBMITTED}") is not None:
                 notifications += _submitted(gateway, request, payload, producer)
                 continue
@@ -220,7 +186,7 @@ async def _read_notify(
                 topic = PublishedTopic(gateway.default_topic, "")
             if topic is None:
                 raise ExpressionError(
-                    f"NotificationMessage {len(notifications) + 1} has no wsnt:Topic, and this broker delivers by topic"
+                    f"NotificationMessage {messages} has no wsnt:Topic, and this broker delivers by topic"
                 )
             notifications.append(
                 Notification(
@@ -232,18 +198,20 @@ async def _read_notify(
                     message_id=message_id,
                     traceparent=request.traceparent,
                     prefixes=topic.prefixes,
+                    type=kept_type(kind),
                 )
             )
             if len(notifications) % _AT_A_TIME == 0:
                 await asyncio.sleep(0)
     if not notifications:
         raise InvalidRequest("Notify holds no wsnt:NotificationMessage")
-    return notifications
+    said = of_request(request, messages)
+    return apply(notifications, said, messages) if said else Said(notifications, NO_LIFESPANS)
 
 
 def _submitted(gateway: Gateway, request: Request, payload: bytes, producer: bytes) -> list[Notification]:
     """What a hospital's registry publishes without a topic; it is the only message of its Notify."""
-    if len(request.operation) != 1:
+    if sum(1 for _ in request.operation.iterchildren(_MESSAGE)) != 1:
         raise InvalidRequest("a lcm:SubmitObjectsRequest without a wsnt:Topic must be the only message of its Notify")
     message_id = request.addressing.message_id if request.addressing is not None else ""
     return [
@@ -256,6 +224,7 @@ def _submitted(gateway: Gateway, request: Request, payload: bytes, producer: byt
             message_id=message_id,
             traceparent=request.traceparent,
             subject=each.subject,
+            type=dsub.SUBMITTED,
         )
         for each in dsub.published(payload)
     ]
@@ -269,11 +238,11 @@ def _read_message(
     topics: dict[bytes, PublishedTopic],
     *,
     old: bool,
-) -> tuple[PublishedTopic | None, bytes, bytes]:
-    """Topic (None for none), payload and producer (empty for none) of one NotificationMessage."""
+) -> tuple[PublishedTopic | None, bytes, bytes, str]:
+    """Topic (None for none), payload, producer (empty for none) and the payload's name of one NotificationMessage."""
     topic: PublishedTopic | None = None
     payload: bytes | None = None
-    producer = b""
+    producer, kind = b"", ""
     for part, part_node in zip(message, node.children, strict=True):
         name = part.tag
         if name == _TOPIC:
@@ -283,14 +252,19 @@ def _read_message(
                 raise InvalidRequest(
                     f"NotificationMessage {number} has a wsnt:Message with {len(part)} elements; exactly one is needed"
                 )
-            payload = source.fragment(part_node.children[0])
+            payload, kind = source.fragment(part_node.children[0]), str(part[0].tag)
         elif name == _PRODUCER:
             producer = source.fragment(part_node)
             if old:
                 producer = _SLASHED.sub(rb"\g<1>\g<2>\g<1>", producer)
+        elif name == PUBLICATION:
+            raise InvalidRequest(
+                f"NotificationMessage {number} holds a p:Publication: that stands behind the messages, with "
+                f'Messages="{number}" where it is not for all of them'
+            )
     if payload is None:
         raise InvalidRequest(f"NotificationMessage {number} has no wsnt:Message")
-    return topic, payload, producer
+    return topic, payload, producer, kind
 
 
 def _read_subscribe(gateway: Gateway, request: Request, policy: SubscriptionPolicy, now: datetime) -> Subscription:

@@ -7,7 +7,7 @@ Errors are plain text with the HTTP status that fits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from core.errors import InfrastructureError, PeerError, TopicError, TopicNotSupported
 from ingest.access.grants import check_publish
 from ingest.addresses import Target
+from ingest.elements.publication import LIFESPAN, TYPE, VALID_UNTIL, Publication, read_said
 from ingest.errors import (
     AccessRefused,
     Compressed,
@@ -25,13 +26,14 @@ from ingest.errors import (
     TooLarge,
     WrongMedia,
 )
+from ingest.operations.acceptance import accept
 from ingest.operations.gateway import Gateway, Operation, Stored, check_fan_out, check_topics
-from ingest.operations.notification_broker import accept
 from ingest.soap import times
 from ingest.soap.envelope import Request
 from ingest.soap.faults import Answer, seconds_until
 from ingest.soap.xml_reading import check_tags, read_xml
 from topic_model import legacy_content
+from topic_model.message_types import kept_type
 from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath, parse_path
 
@@ -43,6 +45,9 @@ _JSON = b"application/json"
 
 _MOST_KEY = 200
 
+# Headers that say what p:Publication does in a Notify.
+_SAID = {b"arborcast-valid-until": VALID_UNTIL, b"arborcast-lifespan": LIFESPAN, b"arborcast-type": TYPE}
+
 # Of what may stand in a JSON string, XML has no place for these.
 _NOT_IN_XML = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}
 
@@ -50,11 +55,11 @@ _TEXT = b"text/plain; charset=utf-8"
 
 
 class Publish:
-    """One request: its topic is in the path, `key` is its Idempotency-Key, empty for none."""
+    """One request: its topic is in the path, how it is to be delivered in its headers."""
 
-    def __init__(self, path: str, key: bytes, limit: int) -> None:
+    def __init__(self, path: str, headers: Sequence[tuple[bytes, bytes]], limit: int) -> None:
         self._topic = path.removeprefix(PATH).rstrip("/")
-        self._key = key
+        self._headers = dict(reversed(headers))  # of several of one name the first counts
         self._limit = limit
         self.operation = Operation("Publish", self._publish, frozenset(), carries_messages=True)
 
@@ -91,6 +96,7 @@ class Publish:
         gateway.check_new((topic,))
         check_fan_out(gateway, request, (topic,))
         source = request.source(1)
+        said = self._said()
         notification = Notification(
             gateway.ids.next(),
             topic,
@@ -98,8 +104,10 @@ class Publish:
             times.to_ms(gateway.now()),
             message_id=self._message_id(),
             traceparent=request.traceparent,
+            valid_until_ms=said.valid_until_ms,
+            type=said.type or kept_type(str(request.operation.tag)),
         )
-        new = await accept(gateway, [notification])
+        new = await accept(gateway, [notification], {notification.id: said.lifespan_ms} if said.lifespan_ms else {})
         return Stored([notification.id] if new else ())
 
     def _path(self) -> TopicPath:
@@ -108,8 +116,19 @@ class Publish:
         except TopicError as error:
             raise TopicError(f"{error}: a topic is names with slashes, {PATH}a/b or {PATH}{{urn:my}}a/b") from error
 
+    def _said(self) -> Publication:
+        texts: dict[str, str] = {}
+        for name, attribute in _SAID.items():
+            value = self._headers.get(name)
+            if value:
+                try:
+                    texts[attribute] = value.decode()
+                except UnicodeDecodeError as error:
+                    raise InvalidRequest(f"the header {name.decode()} is not UTF-8") from error
+        return read_said(texts, {}, "the headers")
+
     def _message_id(self) -> str:
-        key = self._key.decode("latin-1")
+        key = self._headers.get(b"idempotency-key", b"").decode("latin-1")
         if not (key.isascii() and (key.isprintable() or not key)) or len(key) > _MOST_KEY:
             raise InvalidRequest(f"an Idempotency-Key is up to {_MOST_KEY} printable characters of ASCII")
         return key

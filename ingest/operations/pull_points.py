@@ -18,6 +18,7 @@ from core.errors import InfrastructureError, UnknownResource
 from ingest import addresses
 from ingest.access.grants import may_manage, owner_of
 from ingest.addresses import FACTORIES, Kind, Target
+from ingest.elements.publication import NOTHING_SAID, of_request
 from ingest.errors import InvalidRequest, OperationRefused
 from ingest.operations.gateway import Gateway, Operation, Reply
 from ingest.soap import answers, times
@@ -133,13 +134,22 @@ async def put(gateway: Gateway, request: Request, target: Target) -> None:
     point = _existing(gateway, request, target.id)
     source = request.source(_MESSAGE_DEPTH)
     accepted_ms = times.to_ms(gateway.now())
-    messages = [
-        StoredMessage(source.fragment(node), accepted_ms=accepted_ms)
+    elements = [
+        source.fragment(node)
         for message, node in zip(request.operation, source.node(request.operation).children, strict=True)
         if message.tag == wsnt("NotificationMessage")
     ]
-    if not messages:
+    if not elements:
         raise InvalidRequest("Notify holds no wsnt:NotificationMessage")
+    said = of_request(request, len(elements))
+    messages = [
+        StoredMessage(
+            element,
+            accepted_ms=accepted_ms,
+            valid_until_ms=said.get(number, NOTHING_SAID).until_ms(accepted_ms),
+        )
+        for number, element in enumerate(elements, start=1)
+    ]
     await gateway.pulls.put(point.id, messages)
 
 

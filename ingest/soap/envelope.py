@@ -15,7 +15,7 @@ from ingest.access.grants import Caller
 from ingest.errors import MalformedMessage, NotUnderstood, Packaged, UnreadableRequest, VersionMismatch
 from ingest.soap.fragments import Source
 from ingest.soap.xml_reading import check_tags, read_xml
-from topic_model.namespaces import SOAP11, SOAP12, WSA, WSSE
+from topic_model.namespaces import ARBORCAST_POLICY, SOAP11, SOAP12, WSA, WSSE, wsnt
 from topic_model.subscriptions import SoapVersion
 
 MAX_BLOCKS = 100
@@ -25,6 +25,12 @@ _VERSIONS: dict[str, SoapVersion] = {SOAP11: "1.1", SOAP12: "1.2"}
 
 # Mandatory headers of these we take: addressing is answered, security is checked elsewhere or not at all.
 _UNDERSTOOD = {WSA, WSSE}
+
+PUBLICATION = f"{{{ARBORCAST_POLICY}}}Publication"
+"""How the messages of a Notify are to be delivered (`ingest.elements.publication`): a mandatory header of no other
+request is taken."""
+
+_NOTIFY = wsnt("Notify")
 
 # A header with another actor or role is meant for somebody between the client and us.
 _OURS = {
@@ -119,17 +125,18 @@ def _read(document: bytes, root: etree._Element, namespace: str, soap: SoapVersi
         raise MalformedMessage(f"the Body must hold exactly one operation, it holds {what}")
     if header is not None and len(header) > MAX_BLOCKS:
         raise MalformedMessage(f"the Header holds {len(header)} blocks, {MAX_BLOCKS} are taken")
-    addressing = _addressing(header, namespace) if header is not None and len(header) else None
+    understood = PUBLICATION if body[0].tag == _NOTIFY else ""
+    addressing = _addressing(header, namespace, understood) if header is not None and len(header) else None
     return Request(soap, body[0], addressing, document, root)
 
 
-def _addressing(header: etree._Element, namespace: str) -> Addressing | None:
+def _addressing(header: etree._Element, namespace: str, understood: str) -> Addressing | None:
     found: dict[str, str] = {}
     for block in header:
         block_namespace, name = _split(block)
         if block_namespace == WSA:
             found.setdefault(name, (block.text or "").strip())
-        elif block_namespace not in _UNDERSTOOD and _mandatory(block, namespace):
+        elif block_namespace not in _UNDERSTOOD and block.tag != understood and _mandatory(block, namespace):
             raise NotUnderstood(f"the header {block.tag!s:.200} must be understood and is not", str(block.tag))
     if not found:
         return None
@@ -142,6 +149,11 @@ def _mandatory(block: etree._Element, namespace: str) -> bool:
     if block.get(f"{{{WSA}}}IsReferenceParameter", "").strip() in ("1", "true"):
         # Echoed from an EPR: it came from us, or concerns only the client.
         return False
+    return is_for_us(block, namespace)
+
+
+def is_for_us(block: etree._Element, namespace: str) -> bool:
+    """Whether a header block of an envelope of this namespace is meant for us, and not for somebody on the way."""
     target = block.get(f"{{{namespace}}}actor") if namespace == SOAP11 else block.get(f"{{{namespace}}}role")
     return target in _OURS
 

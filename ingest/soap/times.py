@@ -66,6 +66,24 @@ def duration_s(text: str, now: datetime) -> float:
         raise ValueError(f"{text.strip()[:60]!r} is too long") from error
 
 
+def date_time(text: str) -> datetime | None:
+    """The moment that a dateTime names, of UTC when it names no zone; None for one that stands for "never".
+
+    Raises ValueError or OverflowError.
+    """
+    found = _DATE_TIME.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("an example: 2030-01-31T12:00:00Z")
+    year, month, day = (int(part) for part in found.groups()[:3])
+    if (year, month, day) == _LAST_DAY:
+        _date_time(found, 2000, month, day)  # whether the rest is a time
+        return None
+    moment = _date_time(found, year, month, day)
+    if moment > LATEST:
+        raise ValueError(f"later than the year {LATEST.year}")
+    return moment
+
+
 def is_last_day(moment: datetime) -> bool:
     """Whether a time is one that stands for "never"."""
     return (moment.year, moment.month, moment.day) == _LAST_DAY
@@ -89,17 +107,12 @@ def from_ms(milliseconds: int) -> datetime:
 def _moment(text: str, now: datetime) -> datetime | None:
     if duration := _DURATION.fullmatch(text):
         moment = _after(now, duration)
-    elif date_time := _DATE_TIME.fullmatch(text):
-        year, month, day = (int(part) for part in date_time.groups()[:3])
-        if (year, month, day) == _LAST_DAY:
-            _date_time(date_time, 2000, month, day)  # whether the rest is a time
-            return None
-        moment = _date_time(date_time, year, month, day)
-    else:
+        if moment > LATEST:
+            raise ValueError(f"later than the year {LATEST.year}")
+        return moment
+    if not _DATE_TIME.fullmatch(text):
         raise ValueError("examples: 2030-01-31T12:00:00Z, PT10M")
-    if moment > LATEST:
-        raise ValueError(f"later than the year {LATEST.year}")
-    return moment
+    return date_time(text)
 
 
 def _after(now: datetime, duration: re.Match[str]) -> datetime:

@@ -177,6 +177,8 @@ class PullQueues:
         self._reported = 0
         self.delivered = 0
         """How many messages were handed out and settled here."""
+        self.expired = 0
+        """How many were not, because their publishers did not want them handed out any more."""
 
     @property
     def waiting_clients(self) -> int:
@@ -276,7 +278,7 @@ class PullQueues:
     async def _claim(self, pull_point_id: str, maximum: int, watch: asyncio.Future[None] | None) -> Handout:
         # Without the lock two requests would claim the same messages, and one of them in vain.
         async with self._locks.hold(pull_point_id):
-            head = self._store.head(pull_point_id, maximum, self._max_bytes)
+            head = self._store.head(pull_point_id, maximum, self._max_bytes, int(self._now() * 1000))
             if not head:
                 return Handout()
             claim = secrets.token_hex(8)
@@ -285,7 +287,14 @@ class PullQueues:
         claimed = self._store.claimed(pull_point_id, claim)
         if not claimed:
             return Handout()
-        if any_clash(message.ids for message in claimed):
+        now_ms = int(self._now() * 1000)
+        valid = [message for message in claimed if not message.is_over(now_ms)]
+        over = len(claimed) - len(valid)
+        if not valid:
+            self._finish(pull_point_id, claim, 0)
+            self.expired += over
+            return Handout()
+        if any_clash(message.ids for message in valid):
             # Between our look and our claim, something in the middle was returned that cannot stand beside the others.
             await self._append_quietly(pull_point_id, Returned(claim))
             return Handout()
@@ -295,10 +304,11 @@ class PullQueues:
             if watch is not None:
                 watch.cancel()
             self._finish(pull_point_id, claim, len(elements) if delivered else None)
+            self.expired += over if delivered else 0
 
         elements: tuple[bytes, ...] = ()
         try:
-            elements = await self._elements(claimed)
+            elements = await self._elements(valid)
         except BaseException:
             finish(False)
             raise

@@ -120,6 +120,11 @@ def declare_pull_points(metrics: Registry, store: PullStore, pulls: PullQueues) 
         "Messages that had to go since the start because their pull point was full.",
         lambda: store.dropped,
     )
+    metrics.gauge(
+        "arborcast_pull_expired_messages",
+        "Messages since the start that were not handed out, because their publishers wanted it no more.",
+        lambda: pulls.expired,
+    )
     metrics.gauge("arborcast_pull_waiting_clients", "Requests that wait for messages.", lambda: pulls.waiting_clients)
 
 

@@ -282,10 +282,18 @@ class World:
         topic: str = "a",
         payload: bytes = b"<x/>",
         unjudged: bool = False,
+        valid_until_ms: int = 0,
     ) -> Delivery:
         """A batch parks something."""
         delivery = Delivery(name, Place(1, 0, next(self._places)))
-        message = Notification(notification, TopicPath(topic), payload, accepted_ms or self.now_ms, unjudged=unjudged)
+        message = Notification(
+            notification,
+            TopicPath(topic),
+            payload,
+            accepted_ms or self.now_ms,
+            unjudged=unjudged,
+            valid_until_ms=valid_until_ms,
+        )
         value = parked.encode(Parked(message, tries or Tries()))
         lane = self.store.apply(delivery.key(), value, self.write(delivery.key(), value))
         if lane is not None:

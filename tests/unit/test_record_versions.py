@@ -104,6 +104,7 @@ NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 4, "notification": NOTIFICATION | {"unjudged": True}},
     {"v": 5, "notification": NOTIFICATION | {"subject": b"<e/>"}},
     {"v": 6, "notification": NOTIFICATION | {"only": "s1", "selector": "a//."}},
+    {"v": 7, "notification": NOTIFICATION | {"valid_until_ms": 9, "type": "{urn:t}e"}},
 ]
 ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "delivered", "status": 200, "batch": 7}]},
@@ -157,6 +158,7 @@ LOGS = {
         "v",
         [
             {"v": 1, "record": {"type": "message", "element": b"<m/>"}},
+            {"v": 2, "record": {"type": "message", "element": b"<m/>", "valid_until_ms": 9}},
             {"v": 1, "record": {"type": "claimed", "claim": "c", "first": 1, "last": 2, "until_ms": 3}},
             {"v": 1, "record": {"type": "settled", "claim": "c"}},
             {"v": 1, "record": {"type": "returned", "claim": "c"}},

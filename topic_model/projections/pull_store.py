@@ -35,6 +35,11 @@ class WaitingMessage:
     size: int
     element: bytes | None
     ids: XmlIds = NO_IDS
+    valid_until_ms: int = 0
+
+    def is_over(self, now_ms: int) -> bool:
+        """Whether its publisher does not want it handed out any more."""
+        return 0 < self.valid_until_ms <= now_ms
 
 
 @dataclass(slots=True)
@@ -90,18 +95,23 @@ class PullStore:
             case Returned(claim=claim):
                 self._return(pull_point_id, claim)
 
-    def head(self, pull_point_id: str, messages: int, size: int) -> list[WaitingMessage]:
-        """The oldest that wait: at most so many messages and bytes, one in any case, no two with an xml:id alike."""
+    def head(self, pull_point_id: str, messages: int, size: int, now_ms: int = 0) -> list[WaitingMessage]:
+        """The oldest that wait: at most so many messages and bytes, one in any case, no two with an xml:id alike; and
+        those between them that are over by now, which do not count."""
         queue = self._queues.get(pull_point_id)
         chosen: list[WaitingMessage] = []
         if queue is None:
             return chosen
-        ids = NO_IDS
+        ids, counted = NO_IDS, 0
         for message in queue.waiting:
+            if message.is_over(now_ms):
+                chosen.append(message)
+                continue
             size -= message.size
-            if len(chosen) == messages or (chosen and size < 0) or clash(message.ids, ids):
+            if counted == messages or (counted and size < 0) or clash(message.ids, ids):
                 break
             chosen.append(message)
+            counted += 1
             ids |= message.ids
         return chosen
 
@@ -163,7 +173,8 @@ class PullStore:
         resident = self.resident_bytes + size <= self._limits.resident_bytes
         self.resident_bytes += size if resident else 0
         element = record.element if resident else None
-        queue.waiting.append(WaitingMessage(offset, size, element, xml_ids(record.element)))
+        ids = xml_ids(record.element)
+        queue.waiting.append(WaitingMessage(offset, size, element, ids, record.valid_until_ms))
         queue.size += size
         self._bound(pull_point_id, queue)
         self.changed(pull_point_id)

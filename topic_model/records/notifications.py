@@ -13,12 +13,14 @@ from core.eventlog.client import ConsumerRecord
 from core.eventlog.versions import Versioned, VersionedCodec
 from topic_model.topics import TopicPath
 
-VERSION = 6
+VERSION = 7
 
 # What a record needs its reader to know: since 2 that it may be for one subscription only, since 3 that it may be a
 # replay, which has to be labelled as one; since 4 that it may be parked for somebody who was not asked whether it wants
 # it; since 5 that conditions are asked about something else than the payload; since 6 that its topic does not lead to
-# its recipient.
+# its recipient; since 7 that its validity may end.
+_VERSION_SELECTED = 6
+
 _VERSION_WITH_SUBJECT = 5
 
 _VERSION_UNJUDGED = 4
@@ -55,7 +57,10 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     are those of the topic's namespaces (`topic_model.tree.prefixes`), empty where nobody has said; readers who do not
     know them use others. `subject` is what conditions are asked about, a fragment like the payload; empty where that is
     the payload itself. It does not leave the engine. `selector`, of what is for `only` one, is how that
-    one is found where the topic does not lead there; empty where it does.
+    one is found where the topic does not lead there; empty where it does. `valid_until_ms` is until when its publisher
+    wants it delivered, 0 for no such time: fixed when it was accepted. `type` is the QName, `{namespace}name`, of what
+    it is: as its publisher says, else of the payload's element; empty where an older Arborcast has written it
+    (`type_of`).
     """
 
     id: str
@@ -75,6 +80,12 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     prefixes: str = ""
     subject: bytes = b""
     selector: str = ""
+    valid_until_ms: int = 0
+    type: str = ""
+
+    def is_over(self, now_ms: int) -> bool:
+        """Whether its publisher does not want it delivered any more."""
+        return 0 < self.valid_until_ms <= now_ms
 
     @property
     def original_id(self) -> str:
@@ -92,7 +103,7 @@ def replayed(notification: Notification, replay: str, only: str, now_ms: int, co
 
     It has an id of its own, so that everything that is kept of deliveries tells it from the first time, and it is
     accepted anew, with the control log at this position: a replay of last week's notifications is not too old to be
-    delivered, and goes to a subscription of today.
+    delivered, and goes to a subscription of today. What its publisher said of its validity stays.
     """
     return msgspec.structs.replace(
         notification,
@@ -119,8 +130,10 @@ def encode(notification: Notification) -> tuple[bytes, bytes]:
 
 
 def _version_for(notification: Notification) -> int:
-    if notification.selector:
+    if notification.valid_until_ms:
         return VERSION
+    if notification.selector:
+        return _VERSION_SELECTED
     if notification.subject:
         return _VERSION_WITH_SUBJECT
     if notification.unjudged:

@@ -15,19 +15,24 @@ import msgspec
 
 from core.eventlog.versions import Versioned, VersionedCodec
 
-VERSION = 1
+VERSION = 2
+
+# Since 2 the validity of a message may end.
+_VERSION_FOR_ALL = 1
 
 
 class StoredMessage(msgspec.Struct, frozen=True, omit_defaults=True, tag="message"):
     """A message in a pull point. `element` is a whole wsnt:NotificationMessage, self-contained, in UTF-8.
 
-    `notification` and `subscription` say where it is from; they are empty for what a client put in.
+    `notification` and `subscription` say where it is from; they are empty for what a client put in. After
+    `valid_until_ms` it is not handed out any more; 0 is for no such time.
     """
 
     element: bytes
     notification: str = ""
     subscription: str = ""
     accepted_ms: int = 0
+    valid_until_ms: int = 0
 
 
 class Claimed(msgspec.Struct, frozen=True, tag="claimed"):
@@ -66,7 +71,8 @@ _codec = VersionedCodec(_Value, "a record of a pull point", VERSION)
 
 def encode(pull_point_id: str, record: PullRecord) -> tuple[bytes, bytes]:
     """Kafka key and value of a record."""
-    return pull_point_id.encode(), _codec.encode(_Value(VERSION, record))
+    version = VERSION if isinstance(record, StoredMessage) and record.valid_until_ms else _VERSION_FOR_ALL
+    return pull_point_id.encode(), _codec.encode(_Value(version, record))
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, PullRecord]:

@@ -14,6 +14,7 @@ from dispatch.operations.audit.ledger import (
     DEAD,
     DELIVERED,
     EXPIRED,
+    LAPSED,
     PENDING,
     PURGED,
     Deliveries,
@@ -111,7 +112,7 @@ def _among(keys: Numbers, wanted: Numbers) -> tuple[npt.NDArray[np.bool_], Numbe
 
 
 def _tally(report: Report, ledger: Ledger, deliveries: Deliveries) -> None:
-    kinds = PURGED + 1
+    kinds = max(PURGED, LAPSED) + 1
     names = list(ledger.numbers)
     counts = np.bincount(deliveries.subscription * np.int64(kinds) + deliveries.state, minlength=len(names) * kinds)
     counts = counts.reshape(len(names), kinds)
@@ -124,7 +125,7 @@ def _tallied(counts: npt.NDArray[np.int64]) -> Tally:
     return Tally(
         delivered=int(counts[DELIVERED]),
         dead=int(counts[DEAD] + counts[PURGED]),
-        expired=int(counts[EXPIRED]),
+        expired=int(counts[EXPIRED] + counts[LAPSED]),
         cancelled=int(counts[CANCELLED]),
         pending=int(counts[PENDING]),
     )

@@ -24,6 +24,7 @@ class SlimRow(msgspec.Struct, frozen=True, gc=False):
     accepted_ms: int
     error: str = ""
     batch: int = 0
+    lapsed: bool = False
 
 
 class SlimRecord(Versioned, frozen=True, gc=False):
@@ -38,8 +39,8 @@ decode = VersionedCodec(SlimRecord, "an attempts record", VERSION).decode
 
 Numbers = npt.NDArray[np.int64]
 
-DELIVERED, DEAD, EXPIRED, CANCELLED, PENDING, PURGED = range(6)
-"""What a delivery came to. A purged one is dead, and nothing of it is kept."""
+DELIVERED, DEAD, EXPIRED, CANCELLED, PENDING, PURGED, LAPSED = range(7)
+"""What a delivery came to. A purged one is dead, a lapsed one expired, and nothing of them is kept."""
 
 _CODES: dict[State, int] = {
     "delivered": DELIVERED,
@@ -119,6 +120,9 @@ def columns(rows: Sequence[SlimRow], numbers: SubscriptionNumbers) -> Deliveries
     errors = [row.error for row in rows]
     if PURGED_ERROR in errors:
         state[[error == PURGED_ERROR for error in errors]] = PURGED
+    lapsed = [row.lapsed for row in rows]
+    if True in lapsed:
+        state[(state == EXPIRED) & lapsed] = LAPSED
     redriven = np.zeros(len(rows), np.bool_)
     if REDRIVEN in errors:
         redriven[:] = [error == REDRIVEN for error in errors]

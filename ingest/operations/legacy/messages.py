@@ -140,10 +140,11 @@ class CreatePullPoint:
 
 @dataclass(frozen=True)
 class Message:
-    """One message of a Notify. `payload` is an element, where need be the one around loose content."""
+    """One message of a Notify. `payload` is an element, where need be the one around loose content; `type` its name."""
 
     topic: TopicPath
     payload: bytes
+    type: str
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ def _message(element: etree._Element, node: Node, source: Source, default: Topic
     if content is None:
         raise InvalidRequest("NotificationMessage has no Message")
     _check_whole(element)
-    return Message(path, _payload(content, node.children[element.index(content)], source))
+    return Message(path, *_payload(content, node.children[element.index(content)], source))
 
 
 def _check_whole(element: etree._Element) -> None:
@@ -256,17 +257,17 @@ def _check_whole(element: etree._Element) -> None:
         )
 
 
-def _payload(content: etree._Element, node: Node, source: Source) -> bytes:
+def _payload(content: etree._Element, node: Node, source: Source) -> tuple[bytes, str]:
     stray = "".join([content.text or "", *(child.tail or "" for child in content)]).strip()
     if len(content) == 1 and not stray:
-        return source.fragment(node.children[0])
+        return source.fragment(node.children[0]), str(content[0].tag)
     inside = source.inside(node).decode().strip()
     # Of the prefixes in scope those that it may use; wsnt and wsa are nearly always declared and hardly ever used.
     scope = {prefix or "": uri for prefix, uri in content.nsmap.items()}
     if len(scope) > _MAX_IN_SCOPE:
         raise TooLarge(f"{len(scope)} namespaces are declared around a message, {_MAX_IN_SCOPE} may be")
     used = {prefix: uri for prefix, uri in scope.items() if (f"{prefix}:" in inside if prefix else len(content))}
-    return legacy_content.wrap(inside, used)
+    return legacy_content.wrap(inside, used), legacy_content.TYPE
 
 
 def _text_of(root: etree._Element, name: str) -> str:

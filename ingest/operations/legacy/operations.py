@@ -29,14 +29,16 @@ from ingest.addresses import Kind, Target
 from ingest.consumers import check_name
 from ingest.elements.endpoints import judge_consumer
 from ingest.errors import ConsumerRefused
+from ingest.operations.acceptance import accept
 from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room, check_topics
 from ingest.operations.legacy import messages
 from ingest.operations.legacy.messages import CreatePullPoint, Notify, Subscribe, Unsubscribe
-from ingest.operations.notification_broker import accept, check_supported, commit_new
+from ingest.operations.notification_broker import check_supported, commit_new
 from ingest.operations.pull_points import open_pull_point
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
 from topic_model import expressions
+from topic_model.message_types import kept_type
 from topic_model.namespaces import HPWSN, WSA, WSNT
 from topic_model.records.control import ControlRecord, ending, ending_pull_point
 from topic_model.records.notifications import Notification
@@ -89,7 +91,14 @@ async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Requ
     check_topics(gateway, target, ((message.topic, ()) for message in asked.messages))
     accepted_ms = times.to_ms(gateway.now())
     notifications = [
-        Notification(gateway.ids.next(), message.topic, message.payload, accepted_ms, traceparent=request.traceparent)
+        Notification(
+            gateway.ids.next(),
+            message.topic,
+            message.payload,
+            accepted_ms,
+            traceparent=request.traceparent,
+            type=kept_type(message.type),
+        )
         for message in asked.messages
     ]
     gateway.check_new(message.topic for message in asked.messages)

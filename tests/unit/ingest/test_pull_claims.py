@@ -31,6 +31,19 @@ def test_an_answer_is_settled_once_it_has_left(parts: GatewayParts) -> None:
     assert kinds == [StoredMessage, Claimed, Settled]
 
 
+def test_what_its_publisher_wants_no_more_is_not_handed_out(parts: GatewayParts) -> None:
+    path = create(parts)
+    over = '<p:Publication xmlns:p="urn:arborcast:policy" ValidUntil="2020-01-01T00:00:00Z" Messages="{}"/>'
+    messages = [soap.message(payload=f'<o:order xmlns:o="urn:o">{number}</o:order>') for number in range(1, 5)]
+    sent = soap.notify(*messages, over.format("1 3"))
+    assert parts.post(soap.envelope(sent), path).status == 202
+    assert payloads(asyncio.run(finished(parts, lambda: parts.request("POST", path, get(1))))) == ["2"]
+    assert payloads(asyncio.run(finished(parts, lambda: parts.request("POST", path, get(1))))) == ["4"]
+    assert parts.post(soap.envelope(soap.notify(messages[0], over.format("1"))), path).status == 202
+    assert payloads(asyncio.run(finished(parts, lambda: parts.request("POST", path, get())))) == []
+    assert (parts.pulls.expired, parts.pulls.delivered, parts.pull_log.store.ids()) == (3, 2, [])
+
+
 def test_what_could_not_be_sent_waits_again(parts: GatewayParts) -> None:
     path = create(parts)
     fill(parts, path, "1")

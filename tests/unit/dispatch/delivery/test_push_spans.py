@@ -39,7 +39,7 @@ def pushed(*contexts: str, status: int = 202) -> tuple[list[Any], dict[str, str]
         carried = Notification(f"n{number}", TopicPath("a"), b"<x/>", 0, traceparent=context)
         lanes.add(Received(carried, 0, number), receiver)
     spans = PushSpans(Tracing("dispatch", 1.0, SimpleSpanProcessor(exporter)))
-    settlement = BatchOutcomes(FakeJournal(), PushSettings(), RetrySettings(), frozenset())
+    settlement = BatchOutcomes(FakeJournal(), PushSettings(), RetrySettings(), frozenset(), now=lambda: 1.0)
     Pump(transport, Envelope, 10, 2.0, spans=spans).run(lanes, settlement)
     (request,) = transport.sent
     return list(exporter.get_finished_spans()), dict(request.headers)

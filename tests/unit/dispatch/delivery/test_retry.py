@@ -146,7 +146,7 @@ def test_any_decision_is_within_its_bounds(
     match verdict:
         case Verdict("parked", at_ms):
             assert counted < attempts
-            assert NOW <= at_ms < policy.expires_ms(accepted)
+            assert NOW <= at_ms < policy.expires_ms(notification(accepted))
             bound = settings.longest_retry_after_s if retry_after else longest
             assert at_ms - NOW <= bound * 1000 * (1 + settings.jitter)
         case Verdict("dead"):

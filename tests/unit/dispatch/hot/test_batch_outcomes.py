@@ -40,8 +40,8 @@ def subscription(**policy: object) -> Subscription:
     return Subscription("s", EndpointReference("http://s/"), policy=DeliveryPolicy(**policy))  # type: ignore[arg-type]
 
 
-def message(accepted_ms: int = NOW_MS) -> Received:
-    return Received(Notification("n", TopicPath("a"), b"<x/>", accepted_ms), 0, 0)
+def message(accepted_ms: int = NOW_MS, valid_until_ms: int = 0) -> Received:
+    return Received(Notification("n", TopicPath("a"), b"<x/>", accepted_ms, valid_until_ms=valid_until_ms), 0, 0)
 
 
 def test_row_of_a_parked_delivery_says_when_it_is_due_again() -> None:
@@ -93,6 +93,45 @@ def test_what_was_too_old_when_it_was_read_expires_untried() -> None:
         ("expired", "lifespan", 0, "")
     ] * 2
     assert journal.buried == [("s", "n")] * 2
+
+
+def test_what_its_publisher_wants_no_more_expires_untried_and_leaves_no_dead_letter() -> None:
+    journal, settlement = made()
+
+    assert not settlement.expired(subscription(), message(valid_until_ms=NOW_MS + 1))
+    assert settlement.expired(subscription(), message(valid_until_ms=NOW_MS))
+    assert settlement.expired(subscription(), message(valid_until_ms=1))
+    assert {(row.state, row.error, row.number) for row in journal.rows} == {("expired", "lifespan", 0)}
+    assert [row.detail for row in journal.rows] == [
+        "its publisher wanted it delivered until 1970-01-02T03:46:40.000Z",
+        "its publisher wanted it delivered until 1970-01-01T00:00:00.001Z",
+    ]
+    assert journal.buried == []
+    # Here we were the first who gave it up, and somebody may want it back.
+    assert settlement.expired(subscription(lifespan_ms=10), message(NOW_MS - 10, valid_until_ms=NOW_MS + 5))
+    assert settlement.expired(subscription(lifespan_ms=10), message(NOW_MS - 50, valid_until_ms=NOW_MS - 5))
+    assert journal.buried == [("s", "n")] * 2
+    assert [row.detail for row in journal.rows[2:]] == ["too old when read"] * 2
+
+
+def test_what_is_for_a_pull_point_is_too_old_for_its_publisher_only() -> None:
+    journal, settlement = made()
+    pulled = Subscription("s", EndpointReference("http://s/"), pull_point="p")
+
+    assert not settlement.expired(pulled, message(NOW_MS - 3_600_000))
+    assert settlement.expired(pulled, message(NOW_MS - 3_600_001, valid_until_ms=NOW_MS - 1))
+    assert journal.buried == []
+
+
+def test_a_push_that_failed_is_not_repeated_when_its_publisher_would_want_it_no_more() -> None:
+    for until_ms, state in ((NOW_MS + 1_001, "parked"), (NOW_MS + 1_000, "expired")):
+        journal, settlement = made()
+        received = message(valid_until_ms=until_ms)
+        result = PushResult(500)
+        push = Push("p", [received.notification], PushRequest("http://s/", (), b""), result, NOW_MS)
+        settlement.settle(subscription(), [received], push, classify(result))
+        assert [(row.state, row.error) for row in journal.rows] == [(state, "server-error")]
+        assert journal.buried == []
 
 
 def test_put_off_says_why() -> None:

@@ -49,6 +49,22 @@ class World:
         return [row.notification for row in self.journal.rows if row.state == "parked"]
 
 
+def test_what_was_over_when_it_was_accepted_expires_for_everybody_who_matches() -> None:
+    world = World()
+    pulled = Subscription("pulled", EndpointReference("http://r/p"), pull_point="p")
+    paused = Subscription("paused", EndpointReference("http://r/"), paused=True)
+    notification = Notification("n", TopicPath("a"), b"<x/>", 1, valid_until_ms=1)
+
+    assert world.intake.take(Received(notification, 0, 1, 7), Found([ONE, pulled, paused], [])) == 3
+
+    assert {(row.subscription, row.state) for row in world.journal.rows} == {
+        ("one", "expired"),
+        ("pulled", "expired"),
+        ("paused", "expired"),
+    }
+    assert (world.journal.buried, world.journal.parked, world.lanes.size) == ([], {}, 0)
+
+
 def test_what_is_queued_is_parked_before_what_comes_behind_it() -> None:
     world = World()
     world.take(1)

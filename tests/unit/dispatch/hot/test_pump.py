@@ -113,6 +113,39 @@ def test_messages_that_travel_together_share_a_push_and_its_outcome_and_are_each
     }
 
 
+def test_what_waited_in_its_lane_for_too_long_is_not_pushed_any_more() -> None:
+    """A receiver hangs for three seconds, and what waits behind is valid for one: none of it is pushed."""
+    moment = [0.0]
+
+    def answer(request: PushRequest) -> PushResult:
+        moment[0] += 3.0
+        return PushResult(202, duration_s=3.0)
+
+    lanes = filled()
+    target, other = subscription("hangs"), subscription("other")
+    for number in range(5):
+        notification = Notification(
+            f"n{number}", TopicPath("a"), b"<x/>", 0, valid_until_ms=1_000 * (1 + 9 * (number == 3))
+        )
+        lanes.add(Received(notification, 0, number, 7), target)
+    lanes.add(Received(Notification("m", TopicPath("a"), b"<x/>", 0), 0, 5, 7), other)
+    journal, transport = FakeJournal(), FakeTransport(answer)
+    outcomes = BatchOutcomes(journal, PushSettings(), RETRY, now=lambda: moment[0], chance=lambda: 0.0)
+
+    Pump(transport, Envelope, 1, RETRY.batch_wait_s, now=lambda: moment[0]).run(lanes, outcomes)
+
+    assert lanes.empty
+    assert journal.states("hangs") == [
+        ("n0", "delivered", ""),
+        ("n1", "expired", "lifespan"),
+        ("n2", "expired", "lifespan"),
+        ("n3", "delivered", ""),
+        ("n4", "expired", "lifespan"),
+    ]
+    assert journal.states("other") == [("m", "delivered", "")]
+    assert journal.buried == []
+
+
 def test_no_more_pushes_under_way_than_allowed() -> None:
     ran = Ran(filled(*((f"n{i}", subscription(f"s{i}")) for i in range(20))), max_in_flight=3)
 
@@ -276,7 +309,7 @@ def test_outcomes_are_written_down_round_by_round() -> None:
 
     journal = Asked()
     target = subscription("s")
-    settlement = BatchOutcomes(journal, PushSettings(), RETRY)
+    settlement = BatchOutcomes(journal, PushSettings(), RETRY, now=lambda: NOW_S)
     Pump(FakeTransport(), Envelope, 100, 2.0).run(filled(*((f"n{i}", target) for i in range(5))), settlement)
 
     assert asked == [0, 1, 2, 3, 4]
@@ -298,7 +331,7 @@ def test_nothing_more_is_pushed_while_outcomes_cannot_be_written() -> None:
 
     pushed: list[int] = []
     transport = FakeTransport()
-    settlement = BatchOutcomes(Late(), PushSettings(), RETRY)
+    settlement = BatchOutcomes(Late(), PushSettings(), RETRY, now=lambda: NOW_S)
     lanes = filled(*((f"n{i}", subscription(f"s{i % 2}")) for i in range(6)))
     Pump(transport, Envelope, 100, 2.0).run(lanes, settlement)
 
@@ -315,7 +348,7 @@ def test_no_lane_is_blamed_for_the_time_in_which_kafka_was_away() -> None:
     clock = [0.0]
     journal = Late()
     journal.late = True
-    settlement = BatchOutcomes(journal, PushSettings(), RETRY)
+    settlement = BatchOutcomes(journal, PushSettings(), RETRY, now=lambda: NOW_S)
     lanes = filled(*((f"n{i}", subscription("s")) for i in range(20)))
     Pump(FakeTransport(), Envelope, 1, 2.0, clock=lambda: clock[-1]).run(lanes, settlement)
 

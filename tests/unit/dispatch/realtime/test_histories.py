@@ -2,8 +2,8 @@
 and the order in which logs are written and read made up. Kafka, Spark and sockets are not real; all that decides is.
 
 First attempts of each subscription are in the order of each partition, whatever happened, and in a strict one none is
-pushed before the one before it is settled, whatever partition they are of. In the end, when all
-endpoints answer and everything is read, everything was delivered.
+pushed before the one before it is settled, whatever partition they are of. Nothing is pushed after its publisher wanted
+it. In the end, when all endpoints answer and everything is read, everything was delivered.
 """
 
 from __future__ import annotations
@@ -199,6 +199,7 @@ class Running:
         logs = TaskLogs(cast(Any, feeding), cast(Any, history), lambda: 0)
         self.task = Task(job, cast(Any, worker), partition, logs)
         self.task._view = cast(Any, history)
+        self.task._outcomes._now = lambda: history.world.now_ms / 1000
         self.rows = Log()
         for offset, value in enumerate(history.accepted[partition][begin:], begin):
             self.rows.append((value, partition, offset))
@@ -226,6 +227,8 @@ class Histories(RuleBasedStateMachine):
         self.rows: list[Attempt] = []
         self.known: dict[int, WorkerProgress] = {}
         self.strict: list[str] = []
+        self.valid: dict[str, int] = {}  # until when, of those that have an end
+        self.late: list[str] = []
         self.began: dict[tuple[str, int], list[int]] = {}
         self.arrivals_seen = 0
         self.run_number = 0
@@ -264,16 +267,25 @@ class Histories(RuleBasedStateMachine):
 
     def seen(self, request: PushRequest) -> None:
         headers = dict(request.headers)
-        self._note(headers[SUBSCRIPTION_HEADER], tuple(headers[ID_HEADER].split(",")), int(headers[ATTEMPT_HEADER]))
+        ids, attempt = tuple(headers[ID_HEADER].split(",")), int(headers[ATTEMPT_HEADER])
+        self._note(headers[SUBSCRIPTION_HEADER], ids, attempt, self.world.now_ms)
 
     # What happens
 
-    @rule(partition=st.sampled_from(PARTITIONS), count=st.integers(1, 4))
-    def accept(self, partition: int, count: int) -> None:
-        """Notifications are accepted."""
+    @rule(
+        partition=st.sampled_from(PARTITIONS),
+        count=st.integers(1, 4),
+        valid_ms=st.sampled_from((0, 0, 0, 1, 500, 5_000)),
+    )
+    def accept(self, partition: int, count: int, valid_ms: int = 0) -> None:
+        """Notifications are accepted; some are wanted for a while only."""
         for _ in range(count):
             offset = len(self.accepted[partition])
-            notification = Notification(f"{partition}-{offset}", TopicPath("a"), b"<x/>", self.world.now_ms)
+            name, now_ms = f"{partition}-{offset}", self.world.now_ms
+            until_ms = now_ms + valid_ms if valid_ms else 0
+            notification = Notification(name, TopicPath("a"), b"<x/>", now_ms, valid_until_ms=until_ms)
+            if valid_ms:
+                self.valid[name] = until_ms
             value = notifications.encode(notification)[1]
             self.accepted[partition].append(value)
             self.place[notification.id] = partition, offset
@@ -349,6 +361,17 @@ class Histories(RuleBasedStateMachine):
         pushed = getattr(self, "strict", [])
         assert len(set(pushed)) == len(pushed), f"another one was pushed before one was settled: {pushed}"
 
+    @invariant()
+    def nothing_is_pushed_after_its_validity(self) -> None:
+        assert getattr(self, "late", []) == []
+
+    @invariant()
+    def only_what_has_an_end_expires(self) -> None:
+        if hasattr(self, "tasks"):
+            rows = [*self.rows, *self.world.attempts]
+            assert {row.notification for row in rows if row.state == "expired"} <= self.valid.keys()
+            assert not [letter for letter in self.world.buried if letter.state == "expired"]
+
     def teardown(self) -> None:
         if not hasattr(self, "tasks"):
             return
@@ -375,7 +398,7 @@ class Histories(RuleBasedStateMachine):
 
     def _over(self) -> set[tuple[str, str]]:
         rows = [*self.rows, *self.world.attempts]
-        return {(row.subscription, row.notification) for row in rows if row.state in ("delivered", "dead")}
+        return {(row.subscription, row.notification) for row in rows if row.state in ("delivered", "dead", "expired")}
 
     def _start(self, positions: Mapping[int, int], before: Earlier, since: int = -1) -> None:
         self.run_number += RANGE
@@ -426,10 +449,11 @@ class Histories(RuleBasedStateMachine):
 
     def _note_redelivered(self) -> None:
         for arrival in self.world.arrivals[self.arrivals_seen :]:
-            self._note(arrival.subscription, arrival.notifications, arrival.attempt)
+            self._note(arrival.subscription, arrival.notifications, arrival.attempt, arrival.at_ms)
         self.arrivals_seen = len(self.world.arrivals)
 
-    def _note(self, name: str, ids: tuple[str, ...], attempt: int) -> None:
+    def _note(self, name: str, ids: tuple[str, ...], attempt: int, at_ms: int) -> None:
+        self.late += [each for each in ids if at_ms >= self.valid.get(each, at_ms + 1)]
         if name == "strict" and self.strict[-1:] != list(ids):
             self.strict += ids
         if attempt != 1:

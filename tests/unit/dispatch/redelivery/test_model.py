@@ -5,7 +5,7 @@ After each step, whatever happened:
 - nothing is lost: what was parked is waiting or over, and its last row says which;
 - first attempts leave in order of place, per subscription;
 - in a strict lane, none is pushed before the one before it is settled;
-- nobody is pushed to who is paused, suspended or over, and nothing that is too old;
+- nobody is pushed to who is paused, suspended or over, and nothing that is too old, for us or for its publisher;
 - no more is under way at an endpoint than allowed, and behind an open breaker only a probe;
 - what a receiver has taken for later waits for its word, and counts with it;
 - what is tried again is tried when it was promised, not earlier; and not more often than the policy says;
@@ -50,6 +50,9 @@ LEFT_ALONE_MS = 15_000 + 20_000 + 20_000 + TOLERANCE_MS
 FIRST_WAIT_MS = 2_000
 CALLBACK_S = 10.0
 
+# For how long publishers want their messages delivered, counted from when they are parked; 0: without end.
+VALID_MS = (0, 0, 0, 1, 1_000, 30_000, 2 * LIFESPAN_MS)
+
 NAMES = ("plain", "together", "strict", "mate", "legacy")
 
 
@@ -84,6 +87,7 @@ class Histories(RuleBasedStateMachine):
         self.world.subscribe("mate", endpoint="host/together", form="raw")
         self.world.subscribe("legacy", endpoint="host/legacy", form="legacy")
         self.accepted: dict[str, int] = {}
+        self.valid: dict[str, int] = {}  # until when, of those that have an end
         self.parked: dict[str, list[str]] = {name: [] for name in NAMES}
         self.checked = 0
         self.over: set[str] = set()
@@ -95,22 +99,32 @@ class Histories(RuleBasedStateMachine):
         # Since when nobody has changed anything.
         self.quiet_ms = self.world.true_ms
 
-    @rule(name=st.sampled_from(NAMES), count=st.integers(1, 5), age_ms=st.sampled_from([0, 0, 0, LIFESPAN_MS // 2]))
-    def park(self, name: str, count: int, age_ms: int) -> None:
+    @rule(
+        name=st.sampled_from(NAMES),
+        count=st.integers(1, 5),
+        age_ms=st.sampled_from([0, 0, 0, LIFESPAN_MS // 2]),
+        valid_ms=st.sampled_from(VALID_MS),
+    )
+    def park(self, name: str, count: int, age_ms: int, valid_ms: int) -> None:
         """A batch parks some messages; one that was long in coming, older ones than before."""
         for _ in range(count):
             notification = f"{name}-{len(self.parked[name])}"
             self.parked[name].append(notification)
-            self._park(name, notification, None, age_ms)
+            self._park(name, notification, None, age_ms, valid_ms)
 
-    @rule(name=st.sampled_from(("plain", "together", "mate", "legacy")), count=st.integers(1, 5))
-    def park_tried(self, name: str, count: int) -> None:
+    @rule(
+        name=st.sampled_from(("plain", "together", "mate", "legacy")),
+        count=st.integers(1, 5),
+        valid_ms=st.sampled_from(VALID_MS),
+    )
+    def park_tried(self, name: str, count: int, valid_ms: int) -> None:
         """A batch parks messages that it has tried."""
         for _ in range(count):
             notification = f"{name}-{len(self.parked[name])}"
             self.parked[name].append(notification)
             self.tried[notification] = self.world.true_ms, self.world.now_ms
-            self._park(name, notification, Tries(1, 1, self.world.now_ms + FIRST_WAIT_MS, self.world.now_ms))
+            tries = Tries(1, 1, self.world.now_ms + FIRST_WAIT_MS, self.world.now_ms)
+            self._park(name, notification, tries, 0, valid_ms)
 
     @rule(name=st.sampled_from(NAMES), how=st.sampled_from(sorted(ANSWERS)))
     def behave(self, name: str, how: str) -> None:
@@ -233,7 +247,9 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def what_is_dead_is_kept(self) -> None:
         ended = {
-            (row.subscription, row.notification) for row in self.world.attempts if row.state in ("dead", "expired")
+            (row.subscription, row.notification)
+            for row in self.world.attempts
+            if row.state == "dead" or (row.state == "expired" and not self._over_for_publisher(row.notification))
         }
         kept = [(letter.subscription, letter.notification.id) for letter in self.world.buried]
         assert ended <= set(kept)
@@ -287,9 +303,17 @@ class Histories(RuleBasedStateMachine):
             return
         for arrival in self.world.arrivals[self.checked :]:
             for each in arrival.notifications:
-                assert arrival.at_ms < self.accepted[each] + LIFESPAN_MS
+                assert arrival.at_ms < self._end_of(each)
                 assert arrival.at_ms >= self._promised(each, arrival.attempt)
         self.checked = len(self.world.arrivals)
+
+    def _end_of(self, notification: str) -> int:
+        end_ms = self.accepted[notification] + LIFESPAN_MS
+        return min(end_ms, self.valid.get(notification, end_ms))
+
+    def _over_for_publisher(self, notification: str) -> bool:
+        """Whether it is its publisher who ends it, for then nobody wants it back."""
+        return self.valid.get(notification, 1 << 62) <= self.accepted[notification] + LIFESPAN_MS
 
     def _promised(self, notification: str, attempt: int) -> int:
         if attempt == 2 and notification in self.tried:
@@ -361,10 +385,13 @@ class Histories(RuleBasedStateMachine):
     def _changed(self) -> None:
         self.quiet_ms = self.world.true_ms
 
-    def _park(self, name: str, notification: str, tries: Tries | None, age_ms: int = 0) -> None:
+    def _park(self, name: str, notification: str, tries: Tries | None, age_ms: int, valid_ms: int) -> None:
         self._changed()
         self.accepted[notification] = self.world.now_ms - age_ms
-        self.world.park(name, notification, tries, self.accepted[notification])
+        if valid_ms:
+            self.valid[notification] = self.world.now_ms + valid_ms
+        until_ms = self.valid.get(notification, 0)
+        self.world.park(name, notification, tries, self.accepted[notification], valid_until_ms=until_ms)
 
     def _nobody_waits_for_nothing(self) -> None:
         """With nothing under way, whatever may be tried has been."""
@@ -431,6 +458,7 @@ class Histories(RuleBasedStateMachine):
                 if self.world.true_ms - self.set_ms < 20_000:
                     continue
             assert self.world.store.accepted_before(lane.name, old_ms, 1, lane.flight) == []
+            assert self.world.store.valid_until(lane.name, old_ms + LIFESPAN_MS, 1, lane.flight) == []
 
     def _behave(self, name: str, how: str) -> None:
         self._set(name, lambda ids: ANSWERS[how], TAKES_MS.get(how, 10))

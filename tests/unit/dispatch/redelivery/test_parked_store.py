@@ -27,8 +27,11 @@ def delivery(offset: int, lane: str = "s", batch: int = 1, partition: int = 0) -
 OFFSETS = itertools.count()
 
 
-def park(store: ParkedStore, which: Delivery, tries: Tries = UNTRIED, accepted_ms: int = 0) -> str | None:
-    notification = Notification(f"n{which.place.offset}", TopicPath("a"), b"<x/>", accepted_ms)
+def park(
+    store: ParkedStore, which: Delivery, tries: Tries = UNTRIED, accepted_ms: int = 0, valid_until_ms: int = 0
+) -> str | None:
+    name = f"n{which.place.offset}"
+    notification = Notification(name, TopicPath("a"), b"<x/>", accepted_ms, valid_until_ms=valid_until_ms)
     return store.apply(which.key(), parked.encode(Parked(notification, tries)), next(OFFSETS))
 
 
@@ -155,11 +158,25 @@ def test_the_oldest_in_time_wherever_they_are(store: ParkedStore) -> None:
     park(store, delivery(2), Tries(1, 1, 5), accepted_ms=100)
     park(store, delivery(3), accepted_ms=200)
 
-    assert store.oldest_ms("s") == 100
-    assert store.oldest_ms("s", {delivery(2)}) == 200
-    assert store.oldest_ms("nobody") is None
+    assert store.expires_ms("s", 1_000) == 1_100
+    assert store.expires_ms("s", 1_000, {delivery(2)}) == 1_200
+    assert store.expires_ms("nobody", 1_000) is None
     assert offsets(store.accepted_before("s", 200, 10)) == [2, 3]
     assert offsets(store.accepted_before("s", 200, 1, {delivery(2)})) == [3]
+
+
+def test_the_first_whose_publisher_wants_it_no_more(store: ParkedStore) -> None:
+    park(store, delivery(1), accepted_ms=300, valid_until_ms=900)
+    park(store, delivery(2), Tries(1, 1, 5), accepted_ms=200, valid_until_ms=800)
+    park(store, delivery(3), accepted_ms=250)
+
+    assert offsets(store.valid_until("s", 799, 10)) == []
+    assert offsets(store.valid_until("s", 900, 10)) == [2, 1]
+    assert offsets(store.valid_until("s", 900, 1, {delivery(2)})) == [1]
+    assert store.expires_ms("s", 1_000) == 800
+    assert store.expires_ms("s", 1_000, {delivery(2)}) == 900
+    assert store.expires_ms("s", 1_000, {delivery(1), delivery(2)}) == 1_250
+    assert store.expires_ms("s", 500) == 700
 
 
 def test_what_is_finished_waits_no_more(store: ParkedStore) -> None:

@@ -48,6 +48,55 @@ def test_a_paused_lane_expires() -> None:
     assert (world.states(), world.arrivals) == ({("s", "a"): "expired"}, [])
 
 
+def test_what_its_publisher_wants_no_more_ends_and_leaves_no_dead_letter() -> None:
+    world = World()
+    world.subscribe("s")
+    world.endpoint("s").answer = lambda ids: REFUSED
+    for number in range(700):
+        world.park("s", f"short{number}", valid_until_ms=START_MS + 5_000)
+        world.park("s", f"long{number}", valid_until_ms=START_MS + 2 * DAY_MS)
+    world.run(5_000)
+
+    assert all(world.states()["s", f"short{number}"] == "expired" for number in range(700))
+    assert {row.error for row in world.attempts if row.state == "expired"} <= {"lifespan", "connect"}
+    assert any("until 2023-11-14T22:13:25.000Z" in row.detail for row in world.attempts if row.state == "expired")
+    assert (world.buried, world.store.count) == ([], 700)
+
+    world.run(DAY_MS)
+
+    assert set(world.states().values()) == {"expired"}
+    assert {letter.notification.id[:4] for letter in world.buried} == {"long"}
+    assert len(world.buried) == 700
+    assert (world.log, world.redelivery.lanes) == ({}, 0)
+
+
+def test_a_receiver_that_hangs_gets_nothing_after_its_validity() -> None:
+    world = World()
+    world.subscribe("s", order="strict")
+    world.endpoint("s").answer = lambda ids: PushResult(0, "timeout", "no answer", duration_s=3.0)
+    world.endpoint("s").takes_ms = 3_000
+    for number in range(20):
+        world.park("s", f"n{number}", valid_until_ms=START_MS + 1_000)
+
+    world.run(10_000)
+
+    assert world.arrived("s") == ["n0"]
+    assert set(world.states().values()) == {"expired"}
+    assert world.buried == []
+
+
+def test_a_paused_lane_expires_for_its_publisher_too_though_it_is_found_later() -> None:
+    world = World()
+    world.subscriptions["s"] = msgspec.structs.replace(world.subscribe("s"), paused=True)
+    world.park("s", "for ever")
+    world.run(1_000)
+    world.park("s", "short", valid_until_ms=START_MS + 2_000)
+
+    world.run(1_000)
+
+    assert world.states() == {("s", "short"): "expired"}
+
+
 def test_a_message_that_is_older_than_those_found_before_expires_in_time() -> None:
     world = World()
     world.subscriptions["s"] = msgspec.structs.replace(world.subscribe("s"), paused=True)

@@ -52,6 +52,19 @@ def test_only_topics_that_retain_are_kept() -> None:
     assert ask(parts, "t:b").fault == "NoCurrentMessageOnTopicFault"
 
 
+def test_one_that_is_valid_no_more_is_nobodys_current_message() -> None:
+    parts = parts_with("{urn:t}a", "{urn:t}b")
+    short = '<p:Publication xmlns:p="urn:arborcast:policy" Messages="1" Lifespan="PT2S"/>'
+    parts.post(soap.envelope(soap.notify(soap.message("t:a", "<n/>"), soap.message("t:b", "<n/>"), short)))
+    assert ask(parts).status == 200
+    parts.later(seconds=2)
+    answer = ask(parts)
+    assert (answer.fault, ask(parts, "t:b").status) == ("NoCurrentMessageOnTopicFault", 200)
+    assert "over" in answer.reason
+    parts.post(soap.envelope(soap.subscribe(more=WANTED)))
+    assert [each.topic for each in parts.notifications.accepted[2:]] == ["{urn:t}b"]
+
+
 def test_no_message_yet() -> None:
     answer = ask(parts_with("{urn:t}a"))
     assert answer.fault == "NoCurrentMessageOnTopicFault"

@@ -78,6 +78,16 @@ def test_the_head_is_bounded_in_messages_and_bytes_but_never_empty() -> None:
     assert log.store.head("p", 0, 100) == []
 
 
+def test_what_is_over_is_in_the_head_and_does_not_count() -> None:
+    log = Log()
+    for text, until_ms in (("a", 10), ("b", 0), ("c", 10), ("d", 30), ("e", 0)):
+        log.append(StoredMessage(text.encode(), valid_until_ms=until_ms))
+    assert texts(log.store.head("p", 2, 100, 9)) == ["a", "b"]
+    assert texts(log.store.head("p", 2, 100, 10)) == ["a", "b", "c", "d"]
+    assert texts(log.store.head("p", 9, 1, 10)) == ["a", "b", "c"]
+    assert [message.is_over(10) for message in log.store.head("p", 9, 100)] == [True, False, True, False, False]
+
+
 def test_no_two_with_the_same_xml_id_are_in_one_head() -> None:
     log = Log(PullLimits(messages=1_000, bytes=1_000_000, resident_bytes=10))
     log.put('<m xml:id="a"/>', "<m/>", '<m xml:id="b"/>', '<m xml:id="a"/>', "<m/>")

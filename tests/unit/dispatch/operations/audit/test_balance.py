@@ -9,7 +9,7 @@ from core.errors import InfrastructureError, RecordVersionError
 from core.eventlog.scan import Stretch
 from dispatch.logs.attempts import State
 from dispatch.operations.audit.balance import Balance, balance
-from dispatch.operations.audit.ledger import Ledger
+from dispatch.operations.audit.ledger import EXPIRED, LAPSED, Ledger
 from dispatch.operations.audit.report import Tally
 from dispatch.redelivery.events import SYSTEM
 from tests.support.written_attempts import T0, evaluation, row, rows
@@ -46,6 +46,18 @@ def test_every_end_is_counted_for_its_subscription() -> None:
         "s2": Tally(dead=1, cancelled=1),
         "s3": Tally(pending=1),
     }
+
+
+def test_what_its_publisher_wanted_no_more_is_expired_and_nothing_is_looked_for_among_the_letters() -> None:
+    ledger = Ledger()
+    ledger.add(rows(row("n1", "s1", "expired"), msgspec.structs.replace(row("n2", "s1", "expired"), lapsed=True)))
+    assert sorted(ledger.deliveries().state.tolist()) == [EXPIRED, LAPSED]
+    found = compared(
+        evaluation({"n1": 1, "n2": 1}),
+        rows(row("n1", "s1", "expired"), msgspec.structs.replace(row("n2", "s1", "expired"), lapsed=True)),
+    )
+    assert found.report.balanced
+    assert found.report.totals == Tally(expired=2)
 
 
 def test_each_delivery_is_counted_for_its_notification() -> None:

@@ -8,7 +8,7 @@ from core.errors import ExpressionError
 from ingest.errors import InvalidRequest
 from ingest.operations.legacy.messages import CreatePullPoint, Message, Notify, Subscribe, Unsubscribe, read
 from tests.support import legacy_messages as legacy
-from topic_model.legacy_content import unwrap, wrap
+from topic_model.legacy_content import TYPE, unwrap, wrap
 from topic_model.topics import TopicPath
 
 ADDRESS = "http://host:9002/wsn-subscribe"
@@ -17,7 +17,7 @@ ADDRESS = "http://host:9002/wsn-subscribe"
 def test_each_kind_of_request() -> None:
     assert read(legacy.subscribe("all:alarm", ADDRESS)) == Subscribe(ADDRESS, "all:alarm", "endpoint:null")
     assert read(legacy.unsubscribe("all:alarm", ADDRESS)) == Unsubscribe(ADDRESS, "all:alarm")
-    assert read(legacy.notify("all:alarm", "<x/>")) == Notify((Message(TopicPath("all/alarm"), b"<x/>"),))
+    assert read(legacy.notify("all:alarm", "<x/>")) == Notify((Message(TopicPath("all/alarm"), b"<x/>", "x"),))
     assert read(legacy.create_pull_point()) == CreatePullPoint()
     assert read(legacy.create_pull_point(" a name\n")) == CreatePullPoint("a name")
 
@@ -36,7 +36,7 @@ def test_only_the_root_says_what_it_is() -> None:
 
 def test_a_notify_around_several_messages() -> None:
     text = f'<n:Notify xmlns:n="{legacy.WSNT}">{legacy.notify("a", "<x/>")}{legacy.notify("a:b", "<y/>")}</n:Notify>'
-    assert read(text) == Notify((Message(TopicPath("a"), b"<x/>"), Message(TopicPath("a/b"), b"<y/>")))
+    assert read(text) == Notify((Message(TopicPath("a"), b"<x/>", "x"), Message(TopicPath("a/b"), b"<y/>", "y")))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_content_becomes_one_element(content: str, payload: bytes) -> None:
 
 def test_an_empty_message_element() -> None:
     asked = read(legacy.notify("a", "").replace("<wsnt:Message></wsnt:Message>", "<wsnt:Message/>"))
-    assert asked == Notify((Message(TopicPath("a"), wrap("", {})),))
+    assert asked == Notify((Message(TopicPath("a"), wrap("", {}), TYPE),))
 
 
 def test_loose_content_comes_out_again() -> None:

@@ -1,0 +1,177 @@
+"""What a publisher says of how its messages are to be delivered:
+
+    <p:Publication xmlns:p="urn:arborcast:policy" Messages="1 3" ValidUntil="2026-01-31T12:00:00Z" Lifespan="PT2S"
+        Type="{urn:plant}reading"/>
+
+behind the messages of a wsnt:Notify (the schema has no place for it inside one), or as a header block of SOAP. Without
+`Messages` it is for all of them, as are the headers of POST /publish, which say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import msgspec
+from lxml import etree
+
+from ingest.errors import InvalidRequest
+from ingest.soap import times
+from ingest.soap.envelope import PUBLICATION, Request, is_for_us
+from topic_model.message_types import read_type
+from topic_model.namespaces import SOAP11, SOAP12
+from topic_model.records.notifications import Notification
+
+VALID_UNTIL, LIFESPAN, TYPE = "ValidUntil", "Lifespan", "Type"
+
+_MESSAGES = "Messages"
+
+_ATTRIBUTES = frozenset({_MESSAGES, VALID_UNTIL, LIFESPAN, TYPE})
+
+LONGEST_LIFESPAN_S = 366 * 86_400
+
+# What SOAP and its security put on a header block.
+_AROUND = (
+    f"{{{SOAP11}}}",
+    f"{{{SOAP12}}}",
+    "{http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-utility-1.0.xsd}",
+)
+
+# Notifications have more digits for no number.
+_DIGITS = 9
+
+
+class Publication(NamedTuple):
+    """What is said of a message; 0 and empty for what is not."""
+
+    valid_until_ms: int = 0
+    lifespan_ms: int = 0
+    type: str = ""
+
+    def until_ms(self, accepted_ms: int) -> int:
+        """Until when a message is valid that is accepted then; 0 when it has no end."""
+        ends = [self.valid_until_ms] if self.valid_until_ms else []
+        if self.lifespan_ms:
+            ends.append(accepted_ms + self.lifespan_ms)
+        return min(ends, default=0)
+
+
+NOTHING_SAID = Publication()
+
+
+class Said(NamedTuple):
+    """Notifications with what was said of each; `lifespans` are by their ids, and begin when they are accepted."""
+
+    notifications: list[Notification]
+    lifespans: Mapping[str, int]
+
+
+def apply(notifications: list[Notification], said: Mapping[int, Publication], messages: int) -> Said:
+    """The notifications of so many messages as their publisher wants them. One message may mean several of them."""
+    numbers = range(1, messages + 1) if messages == len(notifications) else [1] * len(notifications)
+    lifespans: dict[str, int] = {}
+    wanted: list[Notification] = []
+    for number, each in zip(numbers, notifications, strict=True):
+        publication = said.get(number, NOTHING_SAID)
+        if publication.lifespan_ms:
+            lifespans[each.id] = publication.lifespan_ms
+        wanted.append(
+            msgspec.structs.replace(each, valid_until_ms=publication.valid_until_ms, type=publication.type or each.type)
+        )
+    return Said(wanted, lifespans)
+
+
+def of_request(request: Request, messages: int) -> Mapping[int, Publication]:
+    """What a request with a Notify of so many messages says, by the number of the message, from 1; empty when it says
+    nothing. Raises InvalidRequest."""
+    elements = [*request.operation.iterchildren(PUBLICATION), *_in_header(request)]
+    return read_publications(elements, messages) if elements else {}
+
+
+def read_publications(elements: Sequence[etree._Element], messages: int) -> Mapping[int, Publication]:
+    """What these say of so many messages, by number. Raises InvalidRequest."""
+    found: dict[int, Publication] = {}
+    for element in elements:
+        publication = _read(element)
+        for number in _numbers(element.get(_MESSAGES), messages):
+            if number in found:
+                raise InvalidRequest(f"two p:Publication speak of message {number}: each message has one at most")
+            found[number] = publication
+    return found
+
+
+def read_said(texts: Mapping[str, str], namespaces: Mapping[str | None, str], where: str) -> Publication:
+    """What attributes, or headers of their kind, say. `where` begins the sentence when one cannot be read.
+
+    Raises InvalidRequest.
+    """
+    return Publication(
+        _time_ms(texts[VALID_UNTIL], where) if VALID_UNTIL in texts else 0,
+        lifespan_ms(texts[LIFESPAN], where) if LIFESPAN in texts else 0,
+        _type(texts[TYPE], namespaces, where) if TYPE in texts else "",
+    )
+
+
+def lifespan_ms(text: str, where: str) -> int:
+    """A Lifespan in milliseconds, at least one. Raises InvalidRequest."""
+    try:
+        seconds = times.duration_s(text, datetime.now(UTC))
+    except ValueError as error:
+        raise InvalidRequest(f"{where}: Lifespan: {error}") from error
+    if not 0 < seconds <= LONGEST_LIFESPAN_S:
+        raise InvalidRequest(f"{where}: Lifespan is more than nothing and at most a year, not {text:.100}")
+    return max(1, int(seconds * 1000))
+
+
+def _in_header(request: Request) -> Iterator[etree._Element]:
+    envelope = SOAP11 if request.soap == "1.1" else SOAP12
+    header = request.root.find(f"{{{envelope}}}Header")
+    if header is None:
+        return iter(())
+    return (block for block in header.iterchildren(PUBLICATION) if is_for_us(block, envelope))
+
+
+def _read(element: etree._Element) -> Publication:
+    attributes = {str(name): str(text) for name, text in element.attrib.items() if not str(name).startswith(_AROUND)}
+    unknown = sorted(set(attributes) - _ATTRIBUTES)
+    if unknown:
+        raise InvalidRequest(f"p:Publication has {', '.join(sorted(_ATTRIBUTES))}, no {unknown[0]:.100}")
+    if len(element) or (element.text or "").strip():
+        raise InvalidRequest("p:Publication has attributes and nothing inside")
+    return read_said(attributes, element.nsmap, "p:Publication")
+
+
+def _numbers(text: str | None, messages: int) -> Iterator[int]:
+    if text is None:
+        yield from range(1, messages + 1)
+        return
+    words = text.split()
+    if not words:
+        raise InvalidRequest("p:Publication: Messages names no message; without it all are meant")
+    for word in words:
+        number = int(word) if word.isascii() and word.isdecimal() and len(word) <= _DIGITS else 0
+        if not 1 <= number <= messages:
+            raise InvalidRequest(
+                f"p:Publication: Messages has numbers from 1 to {messages}, as many as there are messages, "
+                f"not {word:.100}"
+            )
+        yield number
+
+
+def _time_ms(text: str, where: str) -> int:
+    try:
+        moment = times.date_time(text)
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequest(
+            f"{where}: ValidUntil is a time such as 2030-01-31T12:00:00Z, not {text.strip():.60} ({error})"
+        ) from error
+    # What was over before there were milliseconds is over all the same, and 0 means that it has no end.
+    return 0 if moment is None else max(1, times.to_ms(moment))
+
+
+def _type(text: str, namespaces: Mapping[str | None, str], where: str) -> str:
+    try:
+        return read_type(text.strip(), namespaces)
+    except ValueError as error:
+        raise InvalidRequest(f"{where}: Type: {error}") from error

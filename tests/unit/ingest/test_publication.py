@@ -1,0 +1,197 @@
+"""p:Publication, as a publisher sends it: until when its messages are valid, and of which type they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from ingest.settings import GatewaySettings, TopicSettings
+from ingest.state.repeats import RepeatMemory, Repeats
+from tests.support import legacy_messages as legacy
+from tests.support import pulling
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import START, GatewayParts, HttpAnswer
+from tests.support.legacy_messages import wsn_process
+from topic_model.records.control import TopicRecord
+from topic_model.records.notifications import Notification
+from topic_model.records.pull import StoredMessage
+from topic_model.topics import TopicPath
+
+NOW_MS = int(START.timestamp() * 1000)
+
+POLICY = 'xmlns:p="urn:arborcast:policy"'
+
+
+def publication(attributes: str) -> str:
+    return f"<p:Publication {POLICY} {attributes}/>"
+
+
+def notified(parts: GatewayParts, *publications: str, messages: int = 1, header: str = "") -> HttpAnswer:
+    sent = [soap.message("t:a/b", f"<n>{number}</n>") for number in range(1, messages + 1)]
+    return parts.post(soap.envelope(soap.notify(*sent, *publications), header=header))
+
+
+def accepted(*publications: str, messages: int = 1, header: str = "") -> list[Notification]:
+    parts = GatewayParts()
+    answer = notified(parts, *publications, messages=messages, header=header)
+    assert answer.status == 202, answer.body
+    return parts.notifications.accepted
+
+
+@pytest.mark.parametrize(
+    ("attributes", "until_ms"),
+    [
+        ('ValidUntil="2026-01-01T00:00:10Z"', NOW_MS + 10_000),
+        ('ValidUntil="2026-01-01T01:00:10.250+01:00"', NOW_MS + 10_250),
+        ('ValidUntil="2026-01-01T00:00:10"', NOW_MS + 10_000),
+        ('Lifespan="PT2S"', NOW_MS + 2_000),
+        ('Lifespan="PT0.0001S"', NOW_MS + 1),
+        ('Lifespan="PT2S" ValidUntil="2026-01-01T00:00:10Z"', NOW_MS + 2_000),
+        ('Lifespan="PT1M" ValidUntil="2026-01-01T00:00:10Z"', NOW_MS + 10_000),
+        ('ValidUntil="9999-12-31T23:59:59Z"', 0),
+        ("", 0),
+        # A time that is over is no mistake: it was on its way for too long.
+        ('ValidUntil="2025-12-31T23:59:59Z"', NOW_MS - 1_000),
+        ('ValidUntil="1960-01-01T00:00:00Z"', 1),
+    ],
+)
+def test_until_when_it_is_valid_is_fixed_when_it_is_accepted(attributes: str, until_ms: int) -> None:
+    (only,) = accepted(publication(attributes))
+    assert only.valid_until_ms == until_ms
+
+
+def test_a_notify_that_says_nothing_is_valid_without_end_and_of_the_type_of_its_payload() -> None:
+    (only,) = accepted()
+    assert (only.valid_until_ms, only.type) == (0, "n")
+
+
+def test_messages_are_named_by_their_numbers() -> None:
+    first, second, third = accepted(
+        publication('Messages="1 3" Lifespan="PT2S"'), publication('Messages="2" Type="{urn:plant}alarm"'), messages=3
+    )
+    assert [each.valid_until_ms for each in (first, second, third)] == [NOW_MS + 2_000, 0, NOW_MS + 2_000]
+    assert [each.type for each in (first, second, third)] == ["n", "{urn:plant}alarm", "n"]
+
+
+@pytest.mark.parametrize("must", ["", ' s:mustUnderstand="1"'])
+def test_it_may_be_a_header_block(must: str) -> None:
+    block = f'<p:Publication {POLICY} Lifespan="PT2S" Messages="2"{must}/>'
+    assert [each.valid_until_ms for each in accepted(messages=2, header=block)] == [0, NOW_MS + 2_000]
+
+
+def test_a_block_for_somebody_on_the_way_is_not_ours() -> None:
+    block = f'<p:Publication {POLICY} Lifespan="PT2S" s:actor="urn:elsewhere"/>'
+    (only,) = accepted(header=block)
+    assert only.valid_until_ms == 0
+
+
+def test_a_mandatory_block_is_understood_where_there_are_messages_and_nowhere_else() -> None:
+    block = f'<p:Publication {POLICY} s:mustUnderstand="1"/>'
+    answer = GatewayParts().post(soap.envelope(soap.subscribe(), header=block))
+    assert "must be understood" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("publications", "words"),
+    [
+        ([publication('Validuntil="2026-01-01T00:00:10Z"')], "no Validuntil"),
+        ([publication('Priority="5"')], "no Priority"),
+        ([publication('Reliable="true"')], "no Reliable"),
+        ([publication('xml:lang="en"')], "no {http://www.w3.org/XML/1998/namespace}lang"),
+        ([publication('ValidUntil="tomorrow"')], "tomorrow"),
+        ([publication('ValidUntil="PT2S"')], "ValidUntil"),
+        ([publication('ValidUntil="2026-02-31T00:00:00Z"')], "ValidUntil"),
+        ([publication('Lifespan="2"')], "no duration"),
+        ([publication('Lifespan="-PT2S"')], "more than nothing"),
+        ([publication('Lifespan="PT0S"')], "more than nothing"),
+        ([publication('Lifespan="P2Y"')], "at most a year"),
+        ([publication('Type="q:alarm"')], "not declared"),
+        ([publication('Type=""')], "no QName"),
+        ([publication('Messages="0"')], "from 1 to 2"),
+        ([publication('Messages="3"')], "from 1 to 2"),
+        ([publication('Messages="one"')], "one"),
+        ([publication('Messages="-1"')], "-1"),
+        ([publication('Messages=" "')], "no message"),
+        ([publication('Messages="99999999999999999999"')], "from 1 to 2"),
+        ([publication('Messages="1 1"')], "two p:Publication speak of message 1"),
+        ([publication('Messages="2"'), publication("")], "two p:Publication speak of message 2"),
+        ([f"<p:Publication {POLICY}>PT2S</p:Publication>"], "nothing inside"),
+        ([f"<p:Publication {POLICY}><p:Lifespan/></p:Publication>"], "nothing inside"),
+    ],
+)
+def test_what_cannot_be_read_is_a_fault_of_the_client_and_nothing_is_accepted(
+    publications: list[str], words: str
+) -> None:
+    parts = GatewayParts()
+    answer = notified(parts, *publications, messages=2)
+    assert (answer.status, parts.notifications.accepted, parts.control.records) == (500, [], [])
+    assert words in answer.reason
+    assert answer.fault == "Client"
+
+
+def test_inside_a_message_it_is_refused_rather_than_passed_over() -> None:
+    parts = GatewayParts()
+    message = soap.message().replace("</wsnt:NotificationMessage>", f"{publication('')}</wsnt:NotificationMessage>")
+    answer = parts.post(soap.envelope(soap.notify(message)))
+    assert 'Messages="1"' in answer.reason
+    assert parts.notifications.accepted == []
+
+
+def test_post_publish_says_it_in_headers() -> None:
+    parts = GatewayParts()
+    answer = parts.post(
+        b"<r/>",
+        "/publish/a",
+        Content_Type="text/xml",
+        Arborcast_Lifespan="PT2S",
+        Arborcast_Valid_Until="2026-01-01T00:00:10Z",
+        Arborcast_Type="{urn:plant}reading",
+    )
+    assert answer.status == 202
+    (only,) = parts.notifications.accepted
+    assert (only.valid_until_ms, only.type) == (NOW_MS + 2_000, "{urn:plant}reading")
+    answer = parts.post(b"<r/>", "/publish/a", Content_Type="text/xml", Arborcast_Lifespan="2")
+    assert (answer.status, len(parts.notifications.accepted)) == (400, 1)
+    assert b"the headers: Lifespan" in answer.body
+
+
+def test_what_is_put_into_a_pull_point_has_it_too() -> None:
+    parts = GatewayParts()
+    point = pulling.create(parts)
+    message = soap.notify(soap.message(), soap.message(), publication('Messages="2" Lifespan="PT2S"'))
+    assert parts.post(soap.envelope(message), point).status == 202
+    stored = [record for _, record in parts.pull_log.records if isinstance(record, StoredMessage)]
+    assert [each.valid_until_ms for each in stored] == [0, NOW_MS + 2_000]
+
+
+def test_a_repetition_of_the_same_request_is_not_accepted_again() -> None:
+    parts = GatewayParts()
+    parts.gateway.repeats = Repeats(RepeatMemory(60))
+    header = soap.addressing("urn:any", "urn:uuid:7")
+    for _ in range(2):
+        assert notified(parts, publication('Lifespan="PT2S"'), header=header).status == 202
+    assert len(parts.notifications.accepted) == 1
+
+
+def test_the_types_of_a_topic_are_held_where_the_settings_say_so() -> None:
+    parts = GatewayParts(topics=TopicSettings(check_types=True))
+    parts.table.apply(TopicRecord(TopicPath("{urn:t}a/b"), message_types=("{urn:plant}reading", "n")))
+    assert notified(parts).status == 202
+    answer = notified(parts, publication('Messages="2" Type="{urn:plant}alarm"'), messages=2)
+    assert answer.fault == "Client"
+    assert "message 2 is of the type {urn:plant}alarm" in answer.reason
+    assert "{urn:plant}reading n" in answer.reason
+    assert notified(parts, publication('Type="{urn:plant}reading"')).status == 202
+    # A topic without types takes all of them, and one that is not there yet has none.
+    assert parts.post(soap.envelope(soap.notify(soap.message("t:c", "<other/>")))).status == 202
+    assert len(parts.notifications.accepted) == 3
+    parts.table.apply(TopicRecord(TopicPath("a"), message_types=("m",)))
+    assert parts.post(wsn_process(legacy.notify("a", "<k/>"))).status == 500
+    assert parts.post(wsn_process(legacy.notify("a", "<m/>"))).status == 200
+    assert parts.post(b"<k/>", "/publish/a", Content_Type="text/xml").status == 400
+    assert parts.post(b"<m/>", "/publish/a", Content_Type="text/xml").status == 202
+
+
+def test_types_are_not_held_unless_asked() -> None:
+    parts = GatewayParts(GatewaySettings())
+    parts.table.apply(TopicRecord(TopicPath("{urn:t}a/b"), message_types=("{urn:plant}reading",)))
+    assert notified(parts).status == 202

@@ -1,0 +1,66 @@
+"""The type of a message: a QName, written `{namespace}name`; what its publisher says that it is, else the name of its
+payload's element."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from xml.parsers import expat
+
+from topic_model.records.notifications import Notification
+from topic_model.topics import NCNAME
+
+MOST = 1_000
+"""Characters of a type. A longer one, of a payload, is not kept beside it."""
+
+_clark = re.compile(rf"(?:\{{([^{{}}\s]*)\}})({NCNAME})")
+_qname = re.compile(rf"(?:({NCNAME}):)?({NCNAME})")
+
+
+def type_of(notification: Notification) -> str:
+    """The type of a notification; empty for one that cannot be read."""
+    return notification.type or root_type(notification.payload)
+
+
+def kept_type(name: str) -> str:
+    """The name of a payload's element as the type that is kept beside it; empty for one that is too long for that."""
+    return name if len(name) <= MOST else ""
+
+
+def root_type(payload: bytes) -> str:
+    """The QName of a payload's element; only its start tag is looked at. Empty for what is no XML."""
+    found: list[str] = []
+    parser = expat.ParserCreate("utf-8", "}")
+
+    def begins(name: str, _: object) -> None:
+        found.append(name)
+        raise _Enough
+
+    parser.StartElementHandler = begins
+    with suppress(_Enough, expat.ExpatError):
+        parser.Parse(payload, True)
+    if not found:
+        return ""
+    return "{" + found[0] if "}" in found[0] else found[0]
+
+
+def read_type(text: str, namespaces: Mapping[str | None, str]) -> str:
+    """The type that a text means: `{namespace}name`, or a QName with the prefixes in scope; one without a prefix is in
+    the default namespace, as in XML Schema, and `{}name` in none. Raises ValueError."""
+    if len(text) > MOST:
+        raise ValueError(f"{text[:60]!r}… is longer than {MOST} characters")
+    clark = _clark.fullmatch(text)
+    if clark is not None:
+        return f"{{{clark[1]}}}{clark[2]}" if clark[1] else clark[2]
+    qname = _qname.fullmatch(text)
+    if qname is None:
+        raise ValueError(f"{text[:100]!r} is no QName: p:name or {{namespace}}name is needed")
+    namespace = namespaces.get(qname[1])
+    if qname[1] and not namespace:
+        raise ValueError(f"the prefix of {text[:100]!r} is not declared")
+    return f"{{{namespace}}}{qname[2]}" if namespace else qname[2]
+
+
+class _Enough(Exception):
+    """What was looked for is found."""

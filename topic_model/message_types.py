@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from xml.parsers import expat
 
-from topic_model.records.notifications import Notification
 from topic_model.topics import NCNAME
 
 MOST = 1_000
@@ -16,11 +15,6 @@ MOST = 1_000
 
 _clark = re.compile(rf"(?:\{{([^{{}}\s]*)\}})({NCNAME})")
 _qname = re.compile(rf"(?:({NCNAME}):)?({NCNAME})")
-
-
-def type_of(notification: Notification) -> str:
-    """The type of a notification; empty for one that cannot be read."""
-    return notification.type or root_type(notification.payload)
 
 
 def kept_type(name: str) -> str:

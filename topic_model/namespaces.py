@@ -54,6 +54,9 @@ WSRF_FAULT_ACTION = "http://docs.oasis-open.org/wsrf/fault"
 WSA_FAULT_ACTION = "http://www.w3.org/2005/08/addressing/fault"
 
 
+MESSAGE_TYPE = f"{{{ARBORCAST_POLICY}}}MessageType"
+"""A filter of ours: the types of message that are wanted."""
+
 CURRENT_MESSAGE = f"{{{ARBORCAST_POLICY}}}CurrentMessage"
 """A subscription policy of ours: the current messages of the topics are wanted at once."""
 

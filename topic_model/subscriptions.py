@@ -145,7 +145,8 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     `address` is the subscription manager's URL as SubscribeResponse returned it; pushes carry the same one.
     `pull_point` is the id of the pull point of ours that the consumer is, empty for consumers that are pushed to;
-    `endpoint` concerns gateways alone.
+    `endpoint` concerns gateways alone. `types` are the types of message that are wanted (`topic_model.message_types`),
+    sorted; none at all means every type.
     Times are milliseconds since the epoch, UTC; `terminates_ms` None means no end.
     """
 
@@ -166,6 +167,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     pull_point: str = ""
     protection: Protection | None = None
     endpoint: BoundEndpoint | None = None
+    types: tuple[str, ...] = ()
 
     @property
     def receives(self) -> bool:
@@ -202,4 +204,5 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             self.policy,
             self.owner,
             self.pull_point,
+            self.types,
         )

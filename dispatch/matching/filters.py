@@ -26,7 +26,7 @@ from topic_model.expressions.conditions import (
     compile_condition,
     parse_document,
 )
-from topic_model.records.notifications import Notification
+from topic_model.records.notifications import Notification, type_of
 from topic_model.routing import Found, Recipients
 from topic_model.subscriptions import Subscription, XPathFilter
 
@@ -95,11 +95,16 @@ class Subject:
     def __init__(self, conditions: Conditions, notification: Notification) -> None:
         self._conditions = conditions
         self._notification = notification
+        self._type: str | None = None
         self._documents: dict[str, Document | None] = {}
         self._answers: dict[_Asked, bool] = {}
 
     def passes(self, subscription: Subscription) -> bool:
         """Whether all its filters are fulfilled."""
+        if subscription.types:
+            self._type = self._type or type_of(self._notification)
+            if self._type not in subscription.types:
+                return False
         return all(self._holds("payload", each) for each in subscription.content) and all(
             self._holds("producer", each) for each in subscription.producer
         )
@@ -231,8 +236,13 @@ class Judge:
     def wanted(self, notification: Notification, candidates: Iterable[Subscription]) -> list[tuple[Subscription, bool]]:
         """Of those who match its topic those who want it, and those who were not asked; with each, whether it was."""
         matched = list(candidates)
-        # What is found by its selector is about the subscription, not for its conditions.
-        asking = [each for each in matched if each.content or each.producer] if not notification.selector else []
+        if notification.selector:
+            # It is about the subscription, not for its filters.
+            return [(each, True) for each in matched]
+        if any(each.types for each in matched):
+            kind = type_of(notification)
+            matched = [each for each in matched if not each.types or kind in each.types]
+        asking = [each for each in matched if each.content or each.producer]
         if not asking:
             return [(each, True) for each in matched]
         subject = Subject(self._conditions, notification)
@@ -272,7 +282,7 @@ def wanting(recipients: Recipients, conditions: Conditions, notification: Notifi
         return found
     for part in found:
         for each in part:
-            if each.content or each.producer:
+            if each.content or each.producer or each.types:
                 return _passing(found, Subject(conditions, notification))
     return found
 

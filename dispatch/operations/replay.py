@@ -130,7 +130,7 @@ class Replay:
         subscription = self._subscription
         if not any(each.id == subscription.id for each in self._table.match(notification.topic)):
             return False
-        if not (subscription.content or subscription.producer):
+        if not (subscription.content or subscription.producer or subscription.types):
             return True
         return Subject(self._conditions, notification).passes(subscription)
 

@@ -138,6 +138,7 @@ def subscription_row(subscription: Subscription, changed_ms: int) -> dict[str, o
         "selector": subscription.selector(),
         "content": "\n".join(each.text for each in subscription.content),
         "producer": "\n".join(each.text for each in subscription.producer),
+        "types": " ".join(subscription.types),
         "form": subscription.form,
         "soap": subscription.soap,
         "reliability": subscription.policy.reliability,

@@ -275,8 +275,8 @@ class ParkedStore:
         return [waiting for waiting in found if waiting.delivery not in besides][:limit]
 
     def valid_until(self, lane: str, ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[WaitingDelivery]:
-        """Deliveries that their publishers wanted until then, or not so long: the earliest first, without `besides`, and
-        without those that were taken in time and whose result is still to come."""
+        """Deliveries that their publishers wanted until then, or not so long: the earliest first, without `besides`,
+        and without those that were taken in time and whose result is still to come."""
         condition = "valid_ms > 0 AND awaits = '' AND valid_ms <= ? ORDER BY valid_ms LIMIT ?"
         found = self._read(lane, condition, ms, limit + len(besides))
         return [waiting for waiting in found if waiting.delivery not in besides][:limit]

@@ -40,6 +40,7 @@ SUBSCRIPTIONS = TableSpec(
         Column("selector", "string", "The normal form of them together: equal ones select equal topics."),
         Column("content", "string", "Its filters on the payload, one per line."),
         Column("producer", "string", "Its filters on the producer's properties, one per line."),
+        Column("types", "string", "The types of message that it wants, separated by spaces; empty: all."),
         Column("form", "string", "notify, raw or legacy."),
         Column("soap", "string", "SOAP version of its pushes."),
         Column("reliability", "string", "strict, adaptive or timely."),

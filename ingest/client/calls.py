@@ -9,7 +9,7 @@ Topics are written the way people write them (`topic_model.expressions.parse_fri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 from core.errors import ExpressionError
 from ingest.addresses import Kind
 from ingest.client import received
+from ingest.client.publications import message_types, publications
 from ingest.client.received import ReceivedMessage, Reply
 from ingest.client.values import (
     ClientError,
@@ -115,6 +116,7 @@ class Calls:
         secret: str = "",
         credentials: Credentials | None = None,
         delivery: Delivery | None = None,
+        types: Iterable[str] = (),
     ) -> Call[RemoteSubscription]:
         """Have notifications pushed to the URL `to`, or gathered in the pull point `to`; no topic means all of them.
 
@@ -122,7 +124,8 @@ class Calls:
         `current` for the current messages of topics that retain one, at once.
 
         An Arborcast broker signs the pushes with `secret`, or with one of its own making when they are to be `signed`
-        (the result's `secret`, shown this once), sends `credentials` along, and tries as hard as `delivery` says.
+        (the result's `secret`, shown this once), sends `credentials` along, and tries as hard as `delivery` says. With
+        `types`, each written `{namespace}name` or `p:name`, it delivers messages of these types only.
         """
         expression = parse_friendly(topic, namespaces) if topic is not None else None
         policy = "<wsnt:UseRaw/>" * raw + f'<p:CurrentMessage xmlns:p="{ARBORCAST_POLICY}"/>' * current
@@ -138,7 +141,8 @@ class Calls:
             self.broker,
             f"{ACTION_BW}/NotificationProducer/SubscribeRequest",
             f'<wsnt:Subscribe xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">{_endpoint("wsnt:ConsumerReference", to)}'
-            f"{_filter(expression)}{_termination('InitialTerminationTime', lasts)}{policy}</wsnt:Subscribe>",
+            f"{_filter(expression, message_types(types, namespaces))}{_termination('InitialTerminationTime', lasts)}"
+            f"{policy}</wsnt:Subscribe>",
             received.subscription,
         )
 
@@ -194,10 +198,14 @@ class Calls:
         )
 
     def notify(
-        self, messages: Iterable[str], consumer: str | Remote | None = None, traceparent: str = ""
+        self,
+        messages: Iterable[str],
+        consumer: str | Remote | None = None,
+        traceparent: str = "",
+        said: Sequence[str] = (),
     ) -> Call[None]:
-        """A Notify with texts that `notification_message` made."""
-        body = "".join((f'<wsnt:Notify xmlns:wsnt="{WSNT}">', *messages, "</wsnt:Notify>"))
+        """A Notify with texts that `notification_message` made, and what is `said_of` each of them."""
+        body = "".join((f'<wsnt:Notify xmlns:wsnt="{WSNT}">', *messages, publications(said), "</wsnt:Notify>"))
         to = self.broker if consumer is None else _remote(consumer)
         action = f"{ACTION_BW}/NotificationConsumer/Notify"
         return Call(to, action, body, received.nothing, traceparent=traceparent)
@@ -359,14 +367,14 @@ def _endpoint(element: str, to: str | Remote) -> str:
     return f"<{element}><wsa:Address>{answers.text(remote.address)}</wsa:Address>{parameters}</{element}>"
 
 
-def _filter(expression: TopicFilter | None) -> str:
-    if expression is None or expression.normal == EVERYTHING:
-        return ""
-    return (
-        f"<wsnt:Filter><wsnt:TopicExpression{_declared(expression.namespaces)} "
-        f"Dialect={answers.attribute(expression.dialect)}>{answers.text(expression.text)}"
-        "</wsnt:TopicExpression></wsnt:Filter>"
-    )
+def _filter(expression: TopicFilter | None, types: str) -> str:
+    topics = ""
+    if expression is not None and expression.normal != EVERYTHING:
+        topics = (
+            f"<wsnt:TopicExpression{_declared(expression.namespaces)} "
+            f"Dialect={answers.attribute(expression.dialect)}>{answers.text(expression.text)}</wsnt:TopicExpression>"
+        )
+    return f"<wsnt:Filter>{topics}{types}</wsnt:Filter>" if topics or types else ""
 
 
 def _declared(namespaces: Mapping[str, str]) -> str:

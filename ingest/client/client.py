@@ -7,6 +7,7 @@ import inspect
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
@@ -16,6 +17,7 @@ from uuid import uuid4
 import requests
 
 from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
+from ingest.client.publications import said_of
 from ingest.client.received import read_reply, retry_after_s
 from ingest.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, RequestsTransport, Transport
 from ingest.client.values import (
@@ -277,14 +279,28 @@ class Client(SynchronousClient[Calls]):
         to: str | Remote | None = None,
         namespaces: Namespaces = None,
         traceparent: str = "",
+        valid_until: datetime | None = None,
+        lifespan: timedelta | None = None,
+        type: str = "",
     ) -> str:
         """Publish one XML element; when this returns the broker has stored it, under this id. The id is empty when
         the broker does not say one: another broker, or a repetition of what it had stored already.
 
         `to` is another NotificationConsumer than the broker, as a registration may name one. `traceparent` is the
         trace that this belongs to (W3C Trace Context); our broker passes it on to whom it pushes.
+
+        An Arborcast broker pushes it until `valid_until`, and for `lifespan` after it has accepted it, and never later.
+        `type`, `{namespace}name` or `p:name`, is what it is to those who want some types only; else the element's name.
         """
-        ids = self.notify_all([(topic, payload)], to=to, namespaces=namespaces, traceparent=traceparent)
+        ids = self.notify_all(
+            [(topic, payload)],
+            to=to,
+            namespaces=namespaces,
+            traceparent=traceparent,
+            valid_until=valid_until,
+            lifespan=lifespan,
+            type=type,
+        )
         return ids[0] if ids else ""
 
     def notify_all(
@@ -294,13 +310,18 @@ class Client(SynchronousClient[Calls]):
         to: str | Remote | None = None,
         namespaces: Namespaces = None,
         traceparent: str = "",
+        valid_until: datetime | None = None,
+        lifespan: timedelta | None = None,
+        type: str = "",
     ) -> list[str]:
-        """Publish several (topic, payload) in one request, in this order; none is stored when one is refused.
+        """Publish several (topic, payload) in one request, in this order; none is stored when one is refused. How
+        they are to be delivered is said of all.
 
         Returns their ids, in this order; none where the broker does not say them, as of more than a hundred.
         """
         texts = [notification_message(topic, payload, namespaces) for topic, payload in messages]
-        call = self._calls.notify(texts, to, traceparent)
+        said = [said_of(valid_until, lifespan, type, namespaces)] * len(texts)
+        call = self._calls.notify(texts, to, traceparent, said)
         _, answer = self._exchange(call)
         ids = answer.header("Arborcast-Notification-Id")
         return [each.strip() for each in ids.split(",")] if ids else []

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import partial, wraps
 from typing import Concatenate
 
@@ -18,6 +19,7 @@ from requests_futures.sessions import FuturesSession
 
 from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
 from ingest.client.client import BrokerClient, CallsT, P, arguments_of, describe, result_of
+from ingest.client.publications import said_of
 from ingest.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, Transport
 from ingest.client.values import Batching, ClientClosed, Credentials, FaultReceived, Retries
 from topic_model.subscriptions import SoapVersion
@@ -31,11 +33,12 @@ class NotifyBatch:
     messages: list[str] = field(default_factory=list)
     futures: list[Future[None]] = field(default_factory=list)
     size: int = 0
+    said: list[str] = field(default_factory=list)
 
     def parts(self) -> list[NotifyBatch]:
         """One batch for each message."""
-        pairs = zip(self.messages, self.futures, strict=True)
-        return [NotifyBatch(self.due, [message], [future], len(message)) for message, future in pairs]
+        each = zip(self.messages, self.futures, self.said, strict=True)
+        return [NotifyBatch(self.due, [message], [future], len(message), [said]) for message, future, said in each]
 
 
 class Gathering:
@@ -50,8 +53,8 @@ class Gathering:
         """When `take` should be called; None when nothing waits."""
         return None if self._open is None else self._open.due
 
-    def add(self, message: str, future: Future[None], now: float) -> list[NotifyBatch]:
-        """Take in a notification; returns the batches that are full now."""
+    def add(self, message: str, future: Future[None], now: float, said: str = "") -> list[NotifyBatch]:
+        """Take in a notification, and what is said of it; returns the batches that are full now."""
         full = []
         if self._open is not None and self._open.size + len(message) > self._limits.bytes:
             full += self.take()
@@ -59,6 +62,7 @@ class Gathering:
             self._open = NotifyBatch(now + self._limits.linger_s)
         self._open.messages.append(message)
         self._open.futures.append(future)
+        self._open.said.append(said)
         self._open.size += len(message)
         if len(self._open.messages) >= self._limits.messages or self._open.size >= self._limits.bytes:
             full += self.take()
@@ -233,15 +237,26 @@ class FuturesClient(AsynchronousClient[Calls]):
     register_publisher = submitted(Calls.register_publisher)
     destroy_registration = submitted(Calls.destroy_registration)
 
-    def notify(self, topic: str, payload: str | bytes, *, namespaces: Namespaces = None) -> Future[None]:
-        """Publish one XML element; the future is done when the broker has stored it."""
+    def notify(
+        self,
+        topic: str,
+        payload: str | bytes,
+        *,
+        namespaces: Namespaces = None,
+        valid_until: datetime | None = None,
+        lifespan: timedelta | None = None,
+        type: str = "",
+    ) -> Future[None]:
+        """Publish one XML element; the future is done when the broker has stored it. How it is to be delivered is said
+        as to `Client.notify`."""
         message = notification_message(topic, payload, namespaces)
+        said = said_of(valid_until, lifespan, type, namespaces)
         future: Future[None] = self._begin()
         with self._gathered:
             if self._gathering is None:
-                batches = [NotifyBatch(0.0, [message], [future], len(message))]
+                batches = [NotifyBatch(0.0, [message], [future], len(message), [said])]
             else:
-                batches = self._gathering.add(message, future, time.monotonic())
+                batches = self._gathering.add(message, future, time.monotonic(), said)
                 self._gathered.notify()
             # Still under the lock, or a batch could overtake another.
             for batch in batches:
@@ -260,7 +275,7 @@ class FuturesClient(AsynchronousClient[Calls]):
             self._gathered.notify()
 
     def _send_batch(self, batch: NotifyBatch) -> None:
-        call = self._calls.notify(batch.messages)
+        call = self._calls.notify(batch.messages, said=batch.said)
         self._send(call, lambda sent: self._batch_answered(batch, call, sent))
 
     def _batch_answered(self, batch: NotifyBatch, call: Call[None], sent: Future[HttpAnswer]) -> None:
@@ -272,7 +287,7 @@ class FuturesClient(AsynchronousClient[Calls]):
                 return
             # Nothing of it is stored. In this thread, so that with one worker the order is kept.
             for part in batch.parts():
-                alone = self._calls.notify(part.messages)
+                alone = self._calls.notify(part.messages, said=part.said)
                 self._settle(part.futures[0], partial(self._session.perform, alone, self._soap))
         except Exception as error:
             for future in batch.futures:

@@ -16,7 +16,8 @@ from ingest.errors import InvalidRequest, UnknownFilters, UnrecognizedPolicy
 from ingest.soap import times
 from topic_model.expressions.conditions import check_content, check_producer
 from topic_model.expressions.item_filter import ITEM_FILTER, to_xpath
-from topic_model.namespaces import ARBORCAST_POLICY, CURRENT_MESSAGE, DSUB, wsnt
+from topic_model.message_types import read_type
+from topic_model.namespaces import ARBORCAST_POLICY, CURRENT_MESSAGE, DSUB, MESSAGE_TYPE, wsnt
 from topic_model.subscriptions import (
     DEFAULT_POLICY,
     DeadlinePer,
@@ -122,12 +123,19 @@ _CONTENT = wsnt("MessageContent")
 
 _PRODUCER = wsnt("ProducerProperties")
 
+_FILTERS = frozenset({_TOPICS, _CONTENT, _PRODUCER, dsub.QUERY, MESSAGE_TYPE})
+
 _USE_RAW = wsnt("UseRaw")
 
 _POLICIES = frozenset({_USE_RAW, CURRENT_MESSAGE, SIGNING, CREDENTIALS, DELIVERY})
 
 # Each is evaluated for every notification of the topics.
 _MAX_CONDITIONS = 16
+
+# One after the other is compared with the type of a notification.
+_MAX_TYPES = 64
+
+_EVERY_TYPE = "*"
 
 
 @dataclass(frozen=True)
@@ -137,6 +145,7 @@ class Filters:
     topics: tuple[TopicFilter, ...] = ()
     content: tuple[XPathFilter, ...] = ()
     producer: tuple[XPathFilter, ...] = ()
+    types: tuple[str, ...] = ()
 
 
 def read_filters(element: etree._Element | None) -> Filters:
@@ -147,7 +156,7 @@ def read_filters(element: etree._Element | None) -> Filters:
     """
     if element is None:
         return Filters()
-    unknown = tuple(str(child.tag) for child in element if child.tag not in (_TOPICS, _CONTENT, _PRODUCER, dsub.QUERY))
+    unknown = tuple(str(child.tag) for child in element if child.tag not in _FILTERS)
     if unknown:
         raise UnknownFilters(f"the filter {unknown[0]:.200} is not offered", unknown)
     content = tuple(each for child in element.iterchildren(_CONTENT, dsub.QUERY) for each in _content(child))
@@ -165,7 +174,28 @@ def read_filters(element: etree._Element | None) -> Filters:
     topics = tuple(read_filter(child) for child in element.iterchildren(_TOPICS))
     for topic in topics:
         dsub.check_topic(topic)
-    return Filters(topics, content, producer)
+    return Filters(topics, content, producer, _types(element.findall(MESSAGE_TYPE)))
+
+
+def _types(elements: list[etree._Element]) -> tuple[str, ...]:
+    """The types that are wanted; none for all of them. Raises UnknownFilters."""
+    if not elements:
+        return ()
+    if len(elements) > 1:
+        raise UnknownFilters("a Filter may have one p:MessageType, with all types that are wanted", (MESSAGE_TYPE,))
+    (element,) = elements
+    words = [] if len(element) else (element.text or "").split()
+    if words == [_EVERY_TYPE]:
+        return ()
+    if not 0 < len(words) <= _MAX_TYPES:
+        raise UnknownFilters(
+            f"p:MessageType holds QNames with spaces between them, from 1 to {_MAX_TYPES}, or * for all types",
+            (MESSAGE_TYPE,),
+        )
+    try:
+        return tuple(sorted({read_type(word, element.nsmap) for word in words}))
+    except ValueError as error:
+        raise UnknownFilters(f"p:MessageType: {error}", (MESSAGE_TYPE,)) from error
 
 
 def _content(element: etree._Element) -> tuple[XPathFilter, ...]:

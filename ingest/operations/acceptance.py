@@ -11,8 +11,7 @@ from ingest.errors import InvalidRequest
 from ingest.operations.gateway import Gateway
 from ingest.soap import times
 from ingest.state.repeats import fingerprint
-from topic_model.message_types import type_of
-from topic_model.records.notifications import Notification
+from topic_model.records.notifications import Notification, type_of
 from topic_model.tree.tree import TopicTree
 
 NO_LIFESPANS: Mapping[str, int] = {}

@@ -291,6 +291,7 @@ def _read_subscribe(gateway: Gateway, request: Request, policy: SubscriptionPoli
         topics=filters.topics,
         content=filters.content,
         producer=filters.producer,
+        types=filters.types,
         form=policy.form,
         policy=policy.delivery,
         soap=request.soap,

@@ -72,6 +72,7 @@ async def create_pull_point_subscription(gateway: Gateway, request: Request, _ta
         topics=filters.topics,
         content=filters.content,
         producer=filters.producer,
+        types=filters.types,
         soap=request.soap,
         addressing=request.addressing is not None,
         created_ms=times.to_ms(now),

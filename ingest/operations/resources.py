@@ -3,7 +3,8 @@
     broker         wsnt:TopicExpression, wsnt:FixedTopicSet, wsnt:TopicExpressionDialect, wstop:TopicSet,
                    wsn-br:RequiresRegistration
     subscription   wsnt:ConsumerReference, wsnt:Filter, wsnt:SubscriptionPolicy, wsnt:CreationTime,
-                   wsrf-rl:CurrentTime, wsrf-rl:TerminationTime, p:State (p is urn:arborcast:policy)
+                   wsrf-rl:CurrentTime, wsrf-rl:TerminationTime, p:State, p:MessageType
+                   (p is urn:arborcast:policy)
     registration   wsn-br:PublisherReference, wsn-br:Topic, wsn-br:Demand, wsn-br:CreationTime,
                    wsrf-rl:CurrentTime, wsrf-rl:TerminationTime
 
@@ -28,7 +29,7 @@ from ingest.operations.gateway import Gateway, Operation, Reply
 from ingest.operations.notification_broker import requested_termination
 from ingest.operations.publisher_registration import find_registration
 from ingest.operations.subscription_manager import end, locked_subscription, replace
-from ingest.soap import times
+from ingest.soap import answers, times
 from ingest.soap.answers import expression_element
 from ingest.soap.envelope import Request
 from topic_model.expressions import DIALECTS
@@ -36,6 +37,7 @@ from topic_model.namespaces import (
     ACTION_RLW,
     ACTION_RPW,
     ARBORCAST_POLICY,
+    MESSAGE_TYPE,
     WSA,
     WSN_BR,
     WSNT,
@@ -223,8 +225,14 @@ def _of_subscription(gateway: Gateway, subscription: Subscription) -> _Resource:
         {
             **_times(gateway, subscription.terminates_ms),
             f"{{{ARBORCAST_POLICY}}}State": _constant(_state(gateway, subscription)),
+            MESSAGE_TYPE: _constant(_types(subscription)),
         },
     )
+
+
+def _types(subscription: Subscription) -> str:
+    types = [each if each.startswith("{") else f"{{}}{each}" for each in subscription.types]
+    return f'<p:MessageType xmlns:p="{ARBORCAST_POLICY}">{answers.text(" ".join(types) or "*")}</p:MessageType>'
 
 
 def _state(gateway: Gateway, subscription: Subscription) -> str:

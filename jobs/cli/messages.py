@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote, urlsplit
@@ -95,6 +95,12 @@ def subscribe(
         typer.Option("--deadline", help="Tell the subscriber when nothing has come for so many seconds.", min=0.5),
     ] = None,
     per_topic: Annotated[bool, typer.Option("--per-topic", help="That of each topic of which something came.")] = False,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type", help="Only messages of this type, {urn:x}name or p:name; may be repeated.", metavar="TYPE"
+        ),
+    ] = None,
     namespace: NamespaceOption = None,
     url: UrlOption = None,
     config: ConfigOption = None,
@@ -125,6 +131,7 @@ def subscribe(
             secret=_read_secret(secret_file),
             credentials=Credentials(bearer=_read_secret(bearer_file)) if bearer_file else None,
             delivery=None if delivery == Delivery() else delivery,
+            types=kinds or (),
         )
     if json:
         secret = {"secret": subscription.secret} if subscription.secret else {}
@@ -181,6 +188,16 @@ def rotate_secret(
 def publish(
     topic: TopicArgument,
     file: Annotated[str, typer.Argument(help="File with one XML element; - is standard input.", metavar="(FILE | -)")],
+    lifespan: Annotated[
+        float | None, typer.Option("--lifespan", help="Push it for so many seconds, and not later.", min=0.001)
+    ] = None,
+    valid_until: Annotated[
+        str | None,
+        typer.Option("--valid-until", help="Push it until 2030-01-31T12:00:00Z, and not later.", metavar="TIME"),
+    ] = None,
+    kind: Annotated[
+        str, typer.Option("--type", help="Its type, {urn:x}name or p:name; else its element's name.", metavar="TYPE")
+    ] = "",
     namespace: NamespaceOption = None,
     url: UrlOption = None,
     config: ConfigOption = None,
@@ -190,8 +207,16 @@ def publish(
     """Publish a notification; when this returns, the broker has stored it. Prints its id, for `trace` and `why`."""
     payload = _read(file)
     topic = _topic(topic, url, namespace, config, home)
+    until = _time(valid_until) if valid_until is not None else None
     with _client(url, config, home) as client:
-        made = client.notify(topic, payload, namespaces=namespaces_of(namespace))
+        made = client.notify(
+            topic,
+            payload,
+            namespaces=namespaces_of(namespace),
+            valid_until=until,
+            lifespan=timedelta(seconds=lifespan) if lifespan is not None else None,
+            type=kind,
+        )
     if json:
         print_json({"notification_id": made or None})
     elif made:
@@ -312,6 +337,15 @@ def _broker_url(config: Path | None, home: Path | None) -> str:
     settings = settings_of(config, home)
     running = addresses(settings.home).get("gateway")
     return running or settings.gateway.public_url or f"http://{settings.gateway.host}:{settings.gateway.port}"
+
+
+def _time(text: str) -> datetime:
+    """A time of UTC unless it names another zone."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise InputError(f"--valid-until is a time such as 2030-01-31T12:00:00Z, not {text}") from error
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _read_secret(file: str | None) -> str:

@@ -102,6 +102,7 @@ def conditions_of(subscription: Subscription) -> str:
     return " and ".join(
         [f"payload: {each.text}" for each in subscription.content]
         + [f"producer: {each.text}" for each in subscription.producer]
+        + [f"type: {' or '.join(subscription.types)}" for _ in subscription.types[:1]]
     )
 
 

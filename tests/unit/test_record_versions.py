@@ -94,6 +94,7 @@ CONTROL: list[dict[str, Any]] = [
         "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"endpoint": {"id": "p1", "name": "n"}}},
     },
     {"v": 5, "record": {"type": "topic-places", "path": "a", "place": "1", "last": 2, "used": True}},
+    {"v": 6, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"types": ["{urn:t}a"]}}},
 ]
 NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION},

@@ -27,11 +27,12 @@ from topic_model.publishers import Registration
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
-VERSION = 5
+VERSION = 6
 
 # What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials, and that there
 # are suspensions; since 3 that ciphertexts can be exchanged; since 4 that pull points can be provisional, and that
-# subscriptions have their addresses; since 5 that places are given.
+# subscriptions have their addresses; since 5 that places are given; since 6 that a subscription may want some types
+# only.
 _VERSION_FOR_ALL, _VERSION_WITH_SECRETS, _VERSION_WITH_RESEALING, _VERSION_WITH_ENDPOINTS = 1, 2, 3, 4
 _VERSION_WITH_PLACES = 5
 
@@ -304,6 +305,8 @@ def decode(key: bytes, value: bytes | None) -> ControlRecord:
 
 
 def _version_for(record: _Stated) -> int:
+    if isinstance(record, SubscriptionRecord) and record.subscription.types:
+        return VERSION
     if isinstance(record, SecretsResealed):
         return _VERSION_WITH_RESEALING
     if isinstance(record, TopicPlaces):

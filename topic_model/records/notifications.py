@@ -11,6 +11,7 @@ import msgspec
 from core.errors import InfrastructureError, RecordVersionError
 from core.eventlog.client import ConsumerRecord
 from core.eventlog.versions import Versioned, VersionedCodec
+from topic_model.message_types import root_type
 from topic_model.topics import TopicPath
 
 VERSION = 7
@@ -91,6 +92,11 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     def original_id(self) -> str:
         """The id under which it was accepted first."""
         return self.id.removesuffix(_AGAIN + self.replay) if self.replay else self.id
+
+
+def type_of(notification: Notification) -> str:
+    """The type of a notification, also where it is not kept beside the payload; empty for one that cannot be read."""
+    return notification.type or root_type(notification.payload)
 
 
 def is_replay(notification_id: str) -> bool:

@@ -61,6 +61,7 @@ class Sharing:
             pull_point=subscription.pull_point,
             protection=subscription.protection,
             endpoint=subscription.endpoint,
+            types=tuple([self._texts.remembered(each, each) for each in subscription.types]),
         )
 
     def _topic(self, topic: TopicFilter) -> TopicFilter:

@@ -120,6 +120,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, 
     pull_point: str = ""
     protection: Protection | None = None
     endpoint: BoundEndpoint | None = None
+    types: tuple[str, ...] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -184,6 +185,7 @@ class Packer:
             member.pull_point,
             member.protection,
             member.endpoint,
+            member.types,
         )
 
 
@@ -223,4 +225,5 @@ def unpack(packed: _Packed, shape: Subscription) -> Subscription:
         packed.pull_point,
         packed.protection,
         packed.endpoint,
+        packed.types,
     )

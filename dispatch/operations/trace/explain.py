@@ -25,7 +25,7 @@ from dispatch.operations.trace.story import (
     When,
     utc,
 )
-from topic_model.records.notifications import UNSTAMPED, Notification
+from topic_model.records.notifications import UNSTAMPED, Notification, type_of
 from topic_model.routing.history import standing
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath, parent_of
@@ -93,10 +93,12 @@ def moment(milliseconds: int) -> str:
 
 def _refused_by(subscription: Subscription, notification: Notification) -> str:
     """The first filter that is not fulfilled, in words; empty when all are."""
+    if subscription.types and type_of(notification) not in subscription.types:
+        return f"filtered: it is of the type {type_of(notification)}, and wanted are {' '.join(subscription.types)}"
     subject = Subject(Conditions(), notification)
     for kind, filters in (("content", subscription.content), ("producer", subscription.producer)):
         for each in filters:
-            alone = msgspec.structs.replace(subscription, content=(), producer=())
+            alone = msgspec.structs.replace(subscription, content=(), producer=(), types=())
             alone = msgspec.structs.replace(alone, **{kind: (each,)})
             if not subject.passes(alone):
                 where = "payload does" if kind == "content" else "producer's properties do"

@@ -15,6 +15,7 @@ from ingest.client import (
     Batching,
     BrokerUnavailable,
     Client,
+    ClientError,
     FaultReceived,
     FuturesClient,
     Remote,
@@ -26,6 +27,7 @@ from ingest.client import (
 )
 from ingest.client.calls import Call, Calls, notification_message
 from ingest.client.futures import Gathering
+from ingest.client.publications import publications, said_of
 from ingest.client.received import (
     ReceivedMessage,
     current_message,
@@ -231,3 +233,26 @@ def test_a_batch_goes_when_it_is_full_or_due() -> None:
     (large,) = gathering.add("x" * 11, Future(), 8.0)
     assert large.size == 11
     assert gathering.take() == []
+
+
+def test_types_are_written_so_that_nothing_around_them_matters() -> None:
+    call = CALLS.subscribe("a", to="http://h/", types=["p:reading", "{urn:x}alarm", "plain"], namespaces={"p": "urn:p"})
+    assert sent(call).findtext(".//{urn:arborcast:policy}MessageType") == "{urn:p}reading {urn:x}alarm {}plain"
+    assert len(sent(CALLS.subscribe(None, to="http://h/", types=["plain"])).findall(f"{{{WSNT}}}Filter")) == 1
+    assert sent(CALLS.subscribe(None, to="http://h/")).find(f"{{{WSNT}}}Filter") is None
+    with pytest.raises(ClientError, match="not declared"):
+        CALLS.subscribe("a", to="http://h/", types=["q:reading"])
+
+
+def test_what_is_said_of_several_messages_names_them() -> None:
+    alarm = said_of(datetime(2030, 1, 31, 12, tzinfo=UTC), timedelta(seconds=2), "{urn:x}alarm")
+    assert publications(["", ""]) == ""
+    (both,) = etree.fromstring(f"<x>{publications([alarm, alarm])}</x>")
+    assert {str(name): value for name, value in both.attrib.items()} == {
+        "ValidUntil": "2030-01-31T12:00:00.000000Z",
+        "Lifespan": "PT2.000S",
+        "Type": "{urn:x}alarm",
+    }
+    short = said_of(None, timedelta(seconds=1), "")
+    first, second = etree.fromstring(f"<x>{publications([alarm, '', short, alarm])}</x>")
+    assert (first.get("Messages"), second.get("Messages"), second.get("Lifespan")) == ("1 4", "3", "PT1.000S")

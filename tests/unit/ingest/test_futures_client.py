@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -23,7 +24,7 @@ from ingest.client import (
     FuturesClient,
     Retries,
 )
-from tests.support.gateway_parts import GatewayParts
+from tests.support.gateway_parts import START, GatewayParts
 
 pytestmark = pytest.mark.slow
 
@@ -214,3 +215,31 @@ def test_a_broker_without_storage_is_waited_for(parts: GatewayParts, url: str) -
         assert not future.done()
         parts.notifications.error = None
         assert future.result(120) is None
+
+
+def test_each_message_of_a_batch_has_what_was_said_of_it(parts: GatewayParts, url: str) -> None:
+    with FuturesClient(url, workers=1, batching=Batching(messages=4, linger_s=9)) as client:
+        client.notify("a", "<n/>", lifespan=timedelta(seconds=2), type="{urn:x}alarm")
+        client.notify("a", "<broken>", lifespan=timedelta(seconds=2)).add_done_callback(lambda each: each.exception())
+        client.notify("a", "<n/>")
+        client.notify("a", "<n/>", valid_until=START + timedelta(seconds=9))
+    start_ms = int(START.timestamp() * 1000)
+    accepted = parts.notifications.accepted
+    assert [each.valid_until_ms for each in accepted] == [start_ms + 2_000, 0, start_ms + 9_000]
+    assert [each.type for each in accepted] == ["{urn:x}alarm", "n", "n"]
+
+
+def test_the_other_client_says_it_too(parts: GatewayParts, url: str) -> None:
+    with Client(url) as client:
+        client.notify(
+            "a",
+            "<n/>",
+            lifespan=timedelta(seconds=2),
+            valid_until=START + timedelta(seconds=1),
+            type="p:x",
+            namespaces={"p": "urn:p"},
+        )
+        client.subscribe("a", to="http://h/", types=["{urn:p}x"])
+    (accepted,) = parts.notifications.accepted
+    assert (accepted.valid_until_ms, accepted.type) == (int(START.timestamp() * 1000) + 1_000, "{urn:p}x")
+    assert [each.types for each in parts.table.subscriptions()] == [("{urn:p}x",)]

@@ -324,3 +324,58 @@ def test_a_fixed_topic_set_is_walked_once_for_all_alternatives(monkeypatch: pyte
     assert answer.fault == "TopicNotSupportedFault"
     assert visited <= 3 * 300 + 1
     assert parts.post(soap.envelope(soap.subscribe(filters=soap.topic_expression(f"{none}|t:a//xx")))).status == 200
+
+
+TYPES = '<p:MessageType xmlns:p="urn:arborcast:policy" xmlns:t="urn:plant">{}</p:MessageType>'
+
+
+@pytest.mark.parametrize(
+    ("text", "types"),
+    [
+        ("t:reading {urn:plant}alarm\n t:reading", ("{urn:plant}alarm", "{urn:plant}reading")),
+        ("reading", ("reading",)),
+        (" * ", ()),
+    ],
+)
+def test_types_of_message_are_a_filter(text: str, types: tuple[str, ...]) -> None:
+    parts = GatewayParts()
+    filters = soap.topic_expression("t:a") + TYPES.format(text)
+    for _ in range(2):
+        path = path_of(parts.post(soap.envelope(soap.subscribe(filters=filters))))
+    subscription = only_subscription(parts)  # the second was equal
+    assert (subscription.types, subscription.selector()) == (types, "{urn:t}a")
+    parts.post(soap.envelope(soap.subscribe(filters=soap.topic_expression("t:a") + TYPES.format("t:other"))))
+    assert len(list(parts.table.subscriptions())) == 2
+    ask = '<r:GetResourceProperty xmlns:r="http://docs.oasis-open.org/wsrf/rp-2" xmlns:p="urn:arborcast:policy">{}</{}>'
+    shown = parts.post(soap.envelope(ask.format("p:MessageType", "r:GetResourceProperty")), path).text("MessageType")
+    assert shown == (" ".join(each if each[0] == "{" else "{}" + each for each in types) or "*")
+    whole = ask.replace("GetResourceProperty", "GetResourcePropertyDocument")
+    oasis.validate(parts.post(soap.envelope(whole.format("", "r:GetResourcePropertyDocument")), path).body)
+
+
+def test_a_raw_subscription_may_want_types_too() -> None:
+    parts = GatewayParts()
+    raw = "<wsnt:SubscriptionPolicy><wsnt:UseRaw/></wsnt:SubscriptionPolicy>"
+    parts.post(soap.envelope(soap.subscribe(filters=TYPES.format("t:reading"), more=raw)))
+    assert (only_subscription(parts).form, only_subscription(parts).types) == ("raw", ("{urn:plant}reading",))
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        TYPES.format(""),
+        TYPES.format("* t:reading"),
+        TYPES.format("q:reading"),
+        TYPES.format("4"),
+        TYPES.format("<t:reading/>"),
+        TYPES.format(" ".join(f"t:n{number}" for number in range(65))),
+        TYPES.format("t:a") + TYPES.format("t:b"),
+    ],
+)
+def test_a_filter_of_types_that_cannot_be_read_is_refused_and_nothing_is_created(filters: str) -> None:
+    parts = GatewayParts()
+    answer = parts.post(soap.envelope(soap.subscribe(filters=filters)))
+    assert answer.fault == "InvalidFilterFault"
+    assert "MessageType" in answer.reason
+    oasis.validate(answer.body)
+    assert parts.control.records == []

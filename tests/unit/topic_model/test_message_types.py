@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from topic_model.message_types import MOST, read_type, root_type, type_of
-from topic_model.records.notifications import Notification
+from topic_model.message_types import MOST, read_type, root_type
+from topic_model.records.notifications import Notification, type_of
 from topic_model.topics import TopicPath
 
 

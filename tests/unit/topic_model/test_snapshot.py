@@ -207,6 +207,7 @@ def test_every_field_survives_packing() -> None:
         "pull-1",
         Protection((SigningSecret("k:new"), SigningSecret("k:old", 56)), "k:authorization", "certificate"),
         BoundEndpoint("pull-2", "a name"),
+        ("{urn:plant}alarm", "reading"),
     )
     assert rich == Sharing().compact(rich)
     assert None not in msgspec.structs.astuple(rich), "every field is set here"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from dispatch.matching import filters
 from dispatch.matching.filters import Allowance, Conditions, Judge, Subject
 from topic_model.expressions.conditions import XPATH_1, Condition, Document, compile_condition, parse_document
 from topic_model.records.notifications import Notification
+from topic_model.routing import Found
 from topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
 from topic_model.topics import TopicPath
 
@@ -226,3 +229,40 @@ def test_the_suspended_are_not_asked(evaluated: list[str]) -> None:
     assert [(each.id, asked) for each, asked in wanted] == [("s", False)]
     assert evaluated == ["//x/@a = 2"]
     assert of_partition.costly == set()
+
+
+def test_types_are_looked_up_before_conditions_and_nothing_is_parsed(parsed: list[bytes]) -> None:
+    conditions, allowance = Conditions(), Allowance(1_000.0, 1_000.0)
+    by_types = {"alarms": ("{urn:plant}alarm",), "both": ("reading", "{urn:plant}alarm"), "all": (), "none": ("x",)}
+    subscriptions = [
+        Subscription(name, EndpointReference("http://s/"), types=types) for name, types in by_types.items()
+    ]
+
+    def wanted(notification: Notification) -> list[str]:
+        judge = Judge(conditions, allowance)
+        return [each.id for each, asked in judge.wanted(notification, subscriptions) if asked]
+
+    said = Notification("n", TopicPath("a"), b"<reading/>", 1, type="{urn:plant}alarm")
+    assert wanted(said) == ["alarms", "both", "all"]
+    assert wanted(Notification("n", TopicPath("a"), b"<reading/>", 1, type="reading")) == ["both", "all"]
+    # As an older Arborcast has written it.
+    assert wanted(Notification("n", TopicPath("a"), b"<p:alarm xmlns:p='urn:plant'/>", 1)) == ["alarms", "both", "all"]
+    asking = Subscription("s", EndpointReference("http://s/"), content=(condition("true()"),), types=("reading",))
+    assert Judge(conditions, allowance, frozenset({"s"})).wanted(said, [asking]) == []
+    assert not Subject(conditions, said).passes(asking)
+    assert parsed == []
+
+
+def test_audit_trace_and_replay_go_by_types_too() -> None:
+    typed = Subscription("typed", EndpointReference("http://s/"), types=("reading",))
+
+    class Everybody:
+        def of(self, notification: Notification) -> Found:
+            return Found([typed], [])
+
+    def found(kind: str) -> Sequence[Subscription]:
+        notification = Notification("n", TopicPath("a"), b"<x/>", 1, type=kind)
+        return filters.wanting(Everybody(), Conditions(), notification).there  # type: ignore[arg-type]
+
+    assert found("reading") == [typed]
+    assert found("alarm") == []

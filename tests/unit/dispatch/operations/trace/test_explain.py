@@ -215,6 +215,11 @@ def test_last_row_says_how_it_stands(row: AttemptRow, outcome: str, why: str) ->
             "filtered: the payload does not fulfil //level > 5",
         ),
         (
+            subscription("s", types=("{urn:plant}alarm", "reading")),
+            "skipped",
+            "filtered: it is of the type x, and wanted are {urn:plant}alarm reading",
+        ),
+        (
             subscription("s", producer=(XPathFilter(XPATH_1, "boolean(//nobody)"),)),
             "skipped",
             "filtered: the producer's properties do not fulfil boolean(//nobody)",

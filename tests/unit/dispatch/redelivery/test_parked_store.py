@@ -179,6 +179,16 @@ def test_the_first_whose_publisher_wants_it_no_more(store: ParkedStore) -> None:
     assert store.expires_ms("s", 500) == 700
 
 
+def test_what_was_taken_in_time_is_not_too_old_for_its_publisher_while_its_result_is_to_come(
+    store: ParkedStore,
+) -> None:
+    park(store, delivery(1), accepted_ms=300, valid_until_ms=900)
+    assert store.tried(delivery(1), Tries(1, 1, 2_000, 400, "push"))
+    assert (offsets(store.valid_until("s", 900, 10)), store.expires_ms("s", 5_000)) == ([], 5_300)
+    assert store.tried(delivery(1), Tries(2, 2, 2_000, 500))
+    assert (offsets(store.valid_until("s", 900, 10)), store.expires_ms("s", 5_000)) == ([1], 900)
+
+
 def test_what_is_finished_waits_no_more(store: ParkedStore) -> None:
     park(store, delivery(1))
     assert store.tried(delivery(1), Tries(1, 1, 5))

@@ -246,5 +246,5 @@ def test_records_that_cannot_be_read_are_refused() -> None:
         decode(key, value[:-1])
     with pytest.raises(InfrastructureError, match="no value"):
         decode(key, None)
-    with pytest.raises(RecordVersionError, match="version 2"):
-        decode(key, value.replace(b"\xa1v\x01", b"\xa1v\x02"))
+    with pytest.raises(RecordVersionError, match="version 3"):
+        decode(key, value.replace(b"\xa1v\x01", b"\xa1v\x03"))

@@ -115,7 +115,11 @@ class Intake:
         if subscription.pull_point:
             self.journal.store(subscription, received.notification)
         elif why := self.diversions.reason(subscription):
-            # What is queued comes first, and would be overtaken.
-            self.outcomes.put_off(subscription, (*self.lanes.drain(subscription.id), received), waits(why))
+            # What is under way, or queued, comes first, and would be overtaken.
+            if self.lanes.is_busy(subscription.id):
+                self.lanes.add(received, subscription)
+                self.lanes.put_off(subscription.id, why)
+            else:
+                self.outcomes.put_off(subscription, (*self.lanes.drain(subscription.id), received), waits(why))
         else:
             self.lanes.add(received, subscription)

@@ -48,11 +48,12 @@ class LaneLimits:
 
 @dataclass(slots=True)
 class Lane:
-    """The waiting messages of one subscription, oldest first."""
+    """The waiting messages of one subscription, oldest first; `put_off` says why they are not pushed, if that is so."""
 
     subscription: Subscription
     scopes: Scopes
     waiting: deque[Received] = field(default_factory=deque)
+    put_off: str = ""
 
     def take(self, limits: LaneLimits) -> list[Received]:
         """Remove and return what travels in the next push: at least one message, whatever its size.
@@ -153,6 +154,26 @@ class Lanes:
         lane.waiting.clear()
         self.size -= len(drained)
         return drained
+
+    def put_off(self, subscription_id: str, why: str) -> list[Received]:
+        """What waits in a lane is not to be pushed: remove and return it. While a push of the lane is under way, it
+        stays until that has an outcome, for whoever pushes it then might overtake that one; `why_put_off` is to be
+        asked then."""
+        if subscription_id not in self._busy:
+            return self.drain(subscription_id)
+        self._lanes[subscription_id].put_off = why
+        return []
+
+    def why_put_off(self, subscription_id: str) -> str:
+        """Why what waits in a lane, whose push has an outcome now, is not pushed; empty when it is. To be asked before
+        `settle`."""
+        lane = self._lanes[subscription_id]
+        why, lane.put_off = lane.put_off, ""
+        return why
+
+    def is_busy(self, subscription_id: str) -> bool:
+        """Whether a push of this lane is under way."""
+        return subscription_id in self._busy
 
     @property
     def busy(self) -> int:

@@ -162,6 +162,8 @@ class PumpRun:
 
     def end(self, subscription: Subscription, rest: PutOff | None) -> None:
         """Whatever was taken from the lane has its end; what is left goes on, or is put off."""
+        if why := self.lanes.why_put_off(subscription.id):
+            rest = rest or waits(why)
         if rest is not None:
             self.outcomes.put_off(subscription, self.lanes.drain(subscription.id), rest)
         if not self.lanes.settle(subscription.id):
@@ -183,8 +185,8 @@ class PumpRun:
         }
 
     def put_off(self, subscription: Subscription, why: str) -> None:
-        """Park what waits in a lane."""
-        self.outcomes.put_off(subscription, self.lanes.drain(subscription.id), waits(why))
+        """Park what waits in a lane, once its push that is under way has an outcome."""
+        self.outcomes.put_off(subscription, self.lanes.put_off(subscription.id, why), waits(why))
 
     def _paced(self, name: str) -> tuple[int, int, float]:
         pushes, messages, spent_s = self._pace.get(name, (0, 0, 0.0))

@@ -150,6 +150,11 @@ class Wire:
         del self._under_way[which % len(self._under_way)]
         callback(self._history.world.endpoints[request.url].answer(()))
 
+    def pushes(self, name: str) -> list[str]:
+        """What is under way to a subscription."""
+        headers = [dict(request.headers) for request, _ in self._under_way]
+        return [each[ID_HEADER] for each in headers if each[SUBSCRIPTION_HEADER] == name]
+
     def drive(self, timeout_s: float) -> None:
         while self._under_way:
             self.answer(0)
@@ -267,6 +272,8 @@ class Histories(RuleBasedStateMachine):
 
     def seen(self, request: PushRequest) -> None:
         headers = dict(request.headers)
+        name = headers[SUBSCRIPTION_HEADER]
+        assert not self.world.under_way(name, attempt=1), f"{name} is pushed to while the redelivery pushes what is new"
         ids, attempt = tuple(headers[ID_HEADER].split(",")), int(headers[ATTEMPT_HEADER])
         self._note(headers[SUBSCRIPTION_HEADER], ids, attempt, self.world.now_ms)
 
@@ -449,6 +456,9 @@ class Histories(RuleBasedStateMachine):
 
     def _note_redelivered(self) -> None:
         for arrival in self.world.arrivals[self.arrivals_seen :]:
+            for partition in {self.place[each][0] for each in arrival.notifications if arrival.attempt == 1}:
+                beside = self.tasks[partition].wire.pushes(arrival.subscription)
+                assert not beside, f"{arrival.notifications} could overtake {beside}"
             self._note(arrival.subscription, arrival.notifications, arrival.attempt, arrival.at_ms)
         self.arrivals_seen = len(self.world.arrivals)
 
@@ -484,3 +494,19 @@ def test_what_another_partition_parked_later_does_not_overtake_what_was_under_wa
     state.pass_time(for_ms=20_000)
     assert state.strict == ["1-0", "0-0"]
     state.teardown()
+
+
+def test_what_waits_behind_a_slow_push_is_parked_when_that_has_an_outcome() -> None:
+    state = Histories()
+    state.begin()
+    state.accept(partition=0, count=2)
+    state.step(partition=0, times=1)
+    for _ in range(8):
+        state.pass_time(for_ms=1_500)
+        state.step(partition=0, times=1)
+        state.acknowledge(partition=0, count=6)
+        state.read(count=6)
+    assert state.began["plain", 0] == [0], "the redelivery could overtake it"
+    state.answer(partition=0, which=0)
+    state.teardown()
+    assert state.began["plain", 0] == [0, 1]

@@ -69,6 +69,13 @@ class Beginning(NamedTuple):
     since: int = -1
     since_ms: int = -1
 
+    def gone_on(self, positions: Mapping[int, int], ends: Mapping[int, int], newest: int) -> Beginning:
+        """Where the next one begins when the one that began here, with the log reaching to `ends`, has come to these
+        positions. What is known counts as long as not all is passed that it may be about."""
+        if self.since < 0 or all(positions[partition] >= end for partition, end in ends.items()):
+            return Beginning(positions, NOTHING, newest)
+        return self._replace(positions=positions, newest=newest)
+
     def starting(self, kafka: KafkaSettings) -> str:
         """As Spark wants to be told where to begin."""
         at = {str(number): position for number, position in sorted(self.positions.items())}

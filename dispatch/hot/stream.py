@@ -128,6 +128,11 @@ class HotPath:
             .start()
         )
 
+    @property
+    def repeating(self) -> bool:
+        """Whether the next batch may be one that was cut off."""
+        return self._repeating
+
     def pause(self) -> None:
         """Begin no further batch; returns when none is under way. `positions` are where to go on then."""
         self._pausing = True

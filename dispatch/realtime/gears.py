@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from core.errors import ArborcastError, InfrastructureError
 from core.eventlog.consumer import LogConsumer
 from core.settings import KafkaSettings
-from dispatch.hot.earlier import Beginning, Earlier, earlier, newest_batch, recall_since
+from dispatch.hot.earlier import NOTHING, Beginning, Earlier, earlier, newest_batch, recall_since
 from dispatch.hot.stream import HotPath
 from dispatch.logs.attempts import NO_BATCH
 from dispatch.matching.bases import workers_are_here
@@ -51,6 +51,9 @@ _LOOK_S = 0.25
 
 # How often it is looked while nothing comes.
 _IDLE_S = 1.0
+
+
+_FROM_THE_CHECKPOINT = Beginning({}, NOTHING, NO_BATCH)
 
 
 class _Seen(NamedTuple):
@@ -89,6 +92,7 @@ class Gears:
         self._session: SparkSession | None = None
         self._hearing = Hearing(settings.kafka, self._learn)
         self._feeder: Feeder | None = None
+        self._began = _FROM_THE_CHECKPOINT  # the query that runs
         self._begin: Beginning | None = None  # after a shift: where the other gear was through with everything
         self._partitions = 0
         self._ends: Mapping[int, int] = {}  # of the log, when the query was started
@@ -166,10 +170,12 @@ class Gears:
                 found = begin or self._checkpoint_was_last()
                 if found is not None and not self._is_heap(found):
                     self.gear = "realtime"
+                    self._began = found
                     return self._start_realtime(found)
                 # First of all the batch that was cut off, or the backlog.
                 self._wanted, self._returns = "batch", True
             self.gear = "batch"
+            self._began = begin or _FROM_THE_CHECKPOINT
             if begin is not None:
                 HadoopFolder(self._spark, self._checkpoint).remove()
             return self._hot.start(self._spark, mended(self._checkpoint), begin)
@@ -179,6 +185,8 @@ class Gears:
         with self._lock:
             if gear == self.gear or self._gate.closed:
                 return
+            if self.gear == "batch" and self._hot.repeating and is_cut_off(self._checkpoint):
+                return  # what that batch has come to is known when it is repeated
             began = time.monotonic()
             with self.supervisor.new_beginning():
                 if self.gear == "batch":
@@ -186,7 +194,7 @@ class Gears:
                 if self.gear == "batch" or self._drain(self._patience_s):
                     positions = dict(self.positions() or {})
                     if len(positions) == self._partitions:
-                        self._begin = Beginning(positions, Earlier(), self._newest())
+                        self._begin = self._began.gone_on(positions, self._ends, self._newest())
                 self._wanted, self._returns = gear, False
         logger.info("gear: %s (%.1f s to settle what was under way)", gear, time.monotonic() - began)
 

@@ -85,6 +85,8 @@ SEEN: dict[str, tuple[int, str]] = {
     "topic_model.expressions.dialects._colon_path": (_EXPRESSION, "search"),
     "topic_model.expressions.item_filter._token": (_EXPRESSION, "match"),
     "topic_model.expressions.xpath_syntax._token": (_XPATH, "match"),
+    "topic_model.message_types._clark": (_ANY, "fullmatch"),
+    "topic_model.message_types._qname": (_ANY, "fullmatch"),
     "topic_model.patterns.grammar.Notation.NAMESPACES": (_EXPRESSION, "match"),
     "topic_model.patterns.grammar.Notation.PREFIXES": (_EXPRESSION, "match"),
     "topic_model.patterns.grammar._blank": (_EXPRESSION, "match"),

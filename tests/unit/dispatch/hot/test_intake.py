@@ -6,7 +6,7 @@ from collections.abc import Container
 from unittest.mock import create_autospec
 
 from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.earlier import NOTHING, Earlier, earlier
+from dispatch.hot.earlier import NOTHING, Beginning, Earlier, earlier
 from dispatch.hot.intake import HELD, Diversions, Intake
 from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes, Received
 from dispatch.hot.pump import PumpRun
@@ -111,3 +111,14 @@ def test_what_is_taken_again_keeps_its_place_among_what_was_parked() -> None:
     places = [Received(Notification("n", TopicPath("a"), b"", 1), 0, at, 2_000, known.number(0, at)) for at in (3, 8)]
     ours = [received.delivery("one").place for received in places]
     assert ours[0] < Place(1_000, 0, 4) < ours[1] < Place(1_007, 0, 9)
+
+
+def test_what_is_known_is_not_forgotten_before_all_of_it_is_passed() -> None:
+    known = Earlier(frozenset({("one", "n1")}))
+    began = Beginning({0: 5, 1: 5}, known, 70, since=30, since_ms=9)
+    ends = {0: 8, 1: 5}
+
+    assert began.gone_on({0: 7, 1: 9}, ends, 90) == Beginning({0: 7, 1: 9}, known, 90, 30, 9)
+    assert began.gone_on({0: 8, 1: 5}, ends, 90) == Beginning({0: 8, 1: 5}, NOTHING, 90)
+    plain = Beginning({0: 5, 1: 5}, NOTHING, 70)
+    assert plain.gone_on({0: 7, 1: 9}, ends, 90) == Beginning({0: 7, 1: 9}, NOTHING, 90)

@@ -19,6 +19,7 @@ import os
 import re
 import stat
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -39,6 +40,9 @@ KEY_BYTES = 32
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
 _MARK_BYTES = 16
+
+# How often it is looked, at most, whether the key file is another one, for marks.
+_LOOK_S = 1.0
 
 _KEY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
@@ -135,6 +139,7 @@ class KeyFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._mark_looks_at = 0.0
         self._lock = threading.Lock()
         self._ring: KeyRing | None = None
         self._seen: Stamp | None = None
@@ -155,8 +160,13 @@ class KeyFile:
             return self._current(fresh=True).open(sealed, context)
 
     def mark(self, data: bytes, context: str) -> str:
-        """See KeyRing.mark; with the file's first key as it is now. Raises SecretError."""
-        return self._current(fresh=True).mark(data, context)
+        """See KeyRing.mark; with the file's first key as it was a moment ago: each push has a mark, and the file is not
+        asked for each. Raises SecretError."""
+        now = time.monotonic()
+        fresh = now >= self._mark_looks_at
+        if fresh:
+            self._mark_looks_at = now + _LOOK_S
+        return self._current(fresh=fresh).mark(data, context)
 
     def is_marked(self, mark: str, data: bytes, context: str) -> bool:
         """See KeyRing.is_marked. Raises SecretError."""

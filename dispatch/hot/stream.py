@@ -83,7 +83,9 @@ class HotPath:
         self._under_way = under_way
         self._reports: Accumulator[list[PartitionReport]] | None = None
         # The first batch may be one that another process had begun.
-        self._repeating = self._resuming = True
+        self._repeating = True
+        self.resuming = True
+        """Whether the next batch may be one that was cut off before the query was started."""
         self._first_number = 0
         self._pausing = False
         self._known: Broadcast[Earlier] | None = None
@@ -105,8 +107,8 @@ class HotPath:
         """
         newest = self._newest_batch if begin is None else lambda: begin.newest
         self._first_number = first_number(HadoopFolder(spark, checkpoint), newest)
-        self._pausing, self._repeating = False, begin is None
-        self._resuming = begin is None
+        self._pausing = False
+        self._repeating = self.resuming = begin is None
         if self._known is not None:
             self._known.destroy()
         self._known = spark.sparkContext.broadcast(begin.earlier) if begin is not None else None
@@ -128,11 +130,6 @@ class HotPath:
             .foreachBatch(self.run_batch)
             .start()
         )
-
-    @property
-    def repeating(self) -> bool:
-        """Whether the next batch may be one that was cut off."""
-        return self._resuming
 
     def pause(self) -> None:
         """Begin no further batch; returns when none is under way. `positions` are where to go on then."""
@@ -161,7 +158,7 @@ class HotPath:
             while self._round(frame, number, earlier, done, stages):
                 # The rest is repeated by the next start, without what is done.
                 self._gate.pass_on()
-            self._repeating = self._resuming = False
+            self._repeating = self.resuming = False
             self.positions |= {partition: offset + 1 for partition, offset in done.items()}
 
     def _round(

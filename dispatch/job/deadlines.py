@@ -65,7 +65,7 @@ class Deadlines:
     def __init__(self) -> None:
         self._asked: dict[str, _Asked] = {}
         self._turns = TimerQueue()
-        self._missed: dict[Silence, int] = {}  # since when nothing has come
+        self._missed: set[Silence] = set()
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -91,7 +91,7 @@ class Deadlines:
         for topic in known.since_ms if known is not None else ():
             silence = Silence(subscription, topic)
             self._turns.cancel(silence.name)
-            self._missed.pop(silence, None)
+            self._missed.discard(silence)
 
     def matched(self, subscription: str, topic: str, accepted_ms: int) -> Silence | None:
         """Something has come; the silence that it ends, if that was told."""
@@ -105,10 +105,13 @@ class Deadlines:
         if last_ms is not None and accepted_ms <= last_ms:
             return None
         self._came(silence, accepted_ms)
-        return silence if self._missed.pop(silence, None) is not None else None
+        if silence not in self._missed:
+            return None
+        self._missed.remove(silence)
+        return silence
 
     def over(self, now_ms: int) -> Iterator[Silence]:
-        """Those whose deadline has passed. Each is named once, until `missed` or `again` is said of it."""
+        """Those whose deadline has passed. Each is named once, until it is asked whether it is `missed`."""
         while (name := self._turns.pop(now_ms)) is not None:
             subscription, _, topic = name.partition("\t")
             yield Silence(subscription, topic)
@@ -122,7 +125,7 @@ class Deadlines:
         if since_ms + known.deadline_ms > now_ms:
             self._turns.set(silence.name, since_ms + known.deadline_ms)
             return None
-        self._missed[silence] = since_ms
+        self._missed.add(silence)
         return since_ms
 
     def _came(self, silence: Silence, at_ms: int) -> None:
@@ -171,6 +174,7 @@ class DeadlineWatch:
         self._known: set[str] = set()  # those with a deadline, watched or not
         self._changed: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reports: queue.SimpleQueue[Mapping[tuple[str, str], int]] = queue.SimpleQueue()
+        self._over: list[Silence] = []  # those for which the log is still to be asked
         self._checked: list[_Checked] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="deadlines", daemon=True)
@@ -223,9 +227,11 @@ class DeadlineWatch:
             self._take_changes()
             self._take_reports()
             now_ms = _now_ms()
-            if over := list(self._deadlines.over(now_ms)):
+            self._over += self._deadlines.over(now_ms)
+            if self._over:
                 ends = log.ends()
-                self._checked += [_Checked(each, ends) for each in over]
+                self._checked += [_Checked(each, ends) for each in self._over]
+                self._over.clear()
             if self._checked:
                 self._check(now_ms)
 

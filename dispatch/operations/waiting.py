@@ -70,7 +70,7 @@ class Waiting:
             beginnings, ends = log.beginnings(), log.ends()
             standing, tried = _fold(log.read_from(beginnings, ends), asked)
             chosen = heapq.nsmallest(most, standing.items(), key=lambda item: item[1])
-            waits = [_wait(record, standing, tried) for record in _records(log, [each for _, each in chosen])]
+            waits = list(_waits(_records(log, [each for _, each in chosen]), standing, tried))
         waits.sort(key=lambda wait: standing[wait.delivery.key()])
         return waits, len(standing) - len(chosen)
 
@@ -129,13 +129,16 @@ def _records(log: LogScan, places: Iterable[_Standing]) -> Iterator[ConsumerReco
     return (record for record in log.read(stretches) if (record.partition, record.offset) in wanted)
 
 
-def _wait(record: ConsumerRecord, standing: dict[bytes, _Standing], tried: dict[bytes, Tries]) -> Wait:
-    delivery, _ = parked.decode_key(record.key)
-    entry = parked.decode(record.value or b"")
-    assert isinstance(entry, Parked)  # noqa: S101  # only these have a place
-    message = entry.notification
-    tries, since_ms = tried[record.key], standing[record.key].since_ms
-    return Wait(delivery, message.id, message.topic, message.accepted_ms, since_ms, tries)
+def _waits(
+    records: Iterable[ConsumerRecord], standing: dict[bytes, _Standing], tried: dict[bytes, Tries]
+) -> Iterator[Wait]:
+    for record in records:
+        delivery, _ = parked.decode_key(record.key)
+        entry = parked.decode(record.value or b"")
+        if isinstance(entry, Parked):  # as all are that stand somewhere
+            message = entry.notification
+            tries, since_ms = tried[record.key], standing[record.key].since_ms
+            yield Wait(delivery, message.id, message.topic, message.accepted_ms, since_ms, tries)
 
 
 # Clocks differ, and an outcome is written up to some seconds after it was decided.

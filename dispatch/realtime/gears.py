@@ -185,7 +185,7 @@ class Gears:
         with self._lock:
             if gear == self.gear or self._gate.closed:
                 return
-            if self.gear == "batch" and self._hot.repeating and is_cut_off(self._checkpoint):
+            if self.gear == "batch" and self._hot.resuming and is_cut_off(self._checkpoint):
                 return  # what that batch has come to is known when it is repeated
             began = time.monotonic()
             with self.supervisor.new_beginning():

@@ -56,7 +56,13 @@ _LATER = " AND (number < ? OR number = ? AND counted < ?)"
 _TRIES = "number = ?, counted = ?, due_ms = ?, decided_ms = ?, awaits = ?"
 _TRIED = f"UPDATE waiting SET tried = 1, {_TRIES}" + _KEY + _LATER  # noqa: S608  # constants
 
-_AGAIN = "UPDATE waiting SET due_ms = ?, decided_ms = ?, awaits = ?" + _KEY + " AND awaits != ''"  # noqa: S608
+_AGAIN = """UPDATE waiting SET due_ms = ?, decided_ms = ?, awaits = ?
+WHERE lane = ? AND batch = ? AND part = ? AND place = ? AND redrive = ? AND awaits != ''"""
+
+_BY_ACCEPTANCE = """SELECT batch, part, place, redrive, accepted_ms FROM waiting
+WHERE lane = ? ORDER BY accepted_ms LIMIT ?"""
+_BY_VALIDITY = """SELECT batch, part, place, redrive, valid_ms FROM waiting
+WHERE lane = ? AND valid_ms > 0 AND awaits = '' ORDER BY valid_ms LIMIT ?"""
 
 _READ = "SELECT batch, part, place, redrive, number, counted, due_ms, decided_ms, awaits, notification"
 _READ += " FROM waiting WHERE lane = ? AND "
@@ -283,18 +289,14 @@ class ParkedStore:
 
     def expires_ms(self, lane: str, lifespan_ms: int, besides: Collection[Delivery] = ()) -> int | None:
         """When the first delivery of a lane is too old, those `besides` not counted; None when nothing waits."""
-        oldest_ms = self._first(lane, "accepted_ms", "", besides)
+        oldest_ms = self._first(_BY_ACCEPTANCE, lane, besides)
         if oldest_ms is None:
             return None
-        valid_ms = self._first(lane, "valid_ms", " AND valid_ms > 0 AND awaits = ''", besides)
+        valid_ms = self._first(_BY_VALIDITY, lane, besides)
         return oldest_ms + lifespan_ms if valid_ms is None else min(oldest_ms + lifespan_ms, valid_ms)
 
-    def _first(self, lane: str, column: str, condition: str, besides: Collection[Delivery]) -> int | None:
-        rows = self._rows(
-            f"SELECT batch, part, place, redrive, {column} FROM waiting WHERE lane = ?{condition}"  # noqa: S608  # constants
-            f" ORDER BY {column} LIMIT ?",
-            (lane, len(besides) + 1),
-        )
+    def _first(self, query: str, lane: str, besides: Collection[Delivery]) -> int | None:
+        rows = self._rows(query, (lane, len(besides) + 1))
         return next((ms for *place, ms in rows if Delivery(lane, Place(*place)) not in besides), None)
 
     def awaiting(self, lane: str, push: str) -> list[WaitingDelivery]:

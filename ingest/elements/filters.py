@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import cast
 
 from lxml import etree
@@ -11,9 +10,9 @@ from lxml import etree
 from core.errors import ContentExpressionError, ProducerExpressionError
 from ingest.elements import dsub
 from ingest.elements.protection import CREDENTIALS, SIGNING, RequestedProtection, read_protection
+from ingest.elements.publication import duration_ms
 from ingest.elements.topics import read_filter
 from ingest.errors import InvalidRequest, UnknownFilters, UnrecognizedPolicy
-from ingest.soap import times
 from topic_model.expressions.conditions import check_content, check_producer
 from topic_model.expressions.item_filter import ITEM_FILTER, to_xpath
 from topic_model.message_types import read_type
@@ -38,12 +37,8 @@ _ATTRIBUTES = ("Order", "MaximumAttempts", "Lifespan", "Deadline", "DeadlinePer"
 
 _DEADLINES_PER = ("subscription", "topic")
 
-_LONGEST_S = 366 * 86_400
-
-_SHORTEST_LIFESPAN_S = 0.001
-
 # What has matched is known a quarter of a second later.
-_SHORTEST_DEADLINE_S = 0.5
+_SHORTEST_DEADLINE_MS = 500
 
 
 def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
@@ -65,12 +60,13 @@ def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
     deadline_per = element.get("DeadlinePer", "subscription")
     if deadline_per not in _DEADLINES_PER:
         raise InvalidRequest(f"p:Delivery: DeadlinePer is subscription or topic, not {deadline_per:.100}")
-    deadline_ms = _duration_ms("Deadline", element.get("Deadline"), _SHORTEST_DEADLINE_S, "half a second")
+    lifespan, deadline = element.get("Lifespan"), element.get("Deadline")
+    deadline_ms = None if deadline is None else duration_ms(deadline, "p:Delivery: Deadline", _SHORTEST_DEADLINE_MS)
     if deadline_ms is None and "DeadlinePer" in element.attrib:
         raise InvalidRequest("p:Delivery: DeadlinePer needs a Deadline")
     return DeliveryPolicy(
         order=cast(Order, order),
-        lifespan_ms=_duration_ms("Lifespan", element.get("Lifespan"), _SHORTEST_LIFESPAN_S, "a thousandth of a second"),
+        lifespan_ms=None if lifespan is None else duration_ms(lifespan, "p:Delivery: Lifespan"),
         maximum_attempts=_attempts(element.get("MaximumAttempts")),
         deadline_ms=deadline_ms,
         deadline_per=cast(DeadlinePer, deadline_per),
@@ -103,18 +99,6 @@ def _attempts(text: str | None) -> int | None:
     if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= _MOST_ATTEMPTS):
         raise InvalidRequest(f"p:Delivery: MaximumAttempts is a number from 1 to {_MOST_ATTEMPTS}, not {text:.100}")
     return int(text)
-
-
-def _duration_ms(attribute: str, text: str | None, least_s: float, least: str) -> int | None:
-    if text is None:
-        return None
-    try:
-        seconds = times.duration_s(text, datetime.now(UTC))
-    except ValueError as error:
-        raise InvalidRequest(f"p:Delivery: {attribute}: {error}") from error
-    if not least_s <= seconds <= _LONGEST_S:
-        raise InvalidRequest(f"p:Delivery: {attribute} is at least {least} and at most a year, not {text:.100}")
-    return int(seconds * 1000)
 
 
 _TOPICS = wsnt("TopicExpression")

@@ -29,7 +29,7 @@ _MESSAGES = "Messages"
 
 _ATTRIBUTES = frozenset({_MESSAGES, VALID_UNTIL, LIFESPAN, TYPE})
 
-LONGEST_LIFESPAN_S = 366 * 86_400
+_LONGEST_MS = 366 * 86_400_000
 
 # What SOAP and its security put on a header block.
 _AROUND = (
@@ -108,20 +108,23 @@ def read_said(texts: Mapping[str, str], namespaces: Mapping[str | None, str], wh
     """
     return Publication(
         _time_ms(texts[VALID_UNTIL], where) if VALID_UNTIL in texts else 0,
-        lifespan_ms(texts[LIFESPAN], where) if LIFESPAN in texts else 0,
+        duration_ms(texts[LIFESPAN], f"{where}: Lifespan") if LIFESPAN in texts else 0,
         _type(texts[TYPE], namespaces, where) if TYPE in texts else "",
     )
 
 
-def lifespan_ms(text: str, where: str) -> int:
-    """A Lifespan in milliseconds, at least one. Raises InvalidRequest."""
+def duration_ms(text: str, where: str, least_ms: int = 1) -> int:
+    """A duration in milliseconds; what is more than nothing is one at least. `where` begins the sentence when it cannot
+    be read, is too short, or longer than a year. Raises InvalidRequest."""
     try:
         seconds = times.duration_s(text, datetime.now(UTC))
     except ValueError as error:
-        raise InvalidRequest(f"{where}: Lifespan: {error}") from error
-    if not 0 < seconds <= LONGEST_LIFESPAN_S:
-        raise InvalidRequest(f"{where}: Lifespan is more than nothing and at most a year, not {text:.100}")
-    return max(1, int(seconds * 1000))
+        raise InvalidRequest(f"{where}: {error}") from error
+    found_ms = max(1, int(seconds * 1000)) if seconds > 0 else 0
+    if not least_ms <= found_ms <= _LONGEST_MS:
+        least = "more than nothing" if least_ms == 1 else f"at least {least_ms} ms"
+        raise InvalidRequest(f"{where} is {least} and at most a year, not {text:.100}")
+    return found_ms
 
 
 def _in_header(request: Request) -> Iterator[etree._Element]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -112,8 +113,8 @@ def test_all_of_it_over_tls_as_its_supervisor_sees_it(tmp_path: Path, kafka_sett
         gateway_run(tmp_path / "gateway", kafka_settings, tls=certificates, more=access) as run,
     ):
 
-        def post(body: str, **how: object) -> requests.Response:
-            return run.session.post(run.broker, envelope(body), timeout=60, **how)  # type: ignore[arg-type]
+        def post(body: str, **how: Any) -> requests.Response:
+            return run.session.post(run.broker, envelope(body), timeout=60, **how)
 
         anna = ("anna", "secret-a")
         wanted = subscribe(receiver.url("/"), topic_expression("t:a//."))

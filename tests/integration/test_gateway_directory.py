@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +134,12 @@ def test_topics_get_codes_from_their_places_there_and_in_ldap(
         def codes() -> dict[str, str]:
             return {each["path"]: each["code"] for each in json.loads(run("list", "--json"))}
 
+        def has_code(topic: str) -> bool:
+            return bool(codes().get(topic))
+
         for topic in ("all", "all/alarm", "all/fire"):
             assert notify(gateway, topic).status_code == 202
-            gateway.wait_for(lambda topic=topic: bool(codes().get(topic)), f"a code for {topic}")  # type: ignore[misc]
+            gateway.wait_for(partial(has_code, topic), f"a code for {topic}")
         assert codes() == {"all": "1", "all/alarm": "1.1", "all/fire": "1.2"}
         in_ldap = {"all": "1", "alarm": "1.1", "fire": "1.2"}
         gateway.wait_for(lambda: codes_in_ldap(fresh_slapd) == in_ldap, "the codes in LDAP")

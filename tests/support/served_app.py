@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any, cast
 
 from ingest.access.settings import LimitSettings
 from ingest.http.serving import listen, make_server
@@ -23,7 +25,7 @@ def served(
 
     It waits longer for the rest of a request than tests wait for an answer, unless `limits` say otherwise.
     """
-    settings = GatewaySettings(port=0, **{"request_timeout_s": 600, **limits})  # type: ignore[arg-type]
+    settings = dataclasses.replace(GatewaySettings(port=0, request_timeout_s=600), **cast(dict[str, Any], limits))
     listener = listen(settings)
     server = make_server(parts.app, settings, access, tls)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)

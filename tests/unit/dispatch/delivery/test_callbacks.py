@@ -20,7 +20,7 @@ from dispatch.settings import PushSettings, RetrySettings
 from tests.support.fake_journal import FakeJournal
 from topic_model.records.notifications import Notification
 from topic_model.records.results import Promise, read_promise
-from topic_model.subscriptions import DEFAULT_POLICY, EndpointReference, Subscription
+from topic_model.subscriptions import DEFAULT_POLICY, DeliveryForm, EndpointReference, Subscription
 from topic_model.topics import TopicPath
 
 KEYS = KeyRing({"k": b"k" * 32})
@@ -29,8 +29,10 @@ NOW_MS = 1_700_000_000_000
 LATER = PushResult(202, later=True, duration_s=0.01)
 
 
-def subscription(form: str = "notify", address: str = "https://gw/base/wsn/subscriptions/s%201") -> Subscription:
-    return Subscription("s 1", EndpointReference("http://r/"), address=address, form=form)  # type: ignore[arg-type]
+def subscription(
+    form: DeliveryForm = "notify", address: str = "https://gw/base/wsn/subscriptions/s%201"
+) -> Subscription:
+    return Subscription("s 1", EndpointReference("http://r/"), address=address, form=form)
 
 
 def notification(name: str) -> Notification:
@@ -44,7 +46,7 @@ def request(target: Subscription, vault: Vault | None = VAULT, callback_s: float
 
 @pytest.mark.parametrize(("form", "messages"), [("notify", 2), ("raw", 1), ("legacy", 1)])
 def test_each_form_of_push_names_an_address_of_the_gateway_that_the_subscription_is_managed_at(
-    form: str, messages: int
+    form: DeliveryForm, messages: int
 ) -> None:
     made = request(subscription(form))
     headers = dict(made.headers)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.errors import InfrastructureError
 from core.settings import KafkaSettings
 from dispatch.job import deadlines
 from dispatch.job.deadlines import Deadlines, DeadlineWatch, Silence
@@ -127,7 +128,7 @@ class Watching:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.view = View()
         self.now_ms = 1_000_000
-        self.end = 5
+        self.end: int | InfrastructureError = 5
         self.at: Mapping[int, int] | None = {0: 5}
         self.told: list[OperatorEvent] = []
         self.watch = DeadlineWatch(
@@ -143,8 +144,13 @@ class Watching:
         rounds = iter((False, True))
         self.watch._stopping = cast(Any, SimpleNamespace(wait=lambda timeout: next(rounds)))
         before = len(self.told)
-        self.watch._watch(cast(Any, SimpleNamespace(ends=lambda: {0: self.end})))
+        self.watch._watch(cast(Any, SimpleNamespace(ends=self._ends)))
         return [f"{each.kind} {each.subscription}" for each in self.told[before:]]
+
+    def _ends(self) -> dict[int, int]:
+        if isinstance(self.end, InfrastructureError):
+            raise self.end
+        return {0: self.end}
 
     def comes(self, name: str) -> None:
         self.watch.learn([PartitionReport(matched={(name, "a"): self.now_ms}), PartitionReport()])
@@ -202,3 +208,13 @@ def test_who_is_paused_suspended_or_over_is_left_alone(watching: Watching) -> No
     assert watching.round(5_000) == []
     watching.view.change(asking("none", None))
     assert watching.round(5_000) == []
+
+
+def test_a_silence_is_not_forgotten_while_the_log_cannot_be_asked(watching: Watching) -> None:
+    watching.view.change(asking("s"))
+    watching.round()
+    watching.end = InfrastructureError("Kafka does not answer")
+    with pytest.raises(InfrastructureError):
+        watching.round(1_500)
+    watching.end = 5
+    assert watching.round() == ["deadline-missed s"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ def rows(world: World, notification: str = "n") -> list[tuple[str, str, int]]:
     return [(row.state, row.error, row.number) for row in world.attempts if row.notification == notification]
 
 
-def answers(*results: PushResult) -> object:
+def answers(*results: PushResult) -> Callable[[tuple[str, ...]], PushResult]:
     left = list(results)
     return lambda ids: left.pop(0)
 
@@ -105,7 +106,7 @@ def test_a_clock_that_is_put_back_under_a_push_makes_nobody_wait_longer() -> Non
 
 def test_each_failure_counts_once_however_it_is_told() -> None:
     world = world_of()
-    world.endpoint("s").answer = answers(BROKEN, LATER, LATER)  # type: ignore[assignment]
+    world.endpoint("s").answer = answers(BROKEN, LATER, LATER)
     world.park("s", "n")
     world.run(10_000)
     world.report(world.arrivals[1], "failed")

@@ -6,6 +6,8 @@ import html
 import inspect
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import partial
 
 import pytest
 from lxml import etree
@@ -203,10 +205,14 @@ def test_futures_of_all_calls(parts: GatewayParts, url: str) -> None:
 
 def test_one_worker_publishes_in_order_and_the_block_waits_for_all(parts: GatewayParts, url: str) -> None:
     told: list[int] = []
+
+    def tell(number: int, _: Future[None]) -> None:
+        told.append(number)
+
     with LegacyFuturesClient(url, workers=1) as client:
         for number in range(200):
             published = client.notify(ALARM, f"<n>{number}</n>")
-            published.add_done_callback(lambda done, number=number: told.append(number))  # type: ignore[misc]
+            published.add_done_callback(partial(tell, number))
     stored = [one.payload.decode() for one in parts.notifications.accepted]
     assert stored == [f"<n>{number}</n>" for number in range(200)]
     assert told == [*range(200)]

@@ -3,11 +3,12 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dispatch.logs import attempts
-from dispatch.logs.attempts import Attempt
+from dispatch.logs.attempts import Attempt, State
 from dispatch.operations.trace.explain import explain
 from dispatch.operations.trace.gathering import batch_of, made_at
 from dispatch.operations.trace.story import AttemptRow, BatchFate, ControlHistory, DeliveryStory, Evidence, MatchedBy
@@ -44,7 +45,7 @@ def history(*records: ControlRecord | tuple[int, ControlRecord]) -> ControlHisto
     return control
 
 
-def attempt(name: str, number: int, state: str, started: int, **more: object) -> AttemptRow:
+def attempt(name: str, number: int, state: State, started: int, **more: Any) -> AttemptRow:
     more.setdefault("push", "p" if number else "")
     made = Attempt(
         notification="n",
@@ -52,11 +53,11 @@ def attempt(name: str, number: int, state: str, started: int, **more: object) ->
         topic=TopicPath("a/b"),
         endpoint=f"http://{name}/",
         number=number,
-        state=state,  # type: ignore[arg-type]
+        state=state,
         accepted_ms=ACCEPTED,
         started_ms=started,
         duration_ms=20.0,
-        **more,  # type: ignore[arg-type]
+        **more,
     )
     (row,) = rows_of(attempts.encode([made])).to_pylist()
     row_: AttemptRow = row

@@ -27,6 +27,9 @@ from topic_model.subscriptions import Subscription
 # So few lanes are taken for stragglers even when no other one has ended yet.
 _FEW = 8
 
+# The redelivery makes no more than some fifty pushes a second to an endpoint, one at a time.
+_LIVELY_S = 0.02
+
 
 @dataclass(frozen=True, slots=True)
 class LaneProgress:
@@ -43,6 +46,12 @@ class LaneProgress:
         if not self.pushes:
             return math.inf
         return self.waiting / self.messages * self.spent_s
+
+    def is_slow(self, budget_s: float) -> bool:
+        """Whether the receiver takes too long for what waits. One that answers so soon each time does not: there is
+        much to do, and the redelivery would be no faster."""
+        lively = self.pushes > 0 and self.spent_s / self.pushes < _LIVELY_S
+        return not lively and self.remaining_s() > budget_s
 
 
 def stragglers(unfinished: Collection[LaneProgress], finished: int, elapsed_s: float, budget_s: float) -> list[str]:

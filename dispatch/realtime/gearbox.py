@@ -7,17 +7,27 @@ from typing import Literal, NamedTuple
 
 Gear = Literal["realtime", "batch"]
 
-# With fewer notifications waiting than this the real-time gear is never too slow; it does some thousands a second.
+# With fewer notifications waiting than this the real-time gear is never too slow.
 _BACKLOG = 1_000
 
-# With more than this it is at once.
-HEAP = 5_000
+# A shift to batches and back costs some three seconds, on a busy machine more, and batches are up to twice as fast. So
+# they begin to pay where real time would be at it for so long.
+_WORTH_S = 8.0
+
+# What waits when the engine is started is for batches from here on.
+HEAP = 10_000
 
 # The batch gear has so few waiting when it keeps up: a batch, and what comes while it runs.
 LITTLE = 200
 
-# Before anything is known of this machine: what the real-time gear is trusted with, in notifications a second.
-_RATE = 1_500.0
+# Before anything is known of this machine: what the real-time gear manages in a second, with this much to do at least.
+_PACE = 1_500.0
+_BUSY = 100
+
+# The pace is that of the last so many seconds: a machine that stands still for one of them is no slower than before.
+# While there are batches nothing is measured, and what was is forgotten.
+_PACE_S = 4.0
+_FORGET_S = 60.0
 
 # How long the batch gear is kept at least; each time that the other one was too slow at once, twice as long.
 _KEPT_S = 3.0
@@ -38,25 +48,38 @@ class Gearbox:
     def __init__(self) -> None:
         self._shifted_at = -math.inf
         self._kept_s = _KEPT_S
-        self._rate = _RATE
+        self._pace = _PACE
         self._slow = 0
+        self._before: Load | None = None
 
     def next(self, gear: Gear, load: Load) -> Gear:
         """The gear for this load, as it was looked at a moment ago."""
+        before, self._before = self._before, load
         if gear == "realtime":
-            self._slow = self._slow + 1 if load.waiting > max(_BACKLOG, load.rate) else 0
-            self._slow += load.waiting > max(HEAP, 2 * load.rate)
+            self._measure(before, load)
+            self._slow = self._slow + 1 if load.waiting > max(_BACKLOG, _WORTH_S * self._pace) else 0
             if self._slow < 2:
                 return gear
             again = load.at - self._shifted_at < 2 * self._kept_s
             self._kept_s = min(2 * self._kept_s, _LONGEST_KEPT_S) if again else _KEPT_S
-            self._rate = max(min(load.rate, 2 * _RATE), _RATE / 4)
             return self._shifted("batch", load.at)
-        quiet = load.waiting <= LITTLE + load.rate / 2 and load.rate < 0.8 * self._rate
+        if before is not None:
+            self._approach(_PACE, load.at - before.at, _FORGET_S)
+        quiet = load.waiting <= LITTLE + load.rate / 2 and load.rate < 0.8 * self._pace
         if quiet and load.at - self._shifted_at >= self._kept_s:
             return self._shifted("realtime", load.at)
         return gear
 
+    def _measure(self, before: Load | None, load: Load) -> None:
+        """How many real time has managed since the last look, if there were enough."""
+        if before is None or load.at <= before.at or min(before.waiting, load.waiting) < _BUSY:
+            return
+        passed_s = load.at - before.at
+        self._approach(max(0.0, load.rate + (before.waiting - load.waiting) / passed_s), passed_s, _PACE_S)
+
+    def _approach(self, pace: float, passed_s: float, within_s: float) -> None:
+        self._pace += (pace - self._pace) * (1 - math.exp(-passed_s / within_s))
+
     def _shifted(self, gear: Gear, at: float) -> Gear:
-        self._shifted_at, self._slow = at, 0
+        self._shifted_at, self._slow, self._before = at, 0, None
         return gear

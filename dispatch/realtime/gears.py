@@ -183,7 +183,7 @@ class Gears:
     def shift(self, gear: Gear) -> None:
         """Change over. Nothing is lost by it, and nothing comes twice if all is settled in time."""
         with self._lock:
-            if gear == self.gear or self._gate.closed:
+            if gear == self._wanted or self._gate.closed:
                 return
             if self.gear == "batch" and self._hot.resuming and is_cut_off(self._checkpoint):
                 return  # what that batch has come to is known when it is repeated
@@ -350,15 +350,18 @@ class Gears:
             try:
                 with _notifications(self._kafka) as log:
                     while not self._gate.wait_closed(_LOOK_S):
-                        at = time.monotonic()
+                        at, gear = time.monotonic(), self.gear
+                        if gear != self._wanted:
+                            continue  # it was shifted, and the query is not started yet
                         if quiet and self._hearing.heard < before.at and at - before.at < _IDLE_S:
                             continue
                         seen = _Seen(log.ends(), at)
                         came = sum(end - before.ends.get(number, end) for number, end in seen.ends.items())
                         load = Load(self._waiting(seen.ends), came / max(at - before.at, 0.01), at)
-                        quiet, before = self.gear == "realtime" and not (came or load.waiting), seen
+                        quiet, before = gear == "realtime" and not (came or load.waiting), seen
                         if self._settings.dispatch.gear == "auto":
-                            self.shift(box.next(self.gear, load))
+                            if (wanted := box.next(gear, load)) != gear:
+                                self.shift(wanted)
                         elif self._returns and load.waiting <= LITTLE:
                             self.shift("realtime")
                         self._look_for_workers()

@@ -27,6 +27,7 @@ from dispatch.hot.intake import HELD, SICK, Diversions, Intake
 from dispatch.hot.lanes import Received
 from dispatch.hot.pump import PumpRun
 from dispatch.hot.sink import Worker, make_lanes, read_notification
+from dispatch.logs.attempts import WRITE_S
 from dispatch.matching.filters import Allowance, Judge
 from dispatch.realtime.messages import Diverted, Feed, WorkerProgress
 from dispatch.realtime.view_position import ViewPosition
@@ -189,6 +190,7 @@ class Task:
         self._told = -1
         self._marked: int | None = None
         self._tell_at = 0.0
+        self._matched_at = 0.0
         self._waits = False  # with the first row, for what the driver says
         self._forget_at = 0.0
         self._slow: dict[str, float] = {}
@@ -228,6 +230,8 @@ class Task:
         return self._idle_s(rows)
 
     def _hear(self) -> None:
+        if self._feeding.messages:
+            self._tell_matched()  # what was matched by the view as it was
         while self._feeding.messages:
             feed = self._feeding.messages.popleft()
             if feed.base:
@@ -308,10 +312,10 @@ class Task:
             self._outcomes.catch_up()
         if self._progress.is_late():
             self._progress.settle(self._job.settings.dispatch.outcomes_timeout_s)
-        if self._intake.matched:
-            self._intake.tell_matched(self._position.control)
         self._tell(pump.in_flight)
         now = time.monotonic()
+        if self._intake.matched and now - self._matched_at >= WRITE_S:
+            self._tell_matched()
         if self._marked is not None and self._journal.passed():
             self._say(self._marked)
             self._marked = None
@@ -322,7 +326,13 @@ class Task:
                 self._forget_at = now + _FORGET_S
                 self._outcomes.forget()
             self._marked = self._oldest()
+            self._tell_matched()
             self._journal.mark()
+
+    def _tell_matched(self) -> None:
+        """Of many at once: a record for each costs more than its push."""
+        self._matched_at = time.monotonic()
+        self._intake.tell_matched(self._position.control)
 
     @property
     def _dirty(self) -> bool:
@@ -341,9 +351,7 @@ class Task:
         self._slow = {name: self._slow.get(name, now) for name in waiting}
         budget_s = self._retry.batch_wait_s
         late = [
-            name
-            for name, since in self._slow.items()
-            if now - since > budget_s and waiting[name][1].remaining_s() > budget_s
+            name for name, since in self._slow.items() if now - since > budget_s and waiting[name][1].is_slow(budget_s)
         ]
         if len(late) <= max(_FEW, self._lanes.busy // 2):
             for name in late:
@@ -385,6 +393,7 @@ class Task:
             pump.drive(_LOOK_S)
         self._tell(0)
         self._marked = None
+        self._tell_matched()
         self._journal.catch_up()
         if stopped or self._next >= 0:
             self._say(self._next, clean=True, stopped=stopped)

@@ -136,9 +136,10 @@ class _Rows:
                     if values[number].is_valid:  # else it is the marker that drives the one before it out of the JVM
                         self._room.acquire()
                         row = (values[number].as_py(), partitions[number].as_py(), offsets[number].as_py())
-                        self._rows.append(row)
                         self.last_offset = row[2]
-                        self._wake()
+                        self._rows.append(row)
+                        if len(self._rows) == 1:
+                            self._wake()  # else the other thread is at those before it
         except BaseException as error:
             self.error = error
         self.ended = True

@@ -41,3 +41,9 @@ def test_messages_that_travel_together_are_counted_together() -> None:
 
     assert together.remaining_s() == 2.0
     assert stragglers([together], 10, 5.0, BUDGET) == []
+
+
+def test_who_answers_at_once_is_not_slow_however_much_waits() -> None:
+    assert not lane("s", waiting=2_000, pushes=100, messages=100, spent_s=1.0).is_slow(2.0)
+    assert lane("s", waiting=2_000, pushes=100, messages=100, spent_s=5.0).is_slow(2.0)
+    assert lane("s", waiting=1, pushes=0, messages=0, spent_s=0.0).is_slow(2.0), "it has not answered at all"

@@ -19,10 +19,10 @@ class DispatchSettings:
     checkpoint: str = setting("", "Where Spark keeps its progress; empty means checkpoints/ in the data directory.")
     max_rows_per_batch: int = setting(20_000, "A batch takes at most this many notifications.", minimum=1)
     gear: Literal["auto", "realtime", "batch"] = setting(
-        "batch",
+        "auto",
         "How notifications reach the workers. realtime: one by one, within milliseconds, which costs more for each; "
-        "batch: many together; auto: realtime as long as it keeps up, which is new: on a busy machine it "
-        "shifts too often. A Spark cluster, and a log with more partitions than dispatch.task_slots, have batch.",
+        "batch: many together; auto: realtime as long as it keeps up, batch for backlogs that would take it "
+        "many seconds. A Spark cluster, and a log with more partitions than dispatch.task_slots, have batch.",
     )
     round_s: float = setting(
         3.0,

@@ -98,7 +98,7 @@ class Intake:
             report.notifications += len(counts)
             report.deliveries += sum(each.subscriptions for each in counts)
         self.matched.clear()
-        report.costly |= self.judge.costly
+        report.costly |= self.judge.take_costly()
         self.outcomes.write_due()
 
     def _keep_unjudged(self, subscription: Subscription, received: Received) -> None:

@@ -232,6 +232,14 @@ class Judge:
         self._conditions = conditions
         self._allowance = allowance
         self._unjudged = unjudged
+        self._told: set[str] = set()
+
+    def take_costly(self) -> set[str]:
+        """Those of the `costly` that were not taken yet: told twice, one that is resumed at once would be suspended
+        again."""
+        new = self.costly - self._told
+        self._told |= new
+        return new
 
     def wanted(self, notification: Notification, candidates: Iterable[Subscription]) -> list[tuple[Subscription, bool]]:
         """Of those who match its topic those who want it, and those who were not asked; with each, whether it was."""

@@ -332,7 +332,8 @@ class Task:
     def _tell_matched(self) -> None:
         """Of many at once: a record for each costs more than its push."""
         self._matched_at = time.monotonic()
-        self._intake.tell_matched(self._position.control)
+        if self._intake.matched:
+            self._intake.tell_matched(self._position.control)
 
     @property
     def _dirty(self) -> bool:

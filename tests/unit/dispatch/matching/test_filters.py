@@ -178,6 +178,8 @@ def test_however_many_subscriptions_one_owner_has_their_conditions_cost_no_more(
     # Nobody is forgotten: who was not asked is among those for whom it is kept.
     assert {each.id for each, asked in wanted if not asked} == of_partition.costly
     assert len(of_partition.costly) == 500 - most
+    assert of_partition.take_costly() == of_partition.costly
+    assert of_partition.take_costly() == set(), "each is told once"
     # From then on, those are not asked at all.
     evaluated.clear()
     again = of_partition.wanted(LARGE, hostile)

@@ -80,6 +80,11 @@ class KafkaSettings:
                 f"kafka.sasl_mechanism must be set when kafka.security_protocol is {self.security_protocol}"
             )
 
+    @property
+    def one_broker(self) -> bool:
+        """Whether it looks as if there were only one: a cluster has several addresses, or replicas."""
+        return self.replication == 1 and "," not in self.bootstrap_servers
+
     def topic(self, name: str) -> str:
         """Full name of one of our logs, for instance `control`."""
         return self.prefix + name

@@ -301,12 +301,15 @@ def _connected(factory: Callable[..., _T], kafka_settings: KafkaSettings, argume
         return built(factory, _connection(kafka_settings) | arguments)
 
 
+# A client that knows a partition's leader asks nobody else, also when that broker is gone: until it looks again. One
+# broker leads everything, and every look costs it something.
+_LOOK_AGAIN_MS = 3_000
+_ALONE_MS = 60_000
+
 # For producers and consumers, beyond what tells them where to connect.
 _CLIENT: dict[str, Any] = {
     # A client that asks for a log before it is created must not create it with the broker's defaults.
     "allow_auto_create_topics": False,
-    # A client that knows a partition's leader asks nobody else, also when that broker is gone: until it looks again.
-    "metadata_max_age_ms": 3_000,
     # Nobody reads kafka-python's own metrics, and they are computed for every record.
     "metrics_enabled": False,
 }
@@ -316,6 +319,7 @@ def _connection(kafka_settings: KafkaSettings) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "bootstrap_servers": [s.strip() for s in kafka_settings.bootstrap_servers.split(",") if s.strip()],
         "client_id": "arborcast",
+        "metadata_max_age_ms": _ALONE_MS if kafka_settings.one_broker else _LOOK_AGAIN_MS,
         "security_protocol": kafka_settings.security_protocol,
         "bootstrap_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
         "request_timeout_ms": int(kafka_settings.request_timeout_s * 1000),

@@ -32,8 +32,8 @@ from dispatch.redelivery.pushes import RedeliveryJournal, journal_for
 from dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
 from topic_model.records import results
 
-# A poll with nothing to read ends by then, whatever was asked for.
-_WAIT_MS = 250
+# The broker answers a question for what is new when there is something, or after this: an idle engine asks rarely.
+_WAIT_MS = 2_000
 
 
 class ParkedReading:
@@ -42,19 +42,21 @@ class ParkedReading:
 
     def __init__(self, kafka: KafkaSettings, log: str = "parked") -> None:
         self._log = LogConsumer(roomy(kafka), log, wait_ms=_WAIT_MS, max_records=2_000)
+        # Its answers need not wait for those of the other.
+        self._bounds = LogConsumer(roomy(kafka), log)
         self.positions: dict[int, int] = {}
 
     def begin(self, known: Mapping[int, int]) -> None:
         """Go on at these positions; raises Discontinued when they are not of this log."""
-        beginnings = self._log.beginnings()
-        if any(known.get(number, 0) > end for number, end in self._log.ends().items()):
+        beginnings = self._bounds.beginnings()
+        if any(known.get(number, 0) > end for number, end in self._bounds.ends().items()):
             raise Replaced(f"the {self._log.name} log was created anew, what was known is of the old one")
         self.positions = {number: max(known.get(number, 0), first) for number, first in beginnings.items()}
         self._log.seek(self.positions)
 
     def ends(self) -> dict[int, int]:
         """Where each partition ends now."""
-        return {number: end for number, end in self._log.ends().items() if number in self.positions}
+        return {number: end for number, end in self._bounds.ends().items() if number in self.positions}
 
     def reached(self, ends: Mapping[int, int]) -> bool:
         """Whether everything before these offsets was read."""
@@ -70,6 +72,7 @@ class ParkedReading:
     def close(self) -> None:
         """Free the connection."""
         self._log.close()
+        self._bounds.close()
 
 
 logger = logging.getLogger(__name__)

@@ -43,6 +43,10 @@ UNSTAMPED = -1
 """No position in the control log: the notification belongs to those who are there when it is matched."""
 
 
+MOST_PRIORITY = 100
+"""Of a notification or a subscription; the least is the same below zero."""
+
+
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     """One accepted notification.
 

@@ -48,11 +48,17 @@ class LaneLimits:
     max_bytes: int
 
 
+_NOTHING: deque[Received] = deque()
+
+
 class WaitingMessages:
     """What waits in a lane, all of one partition of the log and added in its order: a queue for each priority."""
 
+    __slots__ = ("_count", "_highest", "_queues")
+
     def __init__(self) -> None:
         self._queues: dict[int, deque[Received]] = {}
+        self._highest = _NOTHING  # of the queues, kept for it is asked for each message
         self._count = 0
 
     def __len__(self) -> int:
@@ -64,21 +70,22 @@ class WaitingMessages:
         queue = self._queues.get(priority)
         if queue is None:
             queue = self._queues[priority] = deque()
+            self._highest = self._queues[max(self._queues)]
         queue.append(received)
         self._count += 1
 
     def first(self) -> Received:
         """The one that leaves next."""
-        return self._queues[max(self._queues)][0]
+        return self._highest[0]
 
     def pop(self) -> Received:
         """Remove and return the one that leaves next."""
-        priority = max(self._queues)
-        queue = self._queues[priority]
-        received = queue.popleft()
-        if not queue:
-            del self._queues[priority]
+        received = self._highest.popleft()
         self._count -= 1
+        if not self._highest:
+            del self._queues[received.notification.priority]
+            if self._queues:
+                self._highest = self._queues[max(self._queues)]
         return received
 
     def oldest(self) -> int:
@@ -89,7 +96,7 @@ class WaitingMessages:
         """Remove and return them all, in the order in which they came: so they are parked."""
         drained = sorted(chain.from_iterable(self._queues.values()), key=lambda each: each.offset)
         self._queues.clear()
-        self._count = 0
+        self._highest, self._count = _NOTHING, 0
         return drained
 
 
@@ -172,7 +179,7 @@ class Lanes:
             else:
                 self._capacity.enter(lane.scopes)
                 taken = lane.take(self._limits)
-                self._busy[name] = min(each.offset for each in taken)
+                self._busy[name] = min([each.offset for each in taken])
                 self.size -= len(taken)
                 return lane.subscription, taken
         return None

@@ -120,7 +120,7 @@ def subscribe(
         timedelta(seconds=lifespan) if lifespan else None,
         timedelta(seconds=deadline) if deadline else None,
         per_topic,
-        priority,
+        priority=priority,
     )
 
     with _client(url, config, home) as client:

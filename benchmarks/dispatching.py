@@ -84,16 +84,19 @@ class Dispatching:
         """Append to the control log."""
         self._control.append(records)
 
-    def append(self, ids: Sequence[str], topics: int = 4) -> None:
-        """Put notifications into the log as fast as Kafka takes them."""
+    def append(self, ids: Sequence[str], topics: int = 4) -> dict[str, float]:
+        """Put notifications into the log as fast as Kafka takes them. Id -> when it was handed over."""
         producer = make_producer(self.kafka, linger_ms=5)
+        sent: dict[str, float] = {}
         for number, notification_id in enumerate(ids):
             key, value = _record(notification_id, number % topics)
+            sent[notification_id] = time.time()
             producer.send(self.kafka.topic("notifications"), key=key, value=value)
         producer.flush()
         producer.close(timeout=5)
+        return sent
 
-    def append_at(self, rate: float, seconds: float, label: str, seed: int = 1) -> dict[str, float]:
+    def append_at(self, rate: float, seconds: float, label: str, seed: int = 1, priority: int = 0) -> dict[str, float]:
         """Open loop: random arrivals at this mean rate, whatever the engine does. Id -> the time it was meant for."""
         generator = random.Random(seed)  # noqa: S311
         producer = make_producer(self.kafka)
@@ -106,7 +109,7 @@ class Dispatching:
             if delay > 0:
                 time.sleep(delay)
             notification_id = f"{label}-{number}"
-            key, value = _record(notification_id, number % 4)
+            key, value = _record(notification_id, number % 4, priority)
             producer.send(self.kafka.topic("notifications"), key=key, value=value)
             intended[notification_id] = at
             number += 1
@@ -205,9 +208,9 @@ def settings_arguments(pairs: Sequence[str]) -> dict[str, str | int | float]:
     return settings
 
 
-def _record(notification_id: str, topic: int) -> tuple[bytes, bytes]:
-    path = TopicPath(f"bench/topic{topic}")
-    return notifications.encode(Notification(notification_id, path, PAYLOAD, int(time.time() * 1000)))
+def _record(notification_id: str, topic: int, priority: int = 0) -> tuple[bytes, bytes]:
+    path, now_ms = TopicPath(f"bench/topic{topic}"), int(time.time() * 1000)
+    return notifications.encode(Notification(notification_id, path, PAYLOAD, now_ms, priority=priority))
 
 
 def _get(url: str) -> list[tuple[float, str, str, str]]:

@@ -94,7 +94,9 @@ class XPathFilter(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 class DeliveryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What a subscriber asked for beyond "push it". None means: the engine's setting; of `deadline_ms`, after how long
-    without a message the subscriber is told so, that there is none."""
+    without a message the subscriber is told so, that there is none. `interval_ms`, unless 0, is how far apart messages
+    are accepted that it gets, of each topic or of all together; `priority` ranks it among the subscriptions that are
+    pushed to, larger first."""
 
     reliability: Reliability = "adaptive"
     order: Order = "acceptance"
@@ -103,6 +105,8 @@ class DeliveryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     maximum_attempts: int | None = None
     deadline_ms: int | None = None
     deadline_per: DeadlinePer = "subscription"
+    interval_ms: int = 0
+    interval_per: DeadlinePer = "topic"
 
     @property
     def strict(self) -> bool:

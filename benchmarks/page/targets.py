@@ -33,6 +33,7 @@ _GEARS = "Both gears"
 _STEADY = "latency at a steady rate"
 _BESIDE = "500/s to one subscriber"
 _SICK = "seven healthy subscribers"
+_URGENT = "Ten urgent ones a second"
 _OTHERS = "the other three of ten"
 
 TARGETS = (
@@ -118,6 +119,24 @@ TARGETS = (
         "subscribers",
         "",
         lambda result: worst("1,000 subscribers on as many", "workers' descriptors")(result),
+    ),
+    *(
+        Target(
+            "priority",
+            f"ten urgent ones a second behind {waiting} that are parked, in real time: p99",
+            "priority",
+            "ms",
+            cell(_URGENT, "p99 ms", gear="realtime", where="parked", waiting=waiting, priority=5),
+        )
+        for waiting in ("10,000", "100,000")
+    ),
+    Target(
+        "priority",
+        "lost, or out of order within a priority",
+        "priority",
+        "",
+        total(_URGENT, "lost", "disorder"),
+        most=0,
     ),
     Target(
         "change",

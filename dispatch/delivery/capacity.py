@@ -7,13 +7,13 @@ host shares its network, its cores and often its fate.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
 from core.recent import Recent
+from dispatch.delivery.turns import Turns
 
 Scope = tuple[Literal["endpoint", "host"], str]
 
@@ -52,7 +52,8 @@ def _scopes(address: str) -> Scopes:
 
 
 class InFlightLimiter:
-    """Counts the pushes under way against the limits, and knows which lanes wait for their endpoint or host, in order.
+    """Counts the pushes under way against the limits, and knows which lanes wait for their endpoint or host, and who
+    of them is next (`Turns`).
 
     A lane that `leave` or `pass_on` names has the slot that became free reserved for it. When it does not use the slot
     `pass_on` has to be called, or the others would wait for ever.
@@ -61,9 +62,8 @@ class InFlightLimiter:
     def __init__(self, limits: Limits) -> None:
         self._limits = {"endpoint": limits.per_endpoint, "host": limits.per_host}
         self._under_way: dict[Scope, int] = {}
-        # In order, and found by name: when ten thousand subscriptions at a host end, each leaves from the middle.
-        self._waiting: dict[Scope, OrderedDict[str, None]] = {}
-        self._where: dict[str, Scope] = {}
+        self._waiting: dict[Scope, Turns] = {}
+        self._where: dict[str, tuple[Scope, int]] = {}
 
     @property
     def waiting(self) -> int:
@@ -85,19 +85,23 @@ class InFlightLimiter:
                 del self._under_way[scope]
         return self.pass_on(scopes) if self._where else []
 
-    def wait(self, lane: str, scopes: Scopes) -> bool:
+    def wait(self, lane: str, scopes: Scopes, priority: int = 0) -> bool:
         """Whether no push may begin there; then the lane waits until it is named by `leave` or `pass_on`."""
         if lane in self._where:
             return True
         for scope in scopes:
             if self._under_way.get(scope, 0) >= self._limits[scope[0]]:
-                self._where[lane] = scope
+                self._where[lane] = scope, priority
                 waiting = self._waiting.get(scope)
                 if waiting is None:
-                    waiting = self._waiting[scope] = OrderedDict()
-                waiting[lane] = None
+                    waiting = self._waiting[scope] = Turns()
+                waiting.add(lane, priority)
                 return True
         return False
+
+    def is_awaited(self, scopes: Iterable[Scope]) -> bool:
+        """Whether a lane waits for one of these."""
+        return bool(self._waiting) and any(scope in self._waiting for scope in scopes)
 
     def pass_on(self, scopes: Iterable[Scope]) -> list[str]:
         """Frees the slot reserved for a lane that does not use it: which lanes may go on in its place."""
@@ -105,7 +109,7 @@ class InFlightLimiter:
         for scope in scopes:
             waiting = self._waiting.get(scope)
             if waiting is not None and self._under_way.get(scope, 0) < self._limits[scope[0]]:
-                lane, _ = waiting.popitem(last=False)
+                lane = waiting.take()
                 del self._where[lane]
                 released.append(lane)
                 if not waiting:
@@ -114,8 +118,9 @@ class InFlightLimiter:
 
     def forget(self, lane: str) -> None:
         """The lane is over."""
-        scope = self._where.pop(lane, None)
-        if scope is not None:
-            del self._waiting[scope][lane]
+        where = self._where.pop(lane, None)
+        if where is not None:
+            scope, priority = where
+            self._waiting[scope].remove(lane, priority)
             if not self._waiting[scope]:
                 del self._waiting[scope]

@@ -1,10 +1,11 @@
-"""Lanes: one queue per subscription, so that order is kept within it and none waits behind another's.
+"""Lanes: one per subscription, so that order is kept within it and none waits behind another's.
 
 Pure: no clock, no I/O. A lane is idle, ready or busy. `take` hands out the messages for one push and makes the lane
 busy until `settle`: so there is never more than one push in flight per subscription, which is what keeps the order.
-Ready lanes are served in turn: after each push a lane goes to the back, so one with ten thousand waiting messages does
-not delay one with a single message. A lane whose endpoint or host may have no further push waits until one of the
-pushes there has ended; the others pass it.
+In a lane the messages of the highest priority leave first, and those of one priority in the order in which they came.
+Ready lanes are served in turn: after each push a lane goes to the back of those of its own priority, so one with ten
+thousand waiting messages does not delay one with a single message; every eighth turn is for the lowest priority. A lane
+whose endpoint or host may have no further push waits until one of the pushes there has ended; the others pass it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from dispatch.delivery.capacity import InFlightLimiter, Limits, Scopes, scopes_of
+from dispatch.delivery.turns import Turns
 from dispatch.logs.parked import Delivery, Place
 from topic_model.records.notifications import Notification
 from topic_model.records.xml_ids import NAME, clash, xml_ids
@@ -46,13 +48,65 @@ class LaneLimits:
     max_bytes: int
 
 
+_NOTHING: deque[Received] = deque()
+
+
+class WaitingMessages:
+    """What waits in a lane, all of one partition of the log and added in its order: a queue for each priority."""
+
+    __slots__ = ("_count", "_highest", "_queues")
+
+    def __init__(self) -> None:
+        self._queues: dict[int, deque[Received]] = {}
+        self._highest = _NOTHING  # of the queues, kept for it is asked for each message
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, received: Received) -> None:
+        """It leaves behind those of its own priority and of higher ones."""
+        priority = received.notification.priority
+        queue = self._queues.get(priority)
+        if queue is None:
+            queue = self._queues[priority] = deque()
+            self._highest = self._queues[max(self._queues)]
+        queue.append(received)
+        self._count += 1
+
+    def first(self) -> Received:
+        """The one that leaves next."""
+        return self._highest[0]
+
+    def pop(self) -> Received:
+        """Remove and return the one that leaves next."""
+        received = self._highest.popleft()
+        self._count -= 1
+        if not self._highest:
+            del self._queues[received.notification.priority]
+            if self._queues:
+                self._highest = self._queues[max(self._queues)]
+        return received
+
+    def oldest(self) -> int:
+        """The lowest offset."""
+        return min(queue[0].offset for queue in self._queues.values())
+
+    def drain(self) -> list[Received]:
+        """Remove and return them all, in the order in which they came: so they are parked."""
+        drained = sorted(chain.from_iterable(self._queues.values()), key=lambda each: each.offset)
+        self._queues.clear()
+        self._highest, self._count = _NOTHING, 0
+        return drained
+
+
 @dataclass(slots=True)
 class Lane:
-    """The waiting messages of one subscription, oldest first; `put_off` says why they are not pushed, if that is so."""
+    """The waiting messages of one subscription; `put_off` says why they are not pushed, if that is so."""
 
     subscription: Subscription
     scopes: Scopes
-    waiting: deque[Received] = field(default_factory=deque)
+    waiting: WaitingMessages = field(default_factory=WaitingMessages)
     put_off: str = ""
 
     def take(self, limits: LaneLimits) -> list[Received]:
@@ -60,13 +114,13 @@ class Lane:
 
         Only wsnt:Notify can carry several; the raw and the legacy form carry one. No two with the same xml:id.
         """
-        taken = [self.waiting.popleft()]
+        taken = [self.waiting.pop()]
         if self.subscription.form != "notify" or not self.waiting:
             return taken
         first = taken[0].notification
         size, ids = len(first.payload), xml_ids(first.payload, first.producer)
         while self.waiting and len(taken) < limits.max_messages:
-            following = self.waiting[0].notification
+            following = self.waiting.first().notification
             payload, producer = following.payload, following.producer
             size += len(payload)
             if size > limits.max_bytes:
@@ -77,7 +131,7 @@ class Lane:
                 if clash(more, ids):
                     break
                 ids |= more
-            taken.append(self.waiting.popleft())
+            taken.append(self.waiting.pop())
         return taken
 
 
@@ -92,37 +146,40 @@ class Lanes:
         self._limits = limits
         self._capacity = InFlightLimiter(in_flight)
         self._lanes: dict[str, Lane] = {}
-        self._ready: deque[Lane] = deque()
-        self._busy: dict[str, int] = {}  # with the offset of the first message of the push
+        self._ready = Turns()
+        self._next: deque[str] = deque()  # those whose turn had come already
+        self._busy: dict[str, int] = {}  # with the lowest offset of the push
         self.size = 0
         """How many messages wait, without those under way."""
 
     def add(self, received: Received, subscription: Subscription) -> None:
-        """Queue a notification for a subscription, behind those queued before."""
+        """Queue a notification for a subscription, behind those of its priority that were queued before."""
         lane = self._lanes.get(subscription.id)
         if lane is None:
             lane = self._lanes[subscription.id] = Lane(subscription, scopes_of(subscription.consumer.address))
         if not lane.waiting and subscription.id not in self._busy:
-            self._ready.append(lane)
-        lane.waiting.append(received)
+            self._ready.add(subscription.id, subscription.policy.priority)
+        lane.waiting.add(received)
         self.size += 1
 
     def take(self) -> tuple[Subscription, list[Received]] | None:
         """The next push, or None when no lane is ready. Its lane is busy until `settle`."""
-        while self._ready:
-            lane = self._ready.popleft()
-            name = lane.subscription.id
+        while self._next or self._ready:
+            name = self._next.popleft() if self._next else self._ready.take()
+            lane = self._lanes.get(name)
+            if lane is None or name in self._busy:
+                continue  # it was drained before its turn came, and something was added since
             if not lane.waiting:
                 # It was drained before its turn came.
                 del self._lanes[name]
                 self._go_on(self._capacity.pass_on(lane.scopes))
-            elif self._capacity.wait(name, lane.scopes):
+            elif self._capacity.wait(name, lane.scopes, lane.subscription.policy.priority):
                 # It may have been this lane's turn at the host, while its endpoint is full.
                 self._go_on(self._capacity.pass_on(lane.scopes[1:]))
             else:
                 self._capacity.enter(lane.scopes)
                 taken = lane.take(self._limits)
-                self._busy[name] = taken[0].offset
+                self._busy[name] = min([each.offset for each in taken])
                 self.size -= len(taken)
                 return lane.subscription, taken
         return None
@@ -131,13 +188,16 @@ class Lanes:
         """The push of this lane has an outcome: the lane may go on. Whether it has anything to go on with."""
         del self._busy[subscription_id]
         lane = self._lanes[subscription_id]
+        goes_on, priority = bool(lane.waiting), lane.subscription.policy.priority
+        # Where others wait, it waits with them before there is room: else a lower one would have its place.
+        awaited = goes_on and self._capacity.is_awaited(lane.scopes)
+        if goes_on and not (awaited and self._capacity.wait(subscription_id, lane.scopes, priority)):
+            self._ready.add(subscription_id, priority)
         if names := self._capacity.leave(lane.scopes):
             self._go_on(names)
-        if lane.waiting:
-            self._ready.append(lane)
-            return True
-        del self._lanes[subscription_id]
-        return False
+        if not goes_on:
+            del self._lanes[subscription_id]
+        return goes_on
 
     def waiting(self) -> Iterator[tuple[Subscription, int]]:
         """The subscriptions in whose lanes something waits, and how much."""
@@ -150,8 +210,7 @@ class Lanes:
         lane = self._lanes.get(subscription_id)
         if lane is None:
             return []
-        drained = list(lane.waiting)
-        lane.waiting.clear()
+        drained = lane.waiting.drain()
         self.size -= len(drained)
         return drained
 
@@ -183,13 +242,12 @@ class Lanes:
     def oldest(self) -> int | None:
         """The lowest offset of all that waits or is under way, of one partition of the log; None when nothing is.
         Costs a look at each lane."""
-        waiting = (lane.waiting[0].offset for lane in self._lanes.values() if lane.waiting)
+        waiting = (lane.waiting.oldest() for lane in self._lanes.values() if lane.waiting)
         return min(chain(waiting, self._busy.values()), default=None)
 
     def _go_on(self, names: list[str]) -> None:
         """These are next, for their turn had come already."""
-        for name in names:
-            self._ready.appendleft(self._lanes[name])
+        self._next.extendleft(names)
 
     @property
     def empty(self) -> bool:

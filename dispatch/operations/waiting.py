@@ -44,6 +44,7 @@ class Wait(NamedTuple):
     since_ms: int
     tries: Tries
     last: Attempt | None = None
+    priority: int = 0
 
 
 class _Standing(NamedTuple):
@@ -138,7 +139,8 @@ def _waits(
         if isinstance(entry, Parked):  # as all are that stand somewhere
             message = entry.notification
             tries, since_ms = tried[record.key], standing[record.key].since_ms
-            yield Wait(delivery, message.id, message.topic, message.accepted_ms, since_ms, tries)
+            accepted_ms, priority = message.accepted_ms, message.priority
+            yield Wait(delivery, message.id, message.topic, accepted_ms, since_ms, tries, priority=priority)
 
 
 # Clocks differ, and an outcome is written up to some seconds after it was decided.

@@ -155,6 +155,7 @@ _NOTIFICATION: dict[str, Build[_Archived]] = {
     "notification": lambda them: pa.array([each.notification.id for each in them], pa.string()),
     "accepted_at": lambda them: times(each.notification.accepted_ms for each in them),
     "logged_at": lambda them: times(each.logged_ms for each in them),
+    "priority": lambda them: pa.array([each.notification.priority for each in them], pa.int32()),
     "payload_bytes": lambda them: pa.array([len(each.notification.payload) for each in them], pa.int64()),
     **{
         name: _column(name)

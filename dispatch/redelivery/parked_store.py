@@ -24,7 +24,7 @@ from topic_model.records import notifications
 from topic_model.records.notifications import Notification
 
 # To be raised with every change of the tables: a file of another form is rebuilt from the log.
-_FORM = 6
+_FORM = 7
 
 # `turn` is what comes before what: the offset in the log; but never behind what has a later place in its partition.
 _SCHEMA = """
@@ -33,10 +33,11 @@ CREATE TABLE waiting (
     redrive INTEGER NOT NULL, turn INTEGER NOT NULL,
     tried INTEGER NOT NULL, number INTEGER NOT NULL, counted INTEGER NOT NULL, due_ms INTEGER NOT NULL,
     decided_ms INTEGER NOT NULL, awaits TEXT NOT NULL, accepted_ms INTEGER NOT NULL, valid_ms INTEGER NOT NULL,
-    notification BLOB NOT NULL
+    priority INTEGER NOT NULL, notification BLOB NOT NULL
 );
 CREATE UNIQUE INDEX waiting_place ON waiting (lane, part, batch, place, redrive);
 CREATE INDEX waiting_turn ON waiting (lane, tried, turn, batch, place, redrive);
+CREATE INDEX waiting_priority ON waiting (lane, priority DESC, turn, batch, place, redrive) WHERE tried = 0;
 CREATE INDEX waiting_age ON waiting (lane, accepted_ms);
 CREATE INDEX waiting_valid ON waiting (lane, valid_ms) WHERE valid_ms > 0 AND awaits = '';
 CREATE INDEX waiting_due ON waiting (lane, due_ms) WHERE tried = 1;
@@ -68,6 +69,7 @@ _READ = "SELECT batch, part, place, redrive, number, counted, due_ms, decided_ms
 _READ += " FROM waiting WHERE lane = ? AND "
 
 _IN_ORDER = "ORDER BY turn, batch, place, redrive LIMIT ?"
+_BY_PRIORITY = "ORDER BY priority DESC, turn, batch, place, redrive LIMIT ?"
 
 _SPOILT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -185,8 +187,11 @@ class ParkedStore:
         kept = record.notification
         _, notification = notifications.encode(kept)
         self._execute(
-            "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (lane, *place, turn, tries.number > 0, *tries, kept.accepted_ms, kept.valid_until_ms, notification),
+            "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(lane, *place, turn, tries.number > 0, *tries),
+                *(kept.accepted_ms, kept.valid_until_ms, kept.priority, notification),
+            ),
         )
         self._count += 1
         if tries.awaits:
@@ -212,15 +217,16 @@ class ParkedStore:
         self.remove(delivery)
 
     def untried(self, lane: str, limit: int) -> list[WaitingDelivery]:
-        """The first deliveries of a lane that were never tried, in the order of their turns."""
-        return self._read(lane, f"tried = 0 {_IN_ORDER}", limit)
+        """The first deliveries of a lane that were never tried: by priority, then in the order of their turns."""
+        return self._read(lane, f"tried = 0 {_BY_PRIORITY}", limit)
 
     def has_untried(self, lane: str) -> bool:
         """Whether a lane has deliveries that were never tried."""
         return self._one("SELECT 1 FROM waiting WHERE lane = ? AND tried = 0 LIMIT 1", lane) is not None
 
     def first(self, lane: str) -> WaitingDelivery | None:
-        """The delivery of a lane to be settled first: one that was tried already, else the first of the others.
+        """The delivery of a strict lane to be settled first: one that was tried already, else the first of the others,
+        whatever its priority.
 
         Before a crash the same one was first, and its push may have been under way: what another partition of the
         notifications holds, and was parked since, has a later turn whatever its place. What was tried comes before

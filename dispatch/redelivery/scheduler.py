@@ -1,9 +1,9 @@
 """The scheduler of the redelivery: which lane has its turn, what travels, and what follows from the outcome.
 
 A lane has its turn when something in it may be due: then what is too old is ended, and one push begins at most, so
-that no lane keeps another waiting. Deliveries that were never tried leave in order, one push at a time; those that were
-tried wait each for its own time, and hold nobody up. In a strict lane the first one is settled before the next is
-looked at.
+that no lane keeps another waiting. Deliveries that were never tried leave by priority, those of one priority in order,
+one push at a time; those that were tried wait each for its own time, and hold nobody up. In a strict lane the first one
+is settled before the next is looked at.
 
 Nothing happens for a lane before it is due, and nothing for an endpoint behind an open breaker except one probe now and
 then, taken from its lanes in turn; so what waits for one that is dead costs nothing, however much it is. Memory is a
@@ -235,7 +235,7 @@ class Redelivery:
             if not taken:
                 self._lanes.turn(lane, now_ms)
                 return False
-        if self._capacity.wait(lane.name, scopes_of(lane.endpoint)):
+        if self._capacity.wait(lane.name, scopes_of(lane.endpoint), subscription.policy.priority):
             self._sleep(lane, policy, now_ms, until_due=False)
             return False
         self._pushes.begin(lane, subscription, policy, taken, now_ms)

@@ -1,4 +1,5 @@
-"""p:Publication, as the clients write it: until when messages are wanted, and of which type they are."""
+"""p:Publication, as the clients write it: until when messages are wanted, of which type and how
+urgent they are."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ from topic_model.namespaces import ARBORCAST_POLICY
 
 
 def said_of(
-    valid_until: datetime | None, lifespan: timedelta | None, kind: str, namespaces: Mapping[str, str] | None = None
+    valid_until: datetime | None,
+    lifespan: timedelta | None,
+    kind: str,
+    namespaces: Mapping[str, str] | None = None,
+    priority: int | None = None,
 ) -> str:
     """What is said of a message, as attributes; empty for nothing. Raises ClientError."""
     said = ""
@@ -23,6 +28,8 @@ def said_of(
         said += f' Lifespan="PT{lifespan.total_seconds():.3f}S"'
     if kind:
         said += f" Type={answers.attribute(written_type(kind, namespaces))}"
+    if priority is not None:
+        said += f' Priority="{priority}"'
     return said
 
 

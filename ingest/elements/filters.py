@@ -10,7 +10,7 @@ from lxml import etree
 from core.errors import ContentExpressionError, ProducerExpressionError
 from ingest.elements import dsub
 from ingest.elements.protection import CREDENTIALS, SIGNING, RequestedProtection, read_protection
-from ingest.elements.publication import duration_ms
+from ingest.elements.publication import duration_ms, priority_of
 from ingest.elements.topics import read_filter
 from ingest.errors import InvalidRequest, UnknownFilters, UnrecognizedPolicy
 from topic_model.expressions.conditions import check_content, check_producer
@@ -33,7 +33,7 @@ _ORDERS = ("acceptance", "strict")
 
 _MOST_ATTEMPTS = 1_000
 
-_ATTRIBUTES = ("Order", "MaximumAttempts", "Lifespan", "Deadline", "DeadlinePer")
+_ATTRIBUTES = ("Order", "Priority", "MaximumAttempts", "Lifespan", "Deadline", "DeadlinePer")
 
 _DEADLINES_PER = ("subscription", "topic")
 
@@ -44,7 +44,8 @@ _SHORTEST_DEADLINE_MS = 500
 def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
     """The delivery that a wsnt:SubscriptionPolicy asks for. Raises InvalidRequest.
 
-        <p:Delivery xmlns:p="urn:arborcast:policy" Order="strict" MaximumAttempts="3" Lifespan="PT2H" Deadline="PT5M"/>
+        <p:Delivery xmlns:p="urn:arborcast:policy" Order="strict" MaximumAttempts="3" Lifespan="PT2H" Deadline="PT5M"
+            Priority="5"/>
 
     Each attribute may be left out; then the engine's setting holds.
     """
@@ -66,6 +67,7 @@ def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
         raise InvalidRequest("p:Delivery: DeadlinePer needs a Deadline")
     return DeliveryPolicy(
         order=cast(Order, order),
+        priority=priority_of(element.get("Priority", "0"), "p:Delivery"),
         lifespan_ms=None if lifespan is None else duration_ms(lifespan, "p:Delivery: Lifespan"),
         maximum_attempts=_attempts(element.get("MaximumAttempts")),
         deadline_ms=deadline_ms,
@@ -77,6 +79,7 @@ def write_delivery_policy(policy: DeliveryPolicy) -> str:
     """What `read_delivery_policy` would read so; empty for what the engine's settings say."""
     written = {
         "Order": "strict" if policy.strict else "",
+        "Priority": str(policy.priority) if policy.priority else "",
         "MaximumAttempts": "" if policy.maximum_attempts is None else str(policy.maximum_attempts),
         "Lifespan": _seconds(policy.lifespan_ms),
         "Deadline": _seconds(policy.deadline_ms),

@@ -1,7 +1,7 @@
 """What a publisher says of how its messages are to be delivered:
 
     <p:Publication xmlns:p="urn:arborcast:policy" Messages="1 3" ValidUntil="2026-01-31T12:00:00Z" Lifespan="PT2S"
-        Type="{urn:plant}reading"/>
+        Type="{urn:plant}reading" Priority="5"/>
 
 behind the messages of a wsnt:Notify (the schema has no place for it inside one), or as a header block of SOAP. Without
 `Messages` it is for all of them, as are the headers of POST /publish, which say the same.
@@ -9,6 +9,7 @@ behind the messages of a wsnt:Notify (the schema has no place for it inside one)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -21,13 +22,13 @@ from ingest.soap import times
 from ingest.soap.envelope import PUBLICATION, Request, is_for_us
 from topic_model.message_types import read_type
 from topic_model.namespaces import SOAP11, SOAP12
-from topic_model.records.notifications import Notification
+from topic_model.records.notifications import MOST_PRIORITY, Notification
 
-VALID_UNTIL, LIFESPAN, TYPE = "ValidUntil", "Lifespan", "Type"
+VALID_UNTIL, LIFESPAN, TYPE, PRIORITY = "ValidUntil", "Lifespan", "Type", "Priority"
 
 _MESSAGES = "Messages"
 
-_ATTRIBUTES = frozenset({_MESSAGES, VALID_UNTIL, LIFESPAN, TYPE})
+_ATTRIBUTES = frozenset({_MESSAGES, VALID_UNTIL, LIFESPAN, TYPE, PRIORITY})
 
 _LONGEST_MS = 366 * 86_400_000
 
@@ -41,13 +42,16 @@ _AROUND = (
 # Notifications have more digits for no number.
 _DIGITS = 9
 
+_priority = re.compile("[+-]?[0-9]{1,3}")
+
 
 class Publication(NamedTuple):
-    """What is said of a message; 0 and empty for what is not."""
+    """What is said of a message; 0, empty and None for what is not."""
 
     valid_until_ms: int = 0
     lifespan_ms: int = 0
     type: str = ""
+    priority: int | None = None
 
     def until_ms(self, accepted_ms: int) -> int:
         """Until when a message is valid that is accepted then; 0 when it has no end."""
@@ -61,25 +65,24 @@ NOTHING_SAID = Publication()
 
 
 class Said(NamedTuple):
-    """Notifications with what was said of each; `lifespans` are by their ids, and begin when they are accepted."""
+    """Notifications, and by their ids what was said of them: that counts from when they are accepted."""
 
     notifications: list[Notification]
-    lifespans: Mapping[str, int]
+    publications: Mapping[str, Publication]
 
 
 def apply(notifications: list[Notification], said: Mapping[int, Publication], messages: int) -> Said:
     """The notifications of so many messages as their publisher wants them. One message may mean several of them."""
     numbers = range(1, messages + 1) if messages == len(notifications) else [1] * len(notifications)
-    lifespans: dict[str, int] = {}
+    publications: dict[str, Publication] = {}
     wanted: list[Notification] = []
     for number, each in zip(numbers, notifications, strict=True):
-        publication = said.get(number, NOTHING_SAID)
-        if publication.lifespan_ms:
-            lifespans[each.id] = publication.lifespan_ms
-        wanted.append(
-            msgspec.structs.replace(each, valid_until_ms=publication.valid_until_ms, type=publication.type or each.type)
-        )
-    return Said(wanted, lifespans)
+        publication = said.get(number)
+        if publication is not None:
+            publications[each.id] = publication
+            each = msgspec.structs.replace(each, type=publication.type or each.type)
+        wanted.append(each)
+    return Said(wanted, publications)
 
 
 def of_request(request: Request, messages: int) -> Mapping[int, Publication]:
@@ -110,7 +113,19 @@ def read_said(texts: Mapping[str, str], namespaces: Mapping[str | None, str], wh
         _time_ms(texts[VALID_UNTIL], where) if VALID_UNTIL in texts else 0,
         duration_ms(texts[LIFESPAN], f"{where}: Lifespan") if LIFESPAN in texts else 0,
         _type(texts[TYPE], namespaces, where) if TYPE in texts else "",
+        priority_of(texts[PRIORITY], where) if PRIORITY in texts else None,
     )
+
+
+def priority_of(text: str, where: str) -> int:
+    """A priority. `where` begins the sentence when it cannot be read. Raises InvalidRequest."""
+    digits = text.strip()
+    number = int(digits) if _priority.fullmatch(digits) else MOST_PRIORITY + 1
+    if abs(number) > MOST_PRIORITY:
+        raise InvalidRequest(
+            f"{where}: Priority is a whole number from {-MOST_PRIORITY} to {MOST_PRIORITY}, not {text:.100}"
+        )
+    return number
 
 
 def duration_ms(text: str, where: str, least_ms: int = 1) -> int:

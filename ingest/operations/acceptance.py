@@ -6,22 +6,23 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ingest.elements.publication import Publication
+from ingest.elements.publication import NOTHING_SAID, Publication
 from ingest.errors import InvalidRequest
 from ingest.operations.gateway import Gateway
 from ingest.soap import times
 from ingest.state.repeats import fingerprint
-from topic_model.records.notifications import Notification, type_of
+from topic_model.records.notifications import MOST_PRIORITY, Notification, type_of
+from topic_model.topics import TopicPath
 from topic_model.tree.tree import TopicTree
 
-NO_LIFESPANS: Mapping[str, int] = {}
+NO_PUBLICATIONS: Mapping[str, Publication] = {}
 
 
 async def accept(
-    gateway: Gateway, notifications: Sequence[Notification], lifespans: Mapping[str, int] = NO_LIFESPANS
+    gateway: Gateway, notifications: Sequence[Notification], said: Mapping[str, Publication] = NO_PUBLICATIONS
 ) -> bool:
     """Store the notifications of a request, in their order, however they came in; not those of a repeated request:
-    False, they are stored under other ids. `lifespans` are by id, and begin when they are accepted.
+    False, they are stored under other ids. `said` is by id, and counts from when they are accepted.
 
     Raises InvalidRequest for a type that its topic does not have, where that is asked; TopicNotSupported, TooManyTopics
     or another InfrastructureError.
@@ -30,8 +31,8 @@ async def accept(
         check_types(gateway.table.topics, notifications)
     request = fingerprint(notifications) if gateway.repeats.enabled else b""
     if request:
-        return await gateway.repeats.once(request, lambda: _store(gateway, notifications, lifespans, request))
-    await _store(gateway, notifications, lifespans)
+        return await gateway.repeats.once(request, lambda: _store(gateway, notifications, said, request))
+    await _store(gateway, notifications, said)
     return True
 
 
@@ -47,8 +48,15 @@ def check_types(tree: TopicTree, notifications: Sequence[Notification]) -> None:
             )
 
 
+def _priority(tree: TopicTree, topic: TopicPath, said: Publication) -> int:
+    """What its publisher says, else what its topic does: a directory may say more than there is."""
+    if said.priority is not None:
+        return said.priority
+    return max(-MOST_PRIORITY, min(tree.policy(topic).priority, MOST_PRIORITY))
+
+
 async def _store(
-    gateway: Gateway, notifications: Sequence[Notification], lifespans: Mapping[str, int], request: bytes = b""
+    gateway: Gateway, notifications: Sequence[Notification], said: Mapping[str, Publication], request: bytes = b""
 ) -> None:
     """`request` is what the request is recognised by; it is in each record, so that it is known after a restart."""
     # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
@@ -60,16 +68,15 @@ async def _store(
         accepted |= {"request": request, "request_size": len(notifications)}
     tree = gateway.table.topics
     notifications = [
-        msgspec.structs.replace(each, prefixes=tree.prefixes.complete(each.topic, each.prefixes), **accepted)
+        msgspec.structs.replace(
+            each,
+            prefixes=tree.prefixes.complete(each.topic, each.prefixes),
+            valid_until_ms=said.get(each.id, NOTHING_SAID).until_ms(accepted_ms),
+            priority=_priority(tree, each.topic, said.get(each.id, NOTHING_SAID)),
+            **accepted,
+        )
         for each in notifications
     ]
-    if lifespans:
-        notifications = [
-            msgspec.structs.replace(
-                each, valid_until_ms=Publication(each.valid_until_ms, lifespans.get(each.id, 0)).until_ms(accepted_ms)
-            )
-            for each in notifications
-        ]
     # The last of each topic that keeps it.
     retained = {each.topic: each for each in notifications if gateway.retains(each.topic)}
     context = notifications[0].traceparent

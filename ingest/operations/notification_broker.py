@@ -21,7 +21,7 @@ from ingest.elements.protection import RequestedProtection, required, secret_ele
 from ingest.elements.publication import Said, apply, of_request
 from ingest.elements.topics import PublishedTopic, TopicMemory
 from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused
-from ingest.operations.acceptance import NO_LIFESPANS, accept
+from ingest.operations.acceptance import NO_PUBLICATIONS, accept
 from ingest.operations.current_message import Since, check_few, send_current_messages
 from ingest.operations.gateway import Gateway, Operation, Reply, Stored, check_fan_out, check_room, check_sender
 from ingest.soap import answers, times
@@ -60,13 +60,13 @@ _topics = TopicMemory()
 async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
     """Accept the messages of a Notify: when this returns they are stored, in their order."""
     topics: dict[bytes, PublishedTopic] = {}
-    notifications, lifespans = await _read_notify(gateway, request, topics, old=target.old)
+    notifications, said = await _read_notify(gateway, request, topics, old=target.old)
     check_publish(request.caller, (notification.topic for notification in notifications), gateway.table.topics)
     check_sender(gateway, request, target, notifications)
     gateway.check_new(notification.topic for notification in notifications)
     check_fan_out(gateway, request, (notification.topic for notification in notifications))
     _topics.remember(topics)
-    new = await accept(gateway, notifications, lifespans)
+    new = await accept(gateway, notifications, said)
     return Stored([each.id for each in notifications] if new else ())
 
 
@@ -206,7 +206,7 @@ async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, P
     if not notifications:
         raise InvalidRequest("Notify holds no wsnt:NotificationMessage")
     said = of_request(request, messages)
-    return apply(notifications, said, messages) if said else Said(notifications, NO_LIFESPANS)
+    return apply(notifications, said, messages) if said else Said(notifications, NO_PUBLICATIONS)
 
 
 def _submitted(gateway: Gateway, request: Request, payload: bytes, producer: bytes) -> list[Notification]:

@@ -95,6 +95,9 @@ def subscribe(
         typer.Option("--deadline", help="Tell the subscriber when nothing has come for so many seconds.", min=0.5),
     ] = None,
     per_topic: Annotated[bool, typer.Option("--per-topic", help="That of each topic of which something came.")] = False,
+    priority: Annotated[
+        int, typer.Option("--priority", help="Larger is pushed to first when room is short.", min=-100, max=100)
+    ] = 0,
     kinds: Annotated[
         list[str] | None,
         typer.Option(
@@ -117,6 +120,7 @@ def subscribe(
         timedelta(seconds=lifespan) if lifespan else None,
         timedelta(seconds=deadline) if deadline else None,
         per_topic,
+        priority=priority,
     )
 
     with _client(url, config, home) as client:
@@ -195,6 +199,10 @@ def publish(
         str | None,
         typer.Option("--valid-until", help="Push it until 2030-01-31T12:00:00Z, and not later.", metavar="TIME"),
     ] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option("--priority", help="Larger is pushed first; else its topic's.", min=-100, max=100),
+    ] = None,
     kind: Annotated[
         str, typer.Option("--type", help="Its type, {urn:x}name or p:name; else its element's name.", metavar="TYPE")
     ] = "",
@@ -216,6 +224,7 @@ def publish(
             valid_until=until,
             lifespan=timedelta(seconds=lifespan) if lifespan is not None else None,
             type=kind,
+            priority=priority,
         )
     if json:
         print_json({"notification_id": made or None})

@@ -108,6 +108,7 @@ def _facts(wait: Wait, table: RoutingTable, suspensions: Suspensions, now_ms: in
         "state": suspensions.state_of(known, now_ms) if known is not None else "over",
         "endpoint": known.consumer.address if known is not None else "",
         "topic": wait.topic,
+        "priority": wait.priority,
         "accepted": moment(wait.accepted_ms),
         "since": moment(wait.since_ms),
         "attempts": tries.number,
@@ -124,12 +125,13 @@ def _line(wait: Wait, facts: dict[str, Any], now_ms: int) -> Text:
 
     number = wait.tries.number
     state = "" if facts["state"] == "active" else f" ({facts['state']})"
+    priority = f"priority {wait.priority}, " if wait.priority else ""
     where = f" at {one_line(facts['endpoint'])}" if facts["endpoint"] else ""
     line = Text.assemble(
         (facts["since"], "dim"),
         f"  {wait.notification}  ",
         (one_line(wait.topic), "cyan"),
-        f"  for {facts['subscription']}{state}{where}, {number} {'try' if number == 1 else 'tries'}, ",
+        f"  for {facts['subscription']}{state}{where}, {priority}{number} {'try' if number == 1 else 'tries'}, ",
     )
     if not number:
         line.append("next in its turn")

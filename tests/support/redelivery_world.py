@@ -283,6 +283,7 @@ class World:
         payload: bytes = b"<x/>",
         unjudged: bool = False,
         valid_until_ms: int = 0,
+        priority: int = 0,
     ) -> Delivery:
         """A batch parks something."""
         delivery = Delivery(name, Place(1, 0, next(self._places)))
@@ -293,6 +294,7 @@ class World:
             accepted_ms or self.now_ms,
             unjudged=unjudged,
             valid_until_ms=valid_until_ms,
+            priority=priority,
         )
         value = parked.encode(Parked(message, tries or Tries()))
         lane = self.store.apply(delivery.key(), value, self.write(delivery.key(), value))
@@ -417,8 +419,23 @@ class World:
         breaker = self.health.get(request.url).breaker
         if breaker == "half-open" and "," in dict(request.headers)[ID_HEADER]:
             self.too_much.append(f"{self.now_ms}: several messages in a probe of {request.url}")
+        self._check_order(subscription, request)
         if breaker == "open":
             self.too_much.append(f"{self.now_ms}: pushed to {request.url}, whose breaker is open")
+
+    def _check_order(self, subscription: Subscription | None, request: PushRequest) -> None:
+        """Of what was never tried none is left behind that is higher than what is pushed."""
+        headers = dict(request.headers)
+        if subscription is None or subscription.policy.strict or headers[ATTEMPT_HEADER] != "1":
+            return
+        ids = headers[ID_HEADER].split(",")
+        pushed: list[int] = []
+        left: list[int] = []
+        for waiting in self.store.untried(subscription.id, 1_000):
+            which = pushed if waiting.notification.id in ids else left
+            which.append(waiting.notification.priority)
+        if pushed and left and max(left) > min(pushed):
+            self.too_much.append(f"{self.now_ms}: pushed {ids}, and {max(left)} waits, which is higher")
 
     def drive(self, timeout_s: float) -> None:
         while self._under_way and self._under_way[0][0] <= self.now_ms:

@@ -95,6 +95,7 @@ CONTROL: list[dict[str, Any]] = [
     },
     {"v": 5, "record": {"type": "topic-places", "path": "a", "place": "1", "last": 2, "used": True}},
     {"v": 6, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"types": ["{urn:t}a"]}}},
+    {"v": 7, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"policy": {"interval_ms": 1000}}}},
 ]
 NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION},
@@ -106,6 +107,7 @@ NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 5, "notification": NOTIFICATION | {"subject": b"<e/>"}},
     {"v": 6, "notification": NOTIFICATION | {"only": "s1", "selector": "a//."}},
     {"v": 7, "notification": NOTIFICATION | {"valid_until_ms": 9, "type": "{urn:t}e"}},
+    {"v": 8, "notification": NOTIFICATION | {"priority": 5, "reliable": True, "cause": "n0", "hops": 1}},
 ]
 ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "delivered", "status": 200, "batch": 7}]},

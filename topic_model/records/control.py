@@ -27,14 +27,14 @@ from topic_model.publishers import Registration
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
-VERSION = 6
+VERSION = 7
 
 # What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials, and that there
 # are suspensions; since 3 that ciphertexts can be exchanged; since 4 that pull points can be provisional, and that
 # subscriptions have their addresses; since 5 that places are given; since 6 that a subscription may want some types
-# only.
+# only; since 7 that it may have a minimum interval, a priority or a reliability, and that there are triggers.
 _VERSION_FOR_ALL, _VERSION_WITH_SECRETS, _VERSION_WITH_RESEALING, _VERSION_WITH_ENDPOINTS = 1, 2, 3, 4
-_VERSION_WITH_PLACES = 5
+_VERSION_WITH_PLACES, _VERSION_WITH_TYPES = 5, 6
 
 EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
 
@@ -305,8 +305,12 @@ def decode(key: bytes, value: bytes | None) -> ControlRecord:
 
 
 def _version_for(record: _Stated) -> int:
-    if isinstance(record, SubscriptionRecord) and record.subscription.types:
-        return VERSION
+    if isinstance(record, SubscriptionRecord):
+        policy = record.subscription.policy
+        if policy.interval_ms or policy.priority or policy.reliability != "adaptive":
+            return VERSION
+        if record.subscription.types:
+            return _VERSION_WITH_TYPES
     if isinstance(record, SecretsResealed):
         return _VERSION_WITH_RESEALING
     if isinstance(record, TopicPlaces):

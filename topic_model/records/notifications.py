@@ -14,12 +14,15 @@ from core.eventlog.versions import Versioned, VersionedCodec
 from topic_model.message_types import root_type
 from topic_model.topics import TopicPath
 
-VERSION = 7
+VERSION = 8
 
 # What a record needs its reader to know: since 2 that it may be for one subscription only, since 3 that it may be a
 # replay, which has to be labelled as one; since 4 that it may be parked for somebody who was not asked whether it wants
 # it; since 5 that conditions are asked about something else than the payload; since 6 that its topic does not lead to
-# its recipient; since 7 that its validity may end.
+# its recipient; since 7 that its validity may end; since 8 that it may have a priority, not
+# be one to drop, and come from a trigger.
+_VERSION_VALID = 7
+
 _VERSION_SELECTED = 6
 
 _VERSION_WITH_SUBJECT = 5
@@ -38,6 +41,10 @@ _AGAIN = "~"
 UNSTAMPED = -1
 
 """No position in the control log: the notification belongs to those who are there when it is matched."""
+
+
+MOST_PRIORITY = 100
+"""Of a notification or a subscription; the least is the same below zero."""
 
 
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,7 +68,9 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     one is found where the topic does not lead there; empty where it does. `valid_until_ms` is until when its publisher
     wants it delivered, 0 for no such time: fixed when it was accepted. `type` is the QName, `{namespace}name`, of what
     it is: as its publisher says, else of the payload's element; empty where an older Arborcast has written it
-    (`type_of`).
+    (`type_of`). `priority` ranks it among others of its topic, larger first. `reliable` says that nobody is to lose it
+    for the sake of time. `hops` is how many triggers it has come through, and `cause` the notification that set off the
+    last one.
     """
 
     id: str
@@ -83,6 +92,10 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     selector: str = ""
     valid_until_ms: int = 0
     type: str = ""
+    priority: int = 0
+    reliable: bool = False
+    cause: str = ""
+    hops: int = 0
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its publisher does not want it delivered any more."""
@@ -136,8 +149,10 @@ def encode(notification: Notification) -> tuple[bytes, bytes]:
 
 
 def _version_for(notification: Notification) -> int:
-    if notification.valid_until_ms:
+    if notification.priority or notification.reliable or notification.hops:
         return VERSION
+    if notification.valid_until_ms:
+        return _VERSION_VALID
     if notification.selector:
         return _VERSION_SELECTED
     if notification.subject:

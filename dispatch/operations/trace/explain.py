@@ -193,8 +193,10 @@ def _steps(evidence: Evidence) -> list[Step]:
     """What happened before anybody was pushed to."""
     steps = []
     if evidence.notification is not None:
-        publisher = f"from {evidence.notification.publisher}" if evidence.notification.publisher else ""
-        steps.append(Step(utc(evidence.notification.accepted_ms), "accepted by the gateway", publisher))
+        accepted = evidence.notification
+        said = [f"from {accepted.publisher}"] * bool(accepted.publisher)
+        said += [f"with priority {accepted.priority}"] * bool(accepted.priority)
+        steps.append(Step(utc(accepted.accepted_ms), "accepted by the gateway", ", ".join(said)))
     if evidence.offset >= 0:
         place = f"partition {evidence.partition}, offset {evidence.offset}"
         steps.append(Step(utc(evidence.logged_ms) if evidence.logged_ms else None, "stored in the log", place))

@@ -146,6 +146,7 @@ class Gatherer:
             only=row["only"],
             # Not there in tables, and null in rows, that an older Arborcast has written.
             traceparent=row.get("traceparent") or "",
+            priority=row.get("priority") or 0,
             control=UNSTAMPED if (control := row.get("control")) is None else control,
         )
         return Evidence(

@@ -42,7 +42,9 @@ def add(
             help="Keep the last notification for later subscribers, or do not; default: as topics.retain_all says.",
         ),
     ] = None,
-    priority: Annotated[int, typer.Option("--priority", help="Default priority of notifications.")] = 0,
+    priority: Annotated[
+        int, typer.Option("--priority", help="Of notifications whose publisher says none.", min=-100, max=100)
+    ] = 0,
     routing: Annotated[str, typer.Option("--routing", help="Routing policy.")] = "",
     publisher: Annotated[
         list[str] | None,

@@ -32,8 +32,8 @@ HOUR_MS = 3_600_000
 EVERYTHING = Asked(lambda _subscription: True, lambda _topic: True)
 
 
-def notification(name: str, topic: str = "a/b") -> Notification:
-    return Notification(name, TopicPath(topic), b"<x/>" * 1_000, NOW_MS - 5)
+def notification(name: str, topic: str = "a/b", priority: int = 0) -> Notification:
+    return Notification(name, TopicPath(topic), b"<x/>" * 1_000, NOW_MS - 5, priority=priority)
 
 
 def row(
@@ -102,7 +102,7 @@ def test_what_waits_is_found_with_what_became_of_it_last(
     twice, once = Delivery("s1", Place(1, 0, 1)), Delivery("s1", Place(1, 0, 2))
     parking.park(twice, notification("twice"), Tries(1, 1, NOW_MS + 1, NOW_MS))
     parking.settle(20)
-    parking.park(once, notification("once", "c"), Tries(1, 1, NOW_MS + HOUR_MS, NOW_MS))
+    parking.park(once, notification("once", "c", 5), Tries(1, 1, NOW_MS + HOUR_MS, NOW_MS))
     parking.park(Delivery("s1", Place(1, 0, 3)), notification("delivered"), Tries())
     parking.park(Delivery("s2", Place(1, 0, 1)), notification("twice"), Tries())
     parking.park(Delivery("held", Place(1, 0, 1)), notification("twice"), Tries())
@@ -132,7 +132,7 @@ def test_what_waits_is_found_with_what_became_of_it_last(
     assert (last["attempts"], last["error"], last["detail"]) == (2, "timeout", "no answer"), "not the batch's own row"
     assert (last["topic"], last["endpoint"], last["state"]) == ("a/b", "http://r/s1", "active")
     assert last["next"] > last["since"] >= last["accepted"]
-    assert by_delivery["once", "s1"]["status"] == 503
+    assert (by_delivery["once", "s1"]["status"], by_delivery["once", "s1"]["priority"]) == (503, 5)
     waits = by_delivery["twice", "s2"]
     assert (waits["attempts"], waits["next"], waits["error"]) == (0, "", "waiting")
     assert by_delivery["twice", "held"]["state"] == "suspended"
@@ -156,6 +156,7 @@ def test_what_waits_is_found_with_what_became_of_it_last(
     lines = run("--subscription", "s1")
     assert "twice  a/b  for s1 at http://r/s1, 2 tries, next " in lines
     assert ": timeout, no answer\n" in lines
+    assert "once  c  for s1 at http://r/s1, priority 5, 1 try, next " in lines
     assert (
         "for s2 at http://xn--bcher-kva.example/s2, 0 tries, next in its turn: waiting, " in run() or "bücher" in run()
     )

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 from topic_model.topics import TopicPath
 
 WIDE = Limits(100, 100)
 
 
-def subscription(name: str, address: str = "") -> Subscription:
-    return Subscription(name, EndpointReference(address or f"http://{name}/"), form="raw")
+def subscription(name: str, address: str = "", priority: int = 0) -> Subscription:
+    policy = DeliveryPolicy(priority=priority)
+    return Subscription(name, EndpointReference(address or f"http://{name}/"), form="raw", policy=policy)
 
 
 def notification(name: object) -> Received:
@@ -61,6 +63,37 @@ def test_long_lanes_share_alike() -> None:
     for end in range(30, 900, 30):
         counts = Counter(order[:end])
         assert max(counts.values()) - min(counts.values()) <= 2
+
+
+def test_higher_subscriptions_are_pushed_to_first_and_every_eighth_turn_is_for_the_lowest() -> None:
+    lanes = Lanes(LaneLimits(1, 1_000), WIDE)
+    for number in range(100):
+        for name, priority in (("low", -1), ("middle", 0), ("high", 5), ("mate", 5)):
+            lanes.add(notification(number), subscription(name, priority=priority))
+
+    order = served(lanes, in_flight=2)
+
+    assert order[:9] == ["high", "mate"] * 3 + ["high", "low", "mate"]
+    while_high = Counter(order[:200])
+    assert while_high["low"] == 25, "every eighth turn"
+    assert while_high["high"] - while_high["mate"] in (-1, 0, 1)
+    assert while_high["middle"] == 0, "the lowest that waits has it"
+
+
+@pytest.mark.parametrize("bounds", [Limits(per_endpoint=2, per_host=100), Limits(per_endpoint=100, per_host=2)])
+def test_who_waits_for_a_full_endpoint_or_host_goes_on_by_priority_too(bounds: Limits) -> None:
+    lanes = Lanes(LaneLimits(1, 1_000), bounds)
+    for number in range(60):
+        lanes.add(notification(number), subscription(f"low{number}", "http://h/"))
+    for number in range(40):
+        for name in ("high", "mate"):
+            lanes.add(notification(number), subscription(name, "http://h/", priority=5))
+
+    order = served(lanes, in_flight=10)
+
+    low = [index for index, name in enumerate(order) if name.startswith("low")]
+    assert 7 <= len([index for index in low if index < 80]) <= 14, "none starves, and they take no more"
+    assert max(index for index, name in enumerate(order) if name == "high") < 100
 
 
 def test_host_that_answers_nothing_takes_no_more_than_its_share() -> None:

@@ -20,6 +20,7 @@ from ingest.client import (
     BrokerUnreachable,
     Client,
     ClientClosed,
+    Delivery,
     FaultReceived,
     FuturesClient,
     Retries,
@@ -219,7 +220,7 @@ def test_a_broker_without_storage_is_waited_for(parts: GatewayParts, url: str) -
 
 def test_each_message_of_a_batch_has_what_was_said_of_it(parts: GatewayParts, url: str) -> None:
     with FuturesClient(url, workers=1, batching=Batching(messages=4, linger_s=9)) as client:
-        client.notify("a", "<n/>", lifespan=timedelta(seconds=2), type="{urn:x}alarm")
+        client.notify("a", "<n/>", lifespan=timedelta(seconds=2), type="{urn:x}alarm", priority=5)
         client.notify("a", "<broken>", lifespan=timedelta(seconds=2)).add_done_callback(lambda each: each.exception())
         client.notify("a", "<n/>")
         client.notify("a", "<n/>", valid_until=START + timedelta(seconds=9))
@@ -227,6 +228,7 @@ def test_each_message_of_a_batch_has_what_was_said_of_it(parts: GatewayParts, ur
     accepted = parts.notifications.accepted
     assert [each.valid_until_ms for each in accepted] == [start_ms + 2_000, 0, start_ms + 9_000]
     assert [each.type for each in accepted] == ["{urn:x}alarm", "n", "n"]
+    assert [each.priority for each in accepted] == [5, 0, 0]
 
 
 def test_the_other_client_says_it_too(parts: GatewayParts, url: str) -> None:
@@ -238,8 +240,11 @@ def test_the_other_client_says_it_too(parts: GatewayParts, url: str) -> None:
             valid_until=START + timedelta(seconds=1),
             type="p:x",
             namespaces={"p": "urn:p"},
+            priority=-5,
         )
-        client.subscribe("a", to="http://h/", types=["{urn:p}x"])
+        client.subscribe("a", to="http://h/", types=["{urn:p}x"], delivery=Delivery(priority=7))
     (accepted,) = parts.notifications.accepted
     assert (accepted.valid_until_ms, accepted.type) == (int(START.timestamp() * 1000) + 1_000, "{urn:p}x")
-    assert [each.types for each in parts.table.subscriptions()] == [("{urn:p}x",)]
+    assert accepted.priority == -5
+    (subscription,) = parts.table.subscriptions()
+    assert (subscription.types, subscription.policy.priority) == (("{urn:p}x",), 7)

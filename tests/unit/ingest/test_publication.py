@@ -1,4 +1,5 @@
-"""p:Publication, as a publisher sends it: until when its messages are valid, and of which type they are."""
+"""p:Publication, as a publisher sends it: until when its messages are valid, of which type and how
+urgent they are."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from tests.support import pulling
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import START, GatewayParts, HttpAnswer
 from tests.support.legacy_messages import wsn_process
-from topic_model.records.control import TopicRecord
+from topic_model.records.control import TopicPolicy, TopicRecord
 from topic_model.records.notifications import Notification
 from topic_model.records.pull import StoredMessage
 from topic_model.topics import TopicPath
@@ -94,7 +95,15 @@ def test_a_mandatory_block_is_understood_where_there_are_messages_and_nowhere_el
     ("publications", "words"),
     [
         ([publication('Validuntil="2026-01-01T00:00:10Z"')], "no Validuntil"),
-        ([publication('Priority="5"')], "no Priority"),
+        ([publication('priority="5"')], "no priority"),
+        ([publication('Priority=""')], "from -100 to 100"),
+        ([publication('Priority="high"')], "not high"),
+        ([publication('Priority="1.5"')], "not 1.5"),
+        ([publication('Priority="101"')], "not 101"),
+        ([publication('Priority="-101"')], "not -101"),
+        ([publication('Priority="+-1"')], "not +-1"),
+        ([publication('Priority="\u0661"')], "Priority is a whole number"),
+        ([publication('Messages="1" Priority="1"'), publication('Messages="2" Priority="1000"')], "not 1000"),
         ([publication('Reliable="true"')], "no Reliable"),
         ([publication('xml:lang="en"')], "no {http://www.w3.org/XML/1998/namespace}lang"),
         ([publication('ValidUntil="tomorrow"')], "tomorrow"),
@@ -134,6 +143,48 @@ def test_inside_a_message_it_is_refused_rather_than_passed_over() -> None:
     answer = parts.post(soap.envelope(soap.notify(message)))
     assert 'Messages="1"' in answer.reason
     assert parts.notifications.accepted == []
+
+
+@pytest.mark.parametrize(
+    ("of_topic", "attributes", "priority"),
+    [
+        (0, 'Priority="5"', 5),
+        (0, 'Priority=" -100 "', -100),
+        (0, 'Priority="+100"', 100),
+        (0, 'Lifespan="PT2S"', 0),
+        (7, "", 7),
+        (7, 'Lifespan="PT2S"', 7),
+        (7, 'Priority="0"', 0),
+        (7, 'Priority="-3"', -3),
+        # A directory may say more than there is.
+        (10**9, "", 100),
+        (-(10**9), "", -100),
+    ],
+)
+def test_its_priority_is_the_publishers_else_that_of_the_topic(of_topic: int, attributes: str, priority: int) -> None:
+    parts = GatewayParts()
+    parts.table.apply(TopicRecord(TopicPath("{urn:t}a/b"), policy=TopicPolicy(retain=True, priority=of_topic)))
+    assert notified(parts, *[publication(attributes)] * bool(attributes)).status == 202
+    (only,) = parts.notifications.accepted
+    assert only.priority == priority
+    assert [each.priority for each in parts.notifications.current.values()] == [priority]
+
+
+def test_each_message_has_its_priority() -> None:
+    said = publication('Messages="3" Priority="5"'), publication('Messages="1" Priority="-5"')
+    assert [each.priority for each in accepted(*said, messages=3)] == [-5, 0, 5]
+
+
+def test_what_old_clients_publish_has_the_priority_of_its_topic() -> None:
+    parts = GatewayParts()
+    parts.table.apply(TopicRecord(TopicPath("a"), policy=TopicPolicy(priority=7)))
+    assert parts.post(wsn_process(legacy.notify("a", "<k/>"))).status == 200
+    assert parts.post(b"<k/>", "/publish/a", Content_Type="text/xml").status == 202
+    assert parts.post(b"<k/>", "/publish/a", Content_Type="text/xml", Arborcast_Priority="-1").status == 202
+    answer = parts.post(b"<k/>", "/publish/a", Content_Type="text/xml", Arborcast_Priority="101")
+    assert answer.status == 400
+    assert b"the headers: Priority" in answer.body
+    assert [each.priority for each in parts.notifications.accepted] == [7, 7, -1]
 
 
 def test_post_publish_says_it_in_headers() -> None:

@@ -243,6 +243,8 @@ def asking_for(attributes: str) -> bytes:
             DeliveryPolicy(maximum_attempts=3, lifespan_ms=7_200_000),
         ),
         ('Deadline="PT0.5S"', DeliveryPolicy(deadline_ms=500)),
+        ('Priority="5" Order="strict"', DeliveryPolicy(order="strict", priority=5)),
+        ('Priority="-100"', DeliveryPolicy(priority=-100)),
         ('Deadline="PT1M" DeadlinePer="topic"', DeliveryPolicy(deadline_ms=60_000, deadline_per="topic")),
     ],
 )
@@ -268,6 +270,8 @@ def test_a_subscriber_says_how_hard_to_try(attributes: str, policy: DeliveryPoli
         'Lifespan="P2Y"',
         'Lifespan="tomorrow"',
         'Order="strict" Color="red"',
+        'Priority="101"',
+        'Priority="high"',
         'Deadline="PT0.4S"',
         'Deadline="-PT5S"',
         'Deadline="P2Y"',

@@ -145,7 +145,7 @@ def test_what_could_not_be_ended_is_said_with_when_it_ends() -> None:
     assert re.search(r"it ends by itself at \d\d:\d\d:\d\d: nobody answers", told)
 
 
-def test_publish_and_subscribe_say_types_and_validity(parts: GatewayParts, url: str) -> None:
+def test_publish_and_subscribe_say_types_validity_and_priority(parts: GatewayParts, url: str) -> None:
     def done(*arguments: str) -> None:
         result = CliRunner().invoke(app, [*arguments, "--url", url], input="<x/>")
         assert result.exit_code == 0, result.output
@@ -158,21 +158,23 @@ def test_publish_and_subscribe_say_types_and_validity(parts: GatewayParts, url: 
         "0.5",
         "--valid-until",
         "2030-01-31T12:00:00",
+        "--priority",
+        "-5",
         "--type",
         "p:x",
         "-n",
         "p=urn:p",
     )
     done("publish", "a/b", "-", "--valid-until", "2026-01-01T00:00:01Z")
-    done("subscribe", "a", "--to", "http://h/", "--type", "{urn:p}x", "--type", "{urn:p}y")
+    done("subscribe", "a", "--to", "http://h/", "--type", "{urn:p}x", "--type", "{urn:p}y", "--priority", "9")
     start_ms = int(START.timestamp() * 1000)
     accepted = parts.notifications.accepted
-    assert [(each.valid_until_ms, each.type) for each in accepted] == [
-        (start_ms + 500, "{urn:p}x"),
-        (start_ms + 1_000, "x"),
+    assert [(each.valid_until_ms, each.type, each.priority) for each in accepted] == [
+        (start_ms + 500, "{urn:p}x", -5),
+        (start_ms + 1_000, "x", 0),
     ]
     (subscription,) = parts.table.subscriptions()
-    assert subscription.types == ("{urn:p}x", "{urn:p}y")
+    assert (subscription.types, subscription.policy.priority) == (("{urn:p}x", "{urn:p}y"), 9)
     wrong = CliRunner().invoke(app, ["publish", "a/b", "-", "--valid-until", "soon", "--url", url], input="<x/>")
     assert wrong.exit_code != 0
     assert "--valid-until" in wrong.output + str(wrong.exception)

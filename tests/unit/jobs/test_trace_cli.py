@@ -17,7 +17,7 @@ from tests.support.table_rows import NOON, attempt, fill, record
 pytestmark = pytest.mark.slow
 
 TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
-SAID = {"publisher": "http://me/", "traceparent": TRACE}
+SAID = {"publisher": "http://me/", "traceparent": TRACE, "priority": 5}
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_trace_tells_every_step_with_its_time(home: Path) -> None:
         "topic a/b",
         "payload <x/>",
         f"trace {'a' * 32} {TRACE}",
-        "2026-01-02 12:00:00.000 +0 ms accepted by the gateway from http://me/",
+        "2026-01-02 12:00:00.000 +0 ms accepted by the gateway from http://me/, with priority 5",
         "2026-01-02 12:00:00.000 +0 ms stored in the log partition 0, offset 0",
         "1 delivered, 1 waiting",
         "subscription bad waiting",

@@ -52,6 +52,22 @@ def test_a_lane_that_is_over_waits_no_more() -> None:
     assert (room.leave(A), room.waiting) == ([], 0)
 
 
+def test_the_higher_goes_on_first_and_every_eighth_time_the_lowest() -> None:
+    room = InFlightLimiter(Limits(per_endpoint=1, per_host=10))
+    room.enter(A)
+    for lane, priority in [("low", -5), ("lower", -100), *((f"high{number}", 5) for number in range(9))]:
+        assert room.wait(lane, A, priority)
+    assert room.wait("low", A, -5)
+    room.forget("high3")
+
+    released = []
+    while room.waiting:
+        released += room.leave(A)
+        room.enter(A)
+    assert released == [*(f"high{number}" for number in (0, 1, 2, 4, 5, 6, 7)), "lower", "high8", "low"]
+    assert (room.leave(A), room.is_awaited(A)) == ([], False)
+
+
 def test_a_lane_that_asks_again_keeps_its_place_and_has_only_one() -> None:
     room = InFlightLimiter(Limits(per_endpoint=1, per_host=10))
     room.enter(A)

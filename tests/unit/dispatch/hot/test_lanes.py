@@ -7,18 +7,19 @@ from hypothesis import strategies as st
 
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy, EndpointReference, Subscription
 from topic_model.topics import TopicPath
 
 LIMITS = LaneLimits(max_messages=3, max_bytes=100)
 
 
-def subscription(name: str, form: str = "notify") -> Subscription:
-    return Subscription(name, EndpointReference(f"http://{name}/"), form=form)  # type: ignore[arg-type]
+def subscription(name: str, form: str = "notify", policy: DeliveryPolicy = DEFAULT_POLICY) -> Subscription:
+    return Subscription(name, EndpointReference(f"http://{name}/"), form=form, policy=policy)  # type: ignore[arg-type]
 
 
-def notification(name: str, size: int = 1) -> Received:
-    return Received(Notification(name, TopicPath("a"), b"x" * size, 0), 0, 0)
+def notification(name: str, size: int = 1, priority: int = 0) -> Received:
+    offset = int(name) if name.isdecimal() else 0
+    return Received(Notification(name, TopicPath("a"), b"x" * size, 0, priority=priority), 0, offset)
 
 
 def names(taken: tuple[Subscription, list[Received]] | None) -> tuple[str, list[str]]:
@@ -101,38 +102,79 @@ def test_drained_messages_are_gone_and_the_lane_ends() -> None:
     assert lanes.take() is None
 
 
+def test_the_higher_priority_leaves_first_and_equals_as_they_came() -> None:
+    lanes = Lanes(LIMITS)
+    for number, priority in enumerate((0, 0, 5, -5, 5, 0, 7)):
+        lanes.add(notification(str(number), priority=priority), subscription("s"))
+
+    assert names(lanes.take()) == ("s", ["6", "2", "4"])
+    assert lanes.oldest() == 0
+    lanes.add(notification("7", priority=5), subscription("s"))
+    lanes.settle("s")
+    assert names(lanes.take()) == ("s", ["7", "0", "1"])
+    assert [each.notification.id for each in lanes.drain("s")] == ["3", "5"], "it is parked in the order of coming"
+    assert lanes.size == 0
+    assert lanes.oldest() == 0
+
+
+def test_a_lane_that_was_drained_before_its_turn_and_filled_again_has_one_push_under_way() -> None:
+    lanes = Lanes(LaneLimits(1, 100))
+    lanes.add(notification("1"), subscription("s"))
+    lanes.drain("s")
+    for number in (2, 3):
+        lanes.add(notification(str(number)), subscription("s"))
+
+    assert names(lanes.take()) == ("s", ["2"])
+    assert lanes.take() is None
+    lanes.settle("s")
+    assert names(lanes.take()) == ("s", ["3"])
+    lanes.settle("s")
+    assert lanes.take() is None
+    assert lanes.empty
+
+
+CLASSES = st.sampled_from((-100, 0, 0, 0, 5, 100))
+
+
 @given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 80)), max_size=60),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 80), CLASSES), max_size=60),
+    st.tuples(*[CLASSES] * 5),
     st.randoms(use_true_random=False),
     st.integers(1, 5),
 )
-def test_each_message_once_in_order_and_one_push_per_lane(
-    messages: list[tuple[int, int]], random: object, max_messages: int
+def test_each_message_once_the_highest_first_equals_in_order_and_one_push_per_lane(
+    messages: list[tuple[int, int, int]], of_lanes: tuple[int, ...], random: object, max_messages: int
 ) -> None:
-    """However additions, pushes and outcomes are interleaved."""
+    """However additions, pushes, outcomes and what is parked are interleaved."""
     lanes = Lanes(LaneLimits(max_messages, 100))
-    expected: defaultdict[str, list[str]] = defaultdict(list)
-    pushed: defaultdict[str, list[str]] = defaultdict(list)
+    waiting: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # by lane: what leaves first is the least
     under_way: list[str] = []
-    waiting = [(str(number), f"s{lane}", size) for number, (lane, size) in enumerate(messages)]
+    coming = list(enumerate(messages))
 
-    while waiting or not lanes.empty:
-        step = random.randrange(3)  # type: ignore[attr-defined]
-        if step == 0 and waiting:
-            name, lane, size = waiting.pop(0)
-            lanes.add(notification(name, size), subscription(lane))
-            expected[lane].append(name)
-        elif step == 1 and (taken := lanes.take()) is not None:
-            lane, taken_names = names(taken)
-            assert lane not in under_way
+    while coming or not lanes.empty:
+        step = random.randrange(7)  # type: ignore[attr-defined]
+        if step < 3 and coming:
+            number, (lane, size, priority) = coming.pop(0)
+            asked = DeliveryPolicy(priority=of_lanes[lane])
+            lanes.add(notification(str(number), size, priority), subscription(f"s{lane}", policy=asked))
+            waiting[f"s{lane}"].append((-priority, number))
+        elif step < 5 and (taken := lanes.take()) is not None:
+            name, taken_names = names(taken)
+            assert name not in under_way
             assert 1 <= len(taken_names) <= max_messages
             assert len(taken_names) == 1 or sum(len(each.notification.payload) for each in taken[1]) <= 100
-            under_way.append(lane)
-            pushed[lane] += taken_names
-        elif step == 2 and under_way:
+            under_way.append(name)
+            leaving = sorted(waiting[name])[: len(taken_names)]
+            assert [str(number) for _, number in leaving] == taken_names
+            waiting[name] = [each for each in waiting[name] if each not in leaving]
+        elif step == 5 and under_way:
             lanes.settle(under_way.pop(random.randrange(len(under_way))))  # type: ignore[attr-defined]
+        elif step == 6 and waiting and random.random() < 0.2:  # type: ignore[attr-defined]
+            name = random.choice(sorted(waiting))  # type: ignore[attr-defined]
+            assert [each.offset for each in lanes.drain(name)] == [number for _, number in waiting.pop(name)]
+        assert lanes.size == sum(map(len, waiting.values()))
 
-    assert pushed == expected
+    assert not any(waiting.values())
 
 
 def with_payload(name: str, payload: bytes, producer: bytes = b"") -> Received:
@@ -158,16 +200,15 @@ def test_the_xml_ids_of_producers_count_too() -> None:
     assert names(lanes.take()) == ("s", ["0"])
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=40))
-def test_the_oldest_is_what_waits_or_is_under_way(steps: list[tuple[str, bool]]) -> None:
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), CLASSES), max_size=40))
+def test_the_oldest_is_what_waits_or_is_under_way(steps: list[tuple[str, bool, int]]) -> None:
     lanes = Lanes(LIMITS)
     open_offsets: dict[str, list[int]] = {"a": [], "b": []}
     busy: dict[str, list[int]] = {}
     offset = 0
-    for name, adds in steps:
+    for name, adds, priority in steps:
         if adds:
-            message = Notification(str(offset), TopicPath("a"), b"x", 0)
-            lanes.add(Received(message, 0, offset), subscription(name))
+            lanes.add(notification(str(offset), priority=priority), subscription(name))
             open_offsets[name].append(offset)
             offset += 1
         elif busy:

@@ -1,9 +1,10 @@
 """Thousands of histories of the real-time gear: two tasks, the redelivery and the driver, with time, endpoints, crashes
 and the order in which logs are written and read made up. Kafka, Spark and sockets are not real; all that decides is.
 
-First attempts of each subscription are in the order of each partition, whatever happened, and in a strict one none is
-pushed before the one before it is settled, whatever partition they are of. Nothing is pushed after its publisher wanted
-it. In the end, when all endpoints answer and everything is read, everything was delivered.
+First attempts of each subscription are in the order of each partition, for each priority, whatever happened, and in a
+strict one none is pushed before the one before it is settled, whatever partition and priority they are of. Nothing is
+pushed after its publisher wanted it. In the end, when all endpoints answer and everything is read, everything was
+delivered.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -234,7 +235,8 @@ class Histories(RuleBasedStateMachine):
         self.strict: list[str] = []
         self.valid: dict[str, int] = {}  # until when, of those that have an end
         self.late: list[str] = []
-        self.began: dict[tuple[str, int], list[int]] = {}
+        self.priority: dict[str, int] = {}
+        self.began: dict[tuple[str, int, int], list[int]] = {}  # by subscription, partition and priority
         self.arrivals_seen = 0
         self.run_number = 0
         self.tasks: list[Running] = []
@@ -283,14 +285,18 @@ class Histories(RuleBasedStateMachine):
         partition=st.sampled_from(PARTITIONS),
         count=st.integers(1, 4),
         valid_ms=st.sampled_from((0, 0, 0, 1, 500, 5_000)),
+        priorities=st.lists(st.sampled_from((-100, 0, 0, 5)), min_size=4, max_size=4),
     )
-    def accept(self, partition: int, count: int, valid_ms: int = 0) -> None:
+    def accept(self, partition: int, count: int, valid_ms: int = 0, priorities: Sequence[int] = (0, 0, 0, 0)) -> None:
         """Notifications are accepted; some are wanted for a while only."""
-        for _ in range(count):
+        for priority in priorities[:count]:
             offset = len(self.accepted[partition])
             name, now_ms = f"{partition}-{offset}", self.world.now_ms
             until_ms = now_ms + valid_ms if valid_ms else 0
-            notification = Notification(name, TopicPath("a"), b"<x/>", now_ms, valid_until_ms=until_ms)
+            notification = Notification(
+                name, TopicPath("a"), b"<x/>", now_ms, valid_until_ms=until_ms, priority=priority
+            )
+            self.priority[name] = priority
             if valid_ms:
                 self.valid[name] = until_ms
             value = notifications.encode(notification)[1]
@@ -360,8 +366,8 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def first_attempts_are_in_order(self) -> None:
-        for (name, partition), offsets in getattr(self, "began", {}).items():
-            assert offsets == sorted(offsets), f"{name}, partition {partition}: {offsets}"
+        for (name, partition, priority), offsets in getattr(self, "began", {}).items():
+            assert offsets == sorted(offsets), f"{name}, partition {partition}, priority {priority}: {offsets}"
 
     @invariant()
     def strict_ones_follow_each_other(self) -> None:
@@ -470,7 +476,8 @@ class Histories(RuleBasedStateMachine):
             return
         for each in ids:
             partition, offset = self.place[each]
-            offsets = self.began.setdefault((name, partition), [])
+            priority = self.priority[each] if name != "strict" else 0
+            offsets = self.began.setdefault((name, partition, priority), [])
             if offset not in offsets:
                 offsets.append(offset)
 
@@ -496,6 +503,40 @@ def test_what_another_partition_parked_later_does_not_overtake_what_was_under_wa
     state.teardown()
 
 
+def test_the_higher_one_leaves_first_in_both_ways_and_a_strict_subscription_keeps_the_order() -> None:
+    state = Histories()
+    state.begin()
+    arrived: dict[str, list[str]] = {name: [] for name in NAMES}
+
+    def note(name: str, ids: tuple[str, ...], attempt: int, at_ms: int) -> None:
+        arrived[name] += ids
+
+    state._note = note  # type: ignore[method-assign]
+    state.accept(partition=0, count=4, priorities=(0, 0, 5, 7))
+    state.step(partition=0, times=1)
+    state.acknowledge(partition=0, count=6)
+    state.read(count=6)
+    for _ in range(6):
+        state.answer(partition=0, which=0)
+        state.step(partition=0, times=1)
+        state.pass_time(for_ms=50)
+    assert arrived["plain"] == ["0-3", "0-2", "0-0", "0-1"]
+    assert arrived["together"] == ["0-3", "0-2", "0-0", "0-1"]
+    assert arrived["strict"] == ["0-0", "0-1", "0-2", "0-3"]
+
+    # Now the endpoints are away: what comes is parked, and found again by the redelivery.
+    for name in NAMES:
+        state.behave(name, "refused")
+    state.accept(partition=0, count=1)
+    state.step(partition=0, times=1)
+    for _ in range(3):
+        state.answer(partition=0, which=0)
+    state.accept(partition=0, count=4, priorities=(-100, 0, 5, 0))
+    state.teardown()
+    for name in ("plain", "together"):
+        assert list(dict.fromkeys(arrived[name]))[4:] == ["0-4", "0-7", "0-6", "0-8", "0-5"]
+
+
 def test_what_waits_behind_a_slow_push_is_parked_when_that_has_an_outcome() -> None:
     state = Histories()
     state.begin()
@@ -506,7 +547,7 @@ def test_what_waits_behind_a_slow_push_is_parked_when_that_has_an_outcome() -> N
         state.step(partition=0, times=1)
         state.acknowledge(partition=0, count=6)
         state.read(count=6)
-    assert state.began["plain", 0] == [0], "the redelivery could overtake it"
+    assert state.began["plain", 0, 0] == [0], "the redelivery could overtake it"
     state.answer(partition=0, which=0)
     state.teardown()
-    assert state.began["plain", 0] == [0, 1]
+    assert state.began["plain", 0, 0] == [0, 1]

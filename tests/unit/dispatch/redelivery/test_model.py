@@ -3,7 +3,7 @@
 After each step, whatever happened:
 
 - nothing is lost: what was parked is waiting or over, and its last row says which;
-- first attempts leave in order of place, per subscription;
+- first attempts leave by priority, and those of one priority in order of place, per subscription;
 - in a strict lane, none is pushed before the one before it is settled;
 - nobody is pushed to who is paused, suspended or over, and nothing that is too old, for us or for its publisher;
 - no more is under way at an endpoint than allowed, and behind an open breaker only a probe;
@@ -53,6 +53,8 @@ CALLBACK_S = 10.0
 # For how long publishers want their messages delivered, counted from when they are parked; 0: without end.
 VALID_MS = (0, 0, 0, 1, 1_000, 30_000, 2 * LIFESPAN_MS)
 
+PRIORITIES = st.lists(st.sampled_from((-100, 0, 0, 5)), min_size=5, max_size=5)
+
 NAMES = ("plain", "together", "strict", "mate", "legacy")
 
 
@@ -88,6 +90,7 @@ class Histories(RuleBasedStateMachine):
         self.world.subscribe("legacy", endpoint="host/legacy", form="legacy")
         self.accepted: dict[str, int] = {}
         self.valid: dict[str, int] = {}  # until when, of those that have an end
+        self.priority: dict[str, int] = {}
         self.parked: dict[str, list[str]] = {name: [] for name in NAMES}
         self.checked = 0
         self.over: set[str] = set()
@@ -104,24 +107,28 @@ class Histories(RuleBasedStateMachine):
         count=st.integers(1, 5),
         age_ms=st.sampled_from([0, 0, 0, LIFESPAN_MS // 2]),
         valid_ms=st.sampled_from(VALID_MS),
+        priorities=PRIORITIES,
     )
-    def park(self, name: str, count: int, age_ms: int, valid_ms: int) -> None:
+    def park(self, name: str, count: int, age_ms: int, valid_ms: int, priorities: list[int]) -> None:
         """A batch parks some messages; one that was long in coming, older ones than before."""
-        for _ in range(count):
+        for priority in priorities[:count]:
             notification = f"{name}-{len(self.parked[name])}"
             self.parked[name].append(notification)
+            self.priority[notification] = priority
             self._park(name, notification, None, age_ms, valid_ms)
 
     @rule(
         name=st.sampled_from(("plain", "together", "mate", "legacy")),
         count=st.integers(1, 5),
         valid_ms=st.sampled_from(VALID_MS),
+        priorities=PRIORITIES,
     )
-    def park_tried(self, name: str, count: int, valid_ms: int) -> None:
+    def park_tried(self, name: str, count: int, valid_ms: int, priorities: list[int]) -> None:
         """A batch parks messages that it has tried."""
-        for _ in range(count):
+        for priority in priorities[:count]:
             notification = f"{name}-{len(self.parked[name])}"
             self.parked[name].append(notification)
+            self.priority[notification] = priority
             self.tried[notification] = self.world.true_ms, self.world.now_ms
             tries = Tries(1, 1, self.world.now_ms + FIRST_WAIT_MS, self.world.now_ms)
             self._park(name, notification, tries, 0, valid_ms)
@@ -337,7 +344,10 @@ class Histories(RuleBasedStateMachine):
             ]
             order = {each: index for index, each in enumerate(self.parked[name])}
             once = list(dict.fromkeys(firsts))
-            assert once == sorted(once, key=order.__getitem__)
+            classes = {self.priority[each] for each in once} if name != "strict" else {None}
+            for priority in classes:
+                equals = [each for each in once if priority is None or self.priority[each] == priority]
+                assert equals == sorted(equals, key=order.__getitem__)
             if not self.crashed:
                 assert firsts == once
 
@@ -391,7 +401,14 @@ class Histories(RuleBasedStateMachine):
         if valid_ms:
             self.valid[notification] = self.world.now_ms + valid_ms
         until_ms = self.valid.get(notification, 0)
-        self.world.park(name, notification, tries, self.accepted[notification], valid_until_ms=until_ms)
+        self.world.park(
+            name,
+            notification,
+            tries,
+            self.accepted[notification],
+            valid_until_ms=until_ms,
+            priority=self.priority[notification],
+        )
 
     def _nobody_waits_for_nothing(self) -> None:
         """With nothing under way, whatever may be tried has been."""

@@ -28,10 +28,17 @@ OFFSETS = itertools.count()
 
 
 def park(
-    store: ParkedStore, which: Delivery, tries: Tries = UNTRIED, accepted_ms: int = 0, valid_until_ms: int = 0
+    store: ParkedStore,
+    which: Delivery,
+    tries: Tries = UNTRIED,
+    accepted_ms: int = 0,
+    valid_until_ms: int = 0,
+    priority: int = 0,
 ) -> str | None:
     name = f"n{which.place.offset}"
-    notification = Notification(name, TopicPath("a"), b"<x/>", accepted_ms, valid_until_ms=valid_until_ms)
+    notification = Notification(
+        name, TopicPath("a"), b"<x/>", accepted_ms, valid_until_ms=valid_until_ms, priority=priority
+    )
     return store.apply(which.key(), parked.encode(Parked(notification, tries)), next(OFFSETS))
 
 
@@ -65,6 +72,27 @@ def test_of_several_partitions_what_was_parked_first_comes_first(store: ParkedSt
     park(store, delivery(6, batch=3))  # but it is in order in its own
     park(store, delivery(4, batch=7, partition=2))
     assert offsets(store.untried("s", 9)) == [5, 6, 8, 9, 4]
+
+
+def test_of_what_was_never_tried_the_higher_comes_first_and_equals_in_order(store: ParkedStore) -> None:
+    for offset, priority in ((1, 0), (2, 5), (3, -5), (4, 5), (5, 0), (6, 100)):
+        park(store, delivery(offset), priority=priority)
+    park(store, delivery(7, lane="other"), priority=100)
+
+    assert offsets(store.untried("s", 9)) == [6, 2, 4, 1, 5, 3]
+    assert offsets(store.untried("s", 2)) == [6, 2]
+    # What is parked later and belongs before an equal does not come before what may be under way elsewhere.
+    park(store, delivery(8, partition=1), priority=5)
+    park(store, delivery(0), priority=5)
+    assert offsets(store.untried("s", 9)) == [6, 0, 2, 4, 8, 1, 5, 3]
+
+
+def test_in_a_strict_lane_the_first_one_is_the_first_whatever_the_priority(store: ParkedStore) -> None:
+    for offset, priority in ((1, 0), (2, 5)):
+        park(store, delivery(offset), priority=priority)
+    assert offsets([store.first("s") or pytest.fail("nothing")]) == [1]
+    park(store, delivery(3), Tries(1, 1, 900), priority=-5)
+    assert offsets([store.first("s") or pytest.fail("nothing")]) == [3]
 
 
 def test_the_newest_batch_of_what_waits_is_read_beside_who_writes(tmp_path: Path) -> None:
@@ -241,6 +269,12 @@ def test_a_file_that_cannot_be_made_is_reported_with_its_name(tmp_path: Path) ->
 
 QUERIES = [
     ("SELECT * FROM waiting WHERE lane = ? AND tried = 0 ORDER BY turn, batch, place, redrive LIMIT 1", "waiting_turn"),
+    (
+        "SELECT * FROM waiting WHERE lane = ? AND tried = 0"
+        " ORDER BY priority DESC, turn, batch, place, redrive LIMIT 1",
+        "waiting_priority",
+    ),
+    ("SELECT 1 FROM waiting WHERE lane = ? AND tried = 0 LIMIT 1", "waiting_"),
     (
         "SELECT * FROM waiting WHERE lane = ? AND part = 1 AND (batch, place, redrive) >= (7, 8, 0)"
         " ORDER BY batch, place, redrive LIMIT 1",

@@ -87,15 +87,16 @@ def test_a_topic_outside_the_fixed_set_is_not_supported() -> None:
 
 def test_a_new_subscriber_gets_the_current_messages_that_it_asked_for() -> None:
     parts = parts_with("{urn:t}a", "{urn:t}a/b", "{urn:t}c")
+    parts.table.apply(TopicRecord(TopicPath("{urn:t}a/b"), policy=TopicPolicy(retain=True, priority=5)))
     publish(parts, ("t:a", "1"), ("t:a/b", "2"), ("t:c", "3"), ("t:a/plain", "4"))
     before = len(parts.notifications.accepted)
     answer = parts.post(soap.envelope(soap.subscribe(filters=soap.topic_expression("t:a//."), more=WANTED)))
     assert answer.status == 200
     (subscription,) = parts.table.subscriptions()
     sent = parts.notifications.accepted[before:]
-    assert {(each.topic, each.payload) for each in sent} == {
-        ("{urn:t}a", b'<n xmlns="urn:n">1</n>'),
-        ("{urn:t}a/b", b'<n xmlns="urn:n">2</n>'),
+    assert {(each.topic, each.payload, each.priority) for each in sent} == {
+        ("{urn:t}a", b'<n xmlns="urn:n">1</n>', 0),
+        ("{urn:t}a/b", b'<n xmlns="urn:n">2</n>', 5),
     }
     assert {each.only for each in sent} == {subscription.id}
     assert {each.id for each in sent} <= {each.id for each in parts.notifications.accepted[:before]}

@@ -28,7 +28,7 @@ def test_only_what_older_readers_would_send_to_everybody_or_without_its_label_is
 
 
 def test_a_replay_is_a_notification_of_its_own_that_says_what_it_was() -> None:
-    first = msgspec.structs.replace(NOTIFICATION, request=b"fingerprint", request_size=4)
+    first = msgspec.structs.replace(NOTIFICATION, request=b"fingerprint", request_size=4, priority=5)
     again = replayed(first, "r1", "sub", 99, 7)
     assert (again.id, again.original_id, again.replay, again.only) == ("id~r1", "id", "r1", "sub")
     assert (again.topic, again.payload, again.producer, again.message_id) == (
@@ -37,7 +37,7 @@ def test_a_replay_is_a_notification_of_its_own_that_says_what_it_was() -> None:
         first.producer,
         first.message_id,
     )
-    assert again.accepted_ms == 99
+    assert (again.accepted_ms, again.priority) == (99, 5)
     assert (again.request, again.request_size) == (b"", 1), "it is not part of a publisher's request"
     assert first.original_id == "id"
     assert replayed(again, "r2", "sub", 100, 7).id == "id~r2"

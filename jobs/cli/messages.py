@@ -95,6 +95,11 @@ def subscribe(
         typer.Option("--deadline", help="Tell the subscriber when nothing has come for so many seconds.", min=0.5),
     ] = None,
     per_topic: Annotated[bool, typer.Option("--per-topic", help="That of each topic of which something came.")] = False,
+    interval: Annotated[
+        float | None,
+        typer.Option("--interval", help="Leave out what comes within so many seconds, for each topic.", min=0.001),
+    ] = None,
+    together: Annotated[bool, typer.Option("--together", help="That for all topics together.")] = False,
     kinds: Annotated[
         list[str] | None,
         typer.Option(
@@ -117,6 +122,8 @@ def subscribe(
         timedelta(seconds=lifespan) if lifespan else None,
         timedelta(seconds=deadline) if deadline else None,
         per_topic,
+        timedelta(seconds=interval) if interval else None,
+        not together,
     )
 
     with _client(url, config, home) as client:

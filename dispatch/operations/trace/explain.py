@@ -55,6 +55,8 @@ def without_attempts(
     refused = _refused_by(subscription, notification)
     if refused:
         return "skipped", refused
+    if subscription.policy.interval_ms and not notification.only and evidence.evaluated and evidence.evaluated.thinned:
+        return "skipped", _within_interval(subscription, evidence.instead.get(subscription.id))
     now = evidence.control.now(subscription.id)
     if now is not None and now.subscription is None and not (evidence.batch and evidence.batch.done):
         return "pending", f"the subscription has ended since, at {_ended(now)}, so it will be cancelled"
@@ -63,6 +65,13 @@ def without_attempts(
     if evidence.batch is not None and evidence.batch.done:
         return "pending", "its batch is done, but what became of it is not recorded (any more)"
     return "pending", "it is to be pushed; no outcome has been recorded yet"
+
+
+def _within_interval(subscription: Subscription, instead: str | None) -> str:
+    policy = subscription.policy
+    of = "this topic" if policy.interval_per == "topic" else "any topic"
+    went = f"{instead} went instead" if instead else "another one went instead"
+    return f"left out: of {of} it wants what is accepted {policy.interval_ms / 1000:g} s apart, and {went}"
 
 
 def no_match(evidence: Evidence, name: str, when: When) -> tuple[Outcome, str]:

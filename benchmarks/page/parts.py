@@ -59,6 +59,7 @@ PARTS = (
     Part("subscribers", "dispatch.subscribers", _DISPATCH, "Sick subscribers, and many of them"),
     Part("churn", "dispatch.churn", _DISPATCH, "Changes of subscriptions"),
     Part("fairness", "dispatch.fairness", _DISPATCH, "Lanes served in turn", quick=("--quick",)),
+    Part("subscription-qos", "dispatch.subscription_qos", _DISPATCH, "Minimum intervals, deadlines, types"),
     Part("stages", "dispatch.stages", _DISPATCH, "A worker's steps"),
     Part("view", "dispatch.view", _DISPATCH, "Bringing the workers up to date"),
     Part("gateway", "gateway.gateway", "Gateway and clients", "Accepting"),

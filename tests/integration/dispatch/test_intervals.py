@@ -4,70 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from core.eventlog.client import partition_of_key
 from core.settings import KafkaSettings
 from dispatch.operations.audit import audit
 from dispatch.operations.trace.explain import explain
 from dispatch.operations.trace.gathering import Gatherer
 from dispatch.realtime.gearbox import Gear
 from tests.support.dispatch_job import Logs, job_settings, running, subscription
+from tests.support.interval_load import Load, ids
 from tests.support.receiver import Receiver
 from topic_model.subscriptions import DeliveryPolicy
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-TOPICS = ("a/x", "a/y", "a/z")
 EACH_MS, TOGETHER_MS = 150, 400
-
-
-class Load:
-    """Notifications, one after the other, with the time at which each was accepted."""
-
-    def __init__(self, log: Logs) -> None:
-        self._log = log
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.sent: list[tuple[str, str, int]] = []
-
-    def _run(self) -> None:
-        while not self._stopping.wait(0.01):
-            topic, now_ms = TOPICS[len(self.sent) % len(TOPICS)], int(time.time() * 1000)
-            self.sent.append((self._log.accept(topic, accepted_ms=now_ms), topic, now_ms))
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._stopping.set()
-            self._thread.join()
-
-    def passing(self, interval_ms: int, partitions: int = 0) -> set[str]:
-        """What passes, one after the other; with `partitions`, of all topics of each of so many together."""
-        until: dict[object, int] = {}
-        found = set()
-        for name, topic, at_ms in self.sent:
-            counts_for = partition_of_key(topic.encode(), partitions) if partitions else topic
-            if at_ms >= until.get(counts_for, 0):
-                until[counts_for] = at_ms + interval_ms
-                found.add(name)
-        return found
-
-
-def ids(receiver: Receiver, path: str) -> list[str]:
-    return [one.headers["arborcast-notification-id"] for one in receiver.received(path)]
 
 
 def some_more(receiver: Receiver, path: str, count: int = 15) -> None:

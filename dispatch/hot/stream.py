@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from core import fence
 from dispatch.hot.earlier import Beginning, Earlier, newest_batch, recall
 from dispatch.hot.intake import Diversions
-from dispatch.hot.intervals import Asking, Passed, recall_passed
+from dispatch.hot.intervals import Asking, Lane, Passed, recall_passed
 from dispatch.hot.sink import SinkJob, push_partition
 from dispatch.matching.view import RoutingView
 from dispatch.monitoring.metrics import JobMetrics, Stages
@@ -174,7 +174,7 @@ class HotPath:
         number: int,
         earlier: Broadcast[Earlier] | None,
         done: dict[int, int],
-        passed: dict[int, Mapping[tuple[str, str], int]],
+        passed: dict[int, Mapping[Lane, int]],
         stages: Stages,
     ) -> bool:
         """Dispatch as much of a batch as one round may take, behind what is `done`; whether there is more.

@@ -17,6 +17,7 @@ from dispatch.operations.trace.story import (
     AttemptRow,
     DeliveryStory,
     Evidence,
+    MatchedBy,
     Outcome,
     Row,
     Step,
@@ -55,7 +56,7 @@ def without_attempts(
     refused = _refused_by(subscription, notification)
     if refused:
         return "skipped", refused
-    if subscription.policy.interval_ms and not notification.only and evidence.evaluated and evidence.evaluated.thinned:
+    if subscription.policy.interval_ms and _is_thinned(evidence.evaluated, subscription.id):
         return "skipped", _within_interval(subscription, evidence.instead.get(subscription.id))
     now = evidence.control.now(subscription.id)
     if now is not None and now.subscription is None and not (evidence.batch and evidence.batch.done):
@@ -65,6 +66,10 @@ def without_attempts(
     if evidence.batch is not None and evidence.batch.done:
         return "pending", "its batch is done, but what became of it is not recorded (any more)"
     return "pending", "it is to be pushed; no outcome has been recorded yet"
+
+
+def _is_thinned(evaluated: MatchedBy | None, name: str) -> bool:
+    return evaluated is not None and evaluated.thinned > 0 and name not in evaluated.passed
 
 
 def _within_interval(subscription: Subscription, instead: str | None) -> str:

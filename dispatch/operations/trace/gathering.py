@@ -298,7 +298,12 @@ def _evaluated_in(record: ConsumerRecord, notification_id: str) -> MatchedBy | N
         for each in evaluation.matched:
             if each.notification == notification_id:
                 return MatchedBy(
-                    record.timestamp, evaluation.batch, evaluation.control, each.subscriptions, each.thinned
+                    record.timestamp,
+                    evaluation.batch,
+                    evaluation.control,
+                    each.subscriptions,
+                    each.thinned,
+                    each.passed,
                 )
     return None
 

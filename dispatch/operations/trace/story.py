@@ -136,14 +136,16 @@ class BatchFate:
 
 @dataclass(frozen=True)
 class MatchedBy:
-    """When and by which batch a notification was matched, and for how many subscriptions; `thinned` are others, which
-    had another one within their minimum interval. `control` is where the control log ended for it."""
+    """When and by which batch a notification was matched, and for how many subscriptions; `thinned` others had another
+    one within their minimum interval, and those that have such an interval and were given this one are `passed`.
+    `control` is where the control log ended for it."""
 
     at_ms: int
     batch: int
     control: int
     subscriptions: int
     thinned: int = 0
+    passed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,11 @@ Lane = tuple[str, str]
 Passed = Mapping[int, Mapping[Lane, int]]
 """Of each partition: before when what is accepted does not pass."""
 
-# Clocks of gateways and brokers differ by less.
+# Between the clocks of gateways and brokers.
 _CLOCKS_MS = 60_000
+
+# Clocks of gateways differ by less: what is over for so long counts for nothing that comes.
+_OVER_MS = 10_000
 
 _FEWEST = 1_000
 
@@ -61,7 +64,7 @@ class Intervals:
         return True
 
     def _forget_over(self, known: dict[Lane, int], now_ms: int) -> None:
-        for lane in [lane for lane, until_ms in known.items() if until_ms < now_ms - _CLOCKS_MS]:
+        for lane in [lane for lane, until_ms in known.items() if until_ms < now_ms - _OVER_MS]:
             del known[lane]
         self._room = max(_FEWEST, 2 * len(known))
 

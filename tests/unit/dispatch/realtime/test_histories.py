@@ -47,7 +47,7 @@ from topic_model.routing import Found
 from topic_model.topics import TopicPath
 
 NAMES = ("plain", "together", "strict", "sparse")
-INTERVAL_MS = 400
+INTERVAL_MS = 15_000
 PARTITIONS = (0, 1)
 ANSWERS = {
     "ok": OK,
@@ -327,6 +327,15 @@ class Histories(RuleBasedStateMachine):
         for producer in self.tasks[partition].producers:
             producer.take(count)
 
+    @rule(partition=st.sampled_from(PARTITIONS))
+    def come_to_rest(self, partition: int) -> None:
+        """A task has done all that it has, and has said so."""
+        for _ in range(4):
+            self.step(partition, 1)
+            self.tasks[partition].wire.drive(0)
+            self.acknowledge(partition, 1_000)
+            self.pass_time(300)
+
     @rule(count=st.integers(1, 6))
     def read(self, count: int) -> None:
         """The redelivery reads some of what is parked."""
@@ -531,3 +540,16 @@ def test_what_waits_behind_a_slow_push_is_parked_when_that_has_an_outcome() -> N
     state.answer(partition=0, which=0)
     state.teardown()
     assert state.began["plain", 0] == [0, 1]
+
+
+def test_what_was_left_out_after_what_is_settled_is_left_out_after_a_crash_too() -> None:
+    state = Histories()
+    state.begin()
+    state.accept(partition=0, count=1)
+    state.come_to_rest(partition=0)
+    assert state.known[0].position == 1
+    state.accept(partition=0, count=2)
+    state.crash(landing=4, driver=True)
+    state.teardown()
+    assert state.passes == {"0-0"}
+    assert state.began["sparse", 0] == [0]

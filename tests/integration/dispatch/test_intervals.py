@@ -33,9 +33,13 @@ def some_more(receiver: Receiver, path: str, count: int = 15) -> None:
 
 def kill_workers() -> None:
     """Spark's Python workers: whatever they have under way is gone."""
-    below = psutil.Process(os.getpid()).children(recursive=True)
-    daemons = {each.pid for each in below if "dispatch.job.worker_daemon" in each.cmdline()}
-    workers = [each for each in below if each.ppid() in daemons]
+    daemons, parents = set(), {}
+    for each in psutil.Process(os.getpid()).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            parents[each] = each.ppid()
+            if "dispatch.job.worker_daemon" in each.cmdline():
+                daemons.add(each.pid)
+    workers = [each for each, parent in parents.items() if parent in daemons]
     assert workers
     for each in workers:
         with contextlib.suppress(psutil.NoSuchProcess):

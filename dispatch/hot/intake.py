@@ -12,6 +12,7 @@ from dispatch.delivery.outcomes import failed
 from dispatch.delivery.verdict import Verdict
 from dispatch.hot.batch_outcomes import BatchOutcomes, PutOff, cancelled, waits
 from dispatch.hot.earlier import NOTHING, Earlier
+from dispatch.hot.intervals import Intervals
 from dispatch.hot.lanes import Lanes, Received
 from dispatch.hot.sink_journal import SinkJournal
 from dispatch.logs.attempts import Matched
@@ -50,8 +51,8 @@ class Diversions:
 
 @dataclass
 class Intake:
-    """`earlier` is what an earlier run came to. `matched` gathers, by partition, how many each
-    notification was for."""
+    """`earlier` is what an earlier run came to; `intervals` know what has passed before. `matched` gathers, by
+    partition, how many each notification was for."""
 
     journal: SinkJournal
     lanes: Lanes
@@ -59,6 +60,7 @@ class Intake:
     judge: Judge
     diversions: Diversions
     earlier: Earlier = NOTHING
+    intervals: Intervals = field(default_factory=Intervals)
     matched: defaultdict[int, list[Matched]] = field(default_factory=lambda: defaultdict(list))
 
     def take(self, received: Received, found: Found) -> int:
@@ -67,13 +69,21 @@ class Intake:
         notification = received.notification
         ended = {subscription.id for subscription in found.ended}
         wanted = self.judge.wanted(notification, [*found.there, *found.ended])
-        self.matched[received.partition].append(
-            Matched(notification.id, notification.topic, notification.accepted_ms, received.offset, len(wanted))
-        )
+        passed: list[str] = []
+        thinned = 0
         unjudged: Received | None = None
         for subscription, asked in wanted:
-            if subscription.policy.deadline_ms is not None and not notification.only:
+            policy = subscription.policy
+            if policy.deadline_ms is not None and not notification.only:
                 self.outcomes.report.matched[subscription.id, notification.topic] = notification.accepted_ms
+            if policy.interval_ms and not notification.only:
+                if not self.intervals.passes(
+                    subscription, received.partition, notification.topic, notification.accepted_ms, asked
+                ):
+                    thinned += 1
+                    continue
+                if asked:
+                    passed.append(subscription.id)
             if self.earlier.settled and (subscription.id, notification.id) in self.earlier.settled:
                 continue
             if self.earlier.unwritten and (subscription.id, notification.id) in self.earlier.unwritten:
@@ -87,7 +97,19 @@ class Intake:
                     notification=msgspec.structs.replace(notification, unjudged=True)
                 )
                 self._keep_unjudged(subscription, unjudged)
-        return len(wanted)
+        count = len(wanted) - thinned
+        self.matched[received.partition].append(
+            Matched(
+                notification.id,
+                notification.topic,
+                notification.accepted_ms,
+                received.offset,
+                count,
+                tuple(passed),
+                thinned,
+            )
+        )
+        return count
 
     def tell_matched(self, control: int) -> None:
         """Write down how many subscriptions each notification was for, which comes before what became of it. `control`
@@ -97,6 +119,7 @@ class Intake:
             self.journal.matched(partition, control, counts)
             report.notifications += len(counts)
             report.deliveries += sum(each.subscriptions for each in counts)
+            report.thinned += sum(each.thinned for each in counts)
         self.matched.clear()
         report.costly |= self.judge.take_costly()
         self.outcomes.write_due()

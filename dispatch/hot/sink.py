@@ -34,6 +34,7 @@ from dispatch.delivery.transport import make_transport
 from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.earlier import Earlier, recall
 from dispatch.hot.intake import Diversions, Intake
+from dispatch.hot.intervals import Intervals, Passed
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from dispatch.hot.pump import Pump
 from dispatch.hot.sink_journal import SinkJournal
@@ -70,7 +71,8 @@ class SinkJob:
 
     `earlier` is what an earlier run came to; None when there was none. `begun_ms` is when this run
     began. `under_way` is the file in which it is shown how many pushes are; empty for none. Of each partition it takes
-    what lies behind the offsets `done`, until that comes to `most` deliveries.
+    what lies behind the offsets `done`, until that comes to `most` deliveries; `passed` is what counts there for
+    minimum intervals.
     """
 
     settings: JobSettings
@@ -82,6 +84,7 @@ class SinkJob:
     under_way: str = ""
     done: Mapping[int, int] = field(default_factory=dict)
     most: int = sys.maxsize
+    passed: Passed = field(default_factory=dict)
 
 
 def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
@@ -161,7 +164,8 @@ class Worker:
         allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
         judge = Judge(self.conditions, allowance, job.diversions.unjudged)
         earlier = _before(job)
-        intake = Intake(self.journal, lanes, outcomes, judge, job.diversions, earlier)
+        intervals = Intervals(job.passed)
+        intake = Intake(self.journal, lanes, outcomes, judge, job.diversions, earlier, intervals)
         report, taken = outcomes.report, 0
         for row in rows:
             liveness.beat()
@@ -181,6 +185,7 @@ class Worker:
             if len(intake.matched[row.partition]) == _MATCHED_AT_ONCE:
                 intake.tell_matched(job.view.control)
         intake.tell_matched(job.view.control)
+        report.passed = intervals.passed
         return lanes
 
     def settled(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from core import fence
 from dispatch.hot.earlier import Beginning, Earlier, newest_batch, recall
 from dispatch.hot.intake import Diversions
+from dispatch.hot.intervals import Asking, Lane, Passed, recall_passed
 from dispatch.hot.sink import SinkJob, push_partition
 from dispatch.matching.view import RoutingView
 from dispatch.monitoring.metrics import JobMetrics, Stages
@@ -92,6 +93,8 @@ class HotPath:
         self.positions: dict[int, int] = {}
         """The offsets behind the last batch that is done, of the partitions that have had any."""
         self._rounds = Rounds(settings.dispatch.round_s)
+        self._asking = Asking(view)
+        self._passed: Passed = {}  # before the next batch
 
     def start(
         self,
@@ -112,6 +115,7 @@ class HotPath:
         if self._known is not None:
             self._known.destroy()
         self._known = spark.sparkContext.broadcast(begin.earlier) if begin is not None else None
+        self._passed = {} if begin is None else self.passed_before(begin.positions)
         self.positions = {} if begin is None else dict(begin.positions)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", "push")
         source = read_log(
@@ -152,17 +156,26 @@ class HotPath:
                 earlier = self._before(frame, number)
                 if earlier is not None:
                     after.callback(earlier.destroy)
+                self._passed = self._passed_before(frame)
             self._repeating = True
             stages.over("recall")
             done: dict[int, int] = {}
-            while self._round(frame, number, earlier, done, stages):
+            passed = dict(self._passed)
+            while self._round(frame, number, earlier, done, passed, stages):
                 # The rest is repeated by the next start, without what is done.
                 self._gate.pass_on()
             self._repeating = self.resuming = False
+            self._passed = passed
             self.positions |= {partition: offset + 1 for partition, offset in done.items()}
 
     def _round(
-        self, frame: DataFrame, number: int, earlier: Broadcast[Earlier] | None, done: dict[int, int], stages: Stages
+        self,
+        frame: DataFrame,
+        number: int,
+        earlier: Broadcast[Earlier] | None,
+        done: dict[int, int],
+        passed: dict[int, Mapping[Lane, int]],
+        stages: Stages,
     ) -> bool:
         """Dispatch as much of a batch as one round may take, behind what is `done`; whether there is more.
 
@@ -183,6 +196,7 @@ class HotPath:
             self._under_way.file if self._under_way else "",
             done.copy(),
             self._rounds.most,
+            passed.copy(),
         )
         began = time.monotonic()
         reports = self._run(frame, job)
@@ -198,7 +212,19 @@ class HotPath:
             self._rounds.took(time.monotonic() - began)
         for report in reports:
             done.update(report.done)
+            passed.update(report.passed)
         return rest
+
+    def passed_before(self, positions: Mapping[int, int]) -> Passed:
+        """What has passed before these positions, for minimum intervals. Raises InfrastructureError."""
+        return recall_passed(self._kafka, self._asking.policies(), positions, _RECALL_S)
+
+    def _passed_before(self, frame: DataFrame) -> Passed:
+        """The same of a batch that may have been begun before."""
+        if not self._asking.policies():
+            return {}
+        firsts = frame.groupBy("partition").agg(F.min("offset").alias("first")).collect()
+        return self.passed_before({row["partition"]: row["first"] for row in firsts})
 
     def _run(self, frame: DataFrame, job: SinkJob) -> list[PartitionReport]:
         try:
@@ -207,7 +233,9 @@ class HotPath:
             if self._under_way is not None:
                 self._under_way.clear()
         self._metrics.dispatched(
-            sum(report.notifications for report in reports), sum(report.deliveries for report in reports)
+            sum(report.notifications for report in reports),
+            sum(report.deliveries for report in reports),
+            sum(report.thinned for report in reports),
         )
         return reports
 

@@ -32,6 +32,7 @@ from dispatch.monitoring.sources import JobSources, QueryProgress, Watched, prog
 from dispatch.monitoring.under_way import UnderWay
 from dispatch.realtime.gears import Gears
 from dispatch.recording.recording import Recording
+from dispatch.redelivery.events import OperatorEvent
 from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import JobSettings
 from dispatch.spark.checkpoint_repair import HadoopFolder, is_cut_off, reached_by_query
@@ -144,7 +145,7 @@ class DispatchJob:
             bases_for(spark.sparkContext, settings.home / "routing"),
             unmatched=Unmatched(settings.kafka, self._settled),
         )
-        metrics = metrics or JobMetrics()
+        self._metrics = metrics = metrics or JobMetrics()
         self._under_way = UnderWay(settings.home / "run" / "pushes") if workers_are_here(spark.sparkContext) else None
         self._events = OperatorEvents(settings.kafka, self._view)
         self._redeliverer = Redeliverer(
@@ -174,7 +175,7 @@ class DispatchJob:
             self._view,
             lambda: self.gears.matched(),
             lambda: self.gears.gear == "realtime",
-            self._events.tell,
+            self._tell_deadline,
         )
         hot = HotPath(settings, self._view, self._redeliverer, gate, metrics, self._under_way, deadlines.learn)
         self.gears = Gears(
@@ -224,6 +225,10 @@ class DispatchJob:
         finally:
             self._stop()
         return not self._hot.gave_up
+
+    def _tell_deadline(self, event: OperatorEvent) -> None:
+        self._metrics.deadline(event.kind)
+        self._events.tell(event)
 
     def _pushes(self) -> dict[str, float]:
         of_batches = {"batch": float(self._under_way.total())} if self._under_way else {}

@@ -109,13 +109,16 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Matched(msgspec.Struct, frozen=True, array_like=True):
     """How many subscriptions a notification was for, those among them whose turn has not come yet. A notification that
-    was for nobody has a record, too: so one that nobody ever looked at can be told from it."""
+    was for nobody has a record, too: so one that nobody ever looked at can be told from it. `passed` are those of them
+    that have a minimum interval, and `thinned` is how many others it was not for because of theirs."""
 
     notification: str
     topic: TopicPath
     accepted_ms: int
     offset: int
     subscriptions: int
+    passed: tuple[str, ...] = ()
+    thinned: int = 0
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -143,6 +146,15 @@ class _Joined(msgspec.Struct, frozen=True):
 _encoder = msgspec.msgpack.Encoder()
 
 _codec = VersionedCodec(_Batch, "an attempts record", VERSION)
+
+
+class _Evaluated(Versioned, frozen=True):
+    """A _Batch of which the attempts are passed over."""
+
+    evaluation: Evaluation | None = None
+
+
+_evaluated = VersionedCodec(_Evaluated, "an attempts record", VERSION)
 
 
 def pack(attempt: Attempt) -> bytes:
@@ -205,6 +217,11 @@ def decode_all(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
     """
     batch = _codec.decode(value)
     return batch.attempts, batch.evaluation
+
+
+def evaluation_in(value: bytes | None) -> Evaluation | None:
+    """The evaluation in one Kafka value, if it has one; raises as `decode_all`."""
+    return _evaluated.decode(value).evaluation
 
 
 def partition_of_subscription(subscription_id: str, partitions: int) -> int:

@@ -148,10 +148,16 @@ class JobMetrics:
         """A Python worker, or the daemon of the workers, was killed because it hung."""
         self._hung_workers.add()
 
-    def dispatched(self, notifications: int, deliveries: int) -> None:
-        """A batch has matched so many notifications, and these came to so many deliveries."""
+    def dispatched(self, notifications: int, deliveries: int, thinned: int = 0) -> None:
+        """A batch has matched so many notifications, and these came to so many deliveries, without those that were
+        left out for a minimum interval."""
         self._notifications.add(by=notifications)
         self._deliveries.add(by=deliveries)
+        self._thinned.add(by=thinned)
+
+    def deadline(self, kind: str) -> None:
+        """A subscriber was told that its deadline was missed, or is met again."""
+        self._deadlines.add(kind)
 
     def recorded(self, rows: pa.Table) -> None:
         """Attempts that are in the table now: rows as `dispatch.tables.ATTEMPTS` describes them."""
@@ -229,6 +235,17 @@ class JobMetrics:
         self._deliveries = registry.counter(
             "arborcast_dispatch_deliveries_total",
             "Deliveries that these came to, one for each subscription.",
+        )
+        self._thinned = registry.counter(
+            "arborcast_thinned_total",
+            "Notifications that subscriptions were not given because one had passed within their minimum interval, one "
+            "for each subscription.",
+        )
+        self._deadlines = registry.counter(
+            "arborcast_deadlines_total",
+            "What subscribers with a deadline were told: deadline-missed, nothing has come; deadline-met, something "
+            "comes again.",
+            ("kind",),
         )
         self._stage_seconds = registry.histogram(
             "arborcast_dispatch_batch_seconds",

@@ -299,6 +299,7 @@ class Hearing:
                     costly=set(progress.costly),
                     notifications=progress.notifications,
                     deliveries=progress.deliveries,
+                    thinned=progress.thinned,
                     matched={(subscription, topic): at_ms for subscription, topic, at_ms in progress.matched},
                 )
             )

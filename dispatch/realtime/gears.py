@@ -237,7 +237,10 @@ class Gears:
         known = self._spark.sparkContext.broadcast(begin.earlier) if begin.since >= 0 else None
         again = self._ends if begin.since >= 0 else {}
         under_way = self._under_way.file if self._under_way is not None else ""
-        job = RealtimeJob(self._settings, run, time.time(), known, again, begin.since, begin.since_ms, under_way)
+        passed = self._hot.passed_before(begin.positions)
+        job = RealtimeJob(
+            self._settings, run, time.time(), known, again, begin.since, begin.since_ms, under_way, passed
+        )
         folder = HadoopFolder(self._spark, checkpoint := self._settings.checkpoint("realtime"))
         folder.remove()
         if self._session is None:
@@ -342,7 +345,7 @@ class Gears:
     def _learn(self, report: PartitionReport) -> None:
         self._redeliverer.batch_done([report])
         self._tell_reports([report])
-        self._metrics.dispatched(report.notifications, report.deliveries)
+        self._metrics.dispatched(report.notifications, report.deliveries, report.thinned)
 
     def _watch(self) -> None:
         box, quiet, before = Gearbox(), False, _Seen({}, 0.0)

@@ -70,7 +70,7 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
 
     Everything before `position` is settled; `clean` says that nothing behind it was begun, and `since` and `since_ms`
     what may be: the rows of runs from that one on, written since then. `notifications` were matched since the message
-    before, and came to `deliveries`;
+    before, and came to `deliveries`, without those that were `thinned` for a minimum interval;
     `signs` were seen of endpoints, the receivers of `gone` have ended their subscriptions, and the conditions of
     `costly` cost more than they may. A `task` tells by its first message that it is ready; then, and as long as it has
     had no notification, it does not know its partition, and says -1. `stopped` is said by its last message, when it was
@@ -94,6 +94,7 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     pid: int = 0
     taken: int = -1
     matched: tuple[tuple[str, str, int], ...] = ()
+    thinned: int = 0
 
     def is_newer_than(self, known: WorkerProgress | None) -> bool:
         """Whether it says more of its partition. A worker that was cut off may come behind the one that took its place;

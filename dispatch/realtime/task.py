@@ -24,6 +24,7 @@ from core import liveness
 from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.earlier import Earlier
 from dispatch.hot.intake import HELD, SICK, Diversions, Intake
+from dispatch.hot.intervals import Intervals, Passed
 from dispatch.hot.lanes import Received
 from dispatch.hot.pump import PumpRun
 from dispatch.hot.sink import Worker, make_lanes, read_notification
@@ -62,7 +63,7 @@ class RealtimeJob:
     what is parked has a higher one, which grows by one each millisecond since `began_s`, by the clock of this host.
 
     `earlier` is what an earlier run has come to behind where this one begins, and before the offset `again` of each
-    partition; `since` and `since_ms` are as in `Beginning`."""
+    partition; `since` and `since_ms` are as in `Beginning`. `passed` is what counts there for minimum intervals."""
 
     settings: JobSettings
     run: int
@@ -72,6 +73,7 @@ class RealtimeJob:
     since: int = -1
     since_ms: int = -1
     under_way: str = ""
+    passed: Passed = field(default_factory=dict)
 
 
 class Feeding(Protocol):
@@ -176,7 +178,13 @@ class Task:
         self._held = HeldHere(parked, parked.forget_read)
         self._earlier: Earlier = job.earlier.value if job.earlier is not None else Earlier()
         self._intake = Intake(
-            worker.journal, self._lanes, self._outcomes, self._judge(frozenset()), Diversions(self._held), self._earlier
+            worker.journal,
+            self._lanes,
+            self._outcomes,
+            self._judge(frozenset()),
+            Diversions(self._held),
+            self._earlier,
+            Intervals(job.passed),
         )
         self._journal.begin(job.run)
         self._number = job.run
@@ -380,6 +388,7 @@ class Task:
                 os.getpid(),
                 self._next,
                 tuple((*each, accepted_ms) for each, accepted_ms in report.matched.items()),
+                report.thinned,
             )
         )
 

@@ -22,7 +22,8 @@ class PartitionReport:
     """`reach` is how far each lane with something untried in it reaches into the `parked` log (partition, offset);
     `signs` what was seen of endpoints, where the driver does not take it for granted; `gone` the subscriptions whose
     receivers have ended them, `costly` those whose conditions cost more than they may. `repeated` says that a worker
-    died before this one, and its report with it. `notifications` were matched, and came to so many `deliveries`; by
+    died before this one, and its report with it. `notifications` were matched, and came to so many `deliveries`,
+    without those that were `thinned` for a minimum interval; `passed` is what counts for these next, by partition. By
     subscription and topic, where there is a deadline, `matched` is when the last one was accepted. `rest` says that
     there are more, for the next round: those behind the offsets `done`, by partition."""
 
@@ -33,6 +34,8 @@ class PartitionReport:
     repeated: bool = False
     notifications: int = 0
     deliveries: int = 0
+    thinned: int = 0
+    passed: dict[int, dict[tuple[str, str], int]] = field(default_factory=dict)
     matched: dict[tuple[str, str], int] = field(default_factory=dict)
     done: dict[int, int] = field(default_factory=dict)
     rest: bool = False

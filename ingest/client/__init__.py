@@ -9,6 +9,7 @@
     received    reading answers and pushes
     later       saying later how a push ended
     listener    receiving pushes; on http_server, a small HTTP server
+    triggers    who is called, or waits, for messages of certain topics
 
 The guide is docs/client.md. All of it is the distribution `arborcast-client`, too, with the modules it imports
 (`jobs.install.client_package`): nothing here may need more than requests-futures, lxml and msgspec.

@@ -385,10 +385,15 @@ def _delivery(delivery: Delivery) -> str:
     order = ' Order="strict"' * delivery.strict
     priority = f' Priority="{delivery.priority}"' if delivery.priority else ""
     attempts = "" if delivery.maximum_attempts is None else f' MaximumAttempts="{delivery.maximum_attempts}"'
-    lifespan = "" if delivery.lifespan is None else f' Lifespan="PT{delivery.lifespan.total_seconds():.3f}S"'
-    deadline = "" if delivery.deadline is None else f' Deadline="PT{delivery.deadline.total_seconds():.3f}S"'
-    per_topic = ' DeadlinePer="topic"' * delivery.deadline_per_topic
-    return f'<p:Delivery xmlns:p="{ARBORCAST_POLICY}"{order}{priority}{attempts}{lifespan}{deadline}{per_topic}/>'
+    durations = {
+        "Lifespan": delivery.lifespan,
+        "Deadline": delivery.deadline,
+        "MinimumInterval": delivery.minimum_interval,
+    }
+    times = "".join(f' {name}="PT{each.total_seconds():.3f}S"' for name, each in durations.items() if each is not None)
+    per = ' DeadlinePer="topic"' * delivery.deadline_per_topic
+    per += ' IntervalPer="subscription"' * (not delivery.interval_per_topic)
+    return f'<p:Delivery xmlns:p="{ARBORCAST_POLICY}"{order}{priority}{attempts}{times}{per}/>'
 
 
 def _termination(element: str, lasts: Lasts) -> str:

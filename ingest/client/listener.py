@@ -2,6 +2,7 @@
 
 with Listener(lambda message: print(message.topic, message.payload)) as listener:
     client.subscribe("plant//.", to=listener.url)
+    first = listener.wait_for("plant/line1//.", timeout=10)
     ...
 """
 
@@ -23,6 +24,7 @@ from ingest.client.http_server import MAX_BODY, HttpServer, Response
 from ingest.client.later import OpenPush, open_push
 from ingest.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
 from ingest.client.transport import RequestsTransport, Transport
+from ingest.client.triggers import Namespaces, Triggers
 from ingest.errors import UnreadableRequest
 from ingest.soap import faults
 from ingest.soap.times import utc_now
@@ -45,15 +47,16 @@ OnMessageAsync = Callable[[ReceivedMessage], Awaitable[None]]
 
 
 class Listener:
-    """Receives pushes and hands over each message; what the callback raises makes the broker try again.
+    """Receives pushes and hands over each message; what a callback raises makes the broker try again.
 
-    The callback runs in threads, perhaps in several at once. Port 0 takes a free one; see `url`. With `verify`, a push
-    for which it raises is answered 401 and not handed over. `transport` carries results that are said later.
+    Callbacks run in threads, perhaps in several at once: `on_message` for all messages, and others for those of some
+    topics, see `on`. Port 0 takes a free one; see `url`. With `verify`, a push for which it raises is answered 401 and
+    not handed over. `transport` carries results that are said later.
     """
 
     def __init__(
         self,
-        on_message: OnMessage,
+        on_message: OnMessage | None = None,
         port: int = 0,
         host: str = "127.0.0.1",
         *,
@@ -63,7 +66,8 @@ class Listener:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._host, self._port = self._socket.getsockname()[:2]
-        self._app = _ThreadedApp(on_message, verify, transport)
+        self._triggers = Triggers(on_message)
+        self._app = _ThreadedApp(self._triggers, verify, transport)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
         self._stopping = asyncio.Event()
@@ -79,6 +83,28 @@ class Listener:
         """What to give as ConsumerReference."""
         return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self.port}/"
 
+    def on(self, expression: str, callback: OnMessage, namespaces: Namespaces = None) -> Callable[[], None]:
+        """Call this with each message of these topics from now on, behind `on_message`; what it returns ends that.
+
+        Topics are written as for `subscribe`, which has to be done, too. Raises ExpressionError.
+        """
+        return self._triggers.on(expression, callback, namespaces)
+
+    def wait_for(self, expression: str, timeout: float | None = None, namespaces: Namespaces = None) -> ReceivedMessage:
+        """The next message of these topics, when all callbacks have had it.
+
+        Raises TimeoutError when none comes within so many seconds, ClientError when the listener is stopped,
+        ExpressionError.
+        """
+        return self._triggers.wait_for(expression, timeout, namespaces)
+
+    def seen(self, expression: str, namespaces: Namespaces = None) -> bool:
+        """Whether a message of these topics has come since this was last asked of them, or since the beginning.
+
+        For who looks now and then. Of the 10,000 topics that came last. Raises ExpressionError.
+        """
+        return self._triggers.seen(expression, namespaces)
+
     def start(self) -> None:
         """Begin to receive."""
         self._thread.start()
@@ -91,6 +117,7 @@ class Listener:
             self._thread.join()
         self._socket.close()
         self._app.close()
+        self._triggers.stop()
 
     def __enter__(self) -> Self:
         self.start()

@@ -109,8 +109,9 @@ class Delivery:
     """How an Arborcast broker delivers to a subscription; None means as the broker is set. `strict`: nothing is pushed
     before what came earlier is settled. When nothing has come for as long as the `deadline`, the subscriber is sent
     a message on {urn:arborcast}system/subscription/deadline-missed, and another one on …/deadline-met when something
-    comes again; with `deadline_per_topic` for each topic of which something has come. `priority`,
-    -100 to 100, ranks it among other subscriptions, larger first."""
+    comes again; with `deadline_per_topic` for each topic of which something has come. Messages that were accepted
+    within the `minimum_interval` after one that came are left out: of its topic, or, without `interval_per_topic`, of
+    all. `priority`, -100 to 100, ranks it among other subscriptions, larger first."""
 
     strict: bool = False
     maximum_attempts: int | None = None
@@ -118,6 +119,8 @@ class Delivery:
     deadline: timedelta | None = None
     deadline_per_topic: bool = False
     priority: int = 0
+    minimum_interval: timedelta | None = None
+    interval_per_topic: bool = True
 
 
 @dataclass(frozen=True)

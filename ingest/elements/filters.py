@@ -12,7 +12,7 @@ from ingest.elements import dsub
 from ingest.elements.protection import CREDENTIALS, SIGNING, RequestedProtection, read_protection
 from ingest.elements.publication import duration_ms, priority_of
 from ingest.elements.topics import read_filter
-from ingest.errors import InvalidRequest, UnknownFilters, UnrecognizedPolicy
+from ingest.errors import InvalidRequest, UnknownFilters, UnrecognizedPolicy, UnsupportedPolicy
 from topic_model.expressions.conditions import check_content, check_producer
 from topic_model.expressions.item_filter import ITEM_FILTER, to_xpath
 from topic_model.message_types import read_type
@@ -33,19 +33,31 @@ _ORDERS = ("acceptance", "strict")
 
 _MOST_ATTEMPTS = 1_000
 
-_ATTRIBUTES = ("Order", "Priority", "MaximumAttempts", "Lifespan", "Deadline", "DeadlinePer")
+_ATTRIBUTES = (
+    "Order",
+    "Priority",
+    "MaximumAttempts",
+    "Lifespan",
+    "Deadline",
+    "DeadlinePer",
+    "MinimumInterval",
+    "IntervalPer",
+)
 
-_DEADLINES_PER = ("subscription", "topic")
+_PER = ("subscription", "topic")
 
 # What has matched is known a quarter of a second later.
 _SHORTEST_DEADLINE_MS = 500
 
+# After a crash it is read back from the log what has passed within this time.
+_LONGEST_INTERVAL = 86_400_000, "a day"
+
 
 def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
-    """The delivery that a wsnt:SubscriptionPolicy asks for. Raises InvalidRequest.
+    """The delivery that a wsnt:SubscriptionPolicy asks for. Raises InvalidRequest, or UnsupportedPolicy.
 
         <p:Delivery xmlns:p="urn:arborcast:policy" Order="strict" MaximumAttempts="3" Lifespan="PT2H" Deadline="PT5M"
-            Priority="5"/>
+            Priority="5" MinimumInterval="PT1S"/>
 
     Each attribute may be left out; then the engine's setting holds.
     """
@@ -58,21 +70,38 @@ def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
     order = element.get("Order", "acceptance")
     if order not in _ORDERS:
         raise InvalidRequest(f"p:Delivery: Order is acceptance or strict, not {order:.100}")
-    deadline_per = element.get("DeadlinePer", "subscription")
-    if deadline_per not in _DEADLINES_PER:
-        raise InvalidRequest(f"p:Delivery: DeadlinePer is subscription or topic, not {deadline_per:.100}")
-    lifespan, deadline = element.get("Lifespan"), element.get("Deadline")
+    lifespan, deadline, interval = (element.get(name) for name in ("Lifespan", "Deadline", "MinimumInterval"))
     deadline_ms = None if deadline is None else duration_ms(deadline, "p:Delivery: Deadline", _SHORTEST_DEADLINE_MS)
-    if deadline_ms is None and "DeadlinePer" in element.attrib:
-        raise InvalidRequest("p:Delivery: DeadlinePer needs a Deadline")
+    interval_ms = 0
+    if interval is not None:
+        interval_ms = duration_ms(interval, "p:Delivery: MinimumInterval", 0, _LONGEST_INTERVAL)
+    if deadline_ms is not None and deadline_ms < interval_ms:
+        raise UnsupportedPolicy(
+            f"p:Delivery: with a Deadline of {deadline:.100}, which is below the MinimumInterval of {interval:.100}, "
+            "there would be silence all the time",
+            (DELIVERY,),
+        )
     return DeliveryPolicy(
         order=cast(Order, order),
         priority=priority_of(element.get("Priority", "0"), "p:Delivery"),
         lifespan_ms=None if lifespan is None else duration_ms(lifespan, "p:Delivery: Lifespan"),
         maximum_attempts=_attempts(element.get("MaximumAttempts")),
         deadline_ms=deadline_ms,
-        deadline_per=cast(DeadlinePer, deadline_per),
+        deadline_per=_per(element, "DeadlinePer", "subscription", "Deadline"),
+        interval_ms=interval_ms,
+        interval_per=_per(element, "IntervalPer", "topic", "MinimumInterval"),
     )
+
+
+def _per(element: etree._Element, name: str, otherwise: DeadlinePer, needed: str) -> DeadlinePer:
+    per = element.get(name)
+    if per is None:
+        return otherwise
+    if per not in _PER:
+        raise InvalidRequest(f"p:Delivery: {name} is subscription or topic, not {per:.100}")
+    if needed not in element.attrib:
+        raise InvalidRequest(f"p:Delivery: {name} needs a {needed}")
+    return cast(DeadlinePer, per)
 
 
 def write_delivery_policy(policy: DeliveryPolicy) -> str:
@@ -84,6 +113,8 @@ def write_delivery_policy(policy: DeliveryPolicy) -> str:
         "Lifespan": _seconds(policy.lifespan_ms),
         "Deadline": _seconds(policy.deadline_ms),
         "DeadlinePer": "topic" if policy.deadline_per == "topic" else "",
+        "MinimumInterval": _seconds(policy.interval_ms or None),
+        "IntervalPer": "subscription" if policy.interval_ms and policy.interval_per == "subscription" else "",
     }
     attributes = "".join(f' {name}="{text}"' for name, text in written.items() if text)
     return f'<p:Delivery xmlns:p="{ARBORCAST_POLICY}"{attributes}/>' if attributes else ""

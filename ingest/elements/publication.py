@@ -128,17 +128,17 @@ def priority_of(text: str, where: str) -> int:
     return number
 
 
-def duration_ms(text: str, where: str, least_ms: int = 1) -> int:
+def duration_ms(text: str, where: str, least_ms: int = 1, most: tuple[int, str] = (_LONGEST_MS, "a year")) -> int:
     """A duration in milliseconds; what is more than nothing is one at least. `where` begins the sentence when it cannot
-    be read, is too short, or longer than a year. Raises InvalidRequest."""
+    be read, is too short, or longer than the `most`, in milliseconds and in words. Raises InvalidRequest."""
     try:
         seconds = times.duration_s(text, datetime.now(UTC))
     except ValueError as error:
         raise InvalidRequest(f"{where}: {error}") from error
     found_ms = max(1, int(seconds * 1000)) if seconds > 0 else 0
-    if not least_ms <= found_ms <= _LONGEST_MS:
-        least = "more than nothing" if least_ms == 1 else f"at least {least_ms} ms"
-        raise InvalidRequest(f"{where} is {least} and at most a year, not {text:.100}")
+    if not least_ms <= found_ms <= most[0] or text.strip().startswith("-"):
+        least = {0: "not negative", 1: "more than nothing"}.get(least_ms, f"at least {least_ms} ms")
+        raise InvalidRequest(f"{where} is {least} and at most {most[1]}, not {text:.100}")
     return found_ms
 
 

@@ -98,6 +98,11 @@ def subscribe(
     priority: Annotated[
         int, typer.Option("--priority", help="Larger is pushed to first when room is short.", min=-100, max=100)
     ] = 0,
+    interval: Annotated[
+        float | None,
+        typer.Option("--interval", help="Leave out what comes within so many seconds, for each topic.", min=0.001),
+    ] = None,
+    together: Annotated[bool, typer.Option("--together", help="That for all topics together.")] = False,
     kinds: Annotated[
         list[str] | None,
         typer.Option(
@@ -121,6 +126,8 @@ def subscribe(
         timedelta(seconds=deadline) if deadline else None,
         per_topic,
         priority=priority,
+        minimum_interval=timedelta(seconds=interval) if interval else None,
+        interval_per_topic=not together,
     )
 
     with _client(url, config, home) as client:

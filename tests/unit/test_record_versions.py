@@ -119,6 +119,11 @@ ATTEMPTS: list[dict[str, Any]] = [
         "attempts": [],
         "evaluation": {"partition": 0, "batch": 3, "control": 4, "matched": [["n1", "a", 1, 2, 1]]},
     },
+    {
+        "v": 1,
+        "attempts": [],
+        "evaluation": {"partition": 0, "batch": 3, "control": 4, "matched": [["n1", "a", 1, 2, 1, ["s1"], 3]]},
+    },
 ]
 
 LOGS = {

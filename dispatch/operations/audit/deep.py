@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from core.eventlog.scan import LogScan, Stretch
 from core.progress import Progress, untold
 from core.settings import KafkaSettings
+from dispatch.hot.intervals import Lane, lane_of
 from dispatch.logs import dead_letters, parked
 from dispatch.matching.filters import Conditions, wanting
 from dispatch.operations.audit.balance import Balance
@@ -31,6 +32,7 @@ from topic_model.records import control as records
 from topic_model.records.control import ControlRecord
 from topic_model.records.notifications import Notification, notification_in
 from topic_model.routing import History, RoutingTable
+from topic_model.subscriptions import Subscription
 
 _LOOK_AGAIN_S = 0.5
 
@@ -235,6 +237,31 @@ class _Past:
             self._next = None
 
 
+class _Spacing:
+    """Who has a minimum interval need not have what came within it. Judged by what was delivered to him before: from
+    where on he had to have more is not known before the first of these."""
+
+    def __init__(self, since_ms: int) -> None:
+        self._since_ms = since_ms
+        self._until_ms: dict[tuple[int, Lane], int] = {}
+
+    def excused(
+        self, notification: Notification, partition: int, wanted: Sequence[Subscription], missing: Collection[str]
+    ) -> set[str]:
+        """Those of the missing that were left out for this. To be asked in the order of each partition."""
+        excused: set[str] = set()
+        for each in wanted:
+            interval_ms = each.policy.interval_ms
+            if not interval_ms or notification.only:
+                continue
+            lane = partition, lane_of(each.id, each.policy, notification.topic)
+            if each.id not in missing:
+                self._until_ms[lane] = notification.accepted_ms + interval_ms
+            elif notification.accepted_ms < self._until_ms.get(lane, self._since_ms + interval_ms):
+                excused.add(each.id)
+        return excused
+
+
 def _not_delivered(
     kafka: KafkaSettings,
     log: LogScan,
@@ -250,7 +277,7 @@ def _not_delivered(
     problems: list[Problem] = []
     count = looked_at = 0
     with LogScan(kafka, "control") as control:
-        past = _Past(control, since_ms)
+        past, spacing = _Past(control, since_ms), _Spacing(since_ms)
         for as_of, runs in groupby(_runs(evaluations), key=lambda run: run.control):
             past.advance(as_of)
             recipients = past.table.recipients()
@@ -258,8 +285,12 @@ def _not_delivered(
                 looked_at += 1
                 progress("matching again", looked_at, len(evaluations))
                 there, ended = wanting(recipients, conditions, notification)
-                wanted = [each.id for each in (*there, *ended)]
-                missing = _without(deliveries, notification.id, wanted)
+                wanted = [*there, *ended]
+                missing = _without(deliveries, notification.id, [each.id for each in wanted])
+                if any(each.policy.interval_ms for each in wanted):
+                    excused = spacing.excused(notification, int(evaluations.partition[at]), wanted, set(missing))
+                    wanted = [each for each in wanted if each.id not in excused]
+                    missing = [each for each in missing if each not in excused]
                 count += len(missing)
                 problems += [
                     Problem(

@@ -17,6 +17,7 @@ from dispatch.operations.trace.story import (
     AttemptRow,
     DeliveryStory,
     Evidence,
+    MatchedBy,
     Outcome,
     Row,
     Step,
@@ -55,6 +56,8 @@ def without_attempts(
     refused = _refused_by(subscription, notification)
     if refused:
         return "skipped", refused
+    if subscription.policy.interval_ms and _is_thinned(evidence.evaluated, subscription.id):
+        return "skipped", _within_interval(subscription, evidence.instead.get(subscription.id))
     now = evidence.control.now(subscription.id)
     if now is not None and now.subscription is None and not (evidence.batch and evidence.batch.done):
         return "pending", f"the subscription has ended since, at {_ended(now)}, so it will be cancelled"
@@ -63,6 +66,17 @@ def without_attempts(
     if evidence.batch is not None and evidence.batch.done:
         return "pending", "its batch is done, but what became of it is not recorded (any more)"
     return "pending", "it is to be pushed; no outcome has been recorded yet"
+
+
+def _is_thinned(evaluated: MatchedBy | None, name: str) -> bool:
+    return evaluated is not None and evaluated.thinned > 0 and name not in evaluated.passed
+
+
+def _within_interval(subscription: Subscription, instead: str | None) -> str:
+    policy = subscription.policy
+    of = "this topic" if policy.interval_per == "topic" else "any topic"
+    went = f"{instead} went instead" if instead else "another one went instead"
+    return f"left out: of {of} it wants what is accepted {policy.interval_ms / 1000:g} s apart, and {went}"
 
 
 def no_match(evidence: Evidence, name: str, when: When) -> tuple[Outcome, str]:

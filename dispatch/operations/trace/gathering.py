@@ -110,6 +110,8 @@ class Gatherer:
             rows = _together(rows, recent)
             if evaluated is None and found.logged_ms:
                 evaluated = self._evaluated(found, rows)
+            if evaluated is not None and evaluated.thinned:
+                found = replace(found, instead=self._instead(found, control, rows, notes))
         except InfrastructureError as error:
             notes.append(f"the logs could not be read, so the last seconds are missing: {error}")
         batch = None
@@ -203,6 +205,32 @@ class Gatherer:
                 break
         return None
 
+    def _instead(
+        self, found: Evidence, control: ControlHistory, rows: Sequence[AttemptRow], notes: list[str]
+    ) -> dict[str, str]:
+        """What went to those who were not given this one for their minimum interval: the last one before it."""
+        notification = found.notification
+        if notification is None:
+            return {}
+        had = {str(row["subscription"]) for row in rows}
+        known = {name: control.last(name) for name in control.states if name not in had}
+        asking = {name: each.policy for name, each in known.items() if each is not None and each.policy.interval_ms}
+        last: dict[str, tuple[int, str]] = {}
+        since_ms = notification.accepted_ms - max((each.interval_ms for each in asking.values()), default=0)
+        for record in self._log("attempts", since_ms - _CLOCKS_MS, notes, only=found.partition):
+            evaluation = attempts.evaluation_in(record.value)
+            if evaluation is None or evaluation.partition != found.partition:
+                continue
+            for each in evaluation.matched:
+                if each.offset >= found.offset:
+                    continue
+                for name in asking.keys() & set(each.passed):
+                    if asking[name].interval_per == "subscription" or each.topic == notification.topic:
+                        last[name] = max(last.get(name, (-1, "")), (each.offset, each.notification))
+            if record.timestamp > found.logged_ms + _APPEND_MS:
+                break
+        return {name: instead for name, (_, instead) in last.items()}
+
     def _forgotten(self, names: Sequence[str]) -> dict[str, Row]:
         """What the table knows of subscriptions that the control log has forgotten."""
         table = self._table(SUBSCRIPTIONS) if names else None
@@ -270,7 +298,14 @@ def _evaluated_in(record: ConsumerRecord, notification_id: str) -> MatchedBy | N
     if evaluation is not None:
         for each in evaluation.matched:
             if each.notification == notification_id:
-                return MatchedBy(record.timestamp, evaluation.batch, evaluation.control, each.subscriptions)
+                return MatchedBy(
+                    record.timestamp,
+                    evaluation.batch,
+                    evaluation.control,
+                    each.subscriptions,
+                    each.thinned,
+                    each.passed,
+                )
     return None
 
 

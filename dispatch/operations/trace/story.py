@@ -136,13 +136,16 @@ class BatchFate:
 
 @dataclass(frozen=True)
 class MatchedBy:
-    """When and by which batch a notification was matched, and for how many subscriptions. `control` is where the
-    control log ended for it."""
+    """When and by which batch a notification was matched, and for how many subscriptions; `thinned` others had another
+    one within their minimum interval, and those that have such an interval and were given this one are `passed`.
+    `control` is where the control log ended for it."""
 
     at_ms: int
     batch: int
     control: int
     subscriptions: int
+    thinned: int = 0
+    passed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,8 +155,8 @@ class Evidence:
 
     `attempts` are in order of time. `waiting` are the subscriptions for which the retries table has it, with the time
     when they are due. `forgotten` are rows of the table of subscriptions, for those that the control log does not have
-    any more; `endpoints` the latest rows about the health of endpoints. `notes` are for the reader: what could not be
-    looked at.
+    any more; `endpoints` the latest rows about the health of endpoints. `instead` are the notifications that
+    subscriptions with a minimum interval had before this one. `notes` are for the reader: what could not be looked at.
     """
 
     id: str
@@ -168,6 +171,7 @@ class Evidence:
     waiting: Mapping[str, datetime | None] = field(default_factory=dict)
     forgotten: Mapping[str, Row] = field(default_factory=dict)
     endpoints: Mapping[str, Row] = field(default_factory=dict)
+    instead: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
 

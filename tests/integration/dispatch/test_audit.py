@@ -20,7 +20,7 @@ from tests.support.dispatch_job import Logs, logs, subscription
 from topic_model.expressions.conditions import XPATH_1
 from topic_model.records.control import SubscriptionRecord
 from topic_model.records.notifications import Notification
-from topic_model.subscriptions import Subscription, XPathFilter
+from topic_model.subscriptions import DeliveryPolicy, Subscription, XPathFilter
 from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka
@@ -37,10 +37,11 @@ class Batches:
         self._parking, self._dead = ParkingLog(kafka), DeadLetterLog(kafka)
         self.number = 0
 
-    def evaluate(self, control: int, first: int, counts: dict[str, int]) -> None:
+    def evaluate(self, control: int, first: int, counts: dict[str, int], thinned: int = 0) -> None:
         now_ms = int(time.time() * 1000)
         matched = [
-            Matched(each, TOPIC, now_ms, first + place, count) for place, (each, count) in enumerate(counts.items())
+            Matched(each, TOPIC, now_ms, first + place, count, (), thinned)
+            for place, (each, count) in enumerate(counts.items())
         ]
         self._attempts.add_matched(0, self.number, control, matched)
         self.number += 1
@@ -158,6 +159,20 @@ def test_everything_that_is_missing_is_named(kafka_settings: KafkaSettings, log:
 
     batches.park(one, "s2", 0)
     assert ("not-parked", one, "s2") not in problems(audit(kafka_settings, since_ms, deep=True, patience_s=0))
+
+
+def test_what_was_left_out_for_an_interval_is_told_from_what_was_lost(
+    kafka_settings: KafkaSettings, log: Logs, batches: Batches
+) -> None:
+    now_ms = int(time.time() * 1000)
+    log.subscribe(subscription("s", "http://r/", "a", policy=DeliveryPolicy(interval_ms=100), created_ms=1))
+    times = [0, 99, 100, 150, 250, 300]
+    before, first, passed, left_out, lost, after = (log.accept("a", accepted_ms=now_ms + each) for each in times)
+    batches.evaluate(1, 0, {before: 0, first: 1, passed: 0, left_out: 0, lost: 0, after: 0}, thinned=1)
+    batches.row(first, "s")
+    report = audit(kafka_settings, now_ms, now_ms + 60_000, deep=True, patience_s=0)
+    # Of the one before the first it is not known what came before; the interval of the first ends at 199.
+    assert problems(report) == [("not-delivered", lost, "s"), ("not-delivered", after, "s")]
 
 
 def test_a_damaged_record_is_told_from_an_overlooked_one(

@@ -3,12 +3,17 @@ from __future__ import annotations
 import time
 from contextlib import closing
 
+import pytest
+
 from core.eventlog.topics import ensure_topics
 from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
+from dispatch.hot import intervals
 from dispatch.hot.earlier import newest_batch, recall, recall_since
+from dispatch.hot.intervals import recall_passed
 from dispatch.logs import attempts
-from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, Matched
+from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, Evaluation, Matched
+from topic_model.subscriptions import DeliveryPolicy
 from topic_model.topics import TopicPath
 
 
@@ -88,3 +93,40 @@ def test_what_others_have_written_is_passed_over_unread_but_not_what_does_not_sa
 
     assert found == {("s", "of an earlier Arborcast"), ("s", "of now")}
     assert newest_batch(kafka_settings, 20) == 5
+
+
+def test_what_has_passed_is_read_back_up_to_where_a_run_begins(
+    kafka_settings: KafkaSettings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_topics(kafka_settings)
+    now_ms, topic = int(time.time() * 1000), TopicPath("a")
+    policies = {
+        "short": DeliveryPolicy(interval_ms=500),
+        "long": DeliveryPolicy(interval_ms=86_400_000, interval_per="subscription"),
+    }
+    ages_ms = [80_000_000, 900_000, 300, 200, 100]
+    with closing(DurableWriter(kafka_settings, "attempts")) as log:
+        for offset, age_ms in enumerate(ages_ms):
+            names = ("long", "short", "ended") if offset in (1, 3) else ("short",)
+            made = Matched("n", topic, now_ms - age_ms, offset, 3, names)
+            for value in attempts.encode_evaluation(Evaluation(0, 7, 0, [made])):
+                log.send(0, value, attempts.key_of(7))
+        log.send(0, attempts.join([attempts.pack(row("short", "a row", 7))]), attempts.key_of(7))
+        log.settle(120)
+
+    def recalled(position: int) -> dict[tuple[str, str], int]:
+        return dict(recall_passed(kafka_settings, policies, {0: position}, 60).get(0, {}))
+
+    assert recalled(0) == {}
+    assert recalled(2) == {("short", "a"): now_ms - 900_000 + 500, ("long", ""): now_ms - 900_000 + 86_400_000}
+    assert recalled(3)["short", "a"] == now_ms - 300 + 500
+    assert recalled(9) == {("short", "a"): now_ms - 100 + 500, ("long", ""): now_ms - 200 + 86_400_000}
+    assert recall_passed(kafka_settings, {}, {0: 9}, 60) == {}, "nobody asks"
+
+    # As if all that were more than ten minutes ago: it is read back for the long interval, if there is time for it.
+    monkeypatch.setattr(intervals, "_accepted_ms", lambda *_: int(time.time() * 1000) + 661_000)
+    assert ("long", "") in recalled(9)
+    assert "begin anew" not in caplog.text
+    monkeypatch.setattr(intervals, "_OLDER_S", 0.0)
+    assert recalled(9) == {}
+    assert "minimum intervals of more than 600 s begin anew" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import threading
 from datetime import UTC, datetime, timedelta
@@ -65,6 +66,18 @@ def test_how_hard_to_try_is_asked_for(parts: GatewayParts, url: str) -> None:
         client.subscribe("a", to="http://h/1", delivery=Delivery(True, 3, timedelta(hours=2)))
     (subscription,) = parts.table.subscriptions()
     assert subscription.policy == DeliveryPolicy(order="strict", maximum_attempts=3, lifespan_ms=7_200_000)
+
+
+def test_messages_are_asked_for_that_are_apart(parts: GatewayParts, url: str) -> None:
+    apart = Delivery(minimum_interval=timedelta(milliseconds=1_500))
+    with Client(url) as client:
+        client.subscribe("a", to="http://h/1", delivery=apart)
+        client.subscribe("a", to="http://h/2", delivery=dataclasses.replace(apart, interval_per_topic=False))
+    policies = {each.consumer.address[-1]: each.policy for each in parts.table.subscriptions()}
+    assert policies == {
+        "1": DeliveryPolicy(interval_ms=1_500),
+        "2": DeliveryPolicy(interval_ms=1_500, interval_per="subscription"),
+    }
 
 
 def test_current_messages_are_asked_for(parts: GatewayParts, url: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
 
 import pytest
 import requests
@@ -16,7 +18,7 @@ from tests.support.gateway_parts import RESULT_KEYS, START, GatewayParts
 from tests.support.gateway_process import ROOT
 from topic_model.records.results import PATH, Promise, write_promise
 
-PUBLISH, SUBSCRIBE, LATER, SIGNED = re.findall(
+PUBLISH, SUBSCRIBE, WAITING, LATER, SIGNED = re.findall(
     r"```python\n(.*?)```", (ROOT / "docs" / "client.md").read_text(), re.DOTALL
 )
 
@@ -53,6 +55,30 @@ def test_ten_lines_subscribe(
     execute(SUBSCRIBE, url)
     assert "{urn:t}press <n>42</n>" in capsys.readouterr().out
     assert list(parts.table.subscriptions()) == []
+
+
+def test_ten_lines_wait_for_something(parts: GatewayParts, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    over = threading.Event()
+
+    def push() -> None:
+        wait_until(lambda: bool(list(parts.table.subscriptions())), 60, "somebody is subscribed")
+        (subscription,) = parts.table.subscriptions()
+        alarm, press = soap.message("plant/line3/alarm", "<hot/>"), soap.message("plant/line1/press", "<n>42</n>")
+        body = soap.envelope(soap.notify(alarm, press))
+        while not over.wait(0.05):  # who is not waiting yet gets the next one
+            with contextlib.suppress(requests.RequestException):
+                requests.post(subscription.consumer.address, body, timeout=10)
+
+    pushing = threading.Thread(target=push)
+    pushing.start()
+    try:
+        execute(WAITING, url)
+    finally:
+        over.set()
+        pushing.join()
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "alarm: <hot/>"
+    assert "line 1: <n>42</n> True False" in printed
 
 
 def test_ten_lines_say_later_how_it_ended(parts: GatewayParts, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

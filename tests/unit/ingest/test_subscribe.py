@@ -246,6 +246,13 @@ def asking_for(attributes: str) -> bytes:
         ('Priority="5" Order="strict"', DeliveryPolicy(order="strict", priority=5)),
         ('Priority="-100"', DeliveryPolicy(priority=-100)),
         ('Deadline="PT1M" DeadlinePer="topic"', DeliveryPolicy(deadline_ms=60_000, deadline_per="topic")),
+        ('MinimumInterval="PT0.1S"', DeliveryPolicy(interval_ms=100)),
+        ('MinimumInterval="PT0S"', DeliveryPolicy()),
+        ('MinimumInterval="P1D" IntervalPer="topic"', DeliveryPolicy(interval_ms=86_400_000)),
+        (
+            'MinimumInterval="PT1S" IntervalPer="subscription" Deadline="PT1S"',
+            DeliveryPolicy(interval_ms=1_000, interval_per="subscription", deadline_ms=1_000),
+        ),
     ],
 )
 def test_a_subscriber_says_how_hard_to_try(attributes: str, policy: DeliveryPolicy) -> None:
@@ -278,6 +285,13 @@ def test_a_subscriber_says_how_hard_to_try(attributes: str, policy: DeliveryPoli
         'Deadline="soon"',
         'DeadlinePer="topic"',
         'Deadline="PT1M" DeadlinePer="message"',
+        'MinimumInterval="-PT1S"',
+        'MinimumInterval="P1DT0.001S"',
+        'MinimumInterval="1"',
+        'MinimumInterval=""',
+        'IntervalPer="topic"',
+        'MinimumInterval="PT1S" IntervalPer="message"',
+        'MinimumInterval="PT1S" Deadline="PT0.9S"',
     ],
 )
 def test_what_cannot_be_delivered_so_is_refused(attributes: str) -> None:
@@ -286,6 +300,11 @@ def test_what_cannot_be_delivered_so_is_refused(attributes: str) -> None:
     assert answer.status in (400, 500)
     assert "p:Delivery" in answer.body.decode()
     assert not list(parts.table.subscriptions())
+
+
+def test_a_deadline_below_the_interval_is_a_policy_that_is_not_supported() -> None:
+    answer = GatewayParts().post(asking_for('MinimumInterval="PT1S" Deadline="PT0.9S"'))
+    assert answer.fault == "UnsupportedPolicyRequestFault"
 
 
 def test_an_expression_may_have_so_many_steps_behind_wildcards() -> None:

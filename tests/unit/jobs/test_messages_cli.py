@@ -20,6 +20,7 @@ from jobs.cli import app
 from jobs.cli.listening import LEASE_S, LeasedSubscription
 from tests.support.command import COMMAND, wait_until
 from tests.support.gateway_parts import START, GatewayParts
+from topic_model.subscriptions import DeliveryPolicy
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +43,14 @@ def test_unsubscribe_takes_the_id_that_the_list_shows(parts: GatewayParts, url: 
     done = CliRunner().invoke(app, ["unsubscribe", given, "--url", f"{url}/wsn/NotificationBroker"])
     assert done.exit_code == 0, done.output
     assert not list(parts.table.subscriptions())
+
+
+def test_subscribe_asks_for_messages_that_are_apart(parts: GatewayParts, url: str) -> None:
+    command = ["subscribe", "a", "--to", "http://h/", "--interval", "0.5", "--together", "--deadline", "2"]
+    done = CliRunner().invoke(app, [*command, "--url", url])
+    assert done.exit_code == 0, done.output
+    (subscription,) = parts.table.subscriptions()
+    assert subscription.policy == DeliveryPolicy(deadline_ms=2_000, interval_ms=500, interval_per="subscription")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

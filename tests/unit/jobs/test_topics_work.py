@@ -2,12 +2,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from core.errors import ConfigError, ExpressionError, TopicError
-from jobs.cli.topics_work import format_of, matching, one_topic, plan_import, read_document, write_document
+from jobs.cli.topics_work import (
+    conditions_of,
+    format_of,
+    matching,
+    one_topic,
+    plan_import,
+    read_document,
+    write_document,
+)
 from tests.support.directory import topic
 from topic_model.records.control import Tombstone, TopicRecord, TopicRemoved
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 from topic_model.tree.tree import TopicTree
 
 BASE = "ou=topics,dc=arborcast"
@@ -115,3 +125,10 @@ def test_an_import_is_all_or_nothing_and_names_what_cannot_be() -> None:
     tree = tree_of(topic("a", code="K"))
     with pytest.raises(TopicError, match=r"2 topics cannot be: .*'K'.*final"):
         plan_import(tree, [topic("b", code="K"), topic("ok"), topic("x", final=True), topic("x/y")])
+
+
+def test_what_else_must_be_fulfilled_beyond_the_topic_is_said_in_words() -> None:
+    subscription = Subscription("s", EndpointReference("http://r/"), types=("{urn:t}a", "{urn:t}b"))
+    assert conditions_of(subscription) == "type: {urn:t}a or {urn:t}b"
+    apart = msgspec.structs.replace(subscription, types=(), policy=DeliveryPolicy(interval_ms=1_500))
+    assert conditions_of(apart) == "1.5 s apart"

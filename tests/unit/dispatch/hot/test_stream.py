@@ -27,6 +27,8 @@ class Sent:
 class View:
     read_s = 0.0
 
+    def listen(self, listener: object) -> None: ...
+
     def refresh(self, timeout_s: float) -> SharedView:
         return SharedView(FileBase("base"), None, 0)
 

@@ -3,8 +3,8 @@ and the order in which logs are written and read made up. Kafka, Spark and socke
 
 First attempts of each subscription are in the order of each partition, for each priority, whatever happened, and in a
 strict one none is pushed before the one before it is settled, whatever partition and priority they are of. Nothing is
-pushed after its publisher wanted it. In the end, when all endpoints answer and everything is read, everything was
-delivered.
+pushed after its publisher wanted it. Who has a minimum interval gets what he would have got without any crash. In the
+end, when all endpoints answer and everything is read, everything was delivered.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from dispatch.delivery.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_H
 from dispatch.delivery.journal import Journal
 from dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
 from dispatch.hot.earlier import NOTHING, Earlier, earlier
+from dispatch.hot.intervals import fold
 from dispatch.hot.pump import Pump
 from dispatch.logs import attempts, parked
-from dispatch.logs.attempts import Attempt, AttemptsLog, Matched
+from dispatch.logs.attempts import Attempt, AttemptsLog, Evaluation, Matched
 from dispatch.logs.parked import DeadLetterLog, Parked, ParkingLog
 from dispatch.matching.filters import Conditions
 from dispatch.realtime import task
@@ -45,7 +46,8 @@ from topic_model.records.notifications import Notification
 from topic_model.routing import Found
 from topic_model.topics import TopicPath
 
-NAMES = ("plain", "together", "strict")
+NAMES = ("plain", "together", "strict", "sparse")
+INTERVAL_MS = 15_000
 PARTITIONS = (0, 1)
 ANSWERS = {
     "ok": OK,
@@ -215,7 +217,7 @@ class Running:
 
 
 class Histories(RuleBasedStateMachine):
-    """One engine, three subscriptions at endpoints of their own, two partitions."""
+    """One engine, four subscriptions at endpoints of their own, two partitions."""
 
     @initialize()
     def begin(self) -> None:
@@ -226,6 +228,10 @@ class Histories(RuleBasedStateMachine):
         self.world.subscribe("plain", form="raw")
         self.world.subscribe("together", form="notify")
         self.world.subscribe("strict", form="raw", order="strict")
+        self.world.subscribe("sparse", form="raw", interval_ms=INTERVAL_MS)
+        self.evaluations: list[Evaluation] = []
+        self.passing: dict[int, list[int]] = {partition: [] for partition in PARTITIONS}
+        self.passes: set[str] = set()
         self.accepted: dict[int, list[bytes]] = {partition: [] for partition in PARTITIONS}
         self.place: dict[str, tuple[int, int]] = {}
         self.parked: list[tuple[bytes, bytes, int]] = []
@@ -269,7 +275,9 @@ class Histories(RuleBasedStateMachine):
             self.parked.append((record.key, record.value, self.world.write(record.key, record.value)))
             return len(self.parked) - 1
         if record.topic.endswith("attempts"):
-            self.rows += attempts.decode(record.value)
+            rows, evaluation = attempts.decode_all(record.value)
+            self.rows += rows
+            self.evaluations += [evaluation] if evaluation is not None else []
         return 0
 
     def seen(self, request: PushRequest) -> None:
@@ -299,6 +307,9 @@ class Histories(RuleBasedStateMachine):
             self.priority[name] = priority
             if valid_ms:
                 self.valid[name] = until_ms
+            if not self.passing[partition] or now_ms >= self.passing[partition][-1] + INTERVAL_MS:
+                self.passing[partition].append(now_ms)
+                self.passes.add(name)
             value = notifications.encode(notification)[1]
             self.accepted[partition].append(value)
             self.place[notification.id] = partition, offset
@@ -320,6 +331,15 @@ class Histories(RuleBasedStateMachine):
         """Kafka takes some of what a worker has sent."""
         for producer in self.tasks[partition].producers:
             producer.take(count)
+
+    @rule(partition=st.sampled_from(PARTITIONS))
+    def come_to_rest(self, partition: int) -> None:
+        """A task has done all that it has, and has said so."""
+        for _ in range(4):
+            self.step(partition, 1)
+            self.tasks[partition].wire.drive(0)
+            self.acknowledge(partition, 1_000)
+            self.pass_time(300)
 
     @rule(count=st.integers(1, 6))
     def read(self, count: int) -> None:
@@ -379,6 +399,12 @@ class Histories(RuleBasedStateMachine):
         assert getattr(self, "late", []) == []
 
     @invariant()
+    def what_is_left_out_has_no_row(self) -> None:
+        if hasattr(self, "tasks"):
+            rows = [*self.rows, *self.world.attempts]
+            assert {row.notification for row in rows if row.subscription == "sparse"} <= self.passes
+
+    @invariant()
     def only_what_has_an_end_expires(self) -> None:
         if hasattr(self, "tasks"):
             rows = [*self.rows, *self.world.attempts]
@@ -391,7 +417,7 @@ class Histories(RuleBasedStateMachine):
         try:
             for name in NAMES:
                 self.behave(name, "ok")
-            wanted = {(name, each) for name in NAMES for each in self.place}
+            wanted = {(name, each) for name in NAMES for each in self.place if name != "sparse" or each in self.passes}
             for _ in range(100 + 3 * len(self.place)):
                 for partition in PARTITIONS:
                     self.step(partition, 3)
@@ -420,6 +446,8 @@ class Histories(RuleBasedStateMachine):
         for partition, position in positions.items():
             self.known[partition] = WorkerProgress(run, partition, position, run if since < 0 else since, 0, task=-1)
         known = cast(Any, SimpleNamespace(value=before))
+        passed: dict[int, dict[tuple[str, str], int]] = {}
+        fold(passed, self.evaluations, positions, {"sparse": self.world.subscriptions["sparse"].policy})
         job = RealtimeJob(
             JobSettings(
                 Path("nowhere"),
@@ -436,6 +464,7 @@ class Histories(RuleBasedStateMachine):
             known,
             again if since >= 0 else {},
             since,
+            passed=passed,
         )
         self.tasks = [Running(self, job, partition, positions[partition]) for partition in PARTITIONS]
         self.told = Told()
@@ -551,3 +580,16 @@ def test_what_waits_behind_a_slow_push_is_parked_when_that_has_an_outcome() -> N
     state.answer(partition=0, which=0)
     state.teardown()
     assert state.began["plain", 0, 0] == [0, 1]
+
+
+def test_what_was_left_out_after_what_is_settled_is_left_out_after_a_crash_too() -> None:
+    state = Histories()
+    state.begin()
+    state.accept(partition=0, count=1)
+    state.come_to_rest(partition=0)
+    assert state.known[0].position == 1
+    state.accept(partition=0, count=2)
+    state.crash(landing=4, driver=True)
+    state.teardown()
+    assert state.passes == {"0-0"}
+    assert state.began["sparse", 0, 0] == [0]

@@ -24,7 +24,7 @@ from topic_model.records.control import (
     TopicRecord,
 )
 from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, XPathFilter
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter, XPathFilter
 from topic_model.topics import TopicPath
 
 # Times are milliseconds; the notification is accepted at 100,000.
@@ -489,3 +489,14 @@ def test_what_is_stamped_is_judged_by_the_subscriptions_of_its_acceptance_whenev
         "the subscription was made later, at 1970-01-01 00:01:41 UTC"
     )
     assert only(stamped(control, at, evaluated=matched), "over").outcome == "no match"
+
+
+def test_what_was_left_out_for_a_minimum_interval_names_what_went_instead() -> None:
+    control = history(subscription("s", policy=DeliveryPolicy(interval_ms=1_500)))
+    left_out = {"evaluated": MatchedBy(ACCEPTED + 5, 7, 9, 0, 1)}
+    told = only(evidence(control, instead={"s": "n0"}, **left_out))
+    assert told.outcome == "skipped"
+    assert told.why == "left out: of this topic it wants what is accepted 1.5 s apart, and n0 went instead"
+    assert only(evidence(control, **left_out)).why.endswith("and another one went instead"), "the log has forgotten it"
+    for matched in (MatchedBy(ACCEPTED + 5, 7, 9, 1), MatchedBy(ACCEPTED + 5, 7, 9, 1, 1, ("s",))):
+        assert only(evidence(control, evaluated=matched)).outcome == "pending"

@@ -1,0 +1,178 @@
+"""Minimum intervals: who asks for one gets, of messages that come all the time, one in so long.
+
+A message passes when it was accepted so long after the last one that has passed: of its topic, or of all topics of its
+partition. What does not pass has not matched. That is decided from one message to the next, so whoever takes messages
+again has to begin with what had passed before the place where he begins; then he comes to the same. The `attempts` log
+has it: what passed stands with what was matched.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+from core.errors import InfrastructureError
+from core.eventlog.scan import LogScan, Stretch
+from core.settings import KafkaSettings
+from dispatch.logs import attempts
+from dispatch.logs.attempts import Evaluation
+from topic_model.subscriptions import DeliveryPolicy, Subscription
+from topic_model.topics import TopicPath
+
+logger = logging.getLogger(__name__)
+
+Lane = tuple[str, str]
+"""A subscription and a topic, or "" for all of them."""
+
+Passed = Mapping[int, Mapping[Lane, int]]
+"""Of each partition: before when what is accepted does not pass."""
+
+# Between the clocks of gateways and brokers.
+_CLOCKS_MS = 60_000
+
+# Clocks of gateways differ by less: what is over for so long counts for nothing that comes.
+_OVER_MS = 10_000
+
+_FEWEST = 1_000
+
+
+class Intervals:
+    """What runs in a task. `passed` is what it knows of the partitions that it has had something of."""
+
+    def __init__(self, before: Passed | None = None) -> None:
+        self._before = before or {}
+        self._room = _FEWEST
+        self.passed: dict[int, dict[Lane, int]] = {}
+
+    def passes(
+        self, subscription: Subscription, partition: int, topic: TopicPath, accepted_ms: int, judged: bool = True
+    ) -> bool:
+        """Whether this message passes. Where its conditions were not `judged` it may be that it is not wanted: then it
+        does not keep others from passing."""
+        known = self.passed.get(partition)
+        if known is None:
+            known = self.passed[partition] = dict(self._before.get(partition, {}))
+        lane = lane_of(subscription.id, subscription.policy, topic)
+        if accepted_ms < known.get(lane, 0):
+            return False
+        if judged:
+            known[lane] = accepted_ms + subscription.policy.interval_ms
+            if len(known) > self._room:
+                self._forget_over(known, accepted_ms)
+        return True
+
+    def _forget_over(self, known: dict[Lane, int], now_ms: int) -> None:
+        for lane in [lane for lane, until_ms in known.items() if until_ms < now_ms - _OVER_MS]:
+            del known[lane]
+        self._room = max(_FEWEST, 2 * len(known))
+
+
+def lane_of(subscription_id: str, policy: DeliveryPolicy, topic: TopicPath) -> Lane:
+    """What an interval counts for."""
+    return subscription_id, topic if policy.interval_per == "topic" else ""
+
+
+class View(Protocol):
+    """What is needed of `matching.view.RoutingView`."""
+
+    def listen(self, listener: Asking) -> None: ...
+
+    def subscription(self, subscription_id: str) -> Subscription | None: ...
+
+
+class Asking:
+    """The subscriptions with a minimum interval; a `SubscriptionListener`."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._policies: dict[str, DeliveryPolicy] = {}
+        view.listen(self)
+
+    def subscription_changed(self, subscription_id: str) -> None:
+        subscription = self._view.subscription(subscription_id)
+        if subscription is not None and subscription.policy.interval_ms:
+            self._policies[subscription_id] = subscription.policy
+        elif self._policies:
+            self._policies.pop(subscription_id, None)
+
+    def endpoint_released(self, endpoint: str) -> None:
+        """Does not matter here."""
+
+    def policies(self) -> dict[str, DeliveryPolicy]:
+        """Theirs, as of now."""
+        return self._policies.copy()
+
+
+def fold(
+    passed: dict[int, dict[Lane, int]],
+    evaluations: Iterable[Evaluation],
+    positions: Mapping[int, int],
+    policies: Mapping[str, DeliveryPolicy],
+) -> None:
+    """Take in what has passed before these positions: of a partition without one, all. In any order, and more than
+    once."""
+    for evaluation in evaluations:
+        known = passed.setdefault(evaluation.partition, {})
+        end = positions.get(evaluation.partition)
+        for each in evaluation.matched:
+            if end is not None and each.offset >= end:
+                continue
+            for name in each.passed:
+                if (policy := policies.get(name)) is not None:
+                    lane = lane_of(name, policy, each.topic)
+                    known[lane] = max(known.get(lane, 0), each.accepted_ms + policy.interval_ms)
+
+
+# What was accepted within this time is read back whatever it takes; what is older, for the sake of long intervals, as
+# far as that takes no longer than so many seconds. Else who asks for a day would keep everybody waiting.
+_AT_LEAST_MS = 600_000
+_OLDER_S = 30.0
+
+
+def recall_passed(
+    kafka: KafkaSettings, policies: Mapping[str, DeliveryPolicy], positions: Mapping[int, int], timeout_s: float
+) -> Passed:
+    """What had passed before these positions of the `notifications` log, by the `attempts` log.
+
+    Raises InfrastructureError when the last minutes of that cannot be read in time.
+    """
+    longest_ms = max((each.interval_ms for each in policies.values()), default=0)
+    passed: dict[int, dict[Lane, int]] = {}
+    if not longest_ms:
+        return passed
+    since_ms = _accepted_ms(kafka, positions) - _CLOCKS_MS
+    near_ms = min(longest_ms, _AT_LEAST_MS)
+    with LogScan(kafka, "attempts", timeout_s) as log:
+        firsts = log.at(since_ms - near_ms)
+        fold(passed, _evaluations(log, firsts, log.ends()), positions, policies)
+    try:
+        # The nearest first: it is of the most use if there is no time for all.
+        with LogScan(kafka, "attempts", _OLDER_S) as log:
+            while near_ms < longest_ms:
+                near_ms = min(longest_ms, 2 * near_ms)
+                ends, firsts = firsts, log.at(since_ms - near_ms)
+                fold(passed, _evaluations(log, firsts, ends), positions, policies)
+    except InfrastructureError as error:
+        logger.warning("minimum intervals of more than %d s begin anew: %s", near_ms // 2_000, error)
+    return passed
+
+
+def _evaluations(log: LogScan, firsts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[Evaluation]:
+    for record in log.read_from(firsts, ends):
+        evaluation = attempts.evaluation_in(record.value)
+        if evaluation is not None:
+            yield evaluation
+
+
+def _accepted_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> int:
+    """When the first message behind these positions was accepted; now, when there is none."""
+    found_ms = int(time.time() * 1000)
+    with LogScan(kafka, "notifications") as log:
+        begins, ends = log.beginnings(), log.ends()
+        for partition, position in positions.items():
+            first = max(position, begins.get(partition, 0))
+            for record in log.read({partition: Stretch(first, min(first + 1, ends.get(partition, 0)))}):
+                found_ms = min(found_ms, record.timestamp)
+    return found_ms

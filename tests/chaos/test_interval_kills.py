@@ -1,0 +1,60 @@
+"""kill -9 of the driver under load: what passes a minimum interval is what would have passed without it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from core.settings import KafkaSettings
+from dispatch.operations.audit import audit
+from tests.support.dispatch_job import logs, subscription
+from tests.support.dispatch_process import running_job, with_suppressed_kill
+from tests.support.interval_load import Load, ids
+from tests.support.receiver import Receiver
+from topic_model.subscriptions import DeliveryPolicy
+
+pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
+
+INTERVAL_MS = 150
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as started:
+        yield started
+
+
+@pytest.mark.parametrize("gear", ["realtime", "batch"])
+def test_killed_drivers_change_nothing_of_what_passes(
+    tmp_path: Path, kafka_settings: KafkaSettings, receiver: Receiver, gear: str
+) -> None:
+    with logs(kafka_settings) as log, running_job(tmp_path, kafka_settings, {"dispatch.gear": gear}) as job:
+        policy = DeliveryPolicy(interval_ms=INTERVAL_MS)
+        log.subscribe(
+            subscription("all", receiver.url("/all"), "a//.", form="raw"),
+            subscription("each", receiver.url("/each"), "a//.", form="raw", policy=policy),
+        )
+        load = Load(log)
+        with load.running():
+            for _ in range(3):
+                receiver.wait_for(len(receiver.received("/each")) + 30, "/each", timeout=240)
+                family = [process for processes in job.processes().values() for process in processes]
+                with_suppressed_kill(job.processes()["driver"][0])
+                job.wait(120)
+                _, alive = psutil.wait_procs(family, timeout=60)
+                assert not alive
+                job.start()
+            receiver.wait_for(len(receiver.received("/each")) + 30, "/each", timeout=240)
+        passing = load.passing(INTERVAL_MS)
+        deadline = time.monotonic() + 240
+        while not passing <= set(ids(receiver, "/each")):
+            assert time.monotonic() < deadline, passing - set(ids(receiver, "/each"))
+            time.sleep(0.2)
+        report = audit(kafka_settings, 0, deep=True, patience_s=60)
+    assert set(ids(receiver, "/each")) == passing
+    assert report.balanced, report.problems
+    assert report.subscriptions["each"].matches == len(passing)

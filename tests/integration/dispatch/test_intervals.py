@@ -1,0 +1,103 @@
+"""Minimum intervals with the real job: what passes is what would have passed without crashes, shifts and starts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from core.settings import KafkaSettings
+from dispatch.operations.audit import audit
+from dispatch.operations.trace.explain import explain
+from dispatch.operations.trace.gathering import Gatherer
+from dispatch.realtime.gearbox import Gear
+from tests.support.dispatch_job import Logs, job_settings, running, subscription
+from tests.support.interval_load import Load, ids
+from tests.support.receiver import Receiver
+from topic_model.subscriptions import DeliveryPolicy
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+EACH_MS, TOGETHER_MS = 150, 400
+
+
+def some_more(receiver: Receiver, path: str, count: int = 15) -> None:
+    receiver.wait_for(len(receiver.received(path)) + count, path, timeout=240)
+
+
+def kill_workers() -> None:
+    """Spark's Python workers: whatever they have under way is gone."""
+    daemons, parents = set(), {}
+    for each in psutil.Process(os.getpid()).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            parents[each] = each.ppid()
+            if "dispatch.job.worker_daemon" in each.cmdline():
+                daemons.add(each.pid)
+    workers = [each for each, parent in parents.items() if parent in daemons]
+    assert workers
+    for each in workers:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+
+
+@pytest.mark.parametrize(("gear", "other"), [("realtime", "batch"), ("batch", "realtime")])
+def test_what_passes_does_not_depend_on_crashes_shifts_and_starts(
+    spark: SparkSession,
+    tmp_path: Path,
+    kafka_settings: KafkaSettings,
+    log: Logs,
+    receiver: Receiver,
+    gear: Gear,
+    other: Gear,
+) -> None:
+    settings = job_settings(tmp_path, kafka_settings, gear)
+    each = DeliveryPolicy(interval_ms=EACH_MS)
+    together = DeliveryPolicy(interval_ms=TOGETHER_MS, interval_per="subscription")
+    log.subscribe(
+        subscription("all", receiver.url("/all"), "a//.", form="raw"),
+        subscription("each", receiver.url("/each"), "a//.", form="raw", policy=each),
+        subscription("together", receiver.url("/together"), "a//.", form="raw", policy=together),
+        subscription("failing", receiver.url("/status/503"), "a//.", form="raw", policy=each),
+    )
+    load = Load(log)
+    with load.running():
+        with running(spark, settings) as job:
+            some_more(receiver, "/each")
+            kill_workers()
+            some_more(receiver, "/each")
+            if gear == "realtime":
+                for wanted in (other, gear):
+                    job.gears.shift(wanted)
+                    some_more(receiver, "/each")
+                    kill_workers()
+                    some_more(receiver, "/each")
+        with running(spark, settings):
+            some_more(receiver, "/each")
+    passing = load.passing(EACH_MS)
+    assert len(passing) < 0.5 * len(load.sent)
+    with running(spark, settings):
+        receiver.wait_for(len(load.sent), "/all", timeout=240)
+        deadline = time.monotonic() + 120
+        while not passing <= set(ids(receiver, "/each")):
+            assert time.monotonic() < deadline, passing - set(ids(receiver, "/each"))
+            time.sleep(0.2)
+        report = audit(settings.kafka, 0, deep=True, patience_s=120)
+    assert report.balanced, report.problems
+    assert set(ids(receiver, "/each")) == passing
+    assert set(ids(receiver, "/together")) == load.passing(TOGETHER_MS, kafka_settings.partitions)
+    assert report.subscriptions["failing"].matches == len(passing)
+    repeated = sum(count - 1 for count in Counter(ids(receiver, "/all")).values())
+    assert repeated < 0.2 * len(load.sent), "what was under way, or had just ended"
+
+    names = [name for name, topic, _ in load.sent if topic == "a/x"]
+    left_out = next(name for name in names if name not in passing)
+    instead = [name for name in names[: names.index(left_out)] if name in passing][-1]
+    gatherer = Gatherer(settings.kafka, settings.tables, settings.home, settings.checkpoint("push"))
+    (story,) = explain(gatherer.gather(left_out, "each"), "each").deliveries
+    assert story.why.endswith(f"and {instead} went instead")

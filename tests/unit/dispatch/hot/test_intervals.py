@@ -1,0 +1,235 @@
+"""Minimum intervals: what passes is the same however the log is cut into batches, rounds and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatch.hot import intervals
+from dispatch.hot.batch_outcomes import BatchOutcomes
+from dispatch.hot.intake import Diversions, Intake
+from dispatch.hot.intervals import Asking, Intervals, Passed, fold
+from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes, Received
+from dispatch.logs.attempts import Evaluation, Matched, encode_evaluation, evaluation_in
+from dispatch.matching.filters import Allowance, Conditions, Judge
+from dispatch.settings import PushSettings, RetrySettings
+from tests.support.fake_journal import FakeJournal
+from topic_model.expressions.conditions import XPATH_1
+from topic_model.records.notifications import Notification
+from topic_model.routing import Found
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, XPathFilter
+from topic_model.topics import TopicPath
+
+
+def asking(name: str, interval_ms: int, **policy: object) -> Subscription:
+    made = DeliveryPolicy(interval_ms=interval_ms, **policy)  # type: ignore[arg-type]
+    return Subscription(name, EndpointReference(f"http://{name}/"), policy=made)
+
+
+EACH = asking("each", 100)
+ALL = asking("all", 250, interval_per="subscription")
+EVERY = asking("every", 0)
+SUBSCRIBED = (EACH, ALL, EVERY)
+POLICIES = {each.id: each.policy for each in SUBSCRIBED if each.policy.interval_ms}
+
+
+class Evaluated:
+    """A journal of whom notifications were for."""
+
+    def matched(self, partition: int, control: int, matched: list[Matched]) -> None: ...
+
+
+class Run:
+    """An intake from one place of the log to another. `matched` is whom each notification was for."""
+
+    def __init__(self, before: Passed, subscribed: Sequence[Subscription] = SUBSCRIBED, unjudged: str = "") -> None:
+        self.journal = FakeJournal()
+        outcomes = BatchOutcomes(self.journal, PushSettings(), RetrySettings(), now=lambda: 1.0)
+        self.intervals = Intervals(before)
+        self.subscribed = list(subscribed)
+        judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0), frozenset({unjudged}))
+        self.lanes = Lanes(LaneLimits(10, 10_000), DEFAULT_LIMITS)
+        self.intake = Intake(
+            cast(Any, Evaluated()), self.lanes, outcomes, judge, Diversions(), intervals=self.intervals
+        )
+
+    def take(self, offset: int, at_ms: int, topic: str = "a", partition: int = 0, **more: str) -> list[str]:
+        """Whom it is for."""
+        notification = Notification(f"{partition}-{offset}", TopicPath(topic), b"<x/>", at_ms, **more)  # type: ignore[arg-type]
+        count = self.intake.take(Received(notification, partition, offset, 7), Found(self.subscribed, []))
+        (evaluated,) = self.intake.matched[partition][-1:]
+        assert evaluated.subscriptions == count == len(self.subscribed) - evaluated.thinned
+        return [each.id for each in self.subscribed if not each.policy.interval_ms or each.id in evaluated.passed]
+
+    def evaluations(self) -> list[Evaluation]:
+        """What it has written down, as it is read back."""
+        written = (Evaluation(number, 7, 0, matched) for number, matched in self.intake.matched.items())
+        read = [evaluation_in(value) for each in written for value in encode_evaluation(each)]
+        return [each for each in read if each is not None]
+
+
+class Accepted(NamedTuple):
+    partition: int
+    topic: str
+    at_ms: int
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> dict[int, list[Accepted]]:
+    """Two partitions, with topics of their own. Clocks of gateways differ, so times go back, too."""
+    made: dict[int, list[Accepted]] = {0: [], 1: []}
+    now_ms = 1_000
+    for _ in range(draw(st.integers(1, 40))):
+        now_ms += draw(st.sampled_from((0, 1, 20, 50, 99, 100, 101, 400, -5, -120)))
+        partition = draw(st.integers(0, 1))
+        made[partition].append(Accepted(partition, f"{'ab'[draw(st.integers(0, 1))]}{partition}", now_ms))
+    return made
+
+
+def positions_of(log: Mapping[int, Sequence[Accepted]], cut: Sequence[float]) -> dict[int, int]:
+    return {number: int(cut[number] * len(rows)) for number, rows in log.items()}
+
+
+cuts = st.lists(
+    st.tuples(st.floats(0, 1), st.floats(0, 1), st.sampled_from(("next", "again", "restart"))), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(logs(), cuts)
+def test_what_passes_is_the_same_however_the_log_is_cut(
+    log: dict[int, list[Accepted]], plan: list[tuple[float, float, str]]
+) -> None:
+    whole = Run({})
+    expected = {
+        (number, offset): whole.take(offset, row.at_ms, row.topic, number)
+        for number, rows in log.items()
+        for offset, row in enumerate(rows)
+    }
+    written: list[Evaluation] = []
+    at = dict.fromkeys(log, 0)
+    known: dict[int, Mapping[tuple[str, str], int]] = {}
+    for first, second, how in [*plan, (1.0, 1.0, "next")]:
+        ends = positions_of(log, (first, second))
+        run = Run(known)
+        for number, rows in log.items():
+            for offset in range(at[number], ends[number]):
+                found = run.take(offset, rows[offset].at_ms, rows[offset].topic, number)
+                assert found == expected[number, offset]
+        written += run.evaluations()
+        if how == "next":
+            # As a batch reports it, and a round.
+            known = {**known, **run.intervals.passed}
+            at = {number: max(at[number], ends[number]) for number in log}
+        elif how == "restart":
+            # The driver is gone, too. What was settled before the crash is anything up to the place that was reached.
+            at = {
+                number: min(ends[number], at[number] + 3) if ends[number] > at[number] else at[number] for number in log
+            }
+            known = recalled(written, at)
+        # Else a worker has died: the same again.
+
+
+def recalled(written: Sequence[Evaluation], at: Mapping[int, int]) -> dict[int, Mapping[tuple[str, str], int]]:
+    passed: dict[int, dict[tuple[str, str], int]] = {}
+    fold(passed, reversed(written), at, POLICIES)
+    fold(passed, written, at, POLICIES)  # what is read twice does no harm
+    return dict(passed)
+
+
+def test_messages_are_so_far_apart_by_acceptance() -> None:
+    run = Run({}, [EACH])
+    times = [0, 50, 99, 100, 150, 199, 350, 449, 450]
+    assert [at for offset, at in enumerate(times) if run.take(offset, 1_000 + at)] == [0, 100, 350, 450]
+    assert sum(each.thinned for each in run.intake.matched[0]) == 5
+    run.intake.tell_matched(0)
+    assert (run.intake.outcomes.report.thinned, run.intake.outcomes.report.deliveries) == (5, 4)
+
+
+def test_topics_count_by_themselves_or_together() -> None:
+    run = Run({}, [EACH, ALL])
+    assert run.take(0, 1_000, "a") == ["each", "all"]
+    assert run.take(1, 1_010, "b") == ["each"]
+    assert run.take(2, 1_120, "a") == ["each"]
+    assert run.take(3, 1_250, "b") == ["each", "all"]
+    assert run.take(0, 1_260, "c", partition=1) == ["each", "all"], "each partition counts for itself"
+
+
+def test_what_is_for_one_alone_is_not_left_out_and_keeps_nothing_from_passing() -> None:
+    run = Run({}, [EACH])
+    run.take(0, 1_000)
+    assert run.intake.take(received(1, 1_010, only="each"), Found([EACH], [])) == 1
+    assert run.intake.matched[0][-1].passed == ()
+    assert run.take(2, 1_100) == ["each"]
+
+
+def received(offset: int, at_ms: int, **more: str) -> Received:
+    return Received(Notification(f"o{offset}", TopicPath("a"), b"<x/>", at_ms, **more), 0, offset, 7)  # type: ignore[arg-type]
+
+
+def test_what_ended_meanwhile_counts_as_before() -> None:
+    run = Run({}, [EACH])
+    assert [run.intake.take(received(at, 1_000 + at), Found([], [EACH])) for at in (0, 50, 100)] == [1, 0, 1]
+    assert [(row.notification, row.state) for row in run.journal.rows] == [("o0", "cancelled"), ("o100", "cancelled")]
+
+
+def test_what_may_not_be_wanted_keeps_nothing_from_passing() -> None:
+    costly = asking("costly", 100)
+    costly = Subscription(
+        "costly", costly.consumer, policy=costly.policy, content=(XPathFilter(XPATH_1, "count(//y) > 3"),)
+    )
+    run = Run({}, [costly], unjudged="costly")
+    assert [run.intake.take(received(at, 1_000 + at), Found([costly], [])) for at in (0, 50)] == [1, 1]
+    assert all(each.passed == () for each in run.intake.matched[0])
+
+
+def test_a_silence_ends_with_what_is_left_out_too() -> None:
+    run = Run({}, [asking("s", 1_000, deadline_ms=1_000)])
+    for offset, at_ms in enumerate((1_000, 1_500)):
+        run.take(offset, at_ms)
+    assert run.intake.outcomes.report.matched == {("s", "a"): 1_500}, "or a flow would be a silence now and then"
+
+
+def test_what_is_over_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intervals, "_FEWEST", 10)
+    made = Intervals()
+    for number in range(200):
+        assert made.passes(EACH, 0, TopicPath(f"t{number}"), 10_000 * number)
+    assert len(made.passed[0]) < 30
+    assert not made.passes(EACH, 0, TopicPath("t199"), 10_000 * 199 + 99)
+
+
+class View:
+    def __init__(self) -> None:
+        self.subscriptions: dict[str, Subscription] = {}
+
+    def listen(self, listener: Asking) -> None:
+        self.listener = listener
+
+    def subscription(self, subscription_id: str) -> Subscription | None:
+        return self.subscriptions.get(subscription_id)
+
+
+def test_who_asks_is_known_from_the_control_log() -> None:
+    view = View()
+    known = Asking(view)
+    for each in SUBSCRIBED:
+        view.subscriptions[each.id] = each
+        known.subscription_changed(each.id)
+    assert known.policies() == POLICIES
+    del view.subscriptions["all"]
+    known.subscription_changed("all")
+    assert known.policies() == {"each": EACH.policy}
+
+
+def test_evaluations_of_earlier_versions_are_read() -> None:
+    (value,) = encode_evaluation(Evaluation(0, 7, 0, [Matched("n", TopicPath("a"), 1, 5, 2)]))
+    passed: dict[int, dict[tuple[str, str], int]] = {}
+    found = evaluation_in(value)
+    assert found is not None
+    fold(passed, [found], {0: 9}, POLICIES)
+    assert passed == {0: {}}

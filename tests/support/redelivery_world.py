@@ -368,10 +368,11 @@ class World:
         """What the last row says of each delivery."""
         return {(row.subscription, row.notification): row.state for row in self.attempts}
 
-    def under_way(self, name: str, attempt: int) -> bool:
-        """Whether a push of this try is under way to a subscription."""
+    def under_way(self, name: str, attempt: int) -> list[str]:
+        """The notifications that are under way to a subscription for the so-manieth time."""
         headers = [dict(request.headers) for _, _, request, _ in self._under_way]
-        return any(each[SUBSCRIPTION_HEADER] == name and each[ATTEMPT_HEADER] == str(attempt) for each in headers)
+        mine = [each for each in headers if each[SUBSCRIPTION_HEADER] == name and each[ATTEMPT_HEADER] == str(attempt)]
+        return [notification for each in mine for notification in each[ID_HEADER].split(",")]
 
     def arrived(self, name: str) -> list[str]:
         """What the receiver of a subscription has seen, in order."""

@@ -10,7 +10,7 @@ pushes there has ended; the others pass it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -80,6 +80,18 @@ class Lane:
             taken.append(self.waiting.popleft())
         return taken
 
+    def drop_older(self) -> list[Received]:
+        """Remove and return what may be dropped, and of whose topic something newer waits."""
+        newest = {each.notification.topic: each for each in self.waiting}
+        drops = self.subscription.policy.drops
+        dropped = [
+            each for each in self.waiting if drops(each.notification) and newest[each.notification.topic] is not each
+        ]
+        if dropped:
+            gone = {id(each) for each in dropped}
+            self.waiting = deque(each for each in self.waiting if id(each) not in gone)
+        return dropped
+
 
 # What a worker may have under way at one endpoint and at one host unless said otherwise.
 DEFAULT_LIMITS = Limits(per_endpoint=16, per_host=128)
@@ -107,8 +119,9 @@ class Lanes:
         lane.waiting.append(received)
         self.size += 1
 
-    def take(self) -> tuple[Subscription, list[Received]] | None:
-        """The next push, or None when no lane is ready. Its lane is busy until `settle`."""
+    def take(self, look: Callable[[Lane], None] = lambda lane: None) -> tuple[Subscription, list[Received]] | None:
+        """The next push, or None when no lane is ready. Its lane is busy until `settle`. `look` is called with the lane
+        before, and may drop some of what waits."""
         while self._ready:
             lane = self._ready.popleft()
             name = lane.subscription.id
@@ -121,9 +134,11 @@ class Lanes:
                 self._go_on(self._capacity.pass_on(lane.scopes[1:]))
             else:
                 self._capacity.enter(lane.scopes)
+                before = len(lane.waiting)
+                look(lane)
                 taken = lane.take(self._limits)
                 self._busy[name] = taken[0].offset
-                self.size -= len(taken)
+                self.size -= before - len(lane.waiting)
                 return lane.subscription, taken
         return None
 
@@ -138,6 +153,14 @@ class Lanes:
             return True
         del self._lanes[subscription_id]
         return False
+
+    def look(self, look: Callable[[Lane], None]) -> None:
+        """Have all lanes looked at in which something waits; some of it may be dropped, but not all."""
+        for lane in self._lanes.values():
+            if lane.waiting:
+                before = len(lane.waiting)
+                look(lane)
+                self.size -= before - len(lane.waiting)
 
     def waiting(self) -> Iterator[tuple[Subscription, int]]:
         """The subscriptions in whose lanes something waits, and how much."""

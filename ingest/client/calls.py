@@ -382,12 +382,13 @@ def _declared(namespaces: Mapping[str, str]) -> str:
 
 
 def _delivery(delivery: Delivery) -> str:
+    reliability = "" if delivery.reliability == "adaptive" else f' Reliability="{delivery.reliability}"'
     order = ' Order="strict"' * delivery.strict
     attempts = "" if delivery.maximum_attempts is None else f' MaximumAttempts="{delivery.maximum_attempts}"'
     lifespan = "" if delivery.lifespan is None else f' Lifespan="PT{delivery.lifespan.total_seconds():.3f}S"'
     deadline = "" if delivery.deadline is None else f' Deadline="PT{delivery.deadline.total_seconds():.3f}S"'
     per_topic = ' DeadlinePer="topic"' * delivery.deadline_per_topic
-    return f'<p:Delivery xmlns:p="{ARBORCAST_POLICY}"{order}{attempts}{lifespan}{deadline}{per_topic}/>'
+    return f'<p:Delivery xmlns:p="{ARBORCAST_POLICY}"{reliability}{order}{attempts}{lifespan}{deadline}{per_topic}/>'
 
 
 def _termination(element: str, lasts: Lasts) -> str:

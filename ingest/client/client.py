@@ -282,6 +282,7 @@ class Client(SynchronousClient[Calls]):
         valid_until: datetime | None = None,
         lifespan: timedelta | None = None,
         type: str = "",
+        reliable: bool = False,
     ) -> str:
         """Publish one XML element; when this returns the broker has stored it, under this id. The id is empty when
         the broker does not say one: another broker, or a repetition of what it had stored already.
@@ -291,6 +292,7 @@ class Client(SynchronousClient[Calls]):
 
         An Arborcast broker pushes it until `valid_until`, and for `lifespan` after it has accepted it, and never later.
         `type`, `{namespace}name` or `p:name`, is what it is to those who want some types only; else the element's name.
+        What is `reliable` waits for timely subscribers, too, when they cannot be reached.
         """
         ids = self.notify_all(
             [(topic, payload)],
@@ -300,6 +302,7 @@ class Client(SynchronousClient[Calls]):
             valid_until=valid_until,
             lifespan=lifespan,
             type=type,
+            reliable=reliable,
         )
         return ids[0] if ids else ""
 
@@ -313,6 +316,7 @@ class Client(SynchronousClient[Calls]):
         valid_until: datetime | None = None,
         lifespan: timedelta | None = None,
         type: str = "",
+        reliable: bool = False,
     ) -> list[str]:
         """Publish several (topic, payload) in one request, in this order; none is stored when one is refused. How
         they are to be delivered is said of all.
@@ -320,7 +324,7 @@ class Client(SynchronousClient[Calls]):
         Returns their ids, in this order; none where the broker does not say them, as of more than a hundred.
         """
         texts = [notification_message(topic, payload, namespaces) for topic, payload in messages]
-        said = [said_of(valid_until, lifespan, type, namespaces)] * len(texts)
+        said = [said_of(valid_until, lifespan, type, namespaces, reliable)] * len(texts)
         call = self._calls.notify(texts, to, traceparent, said)
         _, answer = self._exchange(call)
         ids = answer.header("Arborcast-Notification-Id")

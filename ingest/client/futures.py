@@ -246,11 +246,12 @@ class FuturesClient(AsynchronousClient[Calls]):
         valid_until: datetime | None = None,
         lifespan: timedelta | None = None,
         type: str = "",
+        reliable: bool = False,
     ) -> Future[None]:
         """Publish one XML element; the future is done when the broker has stored it. How it is to be delivered is said
         as to `Client.notify`."""
         message = notification_message(topic, payload, namespaces)
-        said = said_of(valid_until, lifespan, type, namespaces)
+        said = said_of(valid_until, lifespan, type, namespaces, reliable)
         future: Future[None] = self._begin()
         with self._gathered:
             if self._gathering is None:

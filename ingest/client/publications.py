@@ -1,4 +1,5 @@
-"""p:Publication, as the clients write it: until when messages are wanted, and of which type they are."""
+"""p:Publication, as the clients write it: until when messages are wanted, of which type they are, and whether nobody is
+to lose them for the sake of time."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ from topic_model.namespaces import ARBORCAST_POLICY
 
 
 def said_of(
-    valid_until: datetime | None, lifespan: timedelta | None, kind: str, namespaces: Mapping[str, str] | None = None
+    valid_until: datetime | None,
+    lifespan: timedelta | None,
+    kind: str,
+    namespaces: Mapping[str, str] | None = None,
+    reliable: bool = False,
 ) -> str:
     """What is said of a message, as attributes; empty for nothing. Raises ClientError."""
     said = ""
@@ -23,7 +28,7 @@ def said_of(
         said += f' Lifespan="PT{lifespan.total_seconds():.3f}S"'
     if kind:
         said += f" Type={answers.attribute(written_type(kind, namespaces))}"
-    return said
+    return said + ' Reliable="true"' * reliable
 
 
 def publications(said: Sequence[str]) -> str:

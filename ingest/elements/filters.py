@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import cast, get_args
 
 from lxml import etree
 
@@ -12,7 +12,7 @@ from ingest.elements import dsub
 from ingest.elements.protection import CREDENTIALS, SIGNING, RequestedProtection, read_protection
 from ingest.elements.publication import duration_ms
 from ingest.elements.topics import read_filter
-from ingest.errors import InvalidRequest, UnknownFilters, UnrecognizedPolicy
+from ingest.errors import InvalidRequest, UnknownFilters, UnrecognizedPolicy, UnsupportedPolicy
 from topic_model.expressions.conditions import check_content, check_producer
 from topic_model.expressions.item_filter import ITEM_FILTER, to_xpath
 from topic_model.message_types import read_type
@@ -23,6 +23,7 @@ from topic_model.subscriptions import (
     DeliveryForm,
     DeliveryPolicy,
     Order,
+    Reliability,
     TopicFilter,
     XPathFilter,
 )
@@ -33,7 +34,9 @@ _ORDERS = ("acceptance", "strict")
 
 _MOST_ATTEMPTS = 1_000
 
-_ATTRIBUTES = ("Order", "MaximumAttempts", "Lifespan", "Deadline", "DeadlinePer")
+_RELIABILITIES = get_args(Reliability)
+
+_ATTRIBUTES = ("Reliability", "Order", "MaximumAttempts", "Lifespan", "Deadline", "DeadlinePer")
 
 _DEADLINES_PER = ("subscription", "topic")
 
@@ -42,7 +45,8 @@ _SHORTEST_DEADLINE_MS = 500
 
 
 def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
-    """The delivery that a wsnt:SubscriptionPolicy asks for. Raises InvalidRequest.
+    """The delivery that a wsnt:SubscriptionPolicy asks for. Raises InvalidRequest, or UnsupportedPolicy for what
+    contradicts itself.
 
         <p:Delivery xmlns:p="urn:arborcast:policy" Order="strict" MaximumAttempts="3" Lifespan="PT2H" Deadline="PT5M"/>
 
@@ -54,20 +58,36 @@ def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
     unknown = sorted(set(map(str, element.attrib)) - set(_ATTRIBUTES))
     if unknown:
         raise InvalidRequest(f"p:Delivery has {', '.join(_ATTRIBUTES)}, no {unknown[0]:.100}")
+    reliability = element.get("Reliability", "adaptive")
+    if reliability not in _RELIABILITIES:
+        raise InvalidRequest(f"p:Delivery: Reliability is {_either(_RELIABILITIES)}, not {reliability:.100}")
     order = element.get("Order", "acceptance")
     if order not in _ORDERS:
         raise InvalidRequest(f"p:Delivery: Order is acceptance or strict, not {order:.100}")
     deadline_per = element.get("DeadlinePer", "subscription")
     if deadline_per not in _DEADLINES_PER:
         raise InvalidRequest(f"p:Delivery: DeadlinePer is subscription or topic, not {deadline_per:.100}")
+    attempts = _attempts(element.get("MaximumAttempts"))
+    if reliability != "adaptive" and attempts is not None:
+        why = "tried until they are delivered" if reliability == "strict" else "pushed once"
+        raise UnsupportedPolicy(
+            f'p:Delivery: with Reliability="{reliability}" messages are {why}, so there is no MaximumAttempts',
+            (DELIVERY,),
+        )
+    if reliability == "timely" and order == "strict":
+        raise UnsupportedPolicy(
+            'p:Delivery: with Reliability="timely" nothing waits for what came before, so there is no Order="strict"',
+            (DELIVERY,),
+        )
     lifespan, deadline = element.get("Lifespan"), element.get("Deadline")
     deadline_ms = None if deadline is None else duration_ms(deadline, "p:Delivery: Deadline", _SHORTEST_DEADLINE_MS)
     if deadline_ms is None and "DeadlinePer" in element.attrib:
         raise InvalidRequest("p:Delivery: DeadlinePer needs a Deadline")
     return DeliveryPolicy(
+        reliability=cast(Reliability, reliability),
         order=cast(Order, order),
         lifespan_ms=None if lifespan is None else duration_ms(lifespan, "p:Delivery: Lifespan"),
-        maximum_attempts=_attempts(element.get("MaximumAttempts")),
+        maximum_attempts=attempts,
         deadline_ms=deadline_ms,
         deadline_per=cast(DeadlinePer, deadline_per),
     )
@@ -76,7 +96,8 @@ def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
 def write_delivery_policy(policy: DeliveryPolicy) -> str:
     """What `read_delivery_policy` would read so; empty for what the engine's settings say."""
     written = {
-        "Order": "strict" if policy.strict else "",
+        "Reliability": "" if policy.reliability == "adaptive" else policy.reliability,
+        "Order": "strict" if policy.order == "strict" else "",
         "MaximumAttempts": "" if policy.maximum_attempts is None else str(policy.maximum_attempts),
         "Lifespan": _seconds(policy.lifespan_ms),
         "Deadline": _seconds(policy.deadline_ms),
@@ -84,6 +105,10 @@ def write_delivery_policy(policy: DeliveryPolicy) -> str:
     }
     attributes = "".join(f' {name}="{text}"' for name, text in written.items() if text)
     return f'<p:Delivery xmlns:p="{ARBORCAST_POLICY}"{attributes}/>' if attributes else ""
+
+
+def _either(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def _seconds(ms: int | None) -> str:
@@ -213,7 +238,7 @@ class SubscriptionPolicy:
 
 
 def read_policy(element: etree._Element | None) -> SubscriptionPolicy:
-    """The policy in a wsnt:SubscriptionPolicy. Raises UnrecognizedPolicy, or InvalidRequest."""
+    """The policy in a wsnt:SubscriptionPolicy. Raises UnrecognizedPolicy, UnsupportedPolicy, or InvalidRequest."""
     if element is None:
         return SubscriptionPolicy()
     names = [str(child.tag) for child in element]

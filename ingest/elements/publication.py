@@ -1,7 +1,7 @@
 """What a publisher says of how its messages are to be delivered:
 
     <p:Publication xmlns:p="urn:arborcast:policy" Messages="1 3" ValidUntil="2026-01-31T12:00:00Z" Lifespan="PT2S"
-        Type="{urn:plant}reading"/>
+        Type="{urn:plant}reading" Reliable="true"/>
 
 behind the messages of a wsnt:Notify (the schema has no place for it inside one), or as a header block of SOAP. Without
 `Messages` it is for all of them, as are the headers of POST /publish, which say the same.
@@ -23,11 +23,14 @@ from topic_model.message_types import read_type
 from topic_model.namespaces import SOAP11, SOAP12
 from topic_model.records.notifications import Notification
 
-VALID_UNTIL, LIFESPAN, TYPE = "ValidUntil", "Lifespan", "Type"
+VALID_UNTIL, LIFESPAN, TYPE, RELIABLE = "ValidUntil", "Lifespan", "Type", "Reliable"
 
 _MESSAGES = "Messages"
 
-_ATTRIBUTES = frozenset({_MESSAGES, VALID_UNTIL, LIFESPAN, TYPE})
+_ATTRIBUTES = frozenset({_MESSAGES, VALID_UNTIL, LIFESPAN, TYPE, RELIABLE})
+
+# As xsd:boolean is written.
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 _LONGEST_MS = 366 * 86_400_000
 
@@ -48,6 +51,7 @@ class Publication(NamedTuple):
     valid_until_ms: int = 0
     lifespan_ms: int = 0
     type: str = ""
+    reliable: bool = False
 
     def until_ms(self, accepted_ms: int) -> int:
         """Until when a message is valid that is accepted then; 0 when it has no end."""
@@ -77,7 +81,12 @@ def apply(notifications: list[Notification], said: Mapping[int, Publication], me
         if publication.lifespan_ms:
             lifespans[each.id] = publication.lifespan_ms
         wanted.append(
-            msgspec.structs.replace(each, valid_until_ms=publication.valid_until_ms, type=publication.type or each.type)
+            msgspec.structs.replace(
+                each,
+                valid_until_ms=publication.valid_until_ms,
+                type=publication.type or each.type,
+                reliable=publication.reliable,
+            )
         )
     return Said(wanted, lifespans)
 
@@ -110,6 +119,7 @@ def read_said(texts: Mapping[str, str], namespaces: Mapping[str | None, str], wh
         _time_ms(texts[VALID_UNTIL], where) if VALID_UNTIL in texts else 0,
         duration_ms(texts[LIFESPAN], f"{where}: Lifespan") if LIFESPAN in texts else 0,
         _type(texts[TYPE], namespaces, where) if TYPE in texts else "",
+        _boolean(texts[RELIABLE], where) if RELIABLE in texts else False,
     )
 
 
@@ -171,6 +181,13 @@ def _time_ms(text: str, where: str) -> int:
         ) from error
     # What was over before there were milliseconds is over all the same, and 0 means that it has no end.
     return 0 if moment is None else max(1, times.to_ms(moment))
+
+
+def _boolean(text: str, where: str) -> bool:
+    found = _BOOLEANS.get(text.strip())
+    if found is None:
+        raise InvalidRequest(f"{where}: Reliable is true or false, not {text.strip():.60}")
+    return found
 
 
 def _type(text: str, namespaces: Mapping[str | None, str], where: str) -> str:

@@ -60,7 +60,12 @@ async def _store(
         accepted |= {"request": request, "request_size": len(notifications)}
     tree = gateway.table.topics
     notifications = [
-        msgspec.structs.replace(each, prefixes=tree.prefixes.complete(each.topic, each.prefixes), **accepted)
+        msgspec.structs.replace(
+            each,
+            prefixes=tree.prefixes.complete(each.topic, each.prefixes),
+            reliable=each.reliable or tree.policy(each.topic).reliable,
+            **accepted,
+        )
         for each in notifications
     ]
     if lifespans:

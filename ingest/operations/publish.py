@@ -15,7 +15,7 @@ import msgspec
 from core.errors import InfrastructureError, PeerError, TopicError, TopicNotSupported
 from ingest.access.grants import check_publish
 from ingest.addresses import Target
-from ingest.elements.publication import LIFESPAN, TYPE, VALID_UNTIL, Publication, read_said
+from ingest.elements.publication import LIFESPAN, RELIABLE, TYPE, VALID_UNTIL, Publication, read_said
 from ingest.errors import (
     AccessRefused,
     Compressed,
@@ -46,7 +46,12 @@ _JSON = b"application/json"
 _MOST_KEY = 200
 
 # Headers that say what p:Publication does in a Notify.
-_SAID = {b"arborcast-valid-until": VALID_UNTIL, b"arborcast-lifespan": LIFESPAN, b"arborcast-type": TYPE}
+_SAID = {
+    b"arborcast-valid-until": VALID_UNTIL,
+    b"arborcast-lifespan": LIFESPAN,
+    b"arborcast-type": TYPE,
+    b"arborcast-reliable": RELIABLE,
+}
 
 # Of what may stand in a JSON string, XML has no place for these.
 _NOT_IN_XML = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}
@@ -106,6 +111,7 @@ class Publish:
             traceparent=request.traceparent,
             valid_until_ms=said.valid_until_ms,
             type=said.type or kept_type(str(request.operation.tag)),
+            reliable=said.reliable,
         )
         new = await accept(gateway, [notification], {notification.id: said.lifespan_ms} if said.lifespan_ms else {})
         return Stored([notification.id] if new else ())

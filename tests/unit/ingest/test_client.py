@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from core.errors import ExpressionError, InfrastructureError
+from core.errors import ConfigError, ExpressionError, InfrastructureError
 from ingest.client import (
     BrokerUnavailable,
     BrokerUnreachable,
@@ -24,6 +24,7 @@ from ingest.client import (
     UnreadableAnswer,
 )
 from ingest.client.listener import Listener, ReceivedMessage, read_push
+from ingest.client.values import InformationKind
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import Clock, guarded
@@ -65,6 +66,30 @@ def test_how_hard_to_try_is_asked_for(parts: GatewayParts, url: str) -> None:
         client.subscribe("a", to="http://h/1", delivery=Delivery(True, 3, timedelta(hours=2)))
     (subscription,) = parts.table.subscriptions()
     assert subscription.policy == DeliveryPolicy(order="strict", maximum_attempts=3, lifespan_ms=7_200_000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [
+        ("signal", DeliveryPolicy(reliability="timely", lifespan_ms=1_000)),
+        ("command", DeliveryPolicy(reliability="strict")),
+        ("state", DeliveryPolicy()),
+        ("event", DeliveryPolicy(reliability="strict")),
+        ("request", DeliveryPolicy(reliability="strict", deadline_ms=5_000)),
+    ],
+)
+def test_each_kind_of_information_has_a_delivery(
+    kind: InformationKind, policy: DeliveryPolicy, parts: GatewayParts, url: str
+) -> None:
+    with Client(url) as client:
+        client.subscribe("a", to="http://h/1", delivery=Delivery.of(kind))
+    (subscription,) = parts.table.subscriptions()
+    assert subscription.policy == policy
+
+
+def test_another_kind_there_is_not() -> None:
+    with pytest.raises(ConfigError, match="signal, command, state, event, request, no 'rumour'"):
+        Delivery.of("rumour")  # type: ignore[arg-type]
 
 
 def test_current_messages_are_asked_for(parts: GatewayParts, url: str) -> None:

@@ -3,7 +3,8 @@ and the order in which logs are written and read made up. Kafka, Spark and socke
 
 First attempts of each subscription are in the order of each partition, whatever happened, and in a strict one none is
 pushed before the one before it is settled, whatever partition they are of. Nothing is pushed after its publisher wanted
-it. In the end, when all endpoints answer and everything is read, everything was delivered.
+it. What is timely is never parked, nor is it pushed behind what is newer; what is reliable is as for the others. In the
+end, when all endpoints answer and everything is read, everything was delivered.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -44,7 +46,8 @@ from topic_model.records.notifications import Notification
 from topic_model.routing import Found
 from topic_model.topics import TopicPath
 
-NAMES = ("plain", "together", "strict")
+NAMES = ("plain", "together", "strict", "timely", "timely together")
+TIMELY = NAMES[3:]
 PARTITIONS = (0, 1)
 ANSWERS = {
     "ok": OK,
@@ -214,7 +217,7 @@ class Running:
 
 
 class Histories(RuleBasedStateMachine):
-    """One engine, three subscriptions at endpoints of their own, two partitions."""
+    """One engine, five subscriptions at endpoints of their own, two partitions."""
 
     @initialize()
     def begin(self) -> None:
@@ -225,6 +228,9 @@ class Histories(RuleBasedStateMachine):
         self.world.subscribe("plain", form="raw")
         self.world.subscribe("together", form="notify")
         self.world.subscribe("strict", form="raw", order="strict")
+        self.world.subscribe("timely", form="raw", reliability="timely")
+        self.world.subscribe("timely together", endpoint="timely-together", form="notify", reliability="timely")
+        self.reliable: set[str] = set()
         self.accepted: dict[int, list[bytes]] = {partition: [] for partition in PARTITIONS}
         self.place: dict[str, tuple[int, int]] = {}
         self.parked: list[tuple[bytes, bytes, int]] = []
@@ -283,14 +289,18 @@ class Histories(RuleBasedStateMachine):
         partition=st.sampled_from(PARTITIONS),
         count=st.integers(1, 4),
         valid_ms=st.sampled_from((0, 0, 0, 1, 500, 5_000)),
+        reliable=st.booleans(),
     )
-    def accept(self, partition: int, count: int, valid_ms: int = 0) -> None:
-        """Notifications are accepted; some are wanted for a while only."""
+    def accept(self, partition: int, count: int, valid_ms: int = 0, reliable: bool = False) -> None:
+        """Notifications are accepted; some are wanted for a while only, some for sure."""
         for _ in range(count):
             offset = len(self.accepted[partition])
             name, now_ms = f"{partition}-{offset}", self.world.now_ms
             until_ms = now_ms + valid_ms if valid_ms else 0
             notification = Notification(name, TopicPath("a"), b"<x/>", now_ms, valid_until_ms=until_ms)
+            if reliable:
+                notification = msgspec.structs.replace(notification, reliable=True)
+                self.reliable.add(name)
             if valid_ms:
                 self.valid[name] = until_ms
             value = notifications.encode(notification)[1]
@@ -324,7 +334,9 @@ class Histories(RuleBasedStateMachine):
     def feed(self) -> None:
         """The driver tells the workers what is not to be pushed."""
         held, read = self.world.lanes.for_workers()
-        now = Told(held, read, self.world.health.degraded(), self.world.health.watched())
+        health, now_ms = self.world.health, self.world.now_ms
+        on_trial = health.on_trial(now_ms, patient=True)
+        now = Told(held, read, health.degraded(), health.watched(), on_trial=on_trial)
         for each in changes_of_told(self.told, now):
             for running in self.tasks:
                 running.messages.append(Feed(self.run_number, 0, 0, 0, diverted=each))
@@ -379,6 +391,24 @@ class Histories(RuleBasedStateMachine):
             assert {row.notification for row in rows if row.state == "expired"} <= self.valid.keys()
             assert not [letter for letter in self.world.buried if letter.state == "expired"]
 
+    @invariant()
+    def what_is_timely_waits_for_nothing(self) -> None:
+        if hasattr(self, "tasks"):
+            rows = [
+                row for row in [*self.rows, *self.world.attempts] if self._drops(row.subscription, row.notification)
+            ]
+            assert {row.state for row in rows} <= {"delivered", "dropped", "expired"}
+            assert {row.error for row in rows if row.state == "dropped"} <= {"timely"}
+            dropped = {(row.subscription, row.notification) for row in self.rows if row.state == "dropped"}
+            assert all(self._drops(*each) for each in dropped)
+            for key, value in self.world.log.items():
+                record = parked.decode(value)
+                if isinstance(record, Parked):
+                    assert not self._drops(parked.decode_key(key)[0].subscription, record.notification.id)
+
+    def _drops(self, name: str, notification: str) -> bool:
+        return name in TIMELY and notification not in self.reliable
+
     def teardown(self) -> None:
         if not hasattr(self, "tasks"):
             return
@@ -387,25 +417,41 @@ class Histories(RuleBasedStateMachine):
                 self.behave(name, "ok")
             wanted = {(name, each) for name in NAMES for each in self.place}
             for _ in range(100 + 3 * len(self.place)):
-                for partition in PARTITIONS:
-                    self.step(partition, 3)
-                    self.tasks[partition].wire.drive(0)
-                    self.acknowledge(partition, 1_000)
-                self._read(len(self.parked))
-                self.feed()
-                self.pass_time(1_500)
+                self._go_on()
                 if not wanted - self._over() and not self.world.log:
                     break
             self.first_attempts_are_in_order()
             self.strict_ones_follow_each_other()
             assert not wanted - self._over()
             assert not self.world.log, "nothing waits any more"
+            self._timely_ones_get_what_comes()
         finally:
             self._patch.undo()
 
+    def _go_on(self) -> None:
+        for partition in PARTITIONS:
+            self.step(partition, 3)
+            self.tasks[partition].wire.drive(0)
+            self.acknowledge(partition, 1_000)
+        self._read(len(self.parked))
+        self.feed()
+        self.pass_time(1_500)
+
+    def _timely_ones_get_what_comes(self) -> None:
+        """Nothing of theirs waits that would show that their endpoints are well again."""
+        for _ in range(3):
+            self.pass_time(600_000)
+            self.feed()
+            self.accept(partition=0, count=1)
+            newest = f"0-{len(self.accepted[0]) - 1}"
+            for _ in range(5):
+                self._go_on()
+        states = {(row.subscription, row.notification): row.state for row in self.rows}
+        assert [states.get((name, newest)) for name in TIMELY] == ["delivered"] * len(TIMELY)
+
     def _over(self) -> set[tuple[str, str]]:
         rows = [*self.rows, *self.world.attempts]
-        return {(row.subscription, row.notification) for row in rows if row.state in ("delivered", "dead", "expired")}
+        return {(row.subscription, row.notification) for row in rows if row.state in attempts.FINAL}
 
     def _start(self, positions: Mapping[int, int], before: Earlier, since: int = -1) -> None:
         self.run_number += RANGE
@@ -509,4 +555,4 @@ def test_what_waits_behind_a_slow_push_is_parked_when_that_has_an_outcome() -> N
     assert state.began["plain", 0] == [0], "the redelivery could overtake it"
     state.answer(partition=0, which=0)
     state.teardown()
-    assert state.began["plain", 0] == [0, 1]
+    assert state.began["plain", 0][:2] == [0, 1]

@@ -43,7 +43,12 @@ def add(
         ),
     ] = None,
     priority: Annotated[int, typer.Option("--priority", help="Default priority of notifications.")] = 0,
-    routing: Annotated[str, typer.Option("--routing", help="Routing policy.")] = "",
+    routing: Annotated[
+        str,
+        typer.Option(
+            "--routing", help="Routing policy, words; reliable: timely subscribers do not lose its messages either."
+        ),
+    ] = "",
     publisher: Annotated[
         list[str] | None,
         typer.Option("--publisher", help="Who may publish: a user, or group:NAME; may be repeated; default: anyone."),

@@ -145,6 +145,11 @@ class BatchOutcomes:
         self._silent.clear()
         self._answering.clear()
 
+    def forgive(self, endpoints: Iterable[str]) -> None:
+        """Try these again."""
+        self._unreachable.difference_update(endpoints)
+        self._unreachable_before.difference_update(endpoints)
+
     def write_due(self) -> bool:
         """Have written down what is due, without waiting; False when no more should follow before it is."""
         return self._journal.write_due()

@@ -261,6 +261,7 @@ class Task:
                     self._run.put_off(subscription, HELD)
                 elif now.is_sick(subscription) and not before.is_sick(subscription):
                     self._run.put_off(subscription, SICK)
+        self._outcomes.forgive(now.on_trial - before.on_trial)
         if now.unjudged != before.unjudged:
             self._intake.judge = self._judge(now.unjudged)
         self._intake.diversions = now

@@ -114,6 +114,18 @@ def test_what_waits_behind_a_push_without_an_answer_is_dropped_and_what_is_relia
     assert len(world.transport.sent) == 1
 
 
+def test_what_did_not_answer_is_tried_again_when_it_is_on_trial() -> None:
+    world = World(lambda _: PushResult(0, "connect", "refused"))
+    for number in range(4):
+        if number == 2:
+            world.outcomes.forget()
+        if number == 3:
+            world.outcomes.forgive({"http://s/"})
+        world.take(f"n{number}")
+        world.push()
+    assert len(world.transport.sent) == 2
+
+
 def test_what_is_reliable_and_fails_is_tried_again() -> None:
     world = World(lambda _: PushResult(500))
     world.take("n", reliable=True)

@@ -368,6 +368,10 @@ class Histories(RuleBasedStateMachine):
         since = min(each.since for each in self.known.values())
         rows = [*(row for row in self.rows if row.batch >= since), *self.world.attempts]
         settled = frozenset((row.subscription, row.notification) for row in rows)
+        for (name, partition), offsets in self.began.items():
+            if name in TIMELY:
+                # What was pushed and has no row may be valid no more; then what was dropped for it is not.
+                offsets[:] = [each for each in offsets if (name, f"{partition}-{each}") in settled]
         self._start(positions, earlier(settled, self._behind(positions), since), since)
 
     @invariant()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from unittest.mock import create_autospec
 
 import pytest
 
+from core.settings import KafkaSettings
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import Sign
 from dispatch.delivery.transport.contract import PushRequest, PushResult
@@ -16,9 +18,14 @@ from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes, Received
 from dispatch.hot.pump import Pump
 from dispatch.hot.sink_journal import SinkJournal
 from dispatch.matching.filters import Allowance, Conditions, Judge
+from dispatch.matching.view import ControlState
+from dispatch.redelivery import redeliverer
+from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import PushSettings, RetrySettings
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport
+from tests.support.outbound import THIS_MACHINE
+from topic_model.records.control import SubscriptionRecord
 from topic_model.records.notifications import Notification
 from topic_model.routing import Found
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
@@ -29,6 +36,8 @@ LONG_AGO_MS = NOW_MS - 2_001
 RETRY = RetrySettings(jitter=0.0, breaker_failures=2, batch_wait_s=2.0)
 TIMELY = Subscription("s", EndpointReference("http://s/"), form="raw", policy=DeliveryPolicy(reliability="timely"))
 OTHER = Subscription("o", EndpointReference("http://o/"), form="raw")
+
+NO_PULL_POINTS = create_autospec(SinkJournal)
 
 
 class World:
@@ -52,7 +61,7 @@ class World:
 
         self.outcomes = BatchOutcomes(self.journal, PushSettings(), RETRY, now=now)
         judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0))
-        self.intake = Intake(create_autospec(SinkJournal), self.lanes, self.outcomes, judge, diversions)
+        self.intake = Intake(NO_PULL_POINTS, self.lanes, self.outcomes, judge, diversions)
         self.pump = Pump(self.transport, Envelope, 100, RETRY.batch_wait_s, now=now, clock=passed_s)
 
     def take(
@@ -231,3 +240,60 @@ def test_a_time_out_says_that_a_trial_costs_a_batch_its_time() -> None:
     world.take("n")
     world.push()
     assert world.outcomes.report.signs == [("http://s/", Sign("unreachable", "n", late=True))]
+
+
+class Known:
+    """The subscriptions of now: one that is timely."""
+
+    def __init__(self) -> None:
+        state = ControlState()
+        state.apply(SubscriptionRecord(TIMELY))
+        self.subscription, self.suspended = state.subscription, state.suspended
+        self.is_pushed_to, self.listen = state.is_pushed_to, state.listen
+
+    def catch_up(self, timeout_s: float) -> object:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("result", "pushes", "lost_s"),
+    [
+        # Refused at once, which costs nothing: as often as probes.
+        (PushResult(0, "connect", "refused"), range(55, 70), 61),
+        # Each costs a batch its two seconds.
+        (PushResult(0, "timeout", "no answer", duration_s=2.0), range(8, 17), 601),
+        (PushResult(0, "connect", "no route", duration_s=2.0), range(8, 17), 601),
+        (PushResult(202, duration_s=1.9), range(8, 17), 601),
+    ],
+)
+def test_an_hour_of_batches_for_a_receiver_that_is_not_well(
+    result: PushResult, pushes: range, lost_s: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = 1_000_000_000
+    monkeypatch.setattr(redeliverer, "now_ms", lambda: now_ms)
+    driver = Redeliverer(KafkaSettings(), PushSettings(), RetrySettings(), THIS_MACHINE, Known(), tmp_path / "parked")
+
+    def batch(answer: PushResult) -> tuple[int, str]:
+        health = driver.health
+        diversions = Diversions(frozenset(), health.degraded(), health.watched(), on_trial=health.on_trial(now_ms))
+        world = World(lambda _: answer, diversions)
+        world.outcomes.watched = diversions.watched
+        world.take("n")
+        world.push()
+        driver.batch_done([world.outcomes.take_report()])
+        return len(world.transport.sent), world.journal.rows[0].state
+
+    made = 0
+    for _ in range(3_600):
+        made += batch(result)[0]
+        now_ms += 1_000
+    assert made in pushes
+    lost = 0
+    while batch(PushResult(202))[1] != "delivered":
+        now_ms += 1_000
+        lost += 1
+    assert lost <= lost_s
+    for _ in range(700):
+        now_ms += 1_000
+        assert batch(PushResult(202))[1] == "delivered"
+    assert not driver.health.degraded()

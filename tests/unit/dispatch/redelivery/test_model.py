@@ -76,6 +76,7 @@ class Histories(RuleBasedStateMachine):
                 breaker_failures=2,
                 suspend_after_s=30.0,
                 longest_probe_s=20.0,
+                longest_wait_s=20.0,  # of those that are tried without end
                 parked_messages=LIMIT if "limit" in happens else 0,
             ),
             push=PushSettings(

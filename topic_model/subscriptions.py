@@ -184,8 +184,9 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         """Whether notifications are matched to it at all: a paused one keeps its position, and has what it missed
         when it is resumed. Not so where nothing is kept for it: pull points, timely subscriptions, and the older
         system's subscribers, which register without wanting anything."""
-        kept = not (self.pull_point or self.form == "legacy" or self.policy.reliability == "timely")
-        return not self.paused or kept
+        if not self.paused:
+            return True
+        return not (self.pull_point or self.form == "legacy" or self.policy.reliability == "timely")
 
     def expired(self, now_ms: int) -> bool:
         """Whether the termination time has come."""

@@ -478,6 +478,8 @@ class Histories(RuleBasedStateMachine):
 
     def _nothing_is_too_old(self) -> None:
         """Lifespans run on for everybody, whatever else they wait for; with a push under way, once that has ended."""
+        if self.world.true_ms - self.set_ms < TOLERANCE_MS:
+            return  # a clock that was put back by less than that has to get there again
         for lane in self.world.redelivery._lanes:
             old_ms = self.world.now_ms - LIFESPAN_MS
             if lane.flight:

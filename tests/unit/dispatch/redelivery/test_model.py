@@ -490,7 +490,7 @@ class Histories(RuleBasedStateMachine):
             assert self.world.store.valid_until(lane.name, old_ms + LIFESPAN_MS, 1, lane.flight) == []
 
     def _nothing_is_too_much(self) -> None:
-        if "limit" in self.happens:
+        if "limit" in self.happens and self.world.true_ms - self.set_ms >= TOLERANCE_MS:
             for lane in self.world.redelivery._lanes:
                 untried = [
                     each for each in self.world.store.untried(lane.name, 1_000) if each.delivery not in lane.flight

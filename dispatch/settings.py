@@ -227,6 +227,15 @@ class RetrySettings:
         maximum=300,
         unit="s",
     )
+    parked_messages: int = setting(
+        0,
+        "So many messages may wait for one subscription; of more the oldest that were never tried are dropped. Not of "
+        "subscriptions with Reliability strict. 0: no limit.",
+        minimum=0,
+    )
+    parked_bytes: int = setting(
+        0, "And so many bytes, as the messages are stored. 0: no limit.", minimum=0, unit="bytes"
+    )
     suspend_after_s: float = setting(
         259_200.0,
         "A subscription whose endpoint has failed for so long, without one success, is suspended: nothing is tried any "

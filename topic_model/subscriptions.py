@@ -113,6 +113,10 @@ class DeliveryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         """Whether each message has to be settled before the next one may be pushed."""
         return self.order == "strict" or self.reliability == "strict"
 
+    def drops(self, reliable: bool) -> bool:
+        """Whether a notification, `reliable` or not, is dropped where that of another subscription would wait."""
+        return self.reliability == "timely" and not reliable
+
 
 DEFAULT_POLICY = DeliveryPolicy()
 
@@ -176,9 +180,11 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     @property
     def receives(self) -> bool:
         """Whether notifications are matched to it at all: a paused one keeps its position, and has what it missed
-        when it is resumed. Not so where nothing can be kept for it: pull points, and the older system's subscribers,
-        which register without wanting anything."""
-        return not self.paused or not (self.pull_point or self.form == "legacy")
+        when it is resumed. Not so where nothing is kept for it: pull points, timely subscriptions, and the older
+        system's subscribers, which register without wanting anything."""
+        if not self.paused:
+            return True
+        return not (self.pull_point or self.form == "legacy" or self.policy.reliability == "timely")
 
     def expired(self, now_ms: int) -> bool:
         """Whether the termination time has come."""

@@ -246,6 +246,14 @@ TARGETS = (
         most=1.2,
     ),
     Target(
+        "isolation",
+        "a receiver away for 10 s, strict, adaptive or timely: p99 of the others, times that without it",
+        "reliabilities",
+        "x",
+        worst("the others", "p99 ratio"),
+        most=1.5,
+    ),
+    Target(
         "cluster",
         "a broker of three killed under load: longest stall",
         "broker-loss",

@@ -16,19 +16,23 @@ from topic_model.records import notifications
 
 
 def states(kafka: KafkaSettings, receivers: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    """The last state of every delivery by (receiver, mark); `receivers` are the receivers' names by subscription id."""
+    """The last state of every delivery by (receiver, mark), of what was dropped why; `receivers` are the receivers'
+    names by subscription id."""
     marks = {}
     for record in everything(kafka, "notifications"):
         notification = notifications.decode(record.value or b"")
         if b'mark="' in notification.payload:
             marks[notification.id] = notification.payload.partition(b'mark="')[2].partition(b'"')[0].decode("ascii")
     found: dict[tuple[str, str], str] = {}
+    over: set[tuple[str, str]] = set()
     for record in everything(kafka, "attempts"):
         for row in decode(record.value or b"").attempts:
             if row.subscription in receivers and row.notification in marks:
                 key = (receivers[row.subscription], marks[row.notification])
-                if found.get(key) not in FINAL or row.state in FINAL:
-                    found[key] = row.state
+                if key not in over or row.state in FINAL:
+                    found[key] = row.error if row.state == "dropped" else row.state
+                if row.state in FINAL:
+                    over.add(key)
     return found
 
 

@@ -11,15 +11,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.storms.record import Arrival, Kill, Record, Wanted
+from benchmarks.storms.record import Accepted, Arrival, Kill, Record, Wanted
 
 Books = Mapping[tuple[str, str], str]
-"""The last state of a delivery, by (receiver, mark)."""
+"""The last state of a delivery, by (receiver, mark); of what was dropped, why."""
 
 # What was answered this long before a kill may not have been written down by then; recovering takes its time, too.
 SLACK_S = 3.0
 
-_ENDED = frozenset({"dead", "expired", "cancelled"})
+_DROPPED = frozenset({"timely", "resources"})
+_ENDED = frozenset({"dead", "expired", "cancelled"}) | _DROPPED
 _NAMED = 20
 
 
@@ -30,8 +31,10 @@ class Findings:
     expected: int = 0
     delivered: int = 0
     given_up: int = 0
+    dropped: int = 0
     lost: list[str] = field(default_factory=list)
     claimed: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
     disordered: list[str] = field(default_factory=list)
     overtaken: list[str] = field(default_factory=list)
@@ -44,6 +47,7 @@ class Findings:
         kinds = {
             "lost": self.lost,
             "said to be delivered, never seen": self.claimed,
+            "dropped, or given up unasked, where that may not be": self.left_out,
             "arrived where it is not wanted": self.strays,
             "first attempts out of order": self.disordered,
             "pushed before the one before it was settled": self.overtaken,
@@ -54,7 +58,8 @@ class Findings:
     def describe(self) -> str:
         """For a person, and for a failing test."""
         lines = [
-            f"{self.expected:,} deliveries expected: {self.delivered:,} taken, {self.given_up:,} refused or given up",
+            f"{self.expected:,} deliveries expected: {self.delivered:,} taken, {self.given_up:,} refused or given up, "
+            f"{self.dropped:,} dropped",
             "taken more than once: "
             + (", ".join(f"{count:,} {why}" for why, count in sorted(self.duplicates.items())) or "none"),
         ]
@@ -94,6 +99,7 @@ def _judge_completeness(
     wanted: Wanted, record: Record, arrivals: Sequence[Arrival], books: Books, findings: Findings
 ) -> None:
     taken = {mark for each in arrivals if each.settled is not None and not each.refused for mark in each.marks}
+    refused = {mark for each in arrivals if each.refused for mark in each.marks}
     for accepted in record.accepted:
         if accepted.topic not in wanted.topics:
             continue
@@ -104,10 +110,22 @@ def _judge_completeness(
             findings.delivered += 1
         elif state == "delivered" and not wanted.pulled:
             findings.claimed.append(what)
+        elif state in _DROPPED:
+            findings.dropped += 1
+            if not _may_be_dropped(wanted, accepted, state):
+                findings.left_out.append(what)
+        elif wanted.reliability == "strict" and state == "dead" and accepted.mark not in refused:
+            findings.left_out.append(what)
         elif state in _ENDED and not wanted.pulled:
             findings.given_up += 1
         else:
             findings.lost.append(what)
+
+
+def _may_be_dropped(wanted: Wanted, accepted: Accepted, why: str) -> bool:
+    """What is timely for the sake of time, what waits when too much does: neither of what is strict."""
+    timely = wanted.reliability == "timely" and not accepted.reliable
+    return not wanted.pulled and wanted.reliability != "strict" and why == ("timely" if timely else "resources")
 
 
 def _judge_order(

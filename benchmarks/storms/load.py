@@ -20,7 +20,7 @@ POISON = "poison"
 
 class Publisher:
     """Publishes on one topic, one message after the other. `poisoned` of a hundred carry the word that some receivers
-    refuse."""
+    refuse; one of ten is reliable."""
 
     def __init__(self, broker: str, topic: str, per_second: float, poisoned: int = 2) -> None:
         self._broker = broker
@@ -49,7 +49,9 @@ class Publisher:
                 number += 1
                 mark = f"{self._topic.replace('/', '-')}-{number}"
                 extra = POISON if number % 100 < self._poisoned else "x"
-                body = f'<wsnt:Notify>{message(self._topic, f"""<m mark="{mark}">{extra}</m>""")}</wsnt:Notify>'
+                reliable = number % 10 == 0
+                said = '<p:Publication xmlns:p="urn:arborcast:policy" Reliable="true"/>' * reliable
+                body = f'<wsnt:Notify>{message(self._topic, f"""<m mark="{mark}">{extra}</m>""")}{said}</wsnt:Notify>'
                 sent = time.time()
                 try:
                     answer = session.post(
@@ -63,7 +65,7 @@ class Publisher:
                     # Nobody was promised anything: it may arrive or not.
                     what = type(error).__name__
                 if what == "202":
-                    self.accepted.append(Accepted(mark, self._topic, sent, time.time()))
+                    self.accepted.append(Accepted(mark, self._topic, sent, time.time(), reliable))
                 else:
                     self.refused[what] = self.refused.get(what, 0) + 1
 

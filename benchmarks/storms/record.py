@@ -10,15 +10,19 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from topic_model.subscriptions import Reliability
+
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A message that got its 202. `at` is when its request was sent, `done` when the answer was there."""
+    """A message that got its 202. `at` is when its request was sent, `done` when the answer was there. `reliable` says
+    that nobody was to lose it for the sake of time."""
 
     mark: str
     topic: str
     at: float
     done: float
+    reliable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +51,13 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A subscription as the outside knows it: which topics it wants."""
+    """A subscription as the outside knows it: which topics it wants, and how."""
 
     receiver: str
     topics: frozenset[str]
     strict: bool = False
     pulled: bool = False
+    reliability: Reliability = "adaptive"
 
 
 @dataclass

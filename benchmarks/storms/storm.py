@@ -5,7 +5,8 @@
 Publishers and receivers are outside, and only their record counts: what got a 202, and what arrived. In the end all
 receivers are well; when nothing is pending any more the record is compared with the engine's books and with its audit.
 Nothing may be lost, first attempts have to be in the order of acceptance per subscription and topic, a strict
-subscription may not be pushed anything while something is open, and each message that arrived twice must have been
+subscription may not be pushed anything while something is open, only what is timely may be dropped for the sake of
+time, and of adaptive ones only what is too much, and each message that arrived twice must have been
 under way at a kill or answered late. The exit status says whether that is so.
 """
 
@@ -34,11 +35,7 @@ from benchmarks.storms.receivers import Receivers
 from benchmarks.storms.record import Kill, Record, Wanted, arrivals
 from benchmarks.storms.victim import PARTS, Usage, Victim
 from dispatch.operations.audit import Report
-from ingest.client import Client
-from topic_model.expressions import parse_friendly
-from topic_model.records.control import SubscriptionRecord
-from topic_model.records.control_log import ControlLog
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
+from ingest.client import Client, Delivery
 
 TOPICS = ("storm/a", "storm/b", "storm/c", "storm/a/deep")
 
@@ -53,6 +50,8 @@ SETTINGS = {
     "retry.first_probe_s": "0.3",
     "retry.longest_probe_s": "2",
     "retry.batch_wait_s": str(BATCH_WAIT_S),
+    # So few that it happens.
+    "retry.parked_messages": "40",
     "push.connect_timeout_s": "2",
     "push.total_timeout_s": "4",
     "dispatch.task_slots": "4",
@@ -71,6 +70,8 @@ WANTED = (
     Wanted("subtree", frozenset({"storm/a", "storm/a/deep"})),
     Wanted("raw", frozenset({"storm/b"})),
     Wanted("strict", frozenset({"storm/c", "storm/b"}), strict=True),
+    Wanted("stubborn", frozenset({"storm/c", "storm/b"}), strict=True, reliability="strict"),
+    Wanted("timely", frozenset({"storm/a", "storm/c"}), reliability="timely"),
     Wanted("pull", frozenset(TOPICS), pulled=True),
 )
 
@@ -176,22 +177,20 @@ class Storm:
 
     def _subscribe(self) -> Puller:
         with Client(self._victim.gateway) as client:
-            for name, topic, raw in (
-                (STEADY, "storm//.", False),
-                ("notify", "storm/a", False),
-                ("subtree", "storm/a//.", False),
-                ("raw", "storm/b", True),
+            for name, topic, raw, delivery in (
+                (STEADY, "storm//.", False, None),
+                ("notify", "storm/a", False, None),
+                ("subtree", "storm/a//.", False, None),
+                ("raw", "storm/b", True, None),
+                ("strict", "storm/b|storm/c", False, Delivery(strict=True)),
+                ("stubborn", "storm/b|storm/c", True, Delivery(reliability="strict")),
+                ("timely", "storm/a|storm/c", False, Delivery(reliability="timely")),
             ):
-                made = client.subscribe(topic, to=self._receivers.url(name), raw=raw)
+                made = client.subscribe(topic, to=self._receivers.url(name), raw=raw, delivery=delivery)
                 self._names[made.address.rpartition("/")[2]] = name
             pull_point = client.create_pull_point()
             made = client.subscribe("storm//.", to=pull_point)
             self._names[made.address.rpartition("/")[2]] = "pull"
-        control = ControlLog(self._victim.kafka)
-        # No message of the protocol asks for it yet.
-        control.append([SubscriptionRecord(_strict(self._victim.gateway, self._receivers.url("strict")))])
-        control.close()
-        self._names["strict"] = "strict"
         return Puller(self._victim.gateway, pull_point.address, "pull", self._file)
 
     def _strike(self, parts: tuple[str, ...]) -> None:
@@ -283,17 +282,6 @@ def _sent_since(publisher: Publisher, since: float) -> list[Any]:
     return found
 
 
-def _strict(gateway: str, url: str) -> Subscription:
-    return Subscription(
-        id="strict",
-        consumer=EndpointReference(url),
-        address=f"{gateway}/wsn/subscriptions/strict",
-        topics=(parse_friendly("storm/b|storm/c", {}),),
-        policy=DeliveryPolicy(order="strict"),
-        created_ms=int(time.time() * 1000),
-    )
-
-
 def figures(outcome: Outcome) -> dict[str, Any]:
     """All of it as numbers."""
     kills = outcome.record.kills
@@ -312,6 +300,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
         "expected_deliveries": outcome.findings.expected,
         "delivered": outcome.findings.delivered,
         "given_up": outcome.findings.given_up,
+        "dropped": outcome.findings.dropped,
         "faults": outcome.findings.faults,
         "problems": outcome.problems,
         "duplicates": dict(outcome.findings.duplicates),

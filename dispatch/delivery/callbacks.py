@@ -43,8 +43,9 @@ class Callback:
 
 
 def callback_of(subscription: Subscription, keys: Marks, wait_s: float) -> Callback | None:
-    """For the pushes of a subscription; None where receivers cannot say later how they ended."""
+    """For the pushes of a subscription; None where receivers cannot say later how they ended. For what is timely nobody
+    waits: who has taken it has it."""
     base, manager, _ = subscription.address.rpartition(_MANAGER)
-    if not (wait_s and base and manager):
+    if not (wait_s and base and manager) or subscription.policy.reliability == "timely":
         return None
     return Callback(subscription.id, base + PATH, keys, int(wait_s * 1000))

@@ -5,6 +5,9 @@ probe is due, and the probe decides. The speed: an endpoint that could not be re
 `degraded`: its messages go through the redelivery, where no batch waits for them. The batches serve it again when it
 has answered quickly a few times and has not relapsed too recently. Each relapse costs a batch its budget once more, so
 the time until the endpoint is trusted again doubles with each.
+
+For timely subscriptions the redelivery has nothing to find that out with. So now and then a degraded endpoint is on
+trial: what is timely is pushed to it by a batch. As soon as it answers quickly, all of it is.
 """
 
 from __future__ import annotations
@@ -33,6 +36,9 @@ _FIRST_QUARANTINE_MS = 1_000
 
 _LONGEST_QUARANTINE_MS = 600_000
 
+# A trial that costs a batch time is not made more often than this in the end; others are as probes are.
+_LONGEST_TRIAL_MS = _LONGEST_QUARANTINE_MS
+
 # After so long without a relapse the earlier ones are forgotten.
 _FORGIVEN_MS = 1_800_000
 
@@ -40,11 +46,18 @@ _FORGIVEN_MS = 1_800_000
 @dataclass(frozen=True, slots=True)
 class Sign:
     """What was seen of an endpoint. `message` is the notification that failed: the same one failing again and again
-    says nothing new about the endpoint. `wait_ms` is how long it asked to be left alone (Retry-After)."""
+    says nothing new about the endpoint. `wait_ms` is how long it asked to be left alone (Retry-After). `late` says that
+    it took nothing, and took long for that."""
 
     kind: Kind
     message: str = ""
     wait_ms: int = 0
+    late: bool = False
+
+    @property
+    def taken(self) -> bool:
+        """Whether it took the message."""
+        return self.kind in ("quick", "slow") and not self.late
 
 
 # In the parked store's file `degraded` is called `sick`, as it always was.
@@ -52,7 +65,9 @@ class Health(msgspec.Struct, frozen=True, rename={"degraded": "sick"}):
     """What is known of one endpoint; the default is one of which nothing bad is known.
 
     `failing_since_ms` is when it failed for the first time since it last took a message, 0 when it has not since then;
-    `probe_at_ms` when it is probed, as was decided at `opened_ms`.
+    `probe_at_ms` when it is probed, as was decided at `opened_ms`. While it is degraded, `trials` is how often it was
+    tried in vain, `trial_at_ms` when it is on trial again, as was decided at `tried_ms`, and `took` whether it took the
+    last message, be it slowly.
     """
 
     breaker: Breaker = "closed"
@@ -66,6 +81,17 @@ class Health(msgspec.Struct, frozen=True, rename={"degraded": "sick"}):
     quick: int = 0
     relapses: int = 0
     relapsed_ms: int = 0
+    trials: int = 0
+    trial_at_ms: int = 0
+    tried_ms: int = 0
+    took: bool = False
+
+    def on_trial(self, now_ms: int, patient: bool = False) -> bool:
+        """Whether what is timely is pushed to it though it is degraded. Who is `patient` waits for no push, and may
+        have those that take long."""
+        if self.quick or (patient and self.took):
+            return True
+        return has_come(self.trial_at_ms, self.tried_ms, now_ms)
 
     def may_try(self, now_ms: int) -> bool:
         """Whether a push may begin now: with an open breaker, only the one that is its probe."""
@@ -99,6 +125,28 @@ def without_probe(health: Health) -> Health:
 def after(health: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> Health:
     """The endpoint's health after one more push."""
     health = _by_now(health, now_ms)
+    return _with_trial(_after(health, sign, now_ms, settings), health, sign, now_ms, settings)
+
+
+def _with_trial(health: Health, before: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> Health:
+    trials, at_ms, tried_ms = before.trials, before.trial_at_ms, before.tried_ms
+    if not health.degraded:
+        trials, at_ms, tried_ms = 0, 0, 0
+    elif sign.kind != "quick" and before.on_trial(now_ms):  # else that push began before this was known
+        trials += 1
+        costs = sign.late or sign.taken
+        longest_ms = _LONGEST_TRIAL_MS if costs else settings.longest_probe_s * 1000
+        wait_ms = max(1, int(min(settings.first_probe_s * 1000 * 2 ** min(trials - 1, 32), longest_ms)))
+        wait_ms = max(wait_ms, min(sign.wait_ms, int(settings.longest_retry_after_s * 1000)))
+        # On a grid when it costs time: a batch then pays for many endpoints at once.
+        at_ms = -(-(now_ms + wait_ms // 2) // wait_ms) * wait_ms if costs else now_ms + wait_ms
+        tried_ms = now_ms
+    return msgspec.structs.replace(
+        health, trials=trials, trial_at_ms=at_ms, tried_ms=tried_ms, took=health.degraded and sign.taken
+    )
+
+
+def _after(health: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> Health:
     if sign.kind in ("unreachable", "failing"):
         return _after_failure(health, sign, now_ms, settings)
     # An answer ends what is known of failures; not what is known of the speed.
@@ -239,10 +287,17 @@ class EndpointHealthRegistry:
         with self._lock:
             return frozenset(endpoint for endpoint, health in self._known.items() if health.degraded)
 
-    def watched(self) -> frozenset[str]:
-        """The endpoints of which a batch is to report successes, too: they have failed since they last had one."""
+    def on_trial(self, now_ms: int, patient: bool = False) -> frozenset[str]:
+        """Of these, those to which what is timely is pushed all the same."""
         with self._lock:
-            return frozenset(endpoint for endpoint, health in self._known.items() if health.failures)
+            known = self._known.items()
+            return frozenset(each for each, health in known if health.degraded and health.on_trial(now_ms, patient))
+
+    def watched(self) -> frozenset[str]:
+        """The endpoints of which a batch is to report successes, too: they have failed since they last had one, or are
+        degraded."""
+        with self._lock:
+            return frozenset(endpoint for endpoint, health in self._known.items() if health.failures or health.degraded)
 
     def everything(self) -> dict[str, Health]:
         """A copy of all that is known."""

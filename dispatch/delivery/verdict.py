@@ -10,10 +10,13 @@ chance comes in as a number, so that every decision can be repeated in a test.
 | any other status, no answer | again later: `retry.retransmissions` times, ever longer apart |
 | 202, the result later | it waits for the result, which counts then; without one in time it has failed |
 | 429 or 503 with Retry-After | again when it says, within `retry.longest_retry_after_s` |
+
+A timely subscription has the first of these; any other failure drops the message (`judge_timely`).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -60,7 +63,7 @@ def lifespan_ms(asked: DeliveryPolicy, settings: RetrySettings) -> int:
 
 def policy_of(asked: DeliveryPolicy, settings: RetrySettings) -> RetryPolicy:
     """The engine's settings, overridden by what the subscription asked for."""
-    asked_attempts = asked.maximum_attempts
+    asked_attempts = sys.maxsize if asked.reliability == "strict" else asked.maximum_attempts
     return RetryPolicy(
         maximum_attempts=settings.retransmissions + 1 if asked_attempts is None else asked_attempts,
         lifespan_ms=lifespan_ms(asked, settings),
@@ -160,6 +163,19 @@ def judge(
     if at_ms >= policy.expires_ms(notification):
         return Verdict("expired")
     return Verdict("parked", at_ms)
+
+
+def judge_timely(outcome: Outcome) -> Verdict:
+    """What becomes of a delivery after its push, when nothing of it may wait: it has had its one chance."""
+    if outcome.taken:
+        return DELIVERED
+    return Verdict("cancelled" if outcome.status == GONE else "dropped")
+
+
+def dropped(why: Outcome) -> Outcome:
+    """Why a timely delivery is dropped, where another would be parked."""
+    detail = why.detail if why.error == "waiting" else f"{why.error}: {why.detail}"
+    return Outcome("timely", detail, why.status)
 
 
 def attempt(

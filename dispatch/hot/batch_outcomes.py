@@ -1,7 +1,8 @@
 """What becomes of the deliveries of a batch once their push has an outcome: rows, parking, dead letters, signs.
 
 A batch waits for nobody. What a receiver did not take is parked; when it looks as if the next message would fare no
-better, all that waits behind it in its lane is parked with it, untried, so that nothing overtakes anything.
+better, all that waits behind it in its lane is parked with it, untried, so that nothing overtakes anything. What is
+timely is dropped instead.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from dispatch.delivery.verdict import (
     Push,
     Verdict,
     attempt,
+    dropped,
     judge,
+    judge_timely,
     leaves_letter,
     lifespan_ms,
     policy_of,
@@ -28,7 +31,7 @@ from dispatch.delivery.verdict import (
     untried,
     without_letter,
 )
-from dispatch.hot.lanes import Received
+from dispatch.hot.lanes import Lane, Received
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.parked import Tries
 from dispatch.redelivery.held_lanes import PartitionReport
@@ -110,6 +113,15 @@ class BatchOutcomes:
             return waits(f"the {failures} pushes before it failed, the last with {outcome.error!r}")
         return None
 
+    def drop_older(self, lane: Lane) -> None:
+        """Drop what is timely and has waited for too long, where something newer of its topic waits in its lane."""
+        if lane.subscription.policy.reliability == "timely":
+            waits_since_ms = lane.waiting.first().notification.accepted_ms
+            if waits_since_ms + self._retry.batch_wait_s * 1000 < self._now_ms():
+                self.put_off(
+                    lane.subscription, lane.drop_older(), waits("a newer message of its topic is pushed instead")
+                )
+
     def unreachable(self, subscription: Subscription) -> PutOff | None:
         """Whether this batch has found out that nothing need be tried there, and what is done instead."""
         endpoint = subscription.consumer.address
@@ -133,6 +145,11 @@ class BatchOutcomes:
         self._silent.clear()
         self._answering.clear()
 
+    def forgive(self, endpoints: Iterable[str]) -> None:
+        """Try these again."""
+        self._unreachable.difference_update(endpoints)
+        self._unreachable_before.difference_update(endpoints)
+
     def write_due(self) -> bool:
         """Have written down what is due, without waiting; False when no more should follow before it is."""
         return self._journal.write_due()
@@ -145,9 +162,10 @@ class BatchOutcomes:
         """Write down that these were not tried."""
         endpoint, now_ms = subscription.consumer.address, self._now_ms()
         for received in waiting:
-            row = untried(
-                subscription.id, endpoint, received.notification, 0, what.verdict, what.why, now_ms, received.batch
-            )
+            verdict, why = what
+            if verdict.state == "parked" and subscription.policy.drops(received.notification.reliable):
+                verdict, why = Verdict("dropped"), dropped(why)
+            row = untried(subscription.id, endpoint, received.notification, 0, verdict, why, now_ms, received.batch)
             self._write(subscription, received, row, UNTRIED)
 
     def was_parked(self, subscription: Subscription, received: Received) -> None:
@@ -181,7 +199,10 @@ class BatchOutcomes:
         self, subscription: Subscription, received: Received, push: Push, outcome: Outcome, cut_off: bool
     ) -> Verdict:
         now_ms, counted, verdict = self._now_ms(), 1, DELIVERED
-        if cut_off:
+        if subscription.policy.drops(received.notification.reliable):
+            verdict = judge_timely(outcome)
+            outcome = dropped(outcome) if verdict.state == "dropped" else outcome
+        elif cut_off:
             # The batch was impatient, which says nothing about how often the receiver may be asked.
             verdict, counted = Verdict("parked", now_ms), 0
         elif not outcome.delivered:
@@ -215,11 +236,12 @@ class BatchOutcomes:
             self.report.signs.append((endpoint, Sign("quick")))
 
     def _note_failure(self, endpoint: str, push: Push, outcome: Outcome, cut_off: bool) -> None:
-        message = push.notifications[0].id
+        message, late = push.notifications[0].id, push.result.duration_s > quick_s(self._retry)
         if cut_off:
-            self.report.signs.append((endpoint, Sign("slow")))
+            self.report.signs.append((endpoint, Sign("slow", late=True)))
         elif outcome.endpoint_unreachable:
-            self.report.signs.append((endpoint, Sign("unreachable", message, int(push.result.retry_after_s * 1000))))
+            wait_ms = int(push.result.retry_after_s * 1000)
+            self.report.signs.append((endpoint, Sign("unreachable", message, wait_ms, late)))
         else:
             self.report.signs.append((endpoint, Sign("quick" if outcome.blames_message else "failing", message)))
         if outcome.endpoint_unreachable:

@@ -27,14 +27,16 @@ SICK = "its endpoint is sick"
 
 @dataclass(frozen=True)
 class Diversions:
-    """What is not pushed, but parked: for `held` subscriptions, which have something parked that must not be overtaken,
-    and for `degraded` endpoints. Of `watched` endpoints successes are reported. The conditions of those that are
-    `unjudged` are not asked: what they might want is parked as it is."""
+    """What is not pushed, but parked, or dropped where it is timely: for `held` subscriptions, which have something
+    parked that must not be overtaken, and for `degraded` endpoints. To those of them that are `on_trial` timely
+    subscriptions are pushed to all the same. Of `watched` endpoints successes are reported. The conditions of those
+    that are `unjudged` are not asked: what they might want is parked as it is."""
 
     held: Container[str] = frozenset()
     degraded: frozenset[str] = frozenset()
     watched: frozenset[str] = frozenset()
     unjudged: frozenset[str] = frozenset()
+    on_trial: frozenset[str] = frozenset()
 
     def reason(self, subscription: Subscription) -> str:
         """Why a message for this subscription is parked rather than pushed; empty when it is pushed."""
@@ -44,9 +46,15 @@ class Diversions:
             return "strict order: each message waits for the one before it"
         if subscription.id in self.held:
             return HELD
-        if subscription.consumer.address in self.degraded:
-            return SICK
-        return ""
+        return SICK if self.is_sick(subscription) else ""
+
+    def is_sick(self, subscription: Subscription) -> bool:
+        """Whether its endpoint is not pushed to. For a timely subscription nothing waits that would show that the
+        endpoint is well again, so it is tried now and then."""
+        endpoint = subscription.consumer.address
+        if endpoint not in self.degraded:
+            return False
+        return not (subscription.policy.reliability == "timely" and endpoint in self.on_trial)
 
 
 @dataclass

@@ -11,7 +11,7 @@ whose endpoint or host may have no further push waits until one of the pushes th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from dispatch.delivery.turns import Turns
 from dispatch.logs.parked import Delivery, Place
 from topic_model.records.notifications import Notification
 from topic_model.records.xml_ids import NAME, clash, xml_ids
-from topic_model.subscriptions import Subscription
+from topic_model.subscriptions import DeliveryPolicy, Subscription
 
 
 class Received(NamedTuple):
@@ -54,23 +54,24 @@ _NOTHING: deque[Received] = deque()
 class WaitingMessages:
     """What waits in a lane, all of one partition of the log and added in its order: a queue for each priority."""
 
-    __slots__ = ("_count", "_highest", "_queues")
+    __slots__ = ("_class", "_count", "_highest", "_queues")
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[Received]] = {}
         self._highest = _NOTHING  # of the queues, kept for it is asked for each message
+        self._class = 0  # its priority
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, received: Received) -> None:
-        """It leaves behind those of its own priority and of higher ones."""
-        priority = received.notification.priority
+    def add(self, received: Received, priority: int) -> None:
+        """It leaves behind those of this priority and of higher ones."""
         queue = self._queues.get(priority)
         if queue is None:
             queue = self._queues[priority] = deque()
-            self._highest = self._queues[max(self._queues)]
+            self._class = max(self._queues)
+            self._highest = self._queues[self._class]
         queue.append(received)
         self._count += 1
 
@@ -83,10 +84,30 @@ class WaitingMessages:
         received = self._highest.popleft()
         self._count -= 1
         if not self._highest:
-            del self._queues[received.notification.priority]
+            del self._queues[self._class]
             if self._queues:
-                self._highest = self._queues[max(self._queues)]
+                self._class = max(self._queues)
+                self._highest = self._queues[self._class]
         return received
+
+    def drop_older(self, policy: DeliveryPolicy) -> list[Received]:
+        """Remove and return what may be dropped, and of whose topic something newer of its priority waits."""
+        dropped: list[Received] = []
+        for queue in self._queues.values():
+            newest = {each.notification.topic: each for each in queue}
+            older = [
+                each
+                for each in queue
+                if newest[each.notification.topic] is not each and policy.drops(each.notification.reliable)
+            ]
+            if older:
+                gone = {id(each) for each in older}
+                kept = [each for each in queue if id(each) not in gone]
+                queue.clear()
+                queue.extend(kept)
+                dropped += older
+        self._count -= len(dropped)
+        return dropped
 
     def oldest(self) -> int:
         """The lowest offset."""
@@ -134,6 +155,10 @@ class Lane:
             taken.append(self.waiting.pop())
         return taken
 
+    def drop_older(self) -> list[Received]:
+        """Remove and return what may be dropped, and of whose topic something newer waits."""
+        return self.waiting.drop_older(self.subscription.policy)
+
 
 # What a worker may have under way at one endpoint and at one host unless said otherwise.
 DEFAULT_LIMITS = Limits(per_endpoint=16, per_host=128)
@@ -159,11 +184,14 @@ class Lanes:
             lane = self._lanes[subscription.id] = Lane(subscription, scopes_of(subscription.consumer.address))
         if not lane.waiting and subscription.id not in self._busy:
             self._ready.add(subscription.id, subscription.policy.priority)
-        lane.waiting.add(received)
+        # What is timely is never pushed behind what is newer, whatever its priority.
+        timely = subscription.policy.reliability == "timely"
+        lane.waiting.add(received, 0 if timely else received.notification.priority)
         self.size += 1
 
-    def take(self) -> tuple[Subscription, list[Received]] | None:
-        """The next push, or None when no lane is ready. Its lane is busy until `settle`."""
+    def take(self, look: Callable[[Lane], None] = lambda lane: None) -> tuple[Subscription, list[Received]] | None:
+        """The next push, or None when no lane is ready. Its lane is busy until `settle`. `look` is called with the lane
+        before, and may drop some of what waits."""
         while self._next or self._ready:
             name = self._next.popleft() if self._next else self._ready.take()
             lane = self._lanes.get(name)
@@ -178,9 +206,11 @@ class Lanes:
                 self._go_on(self._capacity.pass_on(lane.scopes[1:]))
             else:
                 self._capacity.enter(lane.scopes)
+                before = len(lane.waiting)
+                look(lane)
                 taken = lane.take(self._limits)
                 self._busy[name] = min([each.offset for each in taken])
-                self.size -= len(taken)
+                self.size -= before - len(lane.waiting)
                 return lane.subscription, taken
         return None
 
@@ -198,6 +228,14 @@ class Lanes:
         if not goes_on:
             del self._lanes[subscription_id]
         return goes_on
+
+    def look(self, look: Callable[[Lane], None]) -> None:
+        """Have all lanes looked at in which something waits; some of it may be dropped, but not all."""
+        for lane in self._lanes.values():
+            if lane.waiting:
+                before = len(lane.waiting)
+                look(lane)
+                self.size -= before - len(lane.waiting)
 
     def waiting(self) -> Iterator[tuple[Subscription, int]]:
         """The subscriptions in whose lanes something waits, and how much."""

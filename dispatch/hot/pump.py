@@ -130,7 +130,7 @@ class Pump:
 
     def begin(self, run: PumpRun) -> None:
         """Begin as many pushes as there may be."""
-        while self._pusher.in_flight < self._max_in_flight and (taken := run.lanes.take()) is not None:
+        while self._pusher.in_flight < self._max_in_flight and (taken := run.take()) is not None:
             self._begin(run, *taken)
 
     def _begin(self, run: PumpRun, subscription: Subscription, taken: Sequence[Received]) -> None:
@@ -161,6 +161,10 @@ class PumpRun:
         self._finished = 0
         self._pace: dict[str, list[float]] = {}  # by subscription: pushes, messages, seconds
 
+    def take(self) -> tuple[Subscription, list[Received]] | None:
+        """The next push."""
+        return self.lanes.take(self.outcomes.drop_older)
+
     def settle(self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome) -> None:
         """A push has an outcome."""
         pace = self._pace.setdefault(subscription.id, [0, 0, 0.0])
@@ -187,7 +191,8 @@ class PumpRun:
             self.put_off(waiting[name][0], "the batch did not wait for it any longer")
 
     def waiting(self) -> dict[str, tuple[Subscription, LaneProgress]]:
-        """The lanes that have something waiting."""
+        """The lanes that have something waiting that is not to be dropped."""
+        self.lanes.look(self.outcomes.drop_older)
         return {
             subscription.id: (subscription, LaneProgress(subscription.id, count, *self._paced(subscription.id)))
             for subscription, count in self.lanes.waiting()

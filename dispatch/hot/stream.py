@@ -255,7 +255,8 @@ class HotPath:
     def _diversions(self) -> Diversions:
         health = self._redeliverer.health
         held = self._redeliverer.lanes.for_batch() | self._view.all_suspended()
-        return Diversions(held, health.degraded(), health.watched(), self._view.all_unjudged())
+        on_trial = health.on_trial(int(time.time() * 1000))
+        return Diversions(held, health.degraded(), health.watched(), self._view.all_unjudged(), on_trial)
 
     def _accumulator(self, frame: DataFrame) -> Accumulator[list[PartitionReport]]:
         if self._reports is None:

@@ -24,7 +24,10 @@ from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
 from topic_model.topics import TopicPath
 
-VERSION = 1
+VERSION = 2
+
+# What a record needs its reader to know: since 2 that a delivery may have been dropped, which is final.
+_VERSION_FOR_ALL = 1
 
 # A record is full when its attempts have so many bytes: some two hundred of them, well below the broker's limit.
 RECORD_BYTES = 64 * 1024
@@ -32,15 +35,15 @@ RECORD_BYTES = 64 * 1024
 # What was matched takes a fifth of that.
 _MAX_MATCHED = 500
 
-State = Literal["delivered", "parked", "dead", "expired", "cancelled", "failed"]
+State = Literal["delivered", "parked", "dead", "expired", "cancelled", "dropped", "failed"]
 
 """What became of the delivery: taken by the receiver; to be tried (again) at `next_ms`; given up, and kept as a dead
-letter; too old; not wanted any more. All but `parked` are final. `failed` is what was written of a failed push before
-there were retries; it is final, too."""
+letter; too old; not wanted any more; left out, as its subscription's reliability has it. All but `parked` are final.
+`failed` is what was written of a failed push before there were retries; it is final, too."""
 
 NO_BATCH = -1
 
-FINAL: frozenset[State] = frozenset({"delivered", "dead", "expired", "cancelled", "failed"})
+FINAL: frozenset[State] = frozenset({"delivered", "dead", "expired", "cancelled", "dropped", "failed"})
 
 """After a row with one of these nothing more happens to a delivery."""
 
@@ -65,6 +68,8 @@ ErrorClass = Literal[
     "ended",  # the subscription is over
     "redriven",  # a dead letter is tried again
     "purged",  # a dead letter was thrown away
+    "timely",  # dropped, since it could not be pushed at once; the detail says why
+    "resources",  # dropped, since too much waits for its subscription
     "skipped",  # never to be tried: the subscription's conditions do not want it, or cost too much; the detail says
     "internal",  # our own fault; the detail says what
 ]
@@ -162,23 +167,28 @@ def pack(attempt: Attempt) -> bytes:
     return _encoder.encode(attempt)
 
 
-def join(packed: Iterable[bytes]) -> bytes:
+def version_for(attempt: Attempt) -> int:
+    """The version of a record that holds an attempt, at least."""
+    return VERSION if attempt.state == "dropped" else _VERSION_FOR_ALL
+
+
+def join(packed: Iterable[bytes], version: int = _VERSION_FOR_ALL) -> bytes:
     """The Kafka value that holds these attempts in order."""
-    return _encoder.encode(_Joined(VERSION, [msgspec.Raw(each) for each in packed]))
+    return _encoder.encode(_Joined(version, [msgspec.Raw(each) for each in packed]))
 
 
 def encode(attempts: Iterable[Attempt]) -> Iterator[bytes]:
     """Kafka values holding these attempts in order, as many as need be."""
     packed: list[bytes] = []
-    size = 0
+    size, version = 0, _VERSION_FOR_ALL
     for attempt in attempts:
         packed.append(pack(attempt))
-        size += len(packed[-1])
+        size, version = size + len(packed[-1]), max(version, version_for(attempt))
         if size >= RECORD_BYTES:
-            yield join(packed)
-            packed, size = [], 0
+            yield join(packed, version)
+            packed, size, version = [], 0, _VERSION_FOR_ALL
     if packed:
-        yield join(packed)
+        yield join(packed, version)
 
 
 def key_of(batch: int) -> bytes:
@@ -197,10 +207,10 @@ def encode_evaluation(evaluation: Evaluation) -> Iterator[bytes]:
     for first in range(0, len(evaluation.matched), _MAX_MATCHED):
         chunk = evaluation.matched[first : first + _MAX_MATCHED]
         part = Evaluation(evaluation.partition, evaluation.batch, evaluation.control, chunk)
-        yield _encoder.encode(_Batch(VERSION, [], part))
+        yield _encoder.encode(_Batch(_VERSION_FOR_ALL, [], part))
 
 
-NOTHING = _encoder.encode(_Batch(VERSION, []))
+NOTHING = _encoder.encode(_Batch(_VERSION_FOR_ALL, []))
 
 """A record without attempts."""
 
@@ -257,6 +267,7 @@ class AttemptsLog:
         self._batch = NO_BATCH
         self._open: defaultdict[int, list[bytes]] = defaultdict(list)  # packed attempts, by partition
         self._sizes: defaultdict[int, int] = defaultdict(int)
+        self._versions: dict[int, int] = {}
         self._written_at = clock()
         self._sent: deque[tuple[int, float]] = deque()  # the number of a record, and when it was sent
 
@@ -273,6 +284,7 @@ class AttemptsLog:
         packed = pack(attempt)
         self._open[partition].append(packed)
         self._sizes[partition] += len(packed)
+        self._versions[partition] = max(self._versions.get(partition, 0), version_for(attempt))
         if self._sizes[partition] >= RECORD_BYTES:
             self._write_partition(partition)
 
@@ -315,6 +327,7 @@ class AttemptsLog:
         self._writer.close()
         self._open.clear()
         self._sizes.clear()
+        self._versions.clear()
         self._sent.clear()
 
     def _look(self) -> None:
@@ -328,7 +341,8 @@ class AttemptsLog:
 
     def _write_partition(self, partition: int) -> None:
         del self._sizes[partition]
-        self._send(partition, join(self._open.pop(partition)), self._batch)
+        value = join(self._open.pop(partition), self._versions.pop(partition))
+        self._send(partition, value, self._batch)
 
     def _send(self, partition: int, value: bytes, batch: int) -> None:
         self._sent.append((self._writer.send(partition, value, key_of(batch)), self._clock()))

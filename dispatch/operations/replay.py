@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
+import msgspec
+
 from core.errors import ArborcastError
 from core.eventlog.client import partition_of_key
 from core.eventlog.scan import LogScan, Stretch
@@ -112,6 +114,9 @@ class Replay:
                     again = replayed(
                         notification, self.id, self._subscription.id, int(time.time() * 1000), self._table.position
                     )
+                    if self._subscription.policy.reliability == "timely":
+                        # Whoever has it sent again wants all of it, and not what is newest.
+                        again = msgspec.structs.replace(again, reliable=True)
                     key, value = notifications.encode(again)
                     writer.send(partition_of_key(key, writer.partitions), value, key)
                     sent += 1

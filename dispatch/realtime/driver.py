@@ -65,6 +65,7 @@ class Told(NamedTuple):
     degraded: frozenset[str] = frozenset()
     watched: frozenset[str] = frozenset()
     unjudged: frozenset[str] = frozenset()
+    on_trial: frozenset[str] = frozenset()
 
 
 def changes_of_told(before: Told, now: Told) -> Iterator[Diverted]:

@@ -339,7 +339,12 @@ class Gears:
         health = self._redeliverer.health
         held, read = self._redeliverer.lanes.for_workers()
         return Told(
-            held | self._view.all_suspended(), read, health.degraded(), health.watched(), self._view.all_unjudged()
+            held | self._view.all_suspended(),
+            read,
+            health.degraded(),
+            health.watched(),
+            self._view.all_unjudged(),
+            health.on_trial(int(time.time() * 1000), patient=True),
         )
 
     def _learn(self, report: PartitionReport) -> None:

@@ -45,6 +45,7 @@ class Diverted(msgspec.Struct, frozen=True, array_like=True):
     degraded: frozenset[str] = frozenset()
     watched: frozenset[str] = frozenset()
     unjudged: frozenset[str] = frozenset()
+    on_trial: frozenset[str] = frozenset()
 
 
 class Feed(msgspec.Struct, frozen=True, array_like=True):

@@ -263,17 +263,20 @@ class Task:
 
     def _divert(self, diverted: Diverted) -> None:
         self._held.hear(diverted)
-        sick = diverted.degraded - self._intake.diversions.degraded
-        if self._lanes.size and (sick or diverted.held):
+        before = self._intake.diversions
+        now = Diversions(self._held, diverted.degraded, diverted.watched, diverted.unjudged, diverted.on_trial)
+        sicker = now.degraded != before.degraded or now.on_trial != before.on_trial
+        if self._lanes.size and (sicker or diverted.held):
             # What comes now is parked, and must not be pushed before what is queued.
             for subscription, _ in list(self._lanes.waiting()):
                 if subscription.id in diverted.held:
                     self._run.put_off(subscription, HELD)
-                elif subscription.consumer.address in sick:
+                elif now.is_sick(subscription) and not before.is_sick(subscription):
                     self._run.put_off(subscription, SICK)
-        if diverted.unjudged != self._intake.diversions.unjudged:
-            self._intake.judge = self._judge(diverted.unjudged)
-        self._intake.diversions = Diversions(self._held, diverted.degraded, diverted.watched, diverted.unjudged)
+        self._outcomes.forgive(now.on_trial - before.on_trial)
+        if now.unjudged != before.unjudged:
+            self._intake.judge = self._judge(now.unjudged)
+        self._intake.diversions = now
         self._outcomes.watched = diverted.watched
 
     def _judge(self, unjudged: frozenset[str]) -> Judge:

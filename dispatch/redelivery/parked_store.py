@@ -220,6 +220,10 @@ class ParkedStore:
         """The first deliveries of a lane that were never tried: by priority, then in the order of their turns."""
         return self._read(lane, f"tried = 0 {_BY_PRIORITY}", limit)
 
+    def oldest_untried(self, lane: str, limit: int) -> list[WaitingDelivery]:
+        """The deliveries of a lane that were never tried, and wait for the longest."""
+        return self._read(lane, "tried = 0 ORDER BY turn LIMIT ?", limit)
+
     def has_untried(self, lane: str) -> bool:
         """Whether a lane has deliveries that were never tried."""
         return self._one("SELECT 1 FROM waiting WHERE lane = ? AND tried = 0 LIMIT 1", lane) is not None

@@ -24,6 +24,7 @@ from dispatch.delivery.verdict import (
 )
 from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog
 from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
+from dispatch.redelivery.amounts import Amounts
 from dispatch.redelivery.endpoints import Endpoints
 from dispatch.redelivery.events import SYSTEM, DeadLetterAlarm, EventListener, OperatorEvent
 from dispatch.redelivery.lanes import ParkedLane, ParkedLanes, Subscriptions
@@ -265,6 +266,18 @@ class RedeliveryOutcomes:
                 self._end_untried(lane, waiting, Verdict("expired"), why, now_ms, policy.lifespan_ms)
             more = more or len(ended) == _ENDED_AT_ONCE
         return more
+
+    def shed(self, lane: ParkedLane, amounts: Amounts, now_ms: int) -> bool:
+        """Drop the oldest of what was never tried, as long as too much waits in a lane; whether there may be more of
+        it."""
+        oldest = self._store.oldest_untried(lane.name, _ENDED_AT_ONCE)
+        for waiting in oldest:
+            too_much = amounts.too_much(lane.name)
+            if not too_much:
+                return False
+            if waiting.delivery not in lane.flight:
+                self._end_untried(lane, waiting, Verdict("dropped"), failed("resources", too_much), now_ms)
+        return len(oldest) == _ENDED_AT_ONCE
 
     def unwanted(self, lane: ParkedLane, waiting: WaitingDelivery, now_ms: int) -> None:
         """End what was parked unjudged, because the subscription's conditions do not want it."""

@@ -192,8 +192,9 @@ class Redeliverer:
             gone |= report.gone
             costly |= report.costly
             for endpoint, sign in report.signs:
-                before = self.health.get(endpoint).breaker
-                if before != "closed" and sign.kind in ("unreachable", "failing"):
+                known = self.health.get(endpoint)
+                before = known.breaker
+                if before != "closed" and sign.kind in ("unreachable", "failing") and not known.on_trial(at_ms):
                     continue  # the push began before the breaker opened: it says nothing new
                 after = self.health.note(endpoint, sign, at_ms).breaker
                 if before == "closed" and after != "closed":

@@ -27,6 +27,7 @@ from dispatch.delivery.pushes import Pusher, PushSpans
 from dispatch.delivery.transport.contract import Transport
 from dispatch.delivery.verdict import RetryPolicy, policy_of
 from dispatch.matching.filters import Allowance, Conditions, judged
+from dispatch.redelivery.amounts import Amounts
 from dispatch.redelivery.endpoints import Endpoints
 from dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
 from dispatch.redelivery.held_lanes import HeldLanes
@@ -85,6 +86,7 @@ class Redelivery:
         self._alarm = DeadLetterAlarm(tell)
         self._lanes = ParkedLanes(store, context.held)
         self._reports = Reports(store)
+        self._amounts = Amounts(store, retry)
         self._choice = Choice(store, push)
         self._capacity = InFlightLimiter(Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
         self._endpoints = Endpoints(context.health, quick_s(retry), tell)
@@ -130,7 +132,10 @@ class Redelivery:
 
     def found(self, name: str) -> None:
         """Something new waits in this lane."""
-        self._lanes.found(name, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        self._lanes.found(name, now_ms)
+        if self._amounts.too_much(name):
+            self._lanes.turn(self._lanes[name], now_ms)
 
     def reported(self, result: Result) -> None:
         """A receiver has said how a push ended."""
@@ -212,6 +217,8 @@ class Redelivery:
             messages = result.promise.messages
             self._outcomes.resolve(lane, policy, waiting, outcome_of(result), now_ms, messages)
         if lane.expires_ms <= now_ms and self._expire(lane, policy, now_ms):
+            return False
+        if self._amounts.too_much(lane.name) and self._shed(lane, subscription, now_ms):
             return False
         if subscription.paused or self._stops.holds(lane, now_ms):
             self._sleep(lane, policy, now_ms, until_due=False)
@@ -324,6 +331,13 @@ class Redelivery:
         expires_ms = self._store.expires_ms(lane.name, policy.lifespan_ms)
         lane.expires_ms = _NEVER_MS if expires_ms is None else expires_ms
         return False
+
+    def _shed(self, lane: ParkedLane, subscription: Subscription, now_ms: int) -> bool:
+        """Drop what is too much, but of a strict subscription; whether there may be more of it."""
+        if subscription.policy.reliability == "strict" or not self._outcomes.shed(lane, self._amounts, now_ms):
+            return False
+        self._lanes.turn(lane, now_ms)
+        return True
 
     # The endpoint
 

@@ -172,7 +172,8 @@ ATTEMPTS = TableSpec(
             "state",
             "string",
             "What became of the delivery: delivered; parked: waits for another try; dead: given up, kept as a dead "
-            "letter; expired: too old; cancelled: the subscription is over.",
+            "letter; expired: too old; cancelled: the subscription is over; dropped: left out, as its subscription's "
+            "reliability has it.",
         ),
         Column("error", "string", "Class of the failure, empty when delivered; see dispatch/logs/attempts.py."),
         Column("detail", "string", "What went wrong, in words; when delivered, only what the receiver said later."),
@@ -207,7 +208,11 @@ DELIVERIES = TableSpec(
         Column("subscription", "string", "The subscription's id."),
         Column("topic", "string", "The notification's topic, as a canonical path."),
         Column("endpoint", "string", "The address that was pushed to."),
-        Column("state", "string", "delivered, dead (given up), expired (too old) or cancelled (subscription over)."),
+        Column(
+            "state",
+            "string",
+            "delivered, dead (given up), expired (too old), cancelled (subscription over) or dropped (left out).",
+        ),
         Column("error", "string", "Class of the last failure, empty when delivered."),
         Column("attempts", "integer", "How many tries it took; 0: it ended without any."),
         Column("accepted_at", "timestamp", "When the gateway accepted the notification.", "UTC"),

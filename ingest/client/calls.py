@@ -382,6 +382,7 @@ def _declared(namespaces: Mapping[str, str]) -> str:
 
 
 def _delivery(delivery: Delivery) -> str:
+    reliability = "" if delivery.reliability == "adaptive" else f' Reliability="{delivery.reliability}"'
     order = ' Order="strict"' * delivery.strict
     priority = f' Priority="{delivery.priority}"' if delivery.priority else ""
     attempts = "" if delivery.maximum_attempts is None else f' MaximumAttempts="{delivery.maximum_attempts}"'
@@ -393,7 +394,7 @@ def _delivery(delivery: Delivery) -> str:
     times = "".join(f' {name}="PT{each.total_seconds():.3f}S"' for name, each in durations.items() if each is not None)
     per = ' DeadlinePer="topic"' * delivery.deadline_per_topic
     per += ' IntervalPer="subscription"' * (not delivery.interval_per_topic)
-    return f'<p:Delivery xmlns:p="{ARBORCAST_POLICY}"{order}{priority}{attempts}{times}{per}/>'
+    return f'<p:Delivery xmlns:p="{ARBORCAST_POLICY}"{reliability}{order}{priority}{attempts}{times}{per}/>'
 
 
 def _termination(element: str, lasts: Lasts) -> str:

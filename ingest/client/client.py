@@ -283,6 +283,7 @@ class Client(SynchronousClient[Calls]):
         lifespan: timedelta | None = None,
         type: str = "",
         priority: int | None = None,
+        reliable: bool = False,
     ) -> str:
         """Publish one XML element; when this returns the broker has stored it, under this id. The id is empty when
         the broker does not say one: another broker, or a repetition of what it had stored already.
@@ -294,6 +295,7 @@ class Client(SynchronousClient[Calls]):
         `type`, `{namespace}name` or `p:name`, is what it is to those who want some types only; else the element's name.
         Of what waits for a subscriber the larger `priority` (-100 to 100) is pushed first; without one that of the
         topic counts.
+        What is `reliable` waits for timely subscribers, too, when they cannot be reached.
         """
         ids = self.notify_all(
             [(topic, payload)],
@@ -304,6 +306,7 @@ class Client(SynchronousClient[Calls]):
             lifespan=lifespan,
             type=type,
             priority=priority,
+            reliable=reliable,
         )
         return ids[0] if ids else ""
 
@@ -318,6 +321,7 @@ class Client(SynchronousClient[Calls]):
         lifespan: timedelta | None = None,
         type: str = "",
         priority: int | None = None,
+        reliable: bool = False,
     ) -> list[str]:
         """Publish several (topic, payload) in one request, in this order; none is stored when one is refused. How
         they are to be delivered is said of all.
@@ -325,7 +329,7 @@ class Client(SynchronousClient[Calls]):
         Returns their ids, in this order; none where the broker does not say them, as of more than a hundred.
         """
         texts = [notification_message(topic, payload, namespaces) for topic, payload in messages]
-        said = [said_of(valid_until, lifespan, type, namespaces, priority)] * len(texts)
+        said = [said_of(valid_until, lifespan, type, namespaces, priority, reliable)] * len(texts)
         call = self._calls.notify(texts, to, traceparent, said)
         _, answer = self._exchange(call)
         ids = answer.header("Arborcast-Notification-Id")

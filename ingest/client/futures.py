@@ -247,11 +247,12 @@ class FuturesClient(AsynchronousClient[Calls]):
         lifespan: timedelta | None = None,
         type: str = "",
         priority: int | None = None,
+        reliable: bool = False,
     ) -> Future[None]:
         """Publish one XML element; the future is done when the broker has stored it. How it is to be delivered is said
         as to `Client.notify`."""
         message = notification_message(topic, payload, namespaces)
-        said = said_of(valid_until, lifespan, type, namespaces, priority)
+        said = said_of(valid_until, lifespan, type, namespaces, priority, reliable)
         future: Future[None] = self._begin()
         with self._gathered:
             if self._gathering is None:

@@ -1,5 +1,5 @@
-"""p:Publication, as the clients write it: until when messages are wanted, of which type and how
-urgent they are."""
+"""p:Publication, as the clients write it: until when messages are wanted, of which type and how urgent they are, and
+whether nobody is to lose them for the sake of time."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def said_of(
     kind: str,
     namespaces: Mapping[str, str] | None = None,
     priority: int | None = None,
+    reliable: bool = False,
 ) -> str:
     """What is said of a message, as attributes; empty for nothing. Raises ClientError."""
     said = ""
@@ -30,7 +31,7 @@ def said_of(
         said += f" Type={answers.attribute(written_type(kind, namespaces))}"
     if priority is not None:
         said += f' Priority="{priority}"'
-    return said
+    return said + ' Reliable="true"' * reliable
 
 
 def publications(said: Sequence[str]) -> str:

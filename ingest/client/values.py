@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Literal, get_args
 
 from core.errors import ArborcastError, ConfigError
+from topic_model.subscriptions import Reliability
 
 
 class ClientError(ArborcastError):
@@ -104,14 +106,20 @@ class Credentials:
     certificate: str = ""
 
 
+InformationKind = Literal["signal", "command", "state", "event", "request"]
+
+
 @dataclass(frozen=True)
 class Delivery:
     """How an Arborcast broker delivers to a subscription; None means as the broker is set. `strict`: nothing is pushed
-    before what came earlier is settled. When nothing has come for as long as the `deadline`, the subscriber is sent
-    a message on {urn:arborcast}system/subscription/deadline-missed, and another one on …/deadline-met when something
-    comes again; with `deadline_per_topic` for each topic of which something has come. Messages that were accepted
-    within the `minimum_interval` after one that came are left out: of its topic, or, without `interval_per_topic`, of
-    all. `priority`, -100 to 100, ranks it among other subscriptions, larger first."""
+    before what came earlier is settled. What the `reliability` "strict" gets is moreover tried until it is delivered;
+    "timely" gets what can be pushed at once, and nothing later. `priority`, -100 to 100, ranks it among other
+    subscriptions, larger first.
+
+    When nothing has come for as long as the `deadline`, the subscriber is sent a message on
+    {urn:arborcast}system/subscription/deadline-missed, and another one on …/deadline-met when something comes again;
+    with `deadline_per_topic` for each topic of which something has come. Messages that were accepted within the
+    `minimum_interval` after one that came are left out: of its topic, or, without `interval_per_topic`, of all."""
 
     strict: bool = False
     maximum_attempts: int | None = None
@@ -121,6 +129,24 @@ class Delivery:
     priority: int = 0
     minimum_interval: timedelta | None = None
     interval_per_topic: bool = True
+    reliability: Reliability = "adaptive"
+
+    @staticmethod
+    def of(kind: InformationKind) -> Delivery:
+        """What suits a kind of information: a `signal` is worth nothing a second later; a `command` and an `event` are
+        to arrive, each one and in order; of a `state` the last one counts, and one a second is enough (subscribe with
+        `current`, to know it at once); a `request` is to be answered, and silence is to be noticed. Raises ConfigError
+        for any other word."""
+        match kind:
+            case "signal":
+                return Delivery(reliability="timely", lifespan=timedelta(seconds=1))
+            case "command" | "event":
+                return Delivery(reliability="strict")
+            case "state":
+                return Delivery(minimum_interval=timedelta(seconds=1))
+            case "request":
+                return Delivery(reliability="strict", deadline=timedelta(seconds=5))
+        raise ConfigError(f"there are the kinds {', '.join(get_args(InformationKind))}, no {kind!r}")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import cast, get_args
 
 from lxml import etree
 
@@ -23,6 +23,7 @@ from topic_model.subscriptions import (
     DeliveryForm,
     DeliveryPolicy,
     Order,
+    Reliability,
     TopicFilter,
     XPathFilter,
 )
@@ -33,7 +34,10 @@ _ORDERS = ("acceptance", "strict")
 
 _MOST_ATTEMPTS = 1_000
 
+_RELIABILITIES = get_args(Reliability)
+
 _ATTRIBUTES = (
+    "Reliability",
     "Order",
     "Priority",
     "MaximumAttempts",
@@ -54,7 +58,8 @@ _LONGEST_INTERVAL = 86_400_000, "a day"
 
 
 def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
-    """The delivery that a wsnt:SubscriptionPolicy asks for. Raises InvalidRequest, or UnsupportedPolicy.
+    """The delivery that a wsnt:SubscriptionPolicy asks for. Raises InvalidRequest, or UnsupportedPolicy for what
+    contradicts itself.
 
         <p:Delivery xmlns:p="urn:arborcast:policy" Order="strict" MaximumAttempts="3" Lifespan="PT2H" Deadline="PT5M"
             Priority="5" MinimumInterval="PT1S"/>
@@ -67,10 +72,25 @@ def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
     unknown = sorted(set(map(str, element.attrib)) - set(_ATTRIBUTES))
     if unknown:
         raise InvalidRequest(f"p:Delivery has {', '.join(_ATTRIBUTES)}, no {unknown[0]:.100}")
+    reliability = element.get("Reliability", "adaptive")
+    if reliability not in _RELIABILITIES:
+        raise InvalidRequest(f"p:Delivery: Reliability is {_either(_RELIABILITIES)}, not {reliability:.100}")
     order = element.get("Order", "acceptance")
     if order not in _ORDERS:
         raise InvalidRequest(f"p:Delivery: Order is acceptance or strict, not {order:.100}")
     lifespan, deadline, interval = (element.get(name) for name in ("Lifespan", "Deadline", "MinimumInterval"))
+    attempts = _attempts(element.get("MaximumAttempts"))
+    if reliability != "adaptive" and attempts is not None:
+        why = "tried until they are delivered" if reliability == "strict" else "pushed once"
+        raise UnsupportedPolicy(
+            f'p:Delivery: with Reliability="{reliability}" messages are {why}, so there is no MaximumAttempts',
+            (DELIVERY,),
+        )
+    if reliability == "timely" and order == "strict":
+        raise UnsupportedPolicy(
+            'p:Delivery: with Reliability="timely" nothing waits for what came before, so there is no Order="strict"',
+            (DELIVERY,),
+        )
     deadline_ms = None if deadline is None else duration_ms(deadline, "p:Delivery: Deadline", _SHORTEST_DEADLINE_MS)
     interval_ms = 0
     if interval is not None:
@@ -82,10 +102,11 @@ def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
             (DELIVERY,),
         )
     return DeliveryPolicy(
+        reliability=cast(Reliability, reliability),
         order=cast(Order, order),
         priority=priority_of(element.get("Priority", "0"), "p:Delivery"),
         lifespan_ms=None if lifespan is None else duration_ms(lifespan, "p:Delivery: Lifespan"),
-        maximum_attempts=_attempts(element.get("MaximumAttempts")),
+        maximum_attempts=attempts,
         deadline_ms=deadline_ms,
         deadline_per=_per(element, "DeadlinePer", "subscription", "Deadline"),
         interval_ms=interval_ms,
@@ -107,7 +128,8 @@ def _per(element: etree._Element, name: str, otherwise: DeadlinePer, needed: str
 def write_delivery_policy(policy: DeliveryPolicy) -> str:
     """What `read_delivery_policy` would read so; empty for what the engine's settings say."""
     written = {
-        "Order": "strict" if policy.strict else "",
+        "Reliability": "" if policy.reliability == "adaptive" else policy.reliability,
+        "Order": "strict" if policy.order == "strict" else "",
         "Priority": str(policy.priority) if policy.priority else "",
         "MaximumAttempts": "" if policy.maximum_attempts is None else str(policy.maximum_attempts),
         "Lifespan": _seconds(policy.lifespan_ms),
@@ -118,6 +140,10 @@ def write_delivery_policy(policy: DeliveryPolicy) -> str:
     }
     attributes = "".join(f' {name}="{text}"' for name, text in written.items() if text)
     return f'<p:Delivery xmlns:p="{ARBORCAST_POLICY}"{attributes}/>' if attributes else ""
+
+
+def _either(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def _seconds(ms: int | None) -> str:
@@ -247,7 +273,7 @@ class SubscriptionPolicy:
 
 
 def read_policy(element: etree._Element | None) -> SubscriptionPolicy:
-    """The policy in a wsnt:SubscriptionPolicy. Raises UnrecognizedPolicy, or InvalidRequest."""
+    """The policy in a wsnt:SubscriptionPolicy. Raises UnrecognizedPolicy, UnsupportedPolicy, or InvalidRequest."""
     if element is None:
         return SubscriptionPolicy()
     names = [str(child.tag) for child in element]

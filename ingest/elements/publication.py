@@ -1,7 +1,7 @@
 """What a publisher says of how its messages are to be delivered:
 
     <p:Publication xmlns:p="urn:arborcast:policy" Messages="1 3" ValidUntil="2026-01-31T12:00:00Z" Lifespan="PT2S"
-        Type="{urn:plant}reading" Priority="5"/>
+        Type="{urn:plant}reading" Priority="5" Reliable="true"/>
 
 behind the messages of a wsnt:Notify (the schema has no place for it inside one), or as a header block of SOAP. Without
 `Messages` it is for all of them, as are the headers of POST /publish, which say the same.
@@ -24,11 +24,14 @@ from topic_model.message_types import read_type
 from topic_model.namespaces import SOAP11, SOAP12
 from topic_model.records.notifications import MOST_PRIORITY, Notification
 
-VALID_UNTIL, LIFESPAN, TYPE, PRIORITY = "ValidUntil", "Lifespan", "Type", "Priority"
+VALID_UNTIL, LIFESPAN, TYPE, PRIORITY, RELIABLE = "ValidUntil", "Lifespan", "Type", "Priority", "Reliable"
 
 _MESSAGES = "Messages"
 
-_ATTRIBUTES = frozenset({_MESSAGES, VALID_UNTIL, LIFESPAN, TYPE, PRIORITY})
+_ATTRIBUTES = frozenset({_MESSAGES, VALID_UNTIL, LIFESPAN, TYPE, PRIORITY, RELIABLE})
+
+# As xsd:boolean is written.
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 _LONGEST_MS = 366 * 86_400_000
 
@@ -52,6 +55,7 @@ class Publication(NamedTuple):
     lifespan_ms: int = 0
     type: str = ""
     priority: int | None = None
+    reliable: bool = False
 
     def until_ms(self, accepted_ms: int) -> int:
         """Until when a message is valid that is accepted then; 0 when it has no end."""
@@ -80,7 +84,7 @@ def apply(notifications: list[Notification], said: Mapping[int, Publication], me
         publication = said.get(number)
         if publication is not None:
             publications[each.id] = publication
-            each = msgspec.structs.replace(each, type=publication.type or each.type)
+            each = msgspec.structs.replace(each, type=publication.type or each.type, reliable=publication.reliable)
         wanted.append(each)
     return Said(wanted, publications)
 
@@ -114,6 +118,7 @@ def read_said(texts: Mapping[str, str], namespaces: Mapping[str | None, str], wh
         duration_ms(texts[LIFESPAN], f"{where}: Lifespan") if LIFESPAN in texts else 0,
         _type(texts[TYPE], namespaces, where) if TYPE in texts else "",
         priority_of(texts[PRIORITY], where) if PRIORITY in texts else None,
+        _boolean(texts[RELIABLE], where) if RELIABLE in texts else False,
     )
 
 
@@ -186,6 +191,13 @@ def _time_ms(text: str, where: str) -> int:
         ) from error
     # What was over before there were milliseconds is over all the same, and 0 means that it has no end.
     return 0 if moment is None else max(1, times.to_ms(moment))
+
+
+def _boolean(text: str, where: str) -> bool:
+    found = _BOOLEANS.get(text.strip())
+    if found is None:
+        raise InvalidRequest(f"{where}: Reliable is true or false, not {text.strip():.60}")
+    return found
 
 
 def _type(text: str, namespaces: Mapping[str | None, str], where: str) -> str:

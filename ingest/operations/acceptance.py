@@ -73,6 +73,7 @@ async def _store(
             prefixes=tree.prefixes.complete(each.topic, each.prefixes),
             valid_until_ms=said.get(each.id, NOTHING_SAID).until_ms(accepted_ms),
             priority=_priority(tree, each.topic, said.get(each.id, NOTHING_SAID)),
+            reliable=each.reliable or tree.policy(each.topic).reliable,
             **accepted,
         )
         for each in notifications

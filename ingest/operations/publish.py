@@ -15,7 +15,7 @@ import msgspec
 from core.errors import InfrastructureError, PeerError, TopicError, TopicNotSupported
 from ingest.access.grants import check_publish
 from ingest.addresses import Target
-from ingest.elements.publication import LIFESPAN, PRIORITY, TYPE, VALID_UNTIL, Publication, read_said
+from ingest.elements.publication import LIFESPAN, PRIORITY, RELIABLE, TYPE, VALID_UNTIL, Publication, read_said
 from ingest.errors import (
     AccessRefused,
     Compressed,
@@ -51,6 +51,7 @@ _SAID = {
     b"arborcast-lifespan": LIFESPAN,
     b"arborcast-type": TYPE,
     b"arborcast-priority": PRIORITY,
+    b"arborcast-reliable": RELIABLE,
 }
 
 # Of what may stand in a JSON string, XML has no place for these.
@@ -110,6 +111,7 @@ class Publish:
             message_id=self._message_id(),
             traceparent=request.traceparent,
             type=said.type or kept_type(str(request.operation.tag)),
+            reliable=said.reliable,
         )
         new = await accept(gateway, [notification], {notification.id: said})
         return Stored([notification.id] if new else ())

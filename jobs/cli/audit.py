@@ -71,8 +71,8 @@ def audit(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check that deliveries = delivered + given up + expired + cancelled + waiting, and name what breaks
-    it.
+    """Check that deliveries = delivered + given up + expired + cancelled + dropped + waiting, and name what
+    breaks it.
 
     The exit status is 0 when all balances, 1 when something does not, 2 when that could not be found out.
     """
@@ -115,7 +115,7 @@ def _print(report: Report) -> None:
     )
     if report.system_notices:
         out.print(SYSTEM_NOTICES, style="dim", highlight=False, soft_wrap=True)
-    states = ("delivered", "dead", "expired", "cancelled", "pending")
+    states = ("delivered", "dead", "expired", "cancelled", "dropped", "pending")
     heads = (WORDS.get(state, state) for state in states)
     table = Table("subscription", "deliveries", *heads, box=None, pad_edge=False, collapse_padding=True)
     for column in table.columns[1:]:

@@ -8,9 +8,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlsplit
 
 import typer
@@ -65,6 +67,20 @@ class InputError(ArborcastError):
     """What was given on the command line cannot be used."""
 
 
+class _Reliability(StrEnum):
+    STRICT = "strict"
+    ADAPTIVE = "adaptive"
+    TIMELY = "timely"
+
+
+class _Kind(StrEnum):
+    SIGNAL = "signal"
+    COMMAND = "command"
+    STATE = "state"
+    EVENT = "event"
+    REQUEST = "request"
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command(rich_help_panel=MESSAGES)(publish)
@@ -84,6 +100,16 @@ def subscribe(
     bearer_file: Annotated[
         str | None,
         typer.Option("--bearer-file", help="Send the token in this file along; - is standard input.", metavar="FILE"),
+    ] = None,
+    kind: Annotated[
+        _Kind | None,
+        typer.Option("--kind", help="Deliver as suits this kind of information; other options say where not."),
+    ] = None,
+    reliability: Annotated[
+        _Reliability | None,
+        typer.Option(
+            "--reliability", help="strict: try until it is delivered, in order; timely: at once or not at all."
+        ),
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Push nothing before what came earlier is delivered or given up.")
@@ -119,23 +145,27 @@ def subscribe(
     from ingest.client import Credentials, Delivery
 
     topic = _topic(topic, url, namespace, config, home)
-    delivery = Delivery(
-        strict,
-        attempts,
-        timedelta(seconds=lifespan) if lifespan else None,
-        timedelta(seconds=deadline) if deadline else None,
-        per_topic,
-        priority=priority,
-        minimum_interval=timedelta(seconds=interval) if interval else None,
-        interval_per_topic=not together,
+    said: dict[str, Any] = {
+        "reliability": reliability.value if reliability else None,
+        "strict": strict or None,
+        "maximum_attempts": attempts,
+        "lifespan": timedelta(seconds=lifespan) if lifespan else None,
+        "deadline": timedelta(seconds=deadline) if deadline else None,
+        "deadline_per_topic": per_topic or None,
+        "priority": priority or None,
+        "minimum_interval": timedelta(seconds=interval) if interval else None,
+        "interval_per_topic": False if together else None,
+    }
+    delivery = replace(
+        Delivery.of(kind.value) if kind else Delivery(),
+        **{name: value for name, value in said.items() if value is not None},
     )
-
     with _client(url, config, home) as client:
         subscription = client.subscribe(
             topic,
             to=to,
             raw=raw,
-            current=current,
+            current=current or kind == _Kind.STATE,
             lasts=timedelta(seconds=lasts) if lasts else None,
             namespaces=namespaces_of(namespace),
             signed=signed,
@@ -213,6 +243,9 @@ def publish(
     kind: Annotated[
         str, typer.Option("--type", help="Its type, {urn:x}name or p:name; else its element's name.", metavar="TYPE")
     ] = "",
+    reliable: Annotated[
+        bool, typer.Option("--reliable", help="Keep it for timely subscribers, too, until they can be reached.")
+    ] = False,
     namespace: NamespaceOption = None,
     url: UrlOption = None,
     config: ConfigOption = None,
@@ -232,6 +265,7 @@ def publish(
             lifespan=timedelta(seconds=lifespan) if lifespan is not None else None,
             type=kind,
             priority=priority,
+            reliable=reliable,
         )
     if json:
         print_json({"notification_id": made or None})

@@ -103,17 +103,17 @@ def _lines(facts: list[dict[str, Any]]) -> Iterator[Text]:
     """A heading, and a line for each, with nothing cut off: a part of an id would be of no use."""
     from rich.text import Text
 
-    rows = [(each["subscription"], each["state"], one_line(each["endpoint"])) for each in facts]
-    heading = ("subscription", "state", "endpoint")
+    rows = [(each["subscription"], each["state"], each["reliability"], one_line(each["endpoint"])) for each in facts]
+    heading = ("subscription", "state", "reliability", "endpoint")
     widths = [min(_WIDEST, max(map(len, column))) for column in zip(heading, *rows, strict=True)]
-    first, state, endpoint = (word.ljust(width) for word, width in zip(heading, widths, strict=True))
-    yield Text(f"{first}  {state}  {endpoint}  topics", "bold")
+    first, *others = (word.ljust(width) for word, width in zip(heading, widths, strict=True))
+    yield Text("  ".join((first, *others, "topics")), "bold")
     for each, row in zip(facts, rows, strict=True):
-        first, state, endpoint = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        first, state, *others = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield Text.assemble(
             f"{first}  ",
             (state, "" if each["state"] == _Activity.ACTIVE else "bold"),
-            f"  {endpoint}  ",
+            f"  {'  '.join(others)}  ",
             (one_line(each["expression"]) or "every topic", "cyan"),
         )
         suspended = each["suspended"]
@@ -194,6 +194,7 @@ def _facts(subscription: Subscription, suspensions: Suspensions, now_ms: int) ->
         "state": suspensions.state_of(subscription, now_ms),
         "suspended": None if suspension is None else _suspension(suspension),
         "paused": subscription.paused,
+        "reliability": subscription.policy.reliability,
         "endpoint": subscription.consumer.address,
         "expression": " and ".join(each.text for each in subscription.topics),
         "owner": subscription.owner,

@@ -34,6 +34,7 @@ _STYLES = {
     "dead": "bold red",
     "expired": "red",
     "cancelled": "dim",
+    "dropped": "dim",
     "skipped": "dim",
     "no match": "dim",
 }

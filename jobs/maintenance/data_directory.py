@@ -51,7 +51,7 @@ class Stock(NamedTuple):
 def stock_of(report: Report) -> Stock:
     """What an audit has counted."""
     totals = report.totals
-    settled = totals.delivered + totals.dead + totals.expired + totals.cancelled
+    settled = totals.delivered + totals.dead + totals.expired + totals.cancelled + totals.dropped
     return Stock(report.notifications + report.waiting, report.matches, settled)
 
 

@@ -31,7 +31,14 @@ BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, YELLOW, BLACK = "#CC79A7", "#56B4E9", "#F0E442", "#333333"
 GREY, PALE = "#8A8A8A", "#E4E4E4"
 
-STATES = {"delivered": BLUE, "parked": ORANGE, "dead": VERMILION, "expired": PURPLE, "cancelled": GREY}
+STATES = {
+    "delivered": BLUE,
+    "parked": ORANGE,
+    "dead": VERMILION,
+    "expired": PURPLE,
+    "cancelled": GREY,
+    "dropped": YELLOW,
+}
 
 CLASSES = (VERMILION, ORANGE, SKY, PURPLE, GREEN, BLUE, YELLOW)
 

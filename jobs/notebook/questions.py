@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from jobs.settings.loading import Settings
 
 _HOUR = timedelta(hours=1)
-_ENDS = ("delivered", "dead", "expired", "cancelled")
+_ENDS = ("delivered", "dead", "expired", "cancelled", "dropped")
 
 
 class Tables:
@@ -255,10 +255,10 @@ class Tables:
     ) -> pd.Series[int]:
         """Whether everything is accounted for. The result's name says what was looked at.
 
-        `begun` = `delivered` + `dead` + `expired` + `cancelled` + `waiting` + `missing`; `missing` and `twice` must be
-        zero. Of the logs, which is the default where Kafka answers, it is what `arborcast audit` finds, by the time of
-        acceptance, of a running engine too. Of the tables it goes by the time of the first attempt; an engine must be
-        at rest for it, because its tables are some seconds apart.
+        `begun` = `delivered` + `dead` + `expired` + `cancelled` + `dropped` + `waiting` + `missing`; `missing` and
+        `twice` must be zero. Of the logs, which is the default where Kafka answers, it is what `arborcast audit` finds,
+        by the time of acceptance, of a running engine too. Of the tables it goes by the time of the first attempt; an
+        engine must be at rest for it, because its tables are some seconds apart.
         """
         from jobs.stack.state import answers, reachable_kafka
 

@@ -45,7 +45,7 @@ _TOLD = 38
 # As long as a line below the lanes is.
 _NOTE = 85
 
-_MARKS = {"delivered": "o", "parked": "X", "dead": "s", "expired": "D", "cancelled": "D"}
+_MARKS = {"delivered": "o", "parked": "X", "dead": "s", "expired": "D", "cancelled": "D", "dropped": "v"}
 
 _WELL = {"delivered": 1, "skipped": 2, "no match": 3}
 

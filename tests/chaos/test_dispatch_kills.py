@@ -31,7 +31,7 @@ def assert_accounted_for(kafka: KafkaSettings, receiver: Receiver, accepted: lis
     # What was not acknowledged may be in the log all the same.
     assert report.notifications >= len(accepted)
     assert report.matches == report.totals.matches == len(PATHS) * report.notifications
-    assert report.totals.dead == report.totals.expired == report.totals.cancelled == 0
+    assert report.totals.dead == report.totals.expired == report.totals.cancelled == report.totals.dropped == 0
     twice = sum(count - 1 for path in PATHS for count in counted(receiver, path).values())
     assert report.duplicates <= twice
 

@@ -37,7 +37,7 @@ SETTINGS: dict[str, str | int | float] = {
     "retry.first_wait_s": 3_600,
     "retry.longest_wait_s": 3_600,
 }
-FINAL = ("delivered", "dead", "expired", "cancelled")
+FINAL = ("delivered", "dead", "expired", "cancelled", "dropped")
 
 
 def test_tables_hold_each_row_once_however_often_their_writer_is_killed(

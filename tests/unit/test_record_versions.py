@@ -114,6 +114,7 @@ ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "failed", "error": "server-error", "status": 500}]},
     {"v": 1, "attempts": [ATTEMPT | {"state": "failed", "error": "skipped"}]},
     {"v": 1, "attempts": [ATTEMPT | {"state": "parked", "error": "timeout", "next_ms": 9}]},
+    {"v": 2, "attempts": [ATTEMPT | {"state": "dropped", "error": "timely"}]},
     {
         "v": 1,
         "attempts": [],

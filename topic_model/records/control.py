@@ -36,6 +36,9 @@ VERSION = 7
 _VERSION_FOR_ALL, _VERSION_WITH_SECRETS, _VERSION_WITH_RESEALING, _VERSION_WITH_ENDPOINTS = 1, 2, 3, 4
 _VERSION_WITH_PLACES, _VERSION_WITH_TYPES = 5, 6
 
+# The word in a topic's routing policy.
+RELIABLE = "reliable"
+
 EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
 
 
@@ -44,13 +47,19 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     `retain` says whether its last message is kept; None is as it is set for all topics (topics.retain_all).
     `publishers` are names of users, and groups written `group:NAME`, which alone may publish; empty means anyone who
-    may publish at all. Where nobody has to say who it is, they say nothing.
+    may publish at all. Where nobody has to say who it is, they say nothing. `routing` is words with blanks between
+    them; those that we do not know are for others.
     """
 
     retain: bool | None = None
     priority: int = 0
     routing: str = ""
     publishers: tuple[str, ...] = ()
+
+    @property
+    def reliable(self) -> bool:
+        """Whether all its messages are as those whose publisher says so."""
+        return RELIABLE in self.routing.split()
 
 
 class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="topic"):

@@ -1,4 +1,5 @@
-"""Whether everything that was accepted is accounted for: matches = delivered + dead + expired + cancelled + pending.
+"""Whether everything that was accepted is accounted for: matches = delivered + dead + expired + cancelled + dropped +
+pending.
 
 The job writes down of every notification how many subscriptions it was for before it delivers to any of them, and of
 every delivery what became of it. The audit counts the second against the first, and the first against the offsets of

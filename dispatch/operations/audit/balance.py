@@ -13,6 +13,7 @@ from dispatch.operations.audit.ledger import (
     CANCELLED,
     DEAD,
     DELIVERED,
+    DROPPED,
     EXPIRED,
     LAPSED,
     PENDING,
@@ -112,7 +113,7 @@ def _among(keys: Numbers, wanted: Numbers) -> tuple[npt.NDArray[np.bool_], Numbe
 
 
 def _tally(report: Report, ledger: Ledger, deliveries: Deliveries) -> None:
-    kinds = max(PURGED, LAPSED) + 1
+    kinds = DROPPED + 1
     names = list(ledger.numbers)
     counts = np.bincount(deliveries.subscription * np.int64(kinds) + deliveries.state, minlength=len(names) * kinds)
     counts = counts.reshape(len(names), kinds)
@@ -127,6 +128,7 @@ def _tallied(counts: npt.NDArray[np.int64]) -> Tally:
         dead=int(counts[DEAD] + counts[PURGED]),
         expired=int(counts[EXPIRED] + counts[LAPSED]),
         cancelled=int(counts[CANCELLED]),
+        dropped=int(counts[DROPPED]),
         pending=int(counts[PENDING]),
     )
 

@@ -39,7 +39,7 @@ decode = VersionedCodec(SlimRecord, "an attempts record", VERSION).decode
 
 Numbers = npt.NDArray[np.int64]
 
-DELIVERED, DEAD, EXPIRED, CANCELLED, PENDING, PURGED, LAPSED = range(7)
+DELIVERED, DEAD, EXPIRED, CANCELLED, PENDING, PURGED, LAPSED, DROPPED = range(8)
 """What a delivery came to. A purged one is dead, a lapsed one expired, and nothing of them is kept."""
 
 _CODES: dict[State, int] = {
@@ -47,6 +47,7 @@ _CODES: dict[State, int] = {
     "dead": DEAD,
     "expired": EXPIRED,
     "cancelled": CANCELLED,
+    "dropped": DROPPED,
     "parked": PENDING,
     # What failed before there were retries was given up without a dead letter.
     "failed": PURGED,

@@ -53,12 +53,13 @@ class Tally:
     dead: int = 0
     expired: int = 0
     cancelled: int = 0
+    dropped: int = 0
     pending: int = 0
 
     @property
     def matches(self) -> int:
         """All of them."""
-        return self.delivered + self.dead + self.expired + self.cancelled + self.pending
+        return self.delivered + self.dead + self.expired + self.cancelled + self.dropped + self.pending
 
     def as_json(self) -> dict[str, int]:
         """For scripts."""

@@ -47,7 +47,8 @@ def without_attempts(
     """Why a subscription whose topics match has no attempt."""
     stood = standing(subscription, False, when.ms)
     if stood == "paused":
-        kind = "pull points" if subscription.pull_point else "its kind"
+        timely = subscription.policy.reliability == "timely"
+        kind = "pull points" if subscription.pull_point else "timely ones" if timely else "its kind"
         return "skipped", f"the subscription was paused then, and for {kind} nothing is kept meanwhile"
     if stood == "over":
         return "skipped", f"the subscription's time was over at {moment(subscription.terminates_ms or 0)}"
@@ -315,6 +316,10 @@ def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Att
             return "dead", f"given up after {attempts}, kept as a dead letter: {detail}"
         case "expired":
             return "expired", f"it became too old: {detail}"
+        case "dropped" if row["error"] == "resources":
+            return "dropped", f"more waited for the subscription than may: {detail}"
+        case "dropped":
+            return "dropped", f"the subscription is timely, and it could not be pushed at once: {detail}"
         case _:
             return "cancelled", f"the subscription is over: {detail}"
 

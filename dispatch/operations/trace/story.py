@@ -180,7 +180,7 @@ def utc(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-Outcome = Literal["delivered", "waiting", "dead", "expired", "cancelled", "skipped", "pending", "no match"]
+Outcome = Literal["delivered", "waiting", "dead", "expired", "cancelled", "dropped", "skipped", "pending", "no match"]
 
 """How it stands with one subscription: the final states of a delivery; `waiting` for another try; `skipped`: its topic
 matched, but it was not to have it; `pending`: nothing is known yet; `no match`: it did not ask for it."""

@@ -45,7 +45,12 @@ def add(
     priority: Annotated[
         int, typer.Option("--priority", help="Of notifications whose publisher says none.", min=-100, max=100)
     ] = 0,
-    routing: Annotated[str, typer.Option("--routing", help="Routing policy.")] = "",
+    routing: Annotated[
+        str,
+        typer.Option(
+            "--routing", help="Routing policy, words; reliable: timely subscribers do not lose its messages either."
+        ),
+    ] = "",
     publisher: Annotated[
         list[str] | None,
         typer.Option("--publisher", help="Who may publish: a user, or group:NAME; may be repeated; default: anyone."),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from core.eventlog.scan import LogScan
 from core.settings import KafkaSettings
 from dispatch.operations.audit import audit
 from dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
@@ -16,7 +17,8 @@ from jobs.cli.topics_work import read_table
 from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
 from topic_model.expressions.conditions import XPATH_1
-from topic_model.subscriptions import XPathFilter
+from topic_model.records.notifications import notification_in
+from topic_model.subscriptions import DeliveryPolicy, XPathFilter
 from topic_model.topics import TopicPath
 
 
@@ -89,3 +91,24 @@ def test_only_what_matches_today_is_found_and_no_more_than_asked(kafka_settings:
     for refused, why in {"pulled": "pull point", "idle": "paused", "over": "over", "nobody": "no subscription"}.items():
         with pytest.raises(ReplayRefused, match=why):
             make(kafka_settings, refused, span(since_ms))
+
+
+@pytest.mark.kafka
+def test_a_timely_subscription_gets_all_of_it_and_not_what_is_newest(kafka_settings: KafkaSettings) -> None:
+    since_ms = int(time.time() * 1000)
+    with logs(kafka_settings) as log:
+        timely = DeliveryPolicy(reliability="timely")
+        log.subscribe(
+            subscription("timely", "http://r/", "a", policy=timely), subscription("adaptive", "http://r/", "a")
+        )
+        log.notify("a")
+    for name in ("timely", "adaptive"):
+        replay = make(kafka_settings, name, span(since_ms))
+        assert replay.send(replay.find(10)) == 1
+    with LogScan(kafka_settings, "notifications") as scan:
+        found = [notification_in(record) for record in scan.read_all()]
+    assert {each.only: each.reliable for each in found if each is not None} == {
+        "": False,
+        "timely": True,
+        "adaptive": False,
+    }

@@ -130,6 +130,7 @@ def test_tour(engine: Path) -> None:
         "dead": 1,
         "expired": 0,
         "cancelled": 0,
+        "dropped": 0,
         "waiting": 2,
         "missing": 0,
         "twice": 0,

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.storms.judge import judge, troubles, within
 from benchmarks.storms.record import Accepted, Arrival, Kill, Record, Wanted
+from topic_model.subscriptions import Reliability
 
 TOPIC = "storm/a"
 BUDGET_S = 1.0
@@ -154,3 +155,42 @@ def test_troubles_are_in_order_and_apart() -> None:
     assert within(troubles(kills), 150)
     assert not within(troubles(kills[:1]), 114)
     assert not within([], 1)
+
+
+@pytest.mark.parametrize(
+    ("reliability", "state", "reliable", "may"),
+    [
+        ("timely", "timely", False, True),
+        ("timely", "timely", True, False),
+        ("timely", "resources", True, True),
+        ("timely", "resources", False, False),
+        ("adaptive", "resources", False, True),
+        ("adaptive", "timely", False, False),
+        ("strict", "resources", False, False),
+        ("strict", "timely", False, False),
+        ("strict", "dead", False, False),
+        ("adaptive", "dead", False, True),
+    ],
+)
+def test_what_is_left_out_has_to_be_what_may_be(
+    reliability: Reliability, state: str, reliable: bool, may: bool
+) -> None:
+    record = well()
+    record.wanted = [Wanted("one", frozenset({TOPIC}), reliability=reliability)]
+    record.accepted[2] = dataclasses.replace(record.accepted[2], reliable=reliable)
+    del record.arrivals[2]
+
+    findings = judge(record, books(record) | {("one", "m2"): state}, BUDGET_S)
+
+    assert findings.left_out == ([] if may else [f"m2 for one ({state})"])
+    assert findings.dropped == (state != "dead")
+
+
+def test_what_a_strict_receiver_has_refused_may_be_given_up() -> None:
+    record = well()
+    record.wanted = [Wanted("one", frozenset({TOPIC}), reliability="strict")]
+    record.arrivals[2] = arrival(102.2, "m2", refused=True)
+
+    findings = judge(record, books(record) | {("one", "m2"): "dead"}, BUDGET_S)
+
+    assert (findings.faults, findings.given_up) == ({}, 1)

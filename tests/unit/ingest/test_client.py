@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from core.errors import ExpressionError, InfrastructureError
+from core.errors import ConfigError, ExpressionError, InfrastructureError
 from ingest.client import (
     BrokerUnavailable,
     BrokerUnreachable,
@@ -25,6 +25,7 @@ from ingest.client import (
     UnreadableAnswer,
 )
 from ingest.client.listener import Listener, ReceivedMessage, read_push
+from ingest.client.values import InformationKind
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import Clock, guarded
@@ -78,6 +79,30 @@ def test_messages_are_asked_for_that_are_apart(parts: GatewayParts, url: str) ->
         "1": DeliveryPolicy(interval_ms=1_500),
         "2": DeliveryPolicy(interval_ms=1_500, interval_per="subscription"),
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [
+        ("signal", DeliveryPolicy(reliability="timely", lifespan_ms=1_000)),
+        ("command", DeliveryPolicy(reliability="strict")),
+        ("state", DeliveryPolicy(interval_ms=1_000)),
+        ("event", DeliveryPolicy(reliability="strict")),
+        ("request", DeliveryPolicy(reliability="strict", deadline_ms=5_000)),
+    ],
+)
+def test_each_kind_of_information_has_a_delivery(
+    kind: InformationKind, policy: DeliveryPolicy, parts: GatewayParts, url: str
+) -> None:
+    with Client(url) as client:
+        client.subscribe("a", to="http://h/1", delivery=Delivery.of(kind))
+    (subscription,) = parts.table.subscriptions()
+    assert subscription.policy == policy
+
+
+def test_another_kind_there_is_not() -> None:
+    with pytest.raises(ConfigError, match="signal, command, state, event, request, no 'rumour'"):
+        Delivery.of("rumour")  # type: ignore[arg-type]
 
 
 def test_current_messages_are_asked_for(parts: GatewayParts, url: str) -> None:

@@ -222,13 +222,14 @@ def test_each_message_of_a_batch_has_what_was_said_of_it(parts: GatewayParts, ur
     with FuturesClient(url, workers=1, batching=Batching(messages=4, linger_s=9)) as client:
         client.notify("a", "<n/>", lifespan=timedelta(seconds=2), type="{urn:x}alarm", priority=5)
         client.notify("a", "<broken>", lifespan=timedelta(seconds=2)).add_done_callback(lambda each: each.exception())
-        client.notify("a", "<n/>")
+        client.notify("a", "<n/>", reliable=True)
         client.notify("a", "<n/>", valid_until=START + timedelta(seconds=9))
     start_ms = int(START.timestamp() * 1000)
     accepted = parts.notifications.accepted
     assert [each.valid_until_ms for each in accepted] == [start_ms + 2_000, 0, start_ms + 9_000]
     assert [each.type for each in accepted] == ["{urn:x}alarm", "n", "n"]
     assert [each.priority for each in accepted] == [5, 0, 0]
+    assert [each.reliable for each in accepted] == [False, True, False]
 
 
 def test_the_other_client_says_it_too(parts: GatewayParts, url: str) -> None:
@@ -241,9 +242,11 @@ def test_the_other_client_says_it_too(parts: GatewayParts, url: str) -> None:
             type="p:x",
             namespaces={"p": "urn:p"},
             priority=-5,
+            reliable=True,
         )
         client.subscribe("a", to="http://h/", types=["{urn:p}x"], delivery=Delivery(priority=7))
     (accepted,) = parts.notifications.accepted
+    assert accepted.reliable
     assert (accepted.valid_until_ms, accepted.type) == (int(START.timestamp() * 1000) + 1_000, "{urn:p}x")
     assert accepted.priority == -5
     (subscription,) = parts.table.subscriptions()

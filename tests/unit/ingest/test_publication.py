@@ -73,6 +73,24 @@ def test_messages_are_named_by_their_numbers() -> None:
     assert [each.type for each in (first, second, third)] == ["n", "{urn:plant}alarm", "n"]
 
 
+def test_a_message_that_nobody_is_to_lose_says_so() -> None:
+    said = [publication('Messages="1" Reliable="true"'), publication('Messages="2" Reliable=" 1 "')]
+    said += [publication('Messages="3" Reliable="false"'), publication('Messages="4" Lifespan="PT2S"')]
+    assert [each.reliable for each in accepted(*said, messages=5)] == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize(("routing", "reliable"), [("reliable", True), ("x reliable y", True), ("unreliable", False)])
+def test_so_does_a_topic_for_all_its_messages(routing: str, reliable: bool) -> None:
+    parts = GatewayParts()
+    for path in ("{urn:t}a/b", "a"):
+        parts.table.apply(TopicRecord(TopicPath(path), policy=TopicPolicy(routing=routing)))
+    assert notified(parts).status == 202
+    assert parts.post(wsn_process(legacy.notify("a", "<k/>"))).status == 200
+    assert parts.post(b"<k/>", "/publish/a", Content_Type="text/xml").status == 202
+    assert parts.post(soap.envelope(soap.notify(soap.message("t:a/b/c")))).status == 202
+    assert [each.reliable for each in parts.notifications.accepted] == [reliable] * 3 + [False]
+
+
 @pytest.mark.parametrize("must", ["", ' s:mustUnderstand="1"'])
 def test_it_may_be_a_header_block(must: str) -> None:
     block = f'<p:Publication {POLICY} Lifespan="PT2S" Messages="2"{must}/>'
@@ -104,7 +122,8 @@ def test_a_mandatory_block_is_understood_where_there_are_messages_and_nowhere_el
         ([publication('Priority="+-1"')], "not +-1"),
         ([publication('Priority="\u0661"')], "Priority is a whole number"),
         ([publication('Messages="1" Priority="1"'), publication('Messages="2" Priority="1000"')], "not 1000"),
-        ([publication('Reliable="true"')], "no Reliable"),
+        ([publication('Sturdy="true"')], "no Sturdy"),
+        ([publication('Reliable="maybe"')], "Reliable is true or false, not maybe"),
         ([publication('xml:lang="en"')], "no {http://www.w3.org/XML/1998/namespace}lang"),
         ([publication('ValidUntil="tomorrow"')], "tomorrow"),
         ([publication('ValidUntil="PT2S"')], "ValidUntil"),
@@ -196,10 +215,11 @@ def test_post_publish_says_it_in_headers() -> None:
         Arborcast_Lifespan="PT2S",
         Arborcast_Valid_Until="2026-01-01T00:00:10Z",
         Arborcast_Type="{urn:plant}reading",
+        Arborcast_Reliable="true",
     )
     assert answer.status == 202
     (only,) = parts.notifications.accepted
-    assert (only.valid_until_ms, only.type) == (NOW_MS + 2_000, "{urn:plant}reading")
+    assert (only.valid_until_ms, only.type, only.reliable) == (NOW_MS + 2_000, "{urn:plant}reading", True)
     answer = parts.post(b"<r/>", "/publish/a", Content_Type="text/xml", Arborcast_Lifespan="2")
     assert (answer.status, len(parts.notifications.accepted)) == (400, 1)
     assert b"the headers: Lifespan" in answer.body

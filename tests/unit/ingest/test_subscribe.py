@@ -238,6 +238,10 @@ def asking_for(attributes: str) -> bytes:
         ("", DeliveryPolicy()),
         ('Order="acceptance"', DeliveryPolicy()),
         ('Order="strict"', DeliveryPolicy(order="strict")),
+        ('Reliability="adaptive" MaximumAttempts="2"', DeliveryPolicy(maximum_attempts=2)),
+        ('Reliability="strict"', DeliveryPolicy(reliability="strict")),
+        ('Reliability="strict" Order="strict"', DeliveryPolicy(reliability="strict", order="strict")),
+        ('Reliability="timely" Lifespan="PT1S"', DeliveryPolicy(reliability="timely", lifespan_ms=1_000)),
         (
             'MaximumAttempts="3" Lifespan="PT2H"',
             DeliveryPolicy(maximum_attempts=3, lifespan_ms=7_200_000),
@@ -268,6 +272,8 @@ def test_a_subscriber_says_how_hard_to_try(attributes: str, policy: DeliveryPoli
     [
         'Order="none"',
         'Order="Strict"',
+        'Reliability="Timely"',
+        'Reliability=""',
         'MaximumAttempts="0"',
         'MaximumAttempts="-1"',
         'MaximumAttempts="1001"',
@@ -305,6 +311,23 @@ def test_what_cannot_be_delivered_so_is_refused(attributes: str) -> None:
 def test_a_deadline_below_the_interval_is_a_policy_that_is_not_supported() -> None:
     answer = GatewayParts().post(asking_for('MinimumInterval="PT1S" Deadline="PT0.9S"'))
     assert answer.fault == "UnsupportedPolicyRequestFault"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ('Reliability="strict" MaximumAttempts="3"', "tried until they are delivered"),
+        ('Reliability="timely" MaximumAttempts="1"', "pushed once"),
+        ('Reliability="timely" Order="strict"', "nothing waits"),
+    ],
+)
+def test_a_delivery_that_contradicts_itself_is_refused(attributes: str, words: str) -> None:
+    parts = GatewayParts()
+    answer = parts.post(asking_for(attributes))
+    assert answer.fault == "UnsupportedPolicyRequestFault"
+    assert words in answer.reason
+    assert "<wsnt:UnsupportedPolicy" in answer.body.decode()
+    assert (parts.control.records, list(parts.table.subscriptions())) == ([], [])
 
 
 def test_an_expression_may_have_so_many_steps_behind_wildcards() -> None:

@@ -20,7 +20,9 @@ from jobs.cli import app
 from jobs.cli.listening import LEASE_S, LeasedSubscription
 from tests.support.command import COMMAND, wait_until
 from tests.support.gateway_parts import START, GatewayParts
+from topic_model.records.control import TopicPolicy, TopicRecord
 from topic_model.subscriptions import DeliveryPolicy
+from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.slow
 
@@ -174,7 +176,7 @@ def test_publish_and_subscribe_say_types_validity_and_priority(parts: GatewayPar
         "-n",
         "p=urn:p",
     )
-    done("publish", "a/b", "-", "--valid-until", "2026-01-01T00:00:01Z")
+    done("publish", "a/b", "-", "--valid-until", "2026-01-01T00:00:01Z", "--reliable")
     done("subscribe", "a", "--to", "http://h/", "--type", "{urn:p}x", "--type", "{urn:p}y", "--priority", "9")
     start_ms = int(START.timestamp() * 1000)
     accepted = parts.notifications.accepted
@@ -182,8 +184,40 @@ def test_publish_and_subscribe_say_types_validity_and_priority(parts: GatewayPar
         (start_ms + 500, "{urn:p}x", -5),
         (start_ms + 1_000, "x", 0),
     ]
+    assert [each.reliable for each in accepted] == [False, True]
     (subscription,) = parts.table.subscriptions()
     assert (subscription.types, subscription.policy.priority) == (("{urn:p}x", "{urn:p}y"), 9)
     wrong = CliRunner().invoke(app, ["publish", "a/b", "-", "--valid-until", "soon", "--url", url], input="<x/>")
     assert wrong.exit_code != 0
     assert "--valid-until" in wrong.output + str(wrong.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "policy"),
+    [
+        (["--reliability", "timely"], DeliveryPolicy(reliability="timely")),
+        (["--kind", "signal"], DeliveryPolicy(reliability="timely", lifespan_ms=1_000)),
+        (["--kind", "signal", "--lifespan", "3"], DeliveryPolicy(reliability="timely", lifespan_ms=3_000)),
+        (["--kind", "request", "--per-topic"], DeliveryPolicy("strict", deadline_ms=5_000, deadline_per="topic")),
+        (["--kind", "state", "--reliability", "strict"], DeliveryPolicy("strict", interval_ms=1_000)),
+        (
+            ["--kind", "state", "--interval", "3", "--together"],
+            DeliveryPolicy(interval_ms=3_000, interval_per="subscription"),
+        ),
+    ],
+)
+def test_how_to_deliver_is_said_by_the_kind_of_information_or_in_detail(
+    arguments: list[str], policy: DeliveryPolicy, parts: GatewayParts, url: str
+) -> None:
+    result = CliRunner().invoke(app, ["subscribe", "a", "--to", "http://h/", *arguments, "--url", url])
+    assert result.exit_code == 0, result.output
+    assert [each.policy for each in parts.table.subscriptions()] == [policy]
+
+
+def test_a_state_is_shown_at_once(parts: GatewayParts, url: str) -> None:
+    parts.table.apply(TopicRecord(TopicPath("a"), policy=TopicPolicy(retain=True)))
+    runner = CliRunner()
+    assert runner.invoke(app, ["publish", "a", "-", "--url", url], input="<x/>").exit_code == 0
+    assert runner.invoke(app, ["subscribe", "a", "--to", "http://h/", "--kind", "state", "--url", url]).exit_code == 0
+    (subscription,) = parts.table.subscriptions()
+    assert [each.only for each in parts.notifications.accepted] == ["", subscription.id]

@@ -32,10 +32,11 @@ def listed(monkeypatch: pytest.MonkeyPatch, *names: str, options: tuple[str, ...
 
 def test_it_has_a_heading_with_everything_below_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
     (heading, away, why, other, well), _ = listed(monkeypatch, "well", "other", "away")
-    assert heading.split() == ["subscription", "state", "endpoint", "topics"]
+    assert heading.split() == ["subscription", "state", "reliability", "endpoint", "topics"]
     for line, name, state in ((away, "away", "suspended"), (well, "well", "active")):
         assert line.startswith(name)
         assert line.index(state) == heading.index("state")
+        assert line.index("adaptive") == heading.index("reliability")
         assert line.index(f"http://{name}/") == heading.index("endpoint")
         assert line.index("a//.") == heading.index("topics")
     assert "suspended since" in why

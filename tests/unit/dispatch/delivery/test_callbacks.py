@@ -20,7 +20,7 @@ from dispatch.settings import PushSettings, RetrySettings
 from tests.support.fake_journal import FakeJournal
 from topic_model.records.notifications import Notification
 from topic_model.records.results import Promise, read_promise
-from topic_model.subscriptions import DEFAULT_POLICY, DeliveryForm, EndpointReference, Subscription
+from topic_model.subscriptions import DEFAULT_POLICY, DeliveryForm, DeliveryPolicy, EndpointReference, Subscription
 from topic_model.topics import TopicPath
 
 KEYS = KeyRing({"k": b"k" * 32})
@@ -30,9 +30,11 @@ LATER = PushResult(202, later=True, duration_s=0.01)
 
 
 def subscription(
-    form: DeliveryForm = "notify", address: str = "https://gw/base/wsn/subscriptions/s%201"
+    form: DeliveryForm = "notify",
+    address: str = "https://gw/base/wsn/subscriptions/s%201",
+    policy: DeliveryPolicy = DEFAULT_POLICY,
 ) -> Subscription:
-    return Subscription("s 1", EndpointReference("http://r/"), address=address, form=form)
+    return Subscription("s 1", EndpointReference("http://r/"), address=address, form=form, policy=policy)
 
 
 def notification(name: str) -> Notification:
@@ -63,10 +65,11 @@ def test_each_form_of_push_names_an_address_of_the_gateway_that_the_subscription
         (subscription(), VAULT, 0.0),
         (subscription(), None, 60.0),
         (subscription(address=""), VAULT, 60.0),
+        (subscription(policy=DeliveryPolicy(reliability="timely")), VAULT, 60.0),
         (subscription(address="http://another.broker/subscription?id=1"), VAULT, 60.0),
         (subscription(), Vault(SecretSettings(key_file="there/is/none")), 60.0),
     ],
-    ids=["switched off", "no vault", "no manager", "foreign manager", "no keys"],
+    ids=["switched off", "no vault", "no manager", "timely", "foreign manager", "no keys"],
 )
 def test_where_it_cannot_be_used_it_is_not_there(target: Subscription, vault: Vault | None, callback_s: float) -> None:
     made = request(target, vault, callback_s)

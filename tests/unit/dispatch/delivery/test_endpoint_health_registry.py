@@ -77,14 +77,14 @@ def test_endpoints_that_are_well_take_no_memory(book: EndpointHealthRegistry) ->
     assert book.everything() == {}
 
 
-def test_batches_pass_over_the_degraded_and_report_the_first_success_of_those_that_fail(
+def test_batches_pass_over_the_degraded_and_report_successes_of_these_and_of_those_that_fail(
     book: EndpointHealthRegistry,
 ) -> None:
     book.note(HERE, Sign("failing", "a"), NOW_MS)
     book.note("http://slow/", Sign("slow"), NOW_MS)
 
     assert book.degraded() == {"http://slow/"}
-    assert book.watched() == {HERE}
+    assert book.watched() == {HERE, "http://slow/"}
 
 
 def test_a_push_to_an_endpoint_without_an_open_breaker_is_no_probe(book: EndpointHealthRegistry) -> None:
@@ -126,7 +126,7 @@ def test_an_endpoint_that_nobody_has_any_more_is_forgotten_however_sick_it_is(
 
     assert list(book.everything()) == [THERE]
     assert book.degraded() == {THERE}
-    assert not book.watched()
+    assert book.watched() == {THERE}
     assert book.get(HERE) == Health()
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -205,3 +207,64 @@ def test_the_stored_form_calls_degraded_by_the_name_it_always_had() -> None:
     stored = msgspec.msgpack.encode(Health(degraded=True))
     assert msgspec.msgpack.decode(stored)["sick"] is True
     assert msgspec.msgpack.decode(msgspec.msgpack.encode({"sick": True}), type=Health) == Health(degraded=True)
+
+
+def trials_of(*signs: Sign, patient: bool = False) -> list[int]:
+    """When a degraded endpoint is on trial, in seconds, and what comes of each."""
+    health, now_ms, found = WELL, 0, []
+    for sign in signs:
+        while health.degraded and not health.on_trial(now_ms, patient):
+            now_ms += 1_000
+        found.append(now_ms // 1_000)
+        health = after(health, sign, now_ms, SETTINGS)
+    return found
+
+
+REFUSED = Sign("unreachable", "m")
+
+
+def test_a_degraded_endpoint_is_on_trial_now_and_then() -> None:
+    assert trials_of(*[REFUSED] * 7) == [0, 2, 6, 14, 24, 34, 44], "no more seldom than probes"
+
+
+def test_more_seldom_when_a_trial_costs_time_and_then_together_with_others() -> None:
+    late = trials_of(*[Sign("slow", late=True)] * 15)
+    assert late[-1] - late[-2] == 600
+    assert late[-1] % 600 == 0
+    assert trials_of(*[Sign("unreachable", "m", late=True)] * 15)[-1] % 600 == 0
+    waits = [later - earlier for earlier, later in itertools.pairwise(late)]
+    assert all(wait <= 1.5 * 2 * 2**number for number, wait in enumerate(waits))
+    assert trials_of(*[Sign("slow")] * 3)[-1] > 2
+
+
+def test_who_waits_for_no_push_leaves_a_slow_receiver_alone_only_when_it_takes_nothing() -> None:
+    assert trials_of(*[Sign("slow")] * 4, patient=True) == [0, 0, 0, 0]
+    assert trials_of(*[Sign("slow", late=True)] * 2, patient=True) != [0, 0]
+
+
+def test_who_asked_to_be_left_alone_is() -> None:
+    assert trials_of(Sign("unreachable", "m", 60_000), REFUSED) == [0, 60]
+
+
+def test_an_endpoint_that_answers_quickly_has_all_that_is_timely_and_the_next_failure_ends_that() -> None:
+    health = having(WELL, "unreachable", "unreachable", now=1_000)
+    health = having(health, "quick", now=4_000)
+    assert health.degraded, "others go on through the redelivery for a while"
+    assert health.on_trial(4_000)
+    health = having(health, "unreachable", now=4_001)
+    assert not health.on_trial(4_002)
+    health = having(health, "quick", "quick", "quick", now=100_000)
+    assert not health.degraded
+    assert (health.trials, health.trial_at_ms, health.tried_ms, health.took) == (0, 0, 0, False)
+
+
+def test_what_began_before_a_trial_failed_does_not_put_the_next_one_off() -> None:
+    once = having(WELL, "unreachable")
+    again = having(once, "unreachable", "unreachable", now=1)
+    assert (again.trials, again.trial_at_ms) == (once.trials, once.trial_at_ms) == (1, 2_000)
+
+
+def test_a_trial_that_was_put_off_by_a_clock_that_was_ahead_is_due() -> None:
+    health = having(WELL, "unreachable", now=3_600_000)
+    assert not health.on_trial(3_600_000)
+    assert health.on_trial(1_000)

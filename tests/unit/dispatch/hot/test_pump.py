@@ -220,7 +220,7 @@ def test_time_out_of_the_batch_is_no_failure_of_the_receiver() -> None:
     ran = Ran(filled(("n1", target), ("n2", target)), lambda _: PushResult(0, "timeout", duration_s=2.0))
 
     assert ran.journal.parked == {("slow", "n1"): Tries(1, 0, NOW_MS, NOW_MS), ("slow", "n2"): Tries()}
-    assert ran.report.signs == [("http://slow/", Sign("slow"))]
+    assert ran.report.signs == [("http://slow/", Sign("slow", late=True))]
 
 
 def test_message_that_is_refused_for_good_is_a_dead_letter_and_does_not_stop_those_behind_it() -> None:

@@ -8,7 +8,9 @@ After each step, whatever happened:
 - nobody is pushed to who is paused, suspended or over, and nothing that is too old, for us or for its publisher;
 - no more is under way at an endpoint than allowed, and behind an open breaker only a probe;
 - what a receiver has taken for later waits for its word, and counts with it;
-- what is tried again is tried when it was promised, not earlier; and not more often than the policy says;
+- what is tried again is tried when it was promised, not earlier; and not more often than the policy says: without end
+  where the reliability is strict;
+- no more waits of a subscription than may, or only what was tried, but where the reliability is strict;
 - nobody who may be tried is left alone for longer than was promised, though somebody sets the clock.
 
 And in the end, when all endpoints answer and time passes, nothing waits any more.
@@ -55,13 +57,16 @@ VALID_MS = (0, 0, 0, 1, 1_000, 30_000, 2 * LIFESPAN_MS)
 
 PRIORITIES = st.lists(st.sampled_from((-100, 0, 0, 5)), min_size=5, max_size=5)
 
-NAMES = ("plain", "together", "strict", "mate", "legacy")
+NAMES = ("plain", "together", "strict", "stubborn", "mate", "legacy", "timely")
+
+# So many may wait of a subscription, in histories in which that is limited.
+LIMIT = 6
 
 
 class Histories(RuleBasedStateMachine):
-    """One engine, five subscriptions at four endpoints."""
+    """One engine, seven subscriptions at six endpoints."""
 
-    @initialize(happens=st.sets(st.sampled_from(("crash", "clock", "end", "pause", "suspend"))))
+    @initialize(happens=st.sets(st.sampled_from(("crash", "clock", "end", "pause", "suspend", "limit"))))
     def begin(self, happens: set[str]) -> None:
         # Not everything in every history: what comes after a crash, say, is checked less sharply.
         self.happens = happens
@@ -73,6 +78,8 @@ class Histories(RuleBasedStateMachine):
                 breaker_failures=2,
                 suspend_after_s=30.0,
                 longest_probe_s=20.0,
+                longest_wait_s=20.0,  # of those that are tried without end
+                parked_messages=LIMIT if "limit" in happens else 0,
             ),
             push=PushSettings(
                 max_in_flight=4,
@@ -86,6 +93,9 @@ class Histories(RuleBasedStateMachine):
         self.world.subscribe("plain", endpoint="host/plain", form="raw")
         self.world.subscribe("together", endpoint="host/together", form="notify")
         self.world.subscribe("strict", endpoint="host/strict", order="strict")
+        self.world.subscribe("stubborn", endpoint="host/stubborn", reliability="strict")
+        # What is reliable waits for it, too.
+        self.world.subscribe("timely", endpoint="host/timely", reliability="timely")
         self.world.subscribe("mate", endpoint="host/together", form="raw")
         self.world.subscribe("legacy", endpoint="host/legacy", form="legacy")
         self.accepted: dict[str, int] = {}
@@ -118,7 +128,7 @@ class Histories(RuleBasedStateMachine):
             self._park(name, notification, None, age_ms, valid_ms)
 
     @rule(
-        name=st.sampled_from(("plain", "together", "mate", "legacy")),
+        name=st.sampled_from(("plain", "together", "mate", "legacy", "timely")),
         count=st.integers(1, 5),
         valid_ms=st.sampled_from(VALID_MS),
         priorities=PRIORITIES,
@@ -173,6 +183,7 @@ class Histories(RuleBasedStateMachine):
         self._nobody_waits_for_nothing()
         self._nobody_waits_longer_than_promised()
         self._nothing_is_too_old()
+        self._nothing_is_too_much()
 
     @precondition(lambda self: "pause" in self.happens)
     @rule(name=st.sampled_from(NAMES), paused=st.booleans())
@@ -292,6 +303,9 @@ class Histories(RuleBasedStateMachine):
             return  # what was under way counts, though nobody knows what came of it
         for row in self.world.attempts:
             counted = row.number - self.world.excused[row.notification]
+            if row.subscription == "stubborn":
+                assert row.state != "dead" or row.status == 400 or "refuses it" in row.detail
+                continue
             if row.state == "dead" and row.status != 400 and "refuses it" not in row.detail:
                 assert counted == ATTEMPTS
             assert counted <= ATTEMPTS
@@ -313,6 +327,18 @@ class Histories(RuleBasedStateMachine):
                 assert arrival.at_ms < self._end_of(each)
                 assert arrival.at_ms >= self._promised(each, arrival.attempt)
         self.checked = len(self.world.arrivals)
+
+    @invariant()
+    def no_more_waits_than_may(self) -> None:
+        dropped = [row for row in self.world.attempts if row.state == "dropped"]
+        assert "limit" in self.happens or not dropped
+        assert {(row.error, row.number) for row in dropped} <= {("resources", 0)}
+        assert "stubborn" not in {row.subscription for row in dropped}
+        if not self.crashed:
+            # The oldest go first, but for those that are under way.
+            for name in NAMES:
+                gone = {row.notification for row in dropped if row.subscription == name}
+                assert len(self.world.arrived(name)) == len([e for e in self.world.arrived(name) if e not in gone])
 
     def _end_of(self, notification: str) -> int:
         end_ms = self.accepted[notification] + LIFESPAN_MS
@@ -355,9 +381,10 @@ class Histories(RuleBasedStateMachine):
     def strict_ones_follow_each_other(self) -> None:
         if self.crashed:
             return  # what was pushed last may come once more
-        seen = self.world.arrived("strict")
-        order = {each: index for index, each in enumerate(self.parked["strict"])}
-        assert [order[each] for each in seen] == sorted(order[each] for each in seen)
+        for name in ("strict", "stubborn"):
+            seen = self.world.arrived(name)
+            order = {each: index for index, each in enumerate(self.parked[name])}
+            assert [order[each] for each in seen] == sorted(order[each] for each in seen)
 
     @invariant()
     def lanes_with_something_untried_are_held(self) -> None:
@@ -468,6 +495,8 @@ class Histories(RuleBasedStateMachine):
 
     def _nothing_is_too_old(self) -> None:
         """Lifespans run on for everybody, whatever else they wait for; with a push under way, once that has ended."""
+        if self.world.true_ms - self.set_ms < TOLERANCE_MS:
+            return  # a clock that was put back by less than that has to get there again
         for lane in self.world.redelivery._lanes:
             old_ms = self.world.now_ms - LIFESPAN_MS
             if self.world.true_ms - self.set_ms < TOLERANCE_MS:
@@ -478,6 +507,15 @@ class Histories(RuleBasedStateMachine):
                     continue
             assert self.world.store.accepted_before(lane.name, old_ms, 1, lane.flight) == []
             assert self.world.store.valid_until(lane.name, old_ms + LIFESPAN_MS, 1, lane.flight) == []
+
+    def _nothing_is_too_much(self) -> None:
+        if "limit" in self.happens and self.world.true_ms - self.set_ms >= TOLERANCE_MS:
+            for lane in self.world.redelivery._lanes:
+                untried = [
+                    each for each in self.world.store.untried(lane.name, 1_000) if each.delivery not in lane.flight
+                ]
+                count = len(self.world.store.accepted_before(lane.name, 1 << 62, 1_000))
+                assert not untried or count <= LIMIT or lane.name == "stubborn"
 
     def _behave(self, name: str, how: str) -> None:
         self._set(name, lambda ids: ANSWERS[how], TAKES_MS.get(how, 10))

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
+
 from dispatch.delivery.transport.contract import PushResult
 from dispatch.logs.parked import Tries
-from dispatch.settings import PushSettings
+from dispatch.settings import PushSettings, RetrySettings
 from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, START_MS, World
 
 
@@ -131,7 +133,7 @@ def test_a_strict_lane_settles_each_message_before_the_next() -> None:
 
 def test_a_strict_lane_goes_on_behind_a_message_that_is_given_up() -> None:
     world = World()
-    world.subscribe("s", reliability="strict", maximum_attempts=2)
+    world.subscribe("s", order="strict", maximum_attempts=2)
     world.endpoint("s").answer = lambda ids: BROKEN if "a" in ids else OK
     world.park("s", "a")
     world.park("s", "b")
@@ -255,3 +257,102 @@ def test_room_that_a_lane_cannot_use_because_its_subscription_is_over_goes_to_th
     world.run(5_000)
 
     assert world.states() == {("a", "a"): "delivered", ("b", "b"): "cancelled", ("c", "c"): "delivered"}
+
+
+def test_where_the_reliability_is_strict_the_number_of_tries_does_not_count() -> None:
+    world = World(retry=RetrySettings(jitter=0.0, retransmissions=1, longest_wait_s=60.0, longest_probe_s=60.0))
+    world.subscribe("s", reliability="strict")
+    world.subscribe("o", order="strict")
+    for name in "so":
+        world.endpoint(name).answer = lambda ids: BROKEN if "a" in ids else OK
+        world.park(name, "a")
+        world.park(name, "b")
+
+    world.run(HOUR_MS)
+
+    assert world.arrived("o") == ["a", "a", "b"]
+    assert world.arrived("s").count("a") > 50
+    assert "b" not in world.arrived("s")
+    world.endpoint("s").answer = lambda _: OK
+    world.run(2 * 60_000)
+    assert world.states()["s", "a"] == world.states()["s", "b"] == "delivered"
+
+
+def test_it_ends_when_it_is_refused_for_good_or_too_old() -> None:
+    world = World(retry=RetrySettings(jitter=0.0, retransmissions=1, lifespan_s=600.0))
+    world.subscribe("s", reliability="strict")
+    world.endpoint("s").answer = lambda ids: PushResult(400) if "a" in ids else BROKEN
+    world.park("s", "a")
+    world.park("s", "b")
+
+    world.run(HOUR_MS)
+
+    assert world.states() == {("s", "a"): "dead", ("s", "b"): "expired"}
+
+
+LIMITED = RetrySettings(jitter=0.0, parked_messages=3)
+
+
+def test_of_more_than_may_wait_the_oldest_that_were_never_tried_are_dropped() -> None:
+    world = World(retry=LIMITED)
+    for name, policy in (("s", {}), ("strict", {"reliability": "strict"}), ("order", {"order": "strict"})):
+        world.subscribe(name, **policy)
+        world.subscriptions[name] = msgspec.structs.replace(world.subscriptions[name], paused=True)
+        if name == "s":
+            world.park(name, "tried", Tries(1, 1, START_MS + HOUR_MS))
+        for number in range(5):
+            world.park(name, f"n{number}")
+    world.hear()
+
+    world.run(1_000)
+
+    assert {key for key, state in world.states().items() if state == "dropped"} == {
+        *(("s", f"n{number}") for number in (0, 1, 2)),
+        *(("order", f"n{number}") for number in (0, 1)),
+    }
+    row = next(row for row in world.attempts if row.subscription == "s")
+    assert (row.error, row.number, row.push, row.detail) == (
+        "resources",
+        0,
+        "",
+        "6 messages waited for its subscription, retry.parked_messages is 3",
+    )
+    assert world.buried == []
+    world.restart()
+    world.run(1_000)
+    assert len(world.attempts) == 5, "nothing is dropped twice"
+    for name in ("s", "strict", "order"):
+        world.subscriptions[name] = msgspec.structs.replace(world.subscriptions[name], paused=False)
+    world.hear()
+    world.run(2 * HOUR_MS)
+    assert world.arrived("s") == ["n3", "n4", "tried"]
+    assert world.arrived("strict") == [f"n{number}" for number in range(5)]
+    assert world.arrived("order") == ["n2", "n3", "n4"]
+    assert world.log == {}
+
+
+def test_or_of_more_bytes() -> None:
+    world = World(retry=RetrySettings(jitter=0.0, parked_bytes=3_000))
+    world.subscribe("s")
+    world.fall("s")
+    for number in range(9):
+        world.park("s", f"n{number}", payload=b"<x>%s</x>" % (b"." * 900))
+        world.run(1)
+
+    assert [row.notification for row in world.attempts] == [f"n{number}" for number in range(6)]
+    assert "retry.parked_bytes is 3000" in world.attempts[0].detail
+
+
+def test_what_is_under_way_is_not_dropped() -> None:
+    world = World(retry=LIMITED)
+    world.subscribe("s")
+    world.endpoint("s").takes_ms = 1_000
+    world.park("s", "first")
+    world.run(1)
+    for number in range(5):
+        world.park("s", f"n{number}")
+
+    world.run(10_000)
+
+    assert world.arrived("s") == ["first", "n3", "n4"]
+    assert {state for _, state in world.states().items()} == {"delivered", "dropped"}

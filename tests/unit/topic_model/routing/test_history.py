@@ -26,7 +26,7 @@ from topic_model.records.notifications import UNSTAMPED, Notification
 from topic_model.routing import History, Recipients, RoutingTable
 from topic_model.routing.history import Change, standing
 from topic_model.snapshot import Snapshot, SnapshotView
-from topic_model.subscriptions import Subscription
+from topic_model.subscriptions import DeliveryPolicy, Subscription
 from topic_model.topics import TopicPath
 from topic_model.tree.tree import TopicTree
 
@@ -295,3 +295,5 @@ def test_the_rule() -> None:
     paused = msgspec.structs.replace(made, paused=True)
     assert standing(paused, made_later=False, accepted_ms=150) == "belongs", "it is kept for it"
     assert standing(msgspec.structs.replace(paused, pull_point="p"), made_later=False, accepted_ms=150) == "paused"
+    timely = msgspec.structs.replace(paused, policy=DeliveryPolicy(reliability="timely"))
+    assert standing(timely, made_later=False, accepted_ms=150) == "paused"

@@ -32,19 +32,19 @@ def problems(found: Balance) -> list[tuple[str, str, int, int]]:
 
 def test_every_end_is_counted_for_its_subscription() -> None:
     found = compared(
-        evaluation({"n1": 3, "n2": 2, "n3": 0}),
+        evaluation({"n1": 3, "n2": 3, "n3": 0}),
         rows(row("n1", "s1"), row("n1", "s2", "dead"), row("n1", "s3", "parked")),
-        rows(row("n2", "s1", "expired"), row("n2", "s2", "cancelled")),
+        rows(row("n2", "s1", "expired"), row("n2", "s2", "cancelled"), row("n2", "s3", "dropped")),
     )
     report = found.report
     assert report.balanced
-    assert (report.notifications, report.matches, report.waiting, report.duplicates, report.rows) == (3, 5, 0, 0, 5)
-    assert report.totals == Tally(delivered=1, dead=1, expired=1, cancelled=1, pending=1)
+    assert (report.notifications, report.matches, report.waiting, report.duplicates, report.rows) == (3, 6, 0, 0, 6)
+    assert report.totals == Tally(delivered=1, dead=1, expired=1, cancelled=1, dropped=1, pending=1)
     assert report.totals.matches == report.matches
     assert report.subscriptions == {
         "s1": Tally(delivered=1, expired=1),
         "s2": Tally(dead=1, cancelled=1),
-        "s3": Tally(pending=1),
+        "s3": Tally(dropped=1, pending=1),
     }
 
 

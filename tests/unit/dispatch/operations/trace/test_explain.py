@@ -188,6 +188,16 @@ def test_what_was_not_tried_says_so_in_plain_words() -> None:
         ),
         (attempt("s", 2, "expired", ACCEPTED, error="lifespan"), "expired", "it became too old: lifespan"),
         (attempt("s", 0, "cancelled", ACCEPTED, error="ended"), "cancelled", "the subscription is over: ended"),
+        (
+            attempt("s", 1, "dropped", ACCEPTED, error="timely", detail="timeout: no answer"),
+            "dropped",
+            "the subscription is timely, and it could not be pushed at once: timeout: no answer",
+        ),
+        (
+            attempt("s", 0, "dropped", ACCEPTED, error="resources", detail="7 messages waited"),
+            "dropped",
+            "more waited for the subscription than may: 7 messages waited",
+        ),
     ],
 )
 def test_last_row_says_how_it_stands(row: AttemptRow, outcome: str, why: str) -> None:

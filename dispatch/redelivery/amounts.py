@@ -1,0 +1,44 @@
+"""How much waits in each lane, and whether that is more than may.
+
+Kept by the database itself, beside what waits and in the same transactions; and only where a limit is set.
+"""
+
+from __future__ import annotations
+
+from dispatch.redelivery.parked_store import ParkedStore
+from dispatch.settings import RetrySettings
+
+_TABLE = (
+    "CREATE TEMP TABLE amount (lane TEXT PRIMARY KEY, messages INTEGER NOT NULL, bytes INTEGER NOT NULL) WITHOUT ROWID",
+    "INSERT INTO amount SELECT lane, COUNT(*), SUM(LENGTH(notification)) FROM waiting GROUP BY lane",
+    """CREATE TEMP TRIGGER amount_more AFTER INSERT ON main.waiting BEGIN
+    INSERT OR IGNORE INTO amount VALUES (NEW.lane, 0, 0);
+    UPDATE amount SET messages = messages + 1, bytes = bytes + LENGTH(NEW.notification) WHERE lane = NEW.lane;
+    END""",
+    """CREATE TEMP TRIGGER amount_less AFTER DELETE ON main.waiting BEGIN
+    UPDATE amount SET messages = messages - 1, bytes = bytes - LENGTH(OLD.notification) WHERE lane = OLD.lane;
+    DELETE FROM amount WHERE lane = OLD.lane AND messages <= 0;
+    END""",
+)
+
+
+class Amounts:
+    """Used by one thread. The store's errors are raised."""
+
+    def __init__(self, store: ParkedStore, settings: RetrySettings) -> None:
+        self._store = store
+        self._messages, self._bytes = settings.parked_messages, settings.parked_bytes
+        if self._messages or self._bytes:
+            for statement in _TABLE:
+                store.ask(statement)
+
+    def too_much(self, lane: str) -> str:
+        """What there is too much of in a lane, in words; empty when there is not."""
+        if not (self._messages or self._bytes):
+            return ""
+        for messages, size in self._store.ask("SELECT messages, bytes FROM amount WHERE lane = ?", lane):
+            if self._messages and messages > self._messages:
+                return f"{messages} messages waited for its subscription, retry.parked_messages is {self._messages}"
+            if self._bytes and size > self._bytes:
+                return f"{size} bytes waited for its subscription, retry.parked_bytes is {self._bytes}"
+        return ""

@@ -1,0 +1,120 @@
+"""The three reliabilities with the real job over real Kafka and real HTTP: a receiver that is away for a while."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from core.settings import KafkaSettings
+from dispatch.logs.attempts import FINAL
+from dispatch.operations.audit.examine import audit
+from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running
+from tests.support.held_port import HeldPort
+from tests.support.receiver import Receiver
+from topic_model.records import notifications
+from topic_model.records.notifications import Notification
+from topic_model.subscriptions import DeliveryPolicy, Reliability
+from topic_model.topics import TopicPath
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+RELIABILITIES: tuple[Reliability, ...] = ("strict", "adaptive", "timely")
+LIMIT = 10
+
+
+@pytest.fixture(scope="module", params=["realtime", "batch"])
+def job(
+    request: pytest.FixtureRequest,
+    spark: SparkSession,
+    kafka: KafkaSettings,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[RunningJob]:
+    prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
+    settings = job_settings(tmp_path_factory.mktemp("job"), prefixed, request.param)
+    # Timely messages are compared with what is there: a machine that is busy must not make them old.
+    retry = dataclasses.replace(settings.retry, parked_messages=LIMIT, batch_wait_s=20.0)
+    with running(spark, dataclasses.replace(settings, retry=retry)) as started:
+        yield started
+
+
+def wait_until(true: Callable[[], bool], what: str, timeout: float = 120.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, job_logs: Logs, receiver: Receiver) -> None:
+    since_ms = int(time.time() * 1000)
+    port = HeldPort()
+    there = Receiver(port=port.number)
+    port.for_life_of(there)
+    names: list[str] = []
+    reliable: set[str] = set()
+
+    def publish(count: int, sure: bool = False) -> list[str]:
+        for _ in range(count):
+            now_ms = int(time.time() * 1000)
+            made = Notification(uuid.uuid4().hex, TopicPath(own.topic("a")), b"<x/>", now_ms, reliable=sure)
+            key, value = notifications.encode(made)
+            job_logs.raw(value, key)
+            names.append(made.id)
+            reliable.update([made.id] if sure else [])
+        return names[-count:]
+
+    def arrived(name: str) -> list[str]:
+        found = (each.headers["arborcast-notification-id"] for each in there.received(f"/{name}"))
+        return list(dict.fromkeys(found))
+
+    own.subscribe("well", receiver.url("/well"), "a", form="raw")
+    with there:
+        for name in RELIABILITIES:
+            policy = DeliveryPolicy(reliability=name)
+            own.subscribe(name, there.url(f"/{name}"), "a", form="raw", policy=policy)
+        before = publish(10)
+        for name in RELIABILITIES:
+            there.wait_for(10, f"/{name}")
+    assert all(arrived(name) == before for name in RELIABILITIES)
+
+    away = publish(15) + publish(1, sure=True) + publish(14)
+    receiver.wait_for(40, "/well")
+
+    with there:
+
+        def is_back() -> bool:
+            publish(1)
+            time.sleep(0.2)
+            return bool({*arrived("timely")} - {*before, *reliable})
+
+        wait_until(is_back, "that timely messages come again")
+        after = publish(10)
+        rows: list[dict[str, object]] = []
+
+        def ended() -> bool:
+            rows[:] = [row for row in own.attempts(4 * len(names)) if row["state"] in FINAL]
+            return len(rows) >= 4 * len(names)
+
+        wait_until(ended, "that everything has its end")
+
+    assert arrived("strict") == names, "all, in order"
+    assert receiver.wait_for(len(names), "/well")
+    timely = [name for name in arrived("timely") if name not in reliable]
+    assert not set(timely) & set(away)
+    assert timely == [name for name in names if name in set(timely)], "never an older one after a newer"
+    assert timely[-10:] == after
+    assert reliable <= set(arrived("timely"))
+    ends = {(str(row["subscription"]), str(row["notification"])): row for row in rows}
+    assert {ends["timely", name]["error"] for name in away if name not in reliable} == {"timely"}
+    dropped = [name for name in names if ends["adaptive", name]["state"] == "dropped"]
+    assert {ends["adaptive", name]["error"] for name in dropped} == {"resources"}
+    assert len(dropped) >= 30 - LIMIT
+    assert set(arrived("adaptive")) == set(names) - set(dropped)
+    report = audit(job.settings.kafka, since_ms, deep=True)
+    assert report.balanced, report
+    assert report.totals.dropped == sum(row["state"] == "dropped" for row in rows)
+    assert (report.totals.pending, report.totals.dead) == (0, 0)

@@ -1,0 +1,299 @@
+"""Timely subscriptions in the hot path: what is not pushed at once is dropped, and nothing waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import create_autospec
+
+import pytest
+
+from core.settings import KafkaSettings
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.health import Sign
+from dispatch.delivery.transport.contract import PushRequest, PushResult
+from dispatch.hot.batch_outcomes import BatchOutcomes
+from dispatch.hot.intake import HELD, SICK, Diversions, Intake
+from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes, Received
+from dispatch.hot.pump import Pump
+from dispatch.hot.sink_journal import SinkJournal
+from dispatch.matching.filters import Allowance, Conditions, Judge
+from dispatch.matching.view import ControlState
+from dispatch.redelivery import redeliverer
+from dispatch.redelivery.redeliverer import Redeliverer
+from dispatch.settings import PushSettings, RetrySettings
+from tests.support.fake_journal import FakeJournal
+from tests.support.fake_transport import FakeTransport
+from tests.support.outbound import THIS_MACHINE
+from topic_model.records.control import SubscriptionRecord
+from topic_model.records.notifications import Notification
+from topic_model.routing import Found
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
+from topic_model.topics import TopicPath
+
+NOW_MS = 100_000
+LONG_AGO_MS = NOW_MS - 2_001
+RETRY = RetrySettings(jitter=0.0, breaker_failures=2, batch_wait_s=2.0)
+TIMELY = Subscription("s", EndpointReference("http://s/"), form="raw", policy=DeliveryPolicy(reliability="timely"))
+OTHER = Subscription("o", EndpointReference("http://o/"), form="raw")
+
+NO_PULL_POINTS = create_autospec(SinkJournal)
+
+
+class World:
+    """An intake, lanes and the pump, at one moment; `each_s` passes with each push."""
+
+    def __init__(
+        self,
+        answer: Callable[[PushRequest], PushResult] = lambda _: PushResult(202),
+        diversions: Diversions = Diversions(),  # noqa: B008 - immutable
+        each_s: float = 0.0,
+    ) -> None:
+        self.journal = FakeJournal()
+        self.lanes = Lanes(LaneLimits(10, 10_000), DEFAULT_LIMITS)
+        self.transport = FakeTransport(answer)
+
+        def passed_s() -> float:
+            return each_s * len(self.transport.sent)
+
+        def now() -> float:
+            return NOW_MS / 1000 + passed_s()
+
+        self.outcomes = BatchOutcomes(self.journal, PushSettings(), RETRY, now=now)
+        judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0))
+        self.intake = Intake(NO_PULL_POINTS, self.lanes, self.outcomes, judge, diversions)
+        self.pump = Pump(self.transport, Envelope, 100, RETRY.batch_wait_s, now=now, clock=passed_s)
+
+    def take(
+        self,
+        name: str,
+        topic: str = "a",
+        accepted_ms: int = NOW_MS,
+        reliable: bool = False,
+        to: Subscription = TIMELY,
+    ) -> None:
+        notification = Notification(name, TopicPath(topic), b"<x/>", accepted_ms, reliable=reliable)
+        self.intake.take(Received(notification, 0, 0, 7), Found([to], []))
+
+    def push(self) -> None:
+        self.pump.run(self.lanes, self.outcomes)
+        assert (self.lanes.empty, self.lanes.size) == (True, 0)
+
+    def states(self) -> list[tuple[str, str]]:
+        return [(row.notification, row.state) for row in self.journal.rows]
+
+
+@pytest.mark.parametrize(
+    ("result", "detail"),
+    [
+        (PushResult(500), "server-error: HTTP 500"),
+        (PushResult(400), "client-error: HTTP 400"),
+        (PushResult(503, retry_after_s=1.0), "server-error: HTTP 503"),
+        (PushResult(0, "timeout", "no answer", duration_s=2.0), "timeout: no answer"),
+        (PushResult(0, "connect", "refused"), "connect: refused"),
+    ],
+)
+def test_what_a_push_does_not_bring_is_dropped_with_a_row(result: PushResult, detail: str) -> None:
+    world = World(lambda _: result)
+    world.take("n")
+    world.push()
+    (row,) = world.journal.rows
+    assert (row.state, row.error, row.detail, row.status) == ("dropped", "timely", detail, result.status)
+    assert (row.number, bool(row.push), row.next_ms) == (1, True, 0)
+    assert (world.journal.parked, world.journal.buried) == ({}, [])
+
+
+def test_a_receiver_that_is_gone_ends_its_subscription_all_the_same() -> None:
+    world = World(lambda _: PushResult(410))
+    world.take("n1")
+    world.take("n2")
+    world.push()
+    assert world.states() == [("n1", "cancelled"), ("n2", "cancelled")]
+    assert world.outcomes.report.gone == {"s"}
+
+
+def test_what_waits_behind_a_push_without_an_answer_is_dropped_and_what_is_reliable_parked() -> None:
+    world = World(lambda _: PushResult(0, "connect", "refused"))
+    for name in ("n1", "n2", "n3"):
+        world.take(name, reliable=name == "n2")
+    world.push()
+    assert world.states() == [("n1", "dropped"), ("n2", "parked"), ("n3", "dropped")]
+    assert list(world.journal.parked) == [("s", "n2")]
+    assert world.journal.parked["s", "n2"].number == 0
+    assert len(world.transport.sent) == 1
+
+
+def test_what_did_not_answer_is_tried_again_when_it_is_on_trial() -> None:
+    world = World(lambda _: PushResult(0, "connect", "refused"))
+    for number in range(4):
+        if number == 2:
+            world.outcomes.forget()
+        if number == 3:
+            world.outcomes.forgive({"http://s/"})
+        world.take(f"n{number}")
+        world.push()
+    assert len(world.transport.sent) == 2
+
+
+def test_what_is_reliable_and_fails_is_tried_again() -> None:
+    world = World(lambda _: PushResult(500))
+    world.take("n", reliable=True)
+    world.push()
+    assert world.states() == [("n", "parked")]
+    assert world.journal.parked["s", "n"].counted == 1
+
+
+def test_too_old_is_too_old_and_not_dropped() -> None:
+    world = World()
+    world.take("n", accepted_ms=NOW_MS - 86_400_000)
+    world.push()
+    assert world.states() == [("n", "expired")]
+
+
+@pytest.mark.parametrize(
+    ("diversions", "why"),
+    [
+        (Diversions(held=frozenset({"s"})), HELD),
+        (Diversions(degraded=frozenset({"http://s/"})), SICK),
+        (Diversions(held=frozenset({"s"}), degraded=frozenset({"http://s/"}), on_trial=frozenset({"http://s/"})), HELD),
+    ],
+)
+def test_what_may_not_be_pushed_now_is_dropped(diversions: Diversions, why: str) -> None:
+    world = World(diversions=diversions)
+    world.take("n1")
+    world.take("n2", reliable=True)
+    world.push()
+    assert world.states() == [("n1", "dropped"), ("n2", "parked")]
+    assert [row.detail for row in world.journal.rows] == [why, why]
+    assert not world.transport.sent
+
+
+def test_an_endpoint_on_trial_is_pushed_to_for_timely_subscriptions_only() -> None:
+    sick = frozenset({"http://s/", "http://o/"})
+    world = World(diversions=Diversions(degraded=sick, watched=sick, on_trial=sick))
+    world.outcomes.watched = sick
+    world.take("n1")
+    world.take("n2", to=OTHER)
+    world.push()
+    assert world.states() == [("n2", "parked"), ("n1", "delivered")]
+    assert world.outcomes.report.signs == [("http://s/", Sign("quick"))]
+
+
+def test_once_a_lane_has_waited_for_too_long_the_newest_of_each_topic_is_pushed() -> None:
+    world = World()
+    for number, topic in enumerate("aabab", 1):
+        world.take(f"n{number}", topic, LONG_AGO_MS if number == 1 else NOW_MS)
+    world.take("n6", "c", reliable=True)
+    world.take("n7", "c")
+    world.push()
+    assert world.states() == [
+        ("n1", "dropped"),
+        ("n2", "dropped"),
+        ("n3", "dropped"),
+        ("n4", "delivered"),
+        ("n5", "delivered"),
+        ("n6", "delivered"),
+        ("n7", "delivered"),
+    ]
+    assert {row.detail for row in world.journal.rows if row.state == "dropped"} == {
+        "a newer message of its topic is pushed instead"
+    }
+
+
+def test_before_that_all_of_it_is() -> None:
+    world = World()
+    for number in range(5):
+        world.take(f"n{number}", accepted_ms=NOW_MS - 2_000)
+    world.push()
+    assert {state for _, state in world.states()} == {"delivered"}
+
+
+def test_others_get_all_of_it_however_long_it_has_waited() -> None:
+    world = World()
+    for number in range(5):
+        world.take(f"n{number}", accepted_ms=LONG_AGO_MS, to=OTHER)
+    world.push()
+    assert {state for _, state in world.states()} == {"delivered"}
+
+
+def test_a_receiver_that_is_slow_gets_the_newest_and_no_batch_waits_for_the_rest() -> None:
+    world = World(lambda _: PushResult(202, duration_s=0.7), each_s=0.7)
+    for number in range(100):
+        world.take(f"n{number}")
+    world.push()
+    delivered = [name for name, state in world.states() if state == "delivered"]
+    assert delivered == ["n0", "n1", "n2", "n99"]
+    assert {state for _, state in world.states()} == {"delivered", "dropped"}
+
+
+def test_nor_for_a_newest_of_each_of_many_topics() -> None:
+    world = World(lambda _: PushResult(202, duration_s=0.7), each_s=0.7)
+    for number in range(100):
+        world.take(f"n{number}", f"t{number}")
+    world.push()
+    assert len(world.transport.sent) < 6
+    assert not world.journal.parked
+
+
+def test_a_time_out_says_that_a_trial_costs_a_batch_its_time() -> None:
+    world = World(lambda _: PushResult(0, "connect", "no route", duration_s=2.0))
+    world.take("n")
+    world.push()
+    assert world.outcomes.report.signs == [("http://s/", Sign("unreachable", "n", late=True))]
+
+
+class Known:
+    """The subscriptions of now: one that is timely."""
+
+    def __init__(self) -> None:
+        state = ControlState()
+        state.apply(SubscriptionRecord(TIMELY))
+        self.subscription, self.suspended = state.subscription, state.suspended
+        self.is_pushed_to, self.listen = state.is_pushed_to, state.listen
+
+    def catch_up(self, timeout_s: float) -> object:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("result", "pushes", "lost_s"),
+    [
+        # Refused at once, which costs nothing: as often as probes.
+        (PushResult(0, "connect", "refused"), range(55, 70), 61),
+        # Each costs a batch its two seconds.
+        (PushResult(0, "timeout", "no answer", duration_s=2.0), range(8, 17), 601),
+        (PushResult(0, "connect", "no route", duration_s=2.0), range(8, 17), 601),
+        (PushResult(202, duration_s=1.9), range(8, 17), 601),
+    ],
+)
+def test_an_hour_of_batches_for_a_receiver_that_is_not_well(
+    result: PushResult, pushes: range, lost_s: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = 1_000_000_000
+    monkeypatch.setattr(redeliverer, "now_ms", lambda: now_ms)
+    driver = Redeliverer(KafkaSettings(), PushSettings(), RetrySettings(), THIS_MACHINE, Known(), tmp_path / "parked")
+
+    def batch(answer: PushResult) -> tuple[int, str]:
+        health = driver.health
+        diversions = Diversions(frozenset(), health.degraded(), health.watched(), on_trial=health.on_trial(now_ms))
+        world = World(lambda _: answer, diversions)
+        world.outcomes.watched = diversions.watched
+        world.take("n")
+        world.push()
+        driver.batch_done([world.outcomes.take_report()])
+        return len(world.transport.sent), world.journal.rows[0].state
+
+    made = 0
+    for _ in range(3_600):
+        made += batch(result)[0]
+        now_ms += 1_000
+    assert made in pushes
+    lost = 0
+    while batch(PushResult(202))[1] != "delivered":
+        now_ms += 1_000
+        lost += 1
+    assert lost <= lost_s
+    for _ in range(700):
+        now_ms += 1_000
+        assert batch(PushResult(202))[1] == "delivered"
+    assert not driver.health.degraded()

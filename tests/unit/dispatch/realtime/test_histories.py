@@ -12,35 +12,28 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from core.security.outbound import AddressPolicy
-from core.settings import KafkaSettings, SecretSettings
-from dispatch.delivery.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_HEADER, Envelope
-from dispatch.delivery.journal import Journal
-from dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
+from dispatch.delivery.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_HEADER
+from dispatch.delivery.transport.contract import PushRequest, PushResult
 from dispatch.hot.earlier import NOTHING, Earlier, earlier
 from dispatch.hot.intervals import fold
-from dispatch.hot.pump import Pump
 from dispatch.logs import attempts, parked
-from dispatch.logs.attempts import Attempt, AttemptsLog, Evaluation, Matched
-from dispatch.logs.parked import DeadLetterLog, Parked, ParkingLog
-from dispatch.matching.filters import Conditions
+from dispatch.logs.attempts import Attempt, Evaluation
+from dispatch.logs.parked import Parked
 from dispatch.realtime import task
 from dispatch.realtime.driver import Told, changes_of_told
 from dispatch.realtime.messages import Feed, WorkerProgress
-from dispatch.realtime.task import RealtimeJob, Task, TaskLogs
-from dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
+from dispatch.realtime.task import RealtimeJob
 from dispatch.spark.checkpoint_repair import RANGE
+from tests.support.realtime_world import PUSH, RETRY, SETTINGS, Running, Sent
 from tests.support.redelivery_world import OK, REFUSED, FakeEndpoint, World
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification
@@ -58,164 +51,6 @@ ANSWERS = {
     "wrong": PushResult(400),
     "hanging": PushResult(0, "timeout", "no answer", duration_s=1.0),
 }
-RETRY = RetrySettings(
-    jitter=0.0,
-    breaker_failures=3,
-    batch_wait_s=1.0,
-    retransmissions=1_000,
-    longest_wait_s=20.0,
-    longest_probe_s=20.0,
-    suspend_after_s=864_000.0,
-)
-PUSH = PushSettings(max_in_flight=4, max_notify_messages=3, total_timeout_s=1.0, connect_timeout_s=1.0)
-SETTINGS = JobSettings(
-    Path("nowhere"),
-    KafkaSettings(),
-    DispatchSettings(),
-    PUSH,
-    TableSettings(),
-    AddressPolicy(),
-    RETRY,
-    SecretSettings(),
-)
-
-
-class Sent(NamedTuple):
-    """A record that Kafka has not acknowledged."""
-
-    topic: str
-    key: bytes
-    value: bytes
-    acknowledge: list[Any]
-
-
-class Producer:
-    """A producer of a worker. What it has sent is in the log when the history says so."""
-
-    def __init__(self, history: Histories) -> None:
-        self._history = history
-        self.sent: deque[Sent] = deque()
-
-    def partitions_for(self, topic: str) -> set[int]:
-        return {0}
-
-    def send(self, topic: str, *, value: bytes, key: bytes, partition: int) -> Any:
-        self.sent.append(Sent(topic, key, value, []))
-        return SimpleNamespace(add_callback=self.sent[-1].acknowledge.append, add_errback=lambda call: None)
-
-    def take(self, count: int) -> None:
-        """Kafka has the first of what was sent."""
-        for _ in range(min(count, len(self.sent))):
-            record = self.sent.popleft()
-            offset = self._history.written(record)
-            for call in record.acknowledge:
-                call(SimpleNamespace(partition=0, offset=offset))
-
-    def flush(self, timeout: float | None = None) -> None:
-        self.take(len(self.sent))
-
-    def abort(self) -> None:
-        self.sent.clear()
-
-
-class WorkerJournal(Journal):
-    """As a SinkJournal, without pull points."""
-
-    def __init__(self, rows: AttemptsLog, dead: DeadLetterLog, parking: ParkingLog, history: Histories) -> None:
-        super().__init__(rows, dead, parking, 10.0, history.monotonic)
-        self.parked = parking
-
-    def begin(self, batch: int) -> None:
-        self._run = batch
-
-    def matched(self, partition: int, control: int, matched: list[Matched]) -> None:
-        self._attempts.add_matched(partition, self._run, control, matched)
-
-
-class Wire:
-    """A worker's transport. Pushes are answered when the history says so."""
-
-    def __init__(self, history: Histories) -> None:
-        self._history = history
-        self._under_way: deque[tuple[PushRequest, Callback]] = deque()
-
-    @property
-    def in_flight(self) -> int:
-        return len(self._under_way)
-
-    def submit(self, request: PushRequest, callback: Callback) -> None:
-        self._under_way.append((request, callback))
-        self._history.seen(request)
-
-    def answer(self, which: int) -> None:
-        """The next that has an answer."""
-        if not self._under_way:
-            return
-        request, callback = self._under_way[which % len(self._under_way)]
-        del self._under_way[which % len(self._under_way)]
-        callback(self._history.world.endpoints[request.url].answer(()))
-
-    def pushes(self, name: str) -> list[str]:
-        """What is under way to a subscription."""
-        headers = [dict(request.headers) for request, _ in self._under_way]
-        return [each[ID_HEADER] for each in headers if each[SUBSCRIPTION_HEADER] == name]
-
-    def drive(self, timeout_s: float) -> None:
-        while self._under_way:
-            self.answer(0)
-
-    def wake(self) -> None:
-        pass
-
-
-class Log(deque[tuple[bytes, int, int]]):
-    """Rows of one partition."""
-
-    over = False
-    error = None
-    last_offset = -1
-
-    def first(self) -> tuple[bytes, int, int] | None:
-        return self[0] if self else None
-
-    def drop_first(self) -> None:
-        self.popleft()
-
-
-class Running:
-    """A task, its worker and what it reads."""
-
-    def __init__(self, history: Histories, job: RealtimeJob, partition: int, begin: int) -> None:
-        self.producers: list[Producer] = []
-
-        def connect(_: KafkaSettings) -> Any:
-            self.producers.append(Producer(history))
-            return self.producers[-1]
-
-        kafka = KafkaSettings()
-        rows = AttemptsLog(kafka, connect, history.monotonic)
-        journal = WorkerJournal(rows, DeadLetterLog(kafka, connect), ParkingLog(kafka, connect), history)
-        self.wire = Wire(history)
-        pump = Pump(cast(Any, self.wire), Envelope, PUSH.max_in_flight, RETRY.batch_wait_s)
-        worker = SimpleNamespace(
-            journal=journal,
-            transport=self.wire,
-            conditions=Conditions(),
-            pump=pump,
-            shown=SimpleNamespace(teller=lambda number: lambda under_way: None),
-        )
-        self.messages: deque[Feed] = deque()
-        feeding = SimpleNamespace(messages=self.messages, parked={0: len(history.parked)}, error=None)
-        logs = TaskLogs(cast(Any, feeding), cast(Any, history), lambda: 0)
-        self.task = Task(job, cast(Any, worker), partition, logs)
-        self.task._view = cast(Any, history)
-        self.task._outcomes._now = lambda: history.world.now_ms / 1000
-        self.rows = Log()
-        for offset, value in enumerate(history.accepted[partition][begin:], begin):
-            self.rows.append((value, partition, offset))
-
-    def step(self) -> None:
-        self.task.step(cast(Any, self.rows))
 
 
 class Histories(RuleBasedStateMachine):
@@ -512,16 +347,7 @@ class Histories(RuleBasedStateMachine):
         passed: dict[int, dict[tuple[str, str], int]] = {}
         fold(passed, self.evaluations, positions, {"sparse": self.world.subscriptions["sparse"].policy})
         job = RealtimeJob(
-            JobSettings(
-                Path("nowhere"),
-                KafkaSettings(),
-                DispatchSettings(),
-                PUSH,
-                TableSettings(),
-                AddressPolicy(),
-                RETRY,
-                SecretSettings(),
-            ),
+            SETTINGS,
             run,
             self.world.now_ms / 1000,
             known,

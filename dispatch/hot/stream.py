@@ -70,10 +70,10 @@ class HotPath:
         redeliverer: Redeliverer,
         gate: StopGate,
         metrics: JobMetrics,
+        learn: Callable[[Sequence[PartitionReport]], None],
         under_way: UnderWay | None = None,
-        learn: Callable[[Sequence[PartitionReport]], None] = lambda reports: None,
     ) -> None:
-        """`learn` is called with what the tasks of a round have reported, too."""
+        """`learn` is called with what the tasks of a round have reported."""
         self._settings = settings
         self._kafka = settings.kafka
         self._view = view
@@ -201,7 +201,6 @@ class HotPath:
         began = time.monotonic()
         reports = self._run(frame, job)
         stages.over("job")
-        self._redeliverer.batch_done(reports)
         self._learn(reports)
         if any(report.repeated for report in reports):
             # What the dead worker has parked was not reported.

@@ -6,7 +6,7 @@ import json
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from dispatch.monitoring.under_way import UnderWay
 from dispatch.realtime.gears import Gears
 from dispatch.recording.recording import Recording
 from dispatch.redelivery.events import OperatorEvent
+from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import JobSettings
 from dispatch.spark.checkpoint_repair import HadoopFolder, is_cut_off, reached_by_query
@@ -177,10 +178,13 @@ class DispatchJob:
             lambda: self.gears.gear == "realtime",
             self._tell_deadline,
         )
-        hot = HotPath(settings, self._view, self._redeliverer, gate, metrics, self._under_way, deadlines.learn)
-        self.gears = Gears(
-            spark, settings, hot, self._view, self._redeliverer, gate, metrics, self._under_way, deadlines.learn
-        )
+
+        def learn(reports: Sequence[PartitionReport]) -> None:
+            self._redeliverer.batch_done(reports)
+            deadlines.learn(reports)
+
+        hot = HotPath(settings, self._view, self._redeliverer, gate, metrics, learn, self._under_way)
+        self.gears = Gears(spark, settings, hot, self._view, self._redeliverer, gate, metrics, learn, self._under_way)
         self._hot = self.gears.supervisor
         watched = {
             "push": Watched("notifications", self._progress),

@@ -75,8 +75,8 @@ class Gears:
         redeliverer: Redeliverer,
         gate: StopGate,
         metrics: JobMetrics,
-        under_way: UnderWay | None,
         learn: Callable[[Sequence[PartitionReport]], None],
+        under_way: UnderWay | None,
     ) -> None:
         """`learn` is called with what the workers report."""
         self._tell_reports = learn
@@ -348,7 +348,6 @@ class Gears:
         )
 
     def _learn(self, report: PartitionReport) -> None:
-        self._redeliverer.batch_done([report])
         self._tell_reports([report])
         self._metrics.dispatched(report.notifications, report.deliveries, report.thinned)
 

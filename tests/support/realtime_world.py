@@ -1,5 +1,5 @@
-"""The real-time gear with time, endpoints and what Kafka has taken made up: tasks as they are, and around them what they
-write to, push with and read from, as a history has it."""
+"""The real-time gear with time, endpoints and what Kafka has taken made up: tasks as they are, and around them what
+they write to, push with and read from, as a history has it."""
 
 from __future__ import annotations
 

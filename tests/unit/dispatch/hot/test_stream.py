@@ -33,10 +33,6 @@ class View:
         return SharedView(FileBase("base"), None, 0)
 
 
-class NoRedelivery:
-    def batch_done(self, reports: object) -> None: ...
-
-
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     broadcast = Sent()
@@ -49,9 +45,10 @@ def hot(view: View) -> HotPath:
     return HotPath(
         job_settings(Path("unused"), KafkaSettings()),
         cast(Any, view),
-        cast(Any, NoRedelivery()),
+        cast(Any, None),
         StopGate(),
         JobMetrics(),
+        lambda reports: None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -36,6 +37,13 @@ class Watched:
 
     def names(self, path: str) -> list[str]:
         return [name for to, name in self.arrived if to == path]
+
+    def wait_for(self, path: str, last: str) -> None:
+        """Until the last one has come there."""
+        deadline = time.monotonic() + 240
+        while last not in self.names(path):
+            assert time.monotonic() < deadline, f"{len(self.names(path))} have come to {path}"
+            time.sleep(0.05)
 
 
 @pytest.fixture
@@ -73,7 +81,7 @@ def test_what_becomes_of_a_subscription_is_known_in_the_next_round(
 
     watched.then = end
     with running(spark, settings):
-        pass
+        watched.wait_for("/stays", sent[-1])
 
     assert watched.names("/stays") == sent, "each once and in order, through all rounds"
     got = watched.names("/ends")
@@ -93,6 +101,7 @@ def test_a_stop_between_two_rounds_repeats_nothing(
 
     watched.then = lambda path: None
     with running(spark, settings):
-        pass
+        for path in ("/one", "/two"):
+            watched.wait_for(path, sent[-1])
 
     assert watched.names("/one") == watched.names("/two") == sent

@@ -483,3 +483,18 @@ def test_what_was_left_out_after_what_is_settled_is_left_out_after_a_crash_too()
     assert state.passes == {"0-0"}
     state.teardown()
     assert [each for each in state.began["sparse", 0, 0] if each < 3] == [0]
+
+
+def test_what_was_matched_is_told_many_at_once() -> None:
+    state = Histories()
+    state.begin()
+    for _ in range(6):
+        state.accept(partition=0, count=1)
+        state.step(partition=0, times=1)
+        state.acknowledge(partition=0, count=100)
+    assert sum(len(each.matched) for each in state.evaluations) == 1, "the first at once, the others within a moment"
+    state.pass_time(for_ms=300)
+    state.step(partition=0, times=1)
+    state.acknowledge(partition=0, count=100)
+    assert [len(each.matched) for each in state.evaluations] == [1, 5]
+    state.teardown()

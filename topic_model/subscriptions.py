@@ -22,7 +22,8 @@ DeliveryForm = Literal["notify", "raw", "legacy"]
 SoapVersion = Literal["1.1", "1.2"]
 Reliability = Literal["strict", "adaptive", "timely"]
 Order = Literal["acceptance", "strict", "none"]
-DeadlinePer = Literal["subscription", "topic"]
+Per = Literal["subscription", "topic"]
+"""What a deadline or a minimum interval counts for: all topics of a subscription together, or each."""
 
 
 class EndpointReference(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -104,9 +105,9 @@ class DeliveryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     lifespan_ms: int | None = None
     maximum_attempts: int | None = None
     deadline_ms: int | None = None
-    deadline_per: DeadlinePer = "subscription"
+    deadline_per: Per = "subscription"
     interval_ms: int = 0
-    interval_per: DeadlinePer = "topic"
+    interval_per: Per = "topic"
 
     @property
     def strict(self) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from benchmarks.dispatching import PAYLOAD, Dispatching, dispatching, percentile
 from benchmarks.harness import Report, run, seconds
@@ -22,7 +23,7 @@ from dispatch.matching.filters import Allowance, Conditions, Judge
 from topic_model.records import notifications
 from topic_model.records.control import SubscriptionRecord, TopicRecord
 from topic_model.records.notifications import Notification
-from topic_model.routing import History, RoutingTable
+from topic_model.routing import History, Recipients, RoutingTable
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
 
@@ -193,6 +194,11 @@ def _told(kafka: KafkaSettings, arrived: Mapping[str, float]) -> list[tuple[str,
     return found
 
 
+def _match(recipients: Recipients, judge: Judge, notification: Notification) -> list[tuple[Subscription, bool]]:
+    found = recipients.of(notification)
+    return judge.wanted(notification, [*found.there, *found.ended])
+
+
 def types(report: Report) -> None:
     number, rounds = 10_000, 5 if report.quick else 20
     reading, alarm = "{urn:plant}reading", "{urn:plant}alarm"
@@ -226,10 +232,7 @@ def types(report: Report) -> None:
             recipients = routing.recipients()
             judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0))
 
-            def match() -> list[tuple[Subscription, bool]]:
-                found = recipients.of(notification)  # noqa: B023
-                return judge.wanted(notification, [*found.there, *found.ended])  # noqa: B023
-
+            match = partial(_match, recipients, judge, notification)
             matched = len(match())
             costs[wanted] = seconds(match, rounds * 5) * 1000
             table.add(wanted, number, matched, costs[wanted], costs[wanted] / costs["every type"])

@@ -60,35 +60,35 @@ def measure(report: Report) -> None:
                 bench.arrivals(len(bench.append_at(rate, 3.0, "warm")) * len(_OTHERS))
                 for number in range(rounds):
                     # Each has its turn after each other one.
-                    for case in (_NOBODY, *_CASES)[:: -1 if number % 2 else 1]:
+                    for case in (None, *_CASES)[:: -1 if number % 2 else 1]:
                         bench.clear()
-                        label = f"{gear}-{number}-{case}"
+                        label = f"{gear}-{number}-{case or _NOBODY}"
                         sent, absent = _away(bench, case, label, rate, seconds, away_s)
                         found = bench.arrivals(len(sent) * len(_OTHERS))
-                        delays.setdefault((gear, case), []).extend(
+                        delays.setdefault((gear, case or _NOBODY), []).extend(
                             (each.at - sent[each.notification]) * 1e3 for each in found if each.notification in sent
                         )
-                        if absent is not None:
+                        if case is not None and absent is not None:
                             table.add(gear, case, *_got(absent, sent))
     with report.table("the others", "gear", "away is", "p50 ms", "p99 ms", "p99 ratio", "asked") as table:
-        for (gear, case), of_others in delays.items():
+        for (gear, away), of_others in delays.items():
             p99 = percentile(of_others, 0.99)
-            asked = "" if case == _NOBODY else "at most 1.5"
+            asked = "" if away == _NOBODY else "at most 1.5"
             ratio = round(p99 / percentile(delays[gear, _NOBODY], 0.99), 2)
-            table.add(gear, case, percentile(of_others, 0.5), p99, ratio, asked)
+            table.add(gear, away, percentile(of_others, 0.5), p99, ratio, asked)
 
 
 def _away(
-    bench: Dispatching, case: str, label: str, rate: float, seconds: float, away_s: float
+    bench: Dispatching, case: Reliability | None, label: str, rate: float, seconds: float, away_s: float
 ) -> tuple[dict[str, float], _Absent | None]:
     """What was sent, and what the receiver got that was away in the middle of it."""
-    if case == _NOBODY:
+    if case is None:
         return bench.append_at(rate, seconds, label), None
     port = HeldPort()
     receiver = Receiver(port=port.number, keep_bodies=False)
     port.for_life_of(receiver)
     topics = (TopicFilter("", "bench//.", "bench//."),)
-    policy = DeliveryPolicy(reliability=case)  # type: ignore[arg-type]
+    policy = DeliveryPolicy(reliability=case)
     with receiver:
         endpoint = EndpointReference(receiver.url("/away"))
         bench.control(

@@ -198,8 +198,9 @@ class Lanes:
             if lane is None or name in self._busy:
                 continue  # it was drained before its turn came, and something was added since
             if not lane.waiting:
-                # It was drained before its turn came.
+                # It was drained before its turn came, and may wait for its endpoint, too.
                 del self._lanes[name]
+                self._capacity.forget(name)
                 self._go_on(self._capacity.pass_on(lane.scopes))
             elif self._capacity.wait(name, lane.scopes, lane.subscription.policy.priority):
                 # It may have been this lane's turn at the host, while its endpoint is full.

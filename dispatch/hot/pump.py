@@ -27,7 +27,7 @@ from topic_model.subscriptions import Subscription
 # So few lanes are taken for stragglers even when no other one has ended yet.
 _FEW = 8
 
-# The redelivery makes no more than some fifty pushes a second to an endpoint, one at a time.
+# A receiver that answers within this time takes fifty pushes a second, one after the other.
 _LIVELY_S = 0.02
 
 

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -30,6 +30,7 @@ from dispatch.hot.pump import PumpRun
 from dispatch.hot.sink import Worker, make_lanes, read_notification
 from dispatch.logs.attempts import WRITE_S
 from dispatch.matching.filters import Allowance, Judge
+from dispatch.realtime.held_here import HeldHere
 from dispatch.realtime.messages import Diverted, Feed, WorkerProgress
 from dispatch.realtime.view_position import ViewPosition
 from dispatch.settings import JobSettings
@@ -129,37 +130,6 @@ class TaskLogs(NamedTuple):
     feeding: Feeding
     progress: Telling
     control_end: Callable[[], int]
-
-
-class HeldHere:
-    """The lanes that this task must not push past: those of which the driver says so, and those in which it has parked
-    something itself that the driver has not said to be tried."""
-
-    def __init__(self, parked: Container[str], forget: Callable[[Mapping[int, int]], None]) -> None:
-        """`parked` has the lanes in which something was parked here, until `forget` is told that it was read."""
-        self._parked = parked
-        self._forget = forget
-        self._told: set[str] = set()
-        self._read: dict[int, int] = {}
-
-    def __contains__(self, lane: object) -> bool:
-        return lane in self._told or lane in self._parked
-
-    def begin(self) -> None:
-        """The driver begins anew."""
-        self._told.clear()
-
-    def hear(self, diverted: Diverted) -> None:
-        """What it says of lanes; it was true when it had read the log of parked deliveries so far."""
-        self._told -= diverted.freed
-        self._told |= diverted.held
-        self._read.update(diverted.read)
-        self._forget(diverted.read)
-
-    def knows(self, parked: Mapping[int, int]) -> bool:
-        """Whether the driver had read the log of parked deliveries to these offsets when it spoke: what the task before
-        this one has parked is not to be overtaken either."""
-        return all(self._read.get(partition, 0) >= end for partition, end in parked.items())
 
 
 class Task:

@@ -19,10 +19,10 @@ from topic_model.message_types import read_type
 from topic_model.namespaces import ARBORCAST_POLICY, CURRENT_MESSAGE, DSUB, MESSAGE_TYPE, wsnt
 from topic_model.subscriptions import (
     DEFAULT_POLICY,
-    DeadlinePer,
     DeliveryForm,
     DeliveryPolicy,
     Order,
+    Per,
     Reliability,
     TopicFilter,
     XPathFilter,
@@ -48,7 +48,7 @@ _ATTRIBUTES = (
     "IntervalPer",
 )
 
-_PER = ("subscription", "topic")
+_PER = get_args(Per)
 
 # What has matched is known a quarter of a second later.
 _SHORTEST_DEADLINE_MS = 500
@@ -114,15 +114,15 @@ def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
     )
 
 
-def _per(element: etree._Element, name: str, otherwise: DeadlinePer, needed: str) -> DeadlinePer:
+def _per(element: etree._Element, name: str, otherwise: Per, needed: str) -> Per:
     per = element.get(name)
     if per is None:
         return otherwise
     if per not in _PER:
-        raise InvalidRequest(f"p:Delivery: {name} is subscription or topic, not {per:.100}")
+        raise InvalidRequest(f"p:Delivery: {name} is {_either(_PER)}, not {per:.100}")
     if needed not in element.attrib:
         raise InvalidRequest(f"p:Delivery: {name} needs a {needed}")
-    return cast(DeadlinePer, per)
+    return cast(Per, per)
 
 
 def write_delivery_policy(policy: DeliveryPolicy) -> str:

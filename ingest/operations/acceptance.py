@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -12,7 +13,6 @@ from ingest.operations.gateway import Gateway
 from ingest.soap import times
 from ingest.state.repeats import fingerprint
 from topic_model.records.notifications import MOST_PRIORITY, Notification, type_of
-from topic_model.topics import TopicPath
 from topic_model.tree.tree import TopicTree
 
 NO_PUBLICATIONS: Mapping[str, Publication] = {}
@@ -48,11 +48,21 @@ def check_types(tree: TopicTree, notifications: Sequence[Notification]) -> None:
             )
 
 
-def _priority(tree: TopicTree, topic: TopicPath, said: Publication) -> int:
-    """What its publisher says, else what its topic does: a directory may say more than there is."""
-    if said.priority is not None:
-        return said.priority
-    return max(-MOST_PRIORITY, min(tree.policy(topic).priority, MOST_PRIORITY))
+def _accepted(notification: Notification, tree: TopicTree, said: Publication, facts: Mapping[str, Any]) -> Notification:
+    """A notification as it is stored: `facts` are those of its request, the rest is what its publisher says of it, else
+    what its topic does."""
+    policy, priority = tree.policy(notification.topic), said.priority
+    if priority is None:
+        # A directory may say more than there is.
+        priority = max(-MOST_PRIORITY, min(policy.priority, MOST_PRIORITY))
+    return msgspec.structs.replace(
+        notification,
+        prefixes=tree.prefixes.complete(notification.topic, notification.prefixes),
+        valid_until_ms=said.until_ms(facts["accepted_ms"]),
+        priority=priority,
+        reliable=notification.reliable or policy.reliable,
+        **facts,
+    )
 
 
 async def _store(
@@ -62,22 +72,11 @@ async def _store(
     # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
     await gateway.admit({notification.topic: notification.prefixes for notification in notifications})
     # It belongs to the subscriptions that are there now, whenever it is matched.
-    accepted_ms = times.to_ms(gateway.now())
-    accepted: dict[str, bytes | int] = {"control": gateway.table.position, "accepted_ms": accepted_ms}
+    facts: dict[str, bytes | int] = {"control": gateway.table.position, "accepted_ms": times.to_ms(gateway.now())}
     if request:
-        accepted |= {"request": request, "request_size": len(notifications)}
+        facts |= {"request": request, "request_size": len(notifications)}
     tree = gateway.table.topics
-    notifications = [
-        msgspec.structs.replace(
-            each,
-            prefixes=tree.prefixes.complete(each.topic, each.prefixes),
-            valid_until_ms=said.get(each.id, NOTHING_SAID).until_ms(accepted_ms),
-            priority=_priority(tree, each.topic, said.get(each.id, NOTHING_SAID)),
-            reliable=each.reliable or tree.policy(each.topic).reliable,
-            **accepted,
-        )
-        for each in notifications
-    ]
+    notifications = [_accepted(each, tree, said.get(each.id, NOTHING_SAID), facts) for each in notifications]
     # The last of each topic that keeps it.
     retained = {each.topic: each for each in notifications if gateway.retains(each.topic)}
     context = notifications[0].traceparent

@@ -13,8 +13,8 @@ from core.settings import KafkaSettings
 from dispatch.operations.audit import audit
 from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import running_job, with_suppressed_kill
-from tests.support.interval_load import Load, ids
 from tests.support.receiver import Receiver
+from tests.support.steady_load import TopicsLoad, ids
 from topic_model.subscriptions import DeliveryPolicy
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
@@ -38,7 +38,7 @@ def test_killed_drivers_change_nothing_of_what_passes(
             subscription("all", receiver.url("/all"), "a//.", form="raw"),
             subscription("each", receiver.url("/each"), "a//.", form="raw", policy=policy),
         )
-        load = Load(log)
+        load = TopicsLoad(log)
         with load.running():
             for _ in range(3):
                 receiver.wait_for(len(receiver.received("/each")) + 30, "/each", timeout=240)

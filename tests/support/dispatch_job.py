@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -244,6 +245,32 @@ class Own:
     def notify(self, topic: str, payload: bytes = b"<x/>") -> str:
         """Append one notification; its id."""
         return self._log.notify(self.topic(topic), payload)
+
+    def accept(
+        self,
+        topic: str,
+        name: str = "",
+        *,
+        valid_ms: int = 0,
+        kind: str = "",
+        priority: int = 0,
+        reliable: bool = False,
+    ) -> Notification:
+        """Append one notification as the gateway writes it when its publisher has said this of it."""
+        now_ms = int(time.time() * 1000)
+        made = Notification(
+            self.name(name) if name else uuid.uuid4().hex,
+            TopicPath(self.topic(topic)),
+            b"<x/>",
+            now_ms,
+            valid_until_ms=now_ms + valid_ms if valid_ms else 0,
+            type=kind,
+            priority=priority,
+            reliable=reliable,
+        )
+        key, value = notifications.encode(made)
+        self._log.raw(value, key)
+        return made
 
     def attempts(self, expected: int, of_batches: bool = False) -> list[dict[str, Any]]:
         """The rows of this test in the attempts table once there are so many."""

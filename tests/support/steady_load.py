@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from core.errors import InfrastructureError
+from core.eventlog.client import partition_of_key
 from core.settings import KafkaSettings
 from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.receiver import Receiver
@@ -89,3 +90,50 @@ def assert_all_arrived(receiver: Receiver, accepted: list[str], duplicates_allow
         assert twice <= duplicates_allowed, f"{twice} duplicates at {path}"
         firsts = list(dict.fromkeys(name for name in arrived if name in set(accepted)))
         assert firsts == accepted, "first attempts leave in the order of acceptance"
+
+
+TOPICS = ("a/x", "a/y", "a/z")
+
+
+class TopicsLoad:
+    """Notifications, one after the other. `sent` has the id of each, its topic and when it was accepted."""
+
+    def __init__(self, log: Logs, topics: Sequence[str] = TOPICS) -> None:
+        self._log = log
+        self._topics = topics
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.sent: list[tuple[str, str, int]] = []
+
+    def _run(self) -> None:
+        while not self._stopping.wait(0.01):
+            topic, now_ms = self._topics[len(self.sent) % len(self._topics)], int(time.time() * 1000)
+            self.sent.append((self._log.accept(topic, accepted_ms=now_ms), topic, now_ms))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._stopping.set()
+            self._thread.join()
+
+    def names(self, *topics: str) -> list[str]:
+        """Those of these topics, or all."""
+        return [name for name, topic, _ in self.sent if not topics or topic in topics]
+
+    def passing(self, interval_ms: int, partitions: int = 0) -> set[str]:
+        """What passes a minimum interval; with `partitions`, of all topics of each of so many together."""
+        until: dict[object, int] = {}
+        found = set()
+        for name, topic, at_ms in self.sent:
+            counts_for = partition_of_key(topic.encode(), partitions) if partitions else topic
+            if at_ms >= until.get(counts_for, 0):
+                until[counts_for] = at_ms + interval_ms
+                found.add(name)
+        return found
+
+
+def ids(receiver: Receiver, path: str) -> list[str]:
+    return [one.headers["arborcast-notification-id"] for one in receiver.received(path)]

@@ -107,7 +107,7 @@ NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 5, "notification": NOTIFICATION | {"subject": b"<e/>"}},
     {"v": 6, "notification": NOTIFICATION | {"only": "s1", "selector": "a//."}},
     {"v": 7, "notification": NOTIFICATION | {"valid_until_ms": 9, "type": "{urn:t}e"}},
-    {"v": 8, "notification": NOTIFICATION | {"priority": 5, "reliable": True, "cause": "n0", "hops": 1}},
+    {"v": 8, "notification": NOTIFICATION | {"priority": 5, "reliable": True}},
 ]
 ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "delivered", "status": 200, "batch": 7}]},

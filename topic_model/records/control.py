@@ -32,7 +32,7 @@ VERSION = 7
 # What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials, and that there
 # are suspensions; since 3 that ciphertexts can be exchanged; since 4 that pull points can be provisional, and that
 # subscriptions have their addresses; since 5 that places are given; since 6 that a subscription may want some types
-# only; since 7 that it may have a minimum interval, a priority or a reliability, and that there are triggers.
+# only; since 7 that it may have a minimum interval, a priority or a reliability.
 _VERSION_FOR_ALL, _VERSION_WITH_SECRETS, _VERSION_WITH_RESEALING, _VERSION_WITH_ENDPOINTS = 1, 2, 3, 4
 _VERSION_WITH_PLACES, _VERSION_WITH_TYPES = 5, 6
 

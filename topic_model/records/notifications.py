@@ -19,8 +19,7 @@ VERSION = 8
 # What a record needs its reader to know: since 2 that it may be for one subscription only, since 3 that it may be a
 # replay, which has to be labelled as one; since 4 that it may be parked for somebody who was not asked whether it wants
 # it; since 5 that conditions are asked about something else than the payload; since 6 that its topic does not lead to
-# its recipient; since 7 that its validity may end; since 8 that it may have a priority, not
-# be one to drop, and come from a trigger.
+# its recipient; since 7 that its validity may end; since 8 that it may have a priority, or be one not to be dropped.
 _VERSION_VALID = 7
 
 _VERSION_SELECTED = 6
@@ -69,8 +68,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     wants it delivered, 0 for no such time: fixed when it was accepted. `type` is the QName, `{namespace}name`, of what
     it is: as its publisher says, else of the payload's element; empty where an older Arborcast has written it
     (`type_of`). `priority` ranks it among others of its topic, larger first. `reliable` says that nobody is to lose it
-    for the sake of time. `hops` is how many triggers it has come through, and `cause` the notification that set off the
-    last one.
+    for the sake of time.
     """
 
     id: str
@@ -94,8 +92,6 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str = ""
     priority: int = 0
     reliable: bool = False
-    cause: str = ""
-    hops: int = 0
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its publisher does not want it delivered any more."""
@@ -149,7 +145,7 @@ def encode(notification: Notification) -> tuple[bytes, bytes]:
 
 
 def _version_for(notification: Notification) -> int:
-    if notification.priority or notification.reliable or notification.hops:
+    if notification.priority or notification.reliable:
         return VERSION
     if notification.valid_until_ms:
         return _VERSION_VALID

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from core.settings import KafkaSettings
+from dispatch.realtime.gearbox import Gear
 from dispatch.settings import JobSettings
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, logs, running
 from tests.support.gateway_process import GatewayRun, gateway_run
@@ -37,10 +38,22 @@ def log(kafka_settings: KafkaSettings) -> Iterator[Logs]:
 
 
 @pytest.fixture(scope="module")
-def job(spark: SparkSession, kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningJob]:
-    """A job that all tests of a module share, since a start costs seconds: see `own`. A test may restart it."""
+def gear() -> Gear | None:
+    """That of the shared job; without one it chooses. A module that is about both has a fixture of this name."""
+    return None
+
+
+@pytest.fixture(scope="module")
+def shared_settings(kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory, gear: Gear | None) -> JobSettings:
+    """Those of the shared job. A module that wants others has a fixture of this name."""
     prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
-    with running(spark, job_settings(tmp_path_factory.mktemp("job"), prefixed)) as started:
+    return job_settings(tmp_path_factory.mktemp("job"), prefixed, gear)
+
+
+@pytest.fixture(scope="module")
+def job(spark: SparkSession, shared_settings: JobSettings) -> Iterator[RunningJob]:
+    """A job that all tests of a module share, since a start costs seconds: see `own`. A test may restart it."""
+    with running(spark, shared_settings) as started:
         yield started
 
 

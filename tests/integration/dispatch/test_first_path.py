@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -24,7 +22,7 @@ from dispatch.matching.view import RoutingView, SharedView
 from dispatch.settings import JobSettings
 from dispatch.tables import ATTEMPTS
 from jobs.processes import processes
-from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running, subscription
+from tests.support.dispatch_job import Logs, Own, job_settings, running, subscription
 from tests.support.receiver import Received, Receiver, refusing_url
 from topic_model.expressions.conditions import XPATH_1
 from topic_model.records import notifications
@@ -43,16 +41,17 @@ NS = {
 
 
 @pytest.fixture(scope="module", params=["realtime", "batch"])
-def job(
-    spark: SparkSession, kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[RunningJob]:
-    """In each gear, one whose checkpoint is named by a URI, as on a cluster."""
-    prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
-    folder = tmp_path_factory.mktemp("job")
-    settings = job_settings(folder / "home", prefixed, request.param)
-    dispatch = dataclasses.replace(settings.dispatch, checkpoint=(folder / "checkpoints").as_uri())
-    with running(spark, dataclasses.replace(settings, dispatch=dispatch)) as started:
-        yield started
+def gear(request: pytest.FixtureRequest) -> object:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def shared_settings(shared_settings: JobSettings) -> JobSettings:
+    """Of one whose checkpoint is named by a URI, as on a cluster."""
+    checkpoint = shared_settings.home.with_name(f"{shared_settings.home.name}-checkpoints").as_uri()
+    return dataclasses.replace(
+        shared_settings, dispatch=dataclasses.replace(shared_settings.dispatch, checkpoint=checkpoint)
+    )
 
 
 def ids(receiver: Receiver, path: str) -> list[str]:
@@ -165,8 +164,9 @@ def test_a_job_goes_on_where_it_stopped_in_order_and_waiting_messages_share_a_pu
     assert sorted(row["notification"] for row in rows if row["subscription"] == "s") == sorted(arrived)
     assert len(receiver.received("/s")) < 50, "messages that wait together travel together"
     assert len(receiver.received("/raw")) == len(raw), "raw pushes carry one message each"
-    assert list((own.job.settings.home.parent / "checkpoints").glob("*/metadata")), "Spark's progress is at the URI"
-    assert not (own.job.settings.home / "checkpoints").exists(), "and nowhere else"
+    home = own.job.settings.home
+    assert list(home.with_name(f"{home.name}-checkpoints").glob("*/metadata")), "Spark's progress is at the URI"
+    assert not (home / "checkpoints").exists(), "and nowhere else"
 
 
 def test_expired_subscriptions_get_nothing_and_what_paused_ones_miss_is_kept(own: Own, receiver: Receiver) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +18,7 @@ from dispatch.realtime.gearbox import Gear
 from dispatch.settings import JobSettings
 from tests.support.dispatch_job import Logs, RunningJob, job_settings, running, subscription
 from tests.support.receiver import Receiver
+from tests.support.steady_load import TopicsLoad
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -32,36 +30,6 @@ def settings(tmp_path: Path, kafka_settings: KafkaSettings) -> JobSettings:
 
 
 TOPICS = ("a/x", "a/y", "b")
-
-
-class Load:
-    """Notifications, one after the other."""
-
-    def __init__(self, log: Logs) -> None:
-        self._log = log
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.sent: dict[str, list[str]] = {topic: [] for topic in TOPICS}
-
-    @property
-    def count(self) -> int:
-        return sum(map(len, self.sent.values()))
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stopping.wait(0.01):
-            topic = TOPICS[number % len(TOPICS)]
-            self.sent[topic].append(self._log.accept(topic))
-            number += 1
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._stopping.set()
-            self._thread.join()
 
 
 def ids(receiver: Receiver, path: str) -> list[str]:
@@ -81,9 +49,10 @@ def some_more(receiver: Receiver, path: str, count: int = 40) -> None:
     receiver.wait_for(len(receiver.received(path)) + count, path, timeout=240)
 
 
-def assert_each_once_and_in_order(load: Load, arrived: list[str]) -> None:
-    assert Counter(arrived) == Counter(name for names in load.sent.values() for name in names)
-    for names in load.sent.values():
+def assert_each_once_and_in_order(load: TopicsLoad, arrived: list[str]) -> None:
+    assert Counter(arrived) == Counter(load.names())
+    for topic in TOPICS:
+        names = load.names(topic)
         mine = set(names)
         assert [each for each in arrived if each in mine] == names
 
@@ -101,7 +70,7 @@ def test_a_shift_loses_nothing_repeats_nothing_and_keeps_the_order(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
     subscribe(log, receiver)
-    load = Load(log)
+    load = TopicsLoad(log, TOPICS)
     to: list[Gear] = ["batch", "realtime", "batch", "realtime"]
     with running(spark, settings) as job:
         with load.running():
@@ -111,8 +80,8 @@ def test_a_shift_loses_nothing_repeats_nothing_and_keeps_the_order(
                 job.gears.shift(gear)
                 some_more(receiver, "/all")
                 assert job.gears.gear == gear
-        arrived = wait_for(receiver, "/all", load.count)
-        raw = wait_for(receiver, "/raw", len(load.sent["a/x"]) + len(load.sent["a/y"]))
+        arrived = wait_for(receiver, "/all", len(load.sent))
+        raw = wait_for(receiver, "/raw", len(load.names("a/x", "a/y")))
         assert receiver.received("/paused") == []
         log.subscribe(subscription("paused", receiver.url("/paused"), "a//."))
         parked = wait_for(receiver, "/paused", len(raw))
@@ -121,8 +90,8 @@ def test_a_shift_loses_nothing_repeats_nothing_and_keeps_the_order(
     assert_each_once_and_in_order(load, arrived)
     assert len(raw) == len(set(raw))
     for topic in ("a/x", "a/y"):
-        mine = set(load.sent[topic])
-        assert [each for each in parked if each in mine] == load.sent[topic], "in order, whatever gear has parked it"
+        mine = load.names(topic)
+        assert [each for each in parked if each in set(mine)] == mine, "in order, whatever gear has parked it"
     assert report.balanced, report.problems
     assert report.duplicates == 0
 
@@ -131,13 +100,13 @@ def test_a_job_in_real_time_goes_on_behind_what_is_settled(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
     subscribe(log, receiver)
-    load = Load(log)
+    load = TopicsLoad(log, TOPICS)
     with load.running():
         for _ in range(2):
             with running(spark, settings):
                 some_more(receiver, "/all")
     with running(spark, settings):
-        arrived = wait_for(receiver, "/all", load.count)
+        arrived = wait_for(receiver, "/all", len(load.sent))
     assert_each_once_and_in_order(load, arrived)
 
 

@@ -18,8 +18,8 @@ from dispatch.operations.trace.explain import explain
 from dispatch.operations.trace.gathering import Gatherer
 from dispatch.realtime.gearbox import Gear
 from tests.support.dispatch_job import Logs, job_settings, running, subscription
-from tests.support.interval_load import Load, ids
 from tests.support.receiver import Receiver
+from tests.support.steady_load import TopicsLoad, ids
 from topic_model.subscriptions import DeliveryPolicy
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -65,7 +65,7 @@ def test_what_passes_does_not_depend_on_crashes_shifts_and_starts(
         subscription("together", receiver.url("/together"), "a//.", form="raw", policy=together),
         subscription("failing", receiver.url("/status/503"), "a//.", form="raw", policy=each),
     )
-    load = Load(log)
+    load = TopicsLoad(log)
     with load.running():
         with running(spark, settings) as job:
             some_more(receiver, "/each")

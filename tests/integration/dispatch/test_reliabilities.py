@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from pyspark.sql import SparkSession
 
-from core.settings import KafkaSettings
 from dispatch.logs.attempts import FINAL
 from dispatch.operations.audit.examine import audit
-from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running
+from dispatch.settings import JobSettings
+from tests.support.dispatch_job import Own, RunningJob
 from tests.support.held_port import HeldPort
 from tests.support.receiver import Receiver
-from topic_model.records import notifications
-from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DeliveryPolicy, Reliability
-from topic_model.topics import TopicPath
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -28,18 +23,15 @@ LIMIT = 10
 
 
 @pytest.fixture(scope="module", params=["realtime", "batch"])
-def job(
-    request: pytest.FixtureRequest,
-    spark: SparkSession,
-    kafka: KafkaSettings,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[RunningJob]:
-    prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
-    settings = job_settings(tmp_path_factory.mktemp("job"), prefixed, request.param)
+def gear(request: pytest.FixtureRequest) -> object:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def shared_settings(shared_settings: JobSettings) -> JobSettings:
     # Timely messages are compared with what is there: a machine that is busy must not make them old.
-    retry = dataclasses.replace(settings.retry, parked_messages=LIMIT, batch_wait_s=20.0)
-    with running(spark, dataclasses.replace(settings, retry=retry)) as started:
-        yield started
+    retry = dataclasses.replace(shared_settings.retry, parked_messages=LIMIT, batch_wait_s=20.0)
+    return dataclasses.replace(shared_settings, retry=retry)
 
 
 def wait_until(true: Callable[[], bool], what: str, timeout: float = 120.0) -> None:
@@ -49,7 +41,7 @@ def wait_until(true: Callable[[], bool], what: str, timeout: float = 120.0) -> N
         time.sleep(0.02)
 
 
-def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, job_logs: Logs, receiver: Receiver) -> None:
+def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, receiver: Receiver) -> None:
     since_ms = int(time.time() * 1000)
     port = HeldPort()
     there = Receiver(port=port.number)
@@ -59,10 +51,7 @@ def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, job_logs
 
     def publish(count: int, sure: bool = False) -> list[str]:
         for _ in range(count):
-            now_ms = int(time.time() * 1000)
-            made = Notification(uuid.uuid4().hex, TopicPath(own.topic("a")), b"<x/>", now_ms, reliable=sure)
-            key, value = notifications.encode(made)
-            job_logs.raw(value, key)
+            made = own.accept("a", reliable=sure)
             names.append(made.id)
             reliable.update([made.id] if sure else [])
         return names[-count:]

@@ -2,65 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
-import uuid
-from collections.abc import Iterator
 
 import pytest
-from pyspark.sql import SparkSession
 
-from core.settings import KafkaSettings
 from dispatch.logs.attempts import FINAL
 from dispatch.operations.audit.examine import audit
-from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running
+from tests.support.dispatch_job import Own, RunningJob
 from tests.support.receiver import Receiver
-from topic_model.records import notifications
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 @pytest.fixture(scope="module", params=["realtime", "batch"])
-def job(
-    request: pytest.FixtureRequest,
-    spark: SparkSession,
-    kafka: KafkaSettings,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[RunningJob]:
-    prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
-    with running(spark, job_settings(tmp_path_factory.mktemp("job"), prefixed, request.param)) as started:
-        yield started
-
-
-def accepted(own: Own, job_logs: Logs, topic: str, *, valid_ms: int = 0, kind: str = "") -> Notification:
-    """One that was accepted now, as the gateway writes it."""
-    now_ms = int(time.time() * 1000)
-    made = Notification(
-        uuid.uuid4().hex,
-        TopicPath(own.topic(topic)),
-        b"<x/>",
-        now_ms,
-        valid_until_ms=now_ms + valid_ms if valid_ms else 0,
-        type=kind,
-    )
-    key, value = notifications.encode(made)
-    job_logs.raw(value, key)
-    return made
+def gear(request: pytest.FixtureRequest) -> object:
+    return request.param
 
 
 def test_nothing_is_pushed_after_its_validity_to_a_receiver_that_hangs(
-    job: RunningJob, own: Own, job_logs: Logs, receiver: Receiver
+    job: RunningJob, own: Own, receiver: Receiver
 ) -> None:
     since_ms = int(time.time() * 1000)
     own.subscribe("hangs", receiver.url("/hangs"), "a", form="raw")
     own.subscribe("takes", receiver.url("/takes"), "a", form="raw")
     receiver.behave("/hangs", "hang")
 
-    short = [accepted(own, job_logs, "a", valid_ms=1_500) for _ in range(10)]
-    over = accepted(own, job_logs, "a", valid_ms=-1_000)
-    for_ever = accepted(own, job_logs, "a")
+    short = [own.accept("a", valid_ms=1_500) for _ in range(10)]
+    over = own.accept("a", valid_ms=-1_000)
+    for_ever = own.accept("a")
 
     finals: dict[tuple[str, str], str] = {}
     deadline = time.monotonic() + 120
@@ -83,10 +52,10 @@ def test_nothing_is_pushed_after_its_validity_to_a_receiver_that_hangs(
     assert report.balanced, report
 
 
-def test_types_are_a_filter(own: Own, job_logs: Logs, receiver: Receiver) -> None:
+def test_types_are_a_filter(own: Own, receiver: Receiver) -> None:
     own.subscribe("alarms", receiver.url("/alarms"), "b", types=("{urn:plant}alarm",))
     own.subscribe("all", receiver.url("/all"), "b")
-    reading, alarm = (accepted(own, job_logs, "b", kind=f"{{urn:plant}}{kind}") for kind in ("reading", "alarm"))
+    reading, alarm = (own.accept("b", kind=f"{{urn:plant}}{kind}") for kind in ("reading", "alarm"))
     receiver.wait_for(1, "/alarms")
 
     rows = own.attempts(3)

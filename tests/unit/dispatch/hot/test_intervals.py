@@ -21,12 +21,12 @@ from tests.support.fake_journal import FakeJournal
 from topic_model.expressions.conditions import XPATH_1
 from topic_model.records.notifications import Notification
 from topic_model.routing import Found
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, XPathFilter
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Per, Subscription, XPathFilter
 from topic_model.topics import TopicPath
 
 
-def asking(name: str, interval_ms: int, **policy: object) -> Subscription:
-    made = DeliveryPolicy(interval_ms=interval_ms, **policy)  # type: ignore[arg-type]
+def asking(name: str, interval_ms: int, interval_per: Per = "topic", deadline_ms: int | None = None) -> Subscription:
+    made = DeliveryPolicy(interval_ms=interval_ms, interval_per=interval_per, deadline_ms=deadline_ms)
     return Subscription(name, EndpointReference(f"http://{name}/"), policy=made)
 
 
@@ -57,9 +57,9 @@ class Run:
             cast(Any, Evaluated()), self.lanes, outcomes, judge, Diversions(), intervals=self.intervals
         )
 
-    def take(self, offset: int, at_ms: int, topic: str = "a", partition: int = 0, **more: str) -> list[str]:
+    def take(self, offset: int, at_ms: int, topic: str = "a", partition: int = 0) -> list[str]:
         """Whom it is for."""
-        notification = Notification(f"{partition}-{offset}", TopicPath(topic), b"<x/>", at_ms, **more)  # type: ignore[arg-type]
+        notification = Notification(f"{partition}-{offset}", TopicPath(topic), b"<x/>", at_ms)
         count = self.intake.take(Received(notification, partition, offset, 7), Found(self.subscribed, []))
         (evaluated,) = self.intake.matched[partition][-1:]
         assert evaluated.subscriptions == count == len(self.subscribed) - evaluated.thinned
@@ -167,8 +167,8 @@ def test_what_is_for_one_alone_is_not_left_out_and_keeps_nothing_from_passing() 
     assert run.take(2, 1_100) == ["each"]
 
 
-def received(offset: int, at_ms: int, **more: str) -> Received:
-    return Received(Notification(f"o{offset}", TopicPath("a"), b"<x/>", at_ms, **more), 0, offset, 7)  # type: ignore[arg-type]
+def received(offset: int, at_ms: int, only: str = "") -> Received:
+    return Received(Notification(f"o{offset}", TopicPath("a"), b"<x/>", at_ms, only=only), 0, offset, 7)
 
 
 def test_what_ended_meanwhile_counts_as_before() -> None:

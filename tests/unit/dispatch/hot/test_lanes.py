@@ -1,20 +1,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatch.delivery.capacity import Limits
 from dispatch.hot.lanes import LaneLimits, Lanes, Received
 from topic_model.records.notifications import Notification
-from topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy, EndpointReference, Subscription
+from topic_model.subscriptions import DEFAULT_POLICY, DeliveryForm, DeliveryPolicy, EndpointReference, Subscription
 from topic_model.topics import TopicPath
 
 LIMITS = LaneLimits(max_messages=3, max_bytes=100)
 
 
-def subscription(name: str, form: str = "notify", policy: DeliveryPolicy = DEFAULT_POLICY) -> Subscription:
-    return Subscription(name, EndpointReference(f"http://{name}/"), form=form, policy=policy)  # type: ignore[arg-type]
+def subscription(name: str, form: DeliveryForm = "notify", policy: DeliveryPolicy = DEFAULT_POLICY) -> Subscription:
+    return Subscription(name, EndpointReference(f"http://{name}/"), form=form, policy=policy)
 
 
 def notification(name: str, size: int = 1, priority: int = 0) -> Received:
@@ -143,7 +145,7 @@ CLASSES = st.sampled_from((-100, 0, 0, 0, 5, 100))
     st.integers(1, 5),
 )
 def test_each_message_once_the_highest_first_equals_in_order_and_one_push_per_lane(
-    messages: list[tuple[int, int, int]], of_lanes: tuple[int, ...], random: object, max_messages: int
+    messages: list[tuple[int, int, int]], of_lanes: tuple[int, ...], random: Random, max_messages: int
 ) -> None:
     """However additions, pushes, outcomes and what is parked are interleaved."""
     lanes = Lanes(LaneLimits(max_messages, 100))
@@ -152,7 +154,7 @@ def test_each_message_once_the_highest_first_equals_in_order_and_one_push_per_la
     coming = list(enumerate(messages))
 
     while coming or not lanes.empty:
-        step = random.randrange(7)  # type: ignore[attr-defined]
+        step = random.randrange(7)
         if step < 3 and coming:
             number, (lane, size, priority) = coming.pop(0)
             asked = DeliveryPolicy(priority=of_lanes[lane])
@@ -168,9 +170,9 @@ def test_each_message_once_the_highest_first_equals_in_order_and_one_push_per_la
             assert [str(number) for _, number in leaving] == taken_names
             waiting[name] = [each for each in waiting[name] if each not in leaving]
         elif step == 5 and under_way:
-            lanes.settle(under_way.pop(random.randrange(len(under_way))))  # type: ignore[attr-defined]
-        elif step == 6 and waiting and random.random() < 0.2:  # type: ignore[attr-defined]
-            name = random.choice(sorted(waiting))  # type: ignore[attr-defined]
+            lanes.settle(under_way.pop(random.randrange(len(under_way))))
+        elif step == 6 and waiting and random.random() < 0.2:
+            name = random.choice(sorted(waiting))
             assert [each.offset for each in lanes.drain(name)] == [number for _, number in waiting.pop(name)]
         assert lanes.size == sum(map(len, waiting.values()))
 
@@ -221,3 +223,24 @@ def test_the_oldest_is_what_waits_or_is_under_way(steps: list[tuple[str, bool, i
         assert lanes.oldest() == min(everything, default=None)
         assert lanes.size == len(everything) - sum(map(len, busy.values()))
         assert lanes.busy == len(busy)
+
+
+def test_a_lane_that_was_drained_twice_while_it_waited_for_its_endpoint_does_not_take_the_place_of_others() -> None:
+    """Else nobody at that endpoint would be called any more."""
+    lanes = Lanes(LIMITS, Limits(per_endpoint=1, per_host=1))
+    first, gone, last = (
+        Subscription(name, EndpointReference("http://one/"), form="raw") for name in ("first", "gone", "last")
+    )
+    lanes.add(notification("0"), first)
+    lanes.add(notification("1"), gone)
+    assert lanes.take() is not None
+    assert lanes.take() is None, "the endpoint is full"
+    lanes.drain("gone")
+    lanes.add(notification("2"), gone)
+    lanes.drain("gone")
+    lanes.add(notification("3"), last)
+    assert lanes.take() is None
+    lanes.settle("first")
+    taken = lanes.take()
+    assert taken is not None
+    assert taken[0].id == "last"

@@ -37,6 +37,8 @@ RETRY = RetrySettings(jitter=0.0, breaker_failures=2, batch_wait_s=2.0)
 TIMELY = Subscription("s", EndpointReference("http://s/"), form="raw", policy=DeliveryPolicy(reliability="timely"))
 OTHER = Subscription("o", EndpointReference("http://o/"), form="raw")
 
+NOTHING_DIVERTED = Diversions()
+
 NO_PULL_POINTS = create_autospec(SinkJournal)
 
 
@@ -46,7 +48,7 @@ class World:
     def __init__(
         self,
         answer: Callable[[PushRequest], PushResult] = lambda _: PushResult(202),
-        diversions: Diversions = Diversions(),  # noqa: B008 - immutable
+        diversions: Diversions = NOTHING_DIVERTED,
         each_s: float = 0.0,
     ) -> None:
         self.journal = FakeJournal()

@@ -422,7 +422,9 @@ def test_what_another_partition_parked_later_does_not_overtake_what_was_under_wa
     state.teardown()
 
 
-def test_the_higher_one_leaves_first_in_both_ways_and_a_strict_subscription_keeps_the_order() -> None:
+def test_the_higher_one_leaves_first_in_both_ways_and_a_strict_subscription_keeps_the_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     state = Histories()
     state.begin()
     arrived: dict[str, list[str]] = {name: [] for name in NAMES}
@@ -430,7 +432,7 @@ def test_the_higher_one_leaves_first_in_both_ways_and_a_strict_subscription_keep
     def note(name: str, ids: tuple[str, ...], attempt: int, at_ms: int) -> None:
         arrived[name] += ids
 
-    state._note = note  # type: ignore[method-assign]
+    monkeypatch.setattr(state, "_note", note)
     state.accept(partition=0, count=4, priorities=(0, 0, 5, 7))
     state.step(partition=0, times=1)
     state.acknowledge(partition=0, count=6)

@@ -14,6 +14,7 @@ from core.errors import InfrastructureError
 from dispatch.delivery.health import Sign
 from dispatch.realtime import driver
 from dispatch.realtime.driver import Told, changes_of_told
+from dispatch.realtime.held_here import HeldHere
 from dispatch.realtime.messages import (
     Diverted,
     Feed,
@@ -23,7 +24,6 @@ from dispatch.realtime.messages import (
     encode_feed,
     encode_progress,
 )
-from dispatch.realtime.task import HeldHere
 from topic_model.routing import Overlay, ViewStep
 
 LANES = st.frozensets(st.sampled_from([f"lane{number}" for number in range(12)]))

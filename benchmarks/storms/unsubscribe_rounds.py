@@ -1,14 +1,14 @@
 """Rounds of subscribe, fail and unsubscribe at ever new addresses against a whole engine, and what they leave behind.
 
-    python -m benchmarks.storms.unsubscribe_rounds --minutes 3 [--wave 200] [--home DIR] [--json FILE]
+    python -m benchmarks.storms.unsubscribe_rounds --minutes 3 [--rounds N] [--wave 200] [--home DIR] [--json FILE]
 
 In waves: so many subscribe, each with an address of its own where nobody listens; one notification is published, every
-push fails and waits; they unsubscribe, and it is waited for that nothing waits any more. After the first waves, after
-half of the time and in the end it is looked at: memory of each part (PSS, MiB), rows of the tables, live keys of the
-compacted logs, and how many endpoints the driver keeps for its next start. What is a history (the tables of events, and
-subscriptions that have ended) grows by design and goes by its age. Memory grows until bounded caches are full, and with
-the commits of the tables until their files are joined (every ten minutes): what each round left would show in both
-halves alike.
+push fails and waits; they unsubscribe, and it is waited for that nothing waits any more. It ends after so many minutes,
+with --rounds after so many rounds. After the first waves, after half of the rest and in the end it is looked at: memory
+of each part (PSS, MiB), rows of the tables, live keys of the compacted logs, and how many endpoints the driver keeps
+for its next start. What is a history (the tables of events, and subscriptions that have ended) grows by design and goes
+by its age. Memory grows until bounded caches are full, and with the commits of the tables until their files are joined
+(every ten minutes): what each round left would show in both halves alike.
 """
 
 from __future__ import annotations
@@ -78,24 +78,24 @@ class Rounds:
         self._hosts = itertools.count(1)
         self.rounds = 0
 
-    def run(self, minutes: float) -> tuple[Look, Look, Look]:
-        """What there was after the first waves, after half of the time, and after all of it."""
+    def run(self, minutes: float, rounds: int | None) -> tuple[Look, Look, Look]:
+        """What there was after the first waves, after half of the rest, and after all of it."""
         try:
             self._victim.up()
             with FuturesClient(self._victim.gateway, workers=16) as many, Client(self._victim.gateway) as one:
                 for _ in range(_WARM_WAVES):
                     self._one_wave(many, one)
-                first = self._look()
-                self._waves(many, one, minutes / 2)
-                half = self._look()
-                self._waves(many, one, minutes / 2)
-                return first, half, self._look()
+                looks = [self._look()]
+                for part in (0.5, 1.0):
+                    self._waves(many, one, minutes / 2, None if rounds is None else rounds * part)
+                    looks.append(self._look())
+                return looks[0], looks[1], looks[2]
         finally:
             self._victim.end()
 
-    def _waves(self, many: FuturesClient, one: Client, minutes: float) -> None:
+    def _waves(self, many: FuturesClient, one: Client, minutes: float, rounds: float | None) -> None:
         until = time.monotonic() + minutes * 60
-        while time.monotonic() < until:
+        while time.monotonic() < until if rounds is None else self.rounds < rounds:
             self._one_wave(many, one)
             print(f"{self.rounds:>8} rounds", flush=True)
 
@@ -187,6 +187,7 @@ def main() -> None:
     """See the module's own words."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, help="in place of minutes: in all, with the first waves")
     parser.add_argument("--wave", type=int, default=200, help="subscriptions at a time")
     parser.add_argument("--home", type=Path, help="keep everything in this new folder, to look at it afterwards")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -195,7 +196,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rounds-", ignore_cleanup_errors=True) as temporary:
         folder = options.home or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        looks = Rounds(folder.absolute(), options.wave).run(options.minutes)
+        looks = Rounds(folder.absolute(), options.wave).run(options.minutes, options.rounds)
     first, _, last = looks
     print(f"\n{'rounds':<52}" + "".join(f" {look.rounds:>12,}" for look in looks))
     for name in last.figures:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -210,6 +212,21 @@ def running(spark: SparkSession, settings: JobSettings) -> Iterator[RunningJob]:
         yield job
     finally:
         job.stop()
+
+
+def kill_workers() -> int:
+    """Spark's Python workers: whatever they have under way is gone. How many there were."""
+    daemons, parents = set(), {}
+    for each in psutil.Process(os.getpid()).children(recursive=True):
+        with suppress(psutil.Error):  # it has just ended
+            parents[each] = each.ppid()
+            if "dispatch.job.worker_daemon" in each.cmdline():
+                daemons.add(each.pid)
+    workers = [each for each, parent in parents.items() if parent in daemons]
+    for each in workers:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    return len(workers)
 
 
 class Own:

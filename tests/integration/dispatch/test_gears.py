@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from dispatch.job.heartbeat import started_at
 from dispatch.operations.audit import audit
 from dispatch.realtime.gearbox import Gear
 from dispatch.settings import JobSettings
-from tests.support.dispatch_job import Logs, RunningJob, job_settings, running, subscription
+from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, running, subscription
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad
 
@@ -94,6 +95,47 @@ def test_a_shift_loses_nothing_repeats_nothing_and_keeps_the_order(
         assert [each for each in parked if each in set(mine)] == mine, "in order, whatever gear has parked it"
     assert report.balanced, report.problems
     assert report.duplicates == 0
+
+
+def test_a_storm_of_shifts_in_which_workers_die_loses_nothing(
+    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
+) -> None:
+    """Shifts as soon as the last one is done, and workers that die before, in and after them."""
+    subscribe(log, receiver)
+    load = TopicsLoad(log, TOPICS)
+    to: list[Gear] = ["batch", "realtime"]
+    killed = 0
+    with running(spark, settings) as job:
+        with load.running():
+            some_more(receiver, "/all")
+            for number, wanted in enumerate(to * 4):
+                if number % 4 == 1:
+                    killed += kill_workers()
+                with ThreadPoolExecutor(1) as beside:
+                    dying = beside.submit(kill_workers) if number % 4 == 2 else None
+                    assert shifted(job, wanted)
+                    killed += dying.result() if dying is not None else 0
+                if number % 4 == 3:
+                    killed += kill_workers()
+            some_more(receiver, "/all")
+        arrived = wait_for(receiver, "/all", len(load.sent))
+        wait_for(receiver, "/raw", len(load.names("a/x", "a/y")))
+        report = audit(settings.kafka, 0, deep=True, patience_s=120)
+
+    for topic in TOPICS:
+        mine = set(load.names(topic))
+        assert list(dict.fromkeys(each for each in arrived if each in mine)) == load.names(topic)
+    assert killed
+    assert report.balanced, report.problems
+
+
+def shifted(job: RunningJob, gear: Gear) -> bool:
+    """Shift as soon as that may be, and wait until the query runs in this gear; whether it does."""
+    deadline = time.monotonic() + 240
+    while job.gears.gear != gear and time.monotonic() < deadline:
+        job.gears.shift(gear)
+        time.sleep(0.05)
+    return job.gears.gear == gear
 
 
 def test_a_job_in_real_time_goes_on_behind_what_is_settled(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
 
 import pytest
 
 from dispatch.logs.attempts import FINAL
 from dispatch.operations.audit.examine import audit
 from dispatch.settings import JobSettings
+from tests.support.command import wait_until
 from tests.support.dispatch_job import Own, RunningJob
 from tests.support.held_port import HeldPort
 from tests.support.receiver import Receiver
@@ -32,13 +32,6 @@ def shared_settings(shared_settings: JobSettings) -> JobSettings:
     # Timely messages are compared with what is there: a machine that is busy must not make them old.
     retry = dataclasses.replace(shared_settings.retry, parked_messages=LIMIT, batch_wait_s=20.0)
     return dataclasses.replace(shared_settings, retry=retry)
-
-
-def wait_until(true: Callable[[], bool], what: str, timeout: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, receiver: Receiver) -> None:
@@ -80,7 +73,7 @@ def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, receiver
             time.sleep(0.2)
             return bool({*arrived("timely")} - {*before, *reliable})
 
-        wait_until(is_back, "that timely messages come again")
+        wait_until(is_back, 120, "that timely messages come again")
         after = publish(10)
         rows: list[dict[str, object]] = []
 
@@ -88,7 +81,7 @@ def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, receiver
             rows[:] = [row for row in own.attempts(4 * len(names)) if row["state"] in FINAL]
             return len(rows) >= 4 * len(names)
 
-        wait_until(ended, "that everything has its end")
+        wait_until(ended, 120, "that everything has its end")
 
     assert arrived("strict") == names, "all, in order"
     assert receiver.wait_for(len(names), "/well")

@@ -24,6 +24,7 @@ DSUB = "urn:ihe:iti:dsub:2009"
 ARBORCAST_POLICY = "urn:arborcast:policy"
 ARBORCAST_OUTBOUND = "urn:arborcast:outbound"
 ARBORCAST_DELIVERY = "urn:arborcast:delivery"
+ARBORCAST_QUEUE = "urn:arborcast:queue"
 
 # Answers use the same prefix for a namespace everywhere, so that captures and tests read alike.
 PREFIXES = {

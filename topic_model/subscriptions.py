@@ -14,6 +14,7 @@ import msgspec
 
 from core.security.uris import to_uri
 from topic_model.namespaces import ARBORCAST_DELIVERY, WSA
+from topic_model.topics import TopicPath
 
 if TYPE_CHECKING:
     from lxml import etree
@@ -155,7 +156,8 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     `address` is the subscription manager's URL as SubscribeResponse returned it; pushes carry the same one.
     `pull_point` is the id of the pull point of ours that the consumer is, empty for consumers that are pushed to;
     `endpoint` concerns gateways alone. `types` are the types of message that are wanted (`topic_model.message_types`),
-    sorted; none at all means every type.
+    sorted; none at all means every type. `queue`, unless 0, says that it is a server of the queue which is its one
+    topic: it gets some of the requests, so many at a time.
     Times are milliseconds since the epoch, UTC; `terminates_ms` None means no end.
     """
 
@@ -177,6 +179,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     protection: Protection | None = None
     endpoint: BoundEndpoint | None = None
     types: tuple[str, ...] = ()
+    queue: int = 0
 
     @property
     def receives(self) -> bool:
@@ -216,4 +219,18 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             self.owner,
             self.pull_point,
             self.types,
+            self.queue > 0,
         )
+
+
+_QUEUE = "queue:"
+
+
+def queue_of(topic: TopicPath) -> Subscription:
+    """What stands for all servers of a queue until one of them gets the request: deliveries to it are parked."""
+    return Subscription(_QUEUE + topic, EndpointReference(""))
+
+
+def queue_topic(subscription_id: str) -> TopicPath | None:
+    """The queue that an id means; None for that of a subscription."""
+    return TopicPath(subscription_id.removeprefix(_QUEUE)) if subscription_id.startswith(_QUEUE) else None

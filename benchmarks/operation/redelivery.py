@@ -56,6 +56,9 @@ class Known:
     def is_pushed_to(self, endpoint: str) -> bool:
         return True
 
+    def servers(self, queue: TopicPath) -> list[Subscription]:
+        return []
+
     def listen(self, listener: SubscriptionListener) -> None:
         pass
 

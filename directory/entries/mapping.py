@@ -120,6 +120,7 @@ NAMES: Mapping[str, str] = {
         "topicPriority",
         "topicRoutingPolicy",
         "topicPublisher",
+        "topicQueue",
     )
 }
 
@@ -172,6 +173,7 @@ def read_record(entry: Entry, path: TopicPath) -> TopicRecord | None:
             priority=_integer(entry, "topicpriority"),
             routing=entry.text("topicroutingpolicy") or "",
             publishers=_texts(entry, "topicpublisher"),
+            queue=_boolean(entry, "topicqueue") is True,
         ),
     )
     try:
@@ -218,6 +220,7 @@ def write_facts(record: TopicRecord | None) -> dict[str, tuple[bytes, ...]]:
         "topicpriority": (str(policy.priority),) if policy.priority else (),
         "topicroutingpolicy": (policy.routing,) if policy.routing else (),
         "topicpublisher": policy.publishers,
+        "topicqueue": ("TRUE",) if policy.queue else (),
     }
     encoded = {name: tuple(value.encode() for value in values) for name, values in facts.items()}
     return {name: values for name, values in encoded.items() if values}

@@ -51,6 +51,8 @@ NOTIFY_ACTION = "http://docs.oasis-open.org/wsn/bw-2/NotificationConsumer/Notify
 ID_HEADER = "Arborcast-Notification-Id"
 ATTEMPT_HEADER = "Arborcast-Attempt"
 SUBSCRIPTION_HEADER = "Arborcast-Subscription"
+SEQUENCE_HEADER = "Arborcast-Sequence"
+"""Only of what was sent before: how often. Who has it may drop it."""
 REPLAY_HEADER = "Arborcast-Replay"
 """Only where there is a replay: for each of the ids the replay that it belongs to, `-` where it belongs to none."""
 
@@ -69,7 +71,9 @@ class Envelope:
         """Raises SecretError when what protects the pushes cannot be opened: then none may leave. For `callback_s` a
         receiver may say how a push ended, 0 for not at all."""
         self._guard = _guard(subscription, vault)
-        self._callback = None if vault is None else callback_of(subscription, vault.keys, callback_s)
+        # A server of a queue is busy until it answers.
+        later = vault is not None and not subscription.queue
+        self._callback = callback_of(subscription, vault.keys, callback_s) if vault is not None and later else None
         self._url = subscription.consumer.address
         self._subscription_id = subscription.id
         self._addressing = subscription.addressing
@@ -98,16 +102,21 @@ class Envelope:
         now_s: float | None = None,
         traceparent: str | None = None,
         push: str = "",
+        sequence: int | None = None,
     ) -> PushRequest:
         """The push of these notifications, as the `attempt`th try. Only the `notify` form takes more than one.
 
         `now_s` is when it leaves, in seconds since the epoch, the present when left out: a signature says so, and is
         refused when it has become old, so a request is made for each try. `traceparent` is the trace context of the
-        push itself, that of the notifications when left out; `push` its id.
+        push itself, that of the notifications when left out; `push` its id. `sequence` is how often it
+        was sent before, where that is not by the number of the attempt.
         """
         now_s = time.time() if now_s is None else now_s
         ids = _header_value(",".join([notification.original_id for notification in notifications]))
         headers = (*self._headers, (ID_HEADER, ids), (ATTEMPT_HEADER, str(attempt)))
+        sequence = attempt - 1 if sequence is None else sequence
+        if sequence:
+            headers += ((SEQUENCE_HEADER, str(sequence)),)
         if any(notification.replay for notification in notifications):
             replays = ",".join(_header_value(notification.replay) or "-" for notification in notifications)
             headers += ((REPLAY_HEADER, replays),)

@@ -93,15 +93,16 @@ class Pusher:
         envelope_of: Callable[[Subscription], Envelope],
         finished: Callable[[Push, Outcome], None],
         leaves: Callable[[], None] | None = None,
+        sequence: int | None = None,
     ) -> tuple[Push, Outcome] | None:
         """Push these, as the `number`th try. `leaves` is called just before, `finished` by a later `drive`. Where no
-        message could be made neither is called: that outcome is returned at once."""
+        message could be made neither is called: that outcome is returned at once. `sequence` is as for an envelope."""
         span = self._spans.begin(subscription, notifications, number) if self._spans is not None else None
         try:
             envelope = envelope_of(subscription)
             traceparent = span.traceparent if span is not None else None
             push_id = f"{self._prefix}-{next(self._numbers)}"
-            request = envelope.request(notifications, number, started_ms / 1000, traceparent, push_id)
+            request = envelope.request(notifications, number, started_ms / 1000, traceparent, push_id, sequence)
         except Exception as error:
             # One subscription that we cannot write an envelope for must not stop all the others.
             if not self._unwritable.get(subscription.id):

@@ -18,11 +18,13 @@ from dispatch.hot.sink_journal import SinkJournal
 from dispatch.logs.attempts import Matched
 from dispatch.matching.filters import TOO_MUCH, Judge
 from topic_model.routing import Found
-from topic_model.subscriptions import Subscription
+from topic_model.subscriptions import Subscription, queue_topic
 
 HELD = "earlier messages are parked, or the subscription is suspended"
 
 SICK = "its endpoint is sick"
+
+QUEUED = "it waits for a server of its queue"
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,10 @@ class Intake:
             self.outcomes.put_off(subscription, (received,), waits(TOO_MUCH))
 
     def _hand_over(self, subscription: Subscription, received: Received) -> None:
+        if received.notification.queue and queue_topic(subscription.id) is not None:
+            # However old it is: whoever waits for an answer has to hear of it.
+            self.outcomes.put_off(subscription, (received,), waits(QUEUED))
+            return
         if self.outcomes.expired(subscription, received):
             return
         if subscription.pull_point:

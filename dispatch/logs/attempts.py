@@ -24,10 +24,11 @@ from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
 from topic_model.topics import TopicPath
 
-VERSION = 2
+VERSION = 3
 
-# What a record needs its reader to know: since 2 that a delivery may have been dropped, which is final.
-_VERSION_FOR_ALL = 1
+# What a record needs its reader to know: since 2 that a delivery may have been dropped, which is final,
+# since 3 that the servers of a queue may have refused it.
+_VERSION_FOR_ALL, _VERSION_DROPPED = 1, 2
 
 # A record is full when its attempts have so many bytes: some two hundred of them, well below the broker's limit.
 RECORD_BYTES = 64 * 1024
@@ -71,8 +72,12 @@ ErrorClass = Literal[
     "timely",  # dropped, since it could not be pushed at once; the detail says why
     "resources",  # dropped, since too much waits for its subscription
     "skipped",  # never to be tried: the subscription's conditions do not want it, or cost too much; the detail says
+    "invalid",  # every server of its queue says that it cannot be done
     "internal",  # our own fault; the detail says what
 ]
+
+
+_OF_QUEUES: frozenset[ErrorClass] = frozenset({"invalid"})
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -169,7 +174,9 @@ def pack(attempt: Attempt) -> bytes:
 
 def version_for(attempt: Attempt) -> int:
     """The version of a record that holds an attempt, at least."""
-    return VERSION if attempt.state == "dropped" else _VERSION_FOR_ALL
+    if attempt.error in _OF_QUEUES:
+        return VERSION
+    return _VERSION_DROPPED if attempt.state == "dropped" else _VERSION_FOR_ALL
 
 
 def join(packed: Iterable[bytes], version: int = _VERSION_FOR_ALL) -> bytes:

@@ -12,7 +12,10 @@ from core.eventlog.versions import Versioned, VersionedCodec
 from dispatch.logs.attempts import Attempt, ErrorClass, State
 from topic_model.records.notifications import Notification
 
-VERSION = 1
+VERSION = 2
+
+# What a letter needs its reader to know: since 2 that it may have been for a queue.
+_VERSION_FOR_ALL = 1
 
 
 class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,7 +62,8 @@ _codec = VersionedCodec(_Value, "a dead letter", VERSION)
 
 def encode(letter: DeadLetter) -> bytes:
     """The Kafka value of a dead letter."""
-    return _codec.encode(_Value(VERSION, letter))
+    of_queue = letter.notification.queue
+    return _codec.encode(_Value(VERSION if of_queue else _VERSION_FOR_ALL, letter))
 
 
 def decode(value: bytes) -> DeadLetter:

@@ -30,10 +30,11 @@ from dispatch.logs.attempts import partition_of_subscription
 from dispatch.logs.dead_letters import DeadLetter
 from topic_model.records.notifications import Notification
 
-VERSION = 3
+VERSION = 4
 
 # What a record needs its reader to know: since 2 that its notification may be unjudged, since 3 that its receiver may
-# have taken it for later.
+# have taken it for later, since 4 that it may be for a queue.
+_VERSION_LATER = 3
 _VERSION_UNJUDGED = 2
 _VERSION_JUDGED = 1
 
@@ -107,8 +108,10 @@ _codec = VersionedCodec(_Value, "a record of a parked delivery", VERSION)
 
 def encode(record: Parked | Tried) -> bytes:
     """The Kafka value of a record."""
-    if record.tries.awaits:
+    if isinstance(record, Parked) and record.notification.queue:
         return _codec.encode(_Value(VERSION, record))
+    if record.tries.awaits:
+        return _codec.encode(_Value(_VERSION_LATER, record))
     unjudged = isinstance(record, Parked) and record.notification.unjudged
     return _codec.encode(_Value(_VERSION_UNJUDGED if unjudged else _VERSION_JUDGED, record))
 

@@ -51,6 +51,7 @@ class ControlState(ControlView):
         super().__init__(history=history)
         # How many subscriptions are pushed to each endpoint: forty bytes for each, the addresses are the table's own.
         self._at: dict[str, int] = {}
+        self._servers: dict[TopicPath, tuple[Subscription, ...]] = {}
         self._listeners: list[SubscriptionListener] = []
 
     def listen(self, listener: SubscriptionListener) -> None:
@@ -62,7 +63,10 @@ class ControlState(ControlView):
         before = self.table.get(changed)
         super().apply(record, offset)
         if changed:
-            self._moved(_endpoint(before), _endpoint(self.table.get(changed)))
+            after = self.table.get(changed)
+            self._moved(_endpoint(before), _endpoint(after))
+            if (before is not None and before.queue) or (after is not None and after.queue):
+                self._serves(before, after)
             for each in self._listeners:
                 each.subscription_changed(changed)
 
@@ -77,6 +81,20 @@ class ControlState(ControlView):
     def is_pushed_to(self, endpoint: str) -> bool:
         """Whether any subscription has this endpoint."""
         return endpoint in self._at
+
+    def servers(self, queue: TopicPath) -> tuple[Subscription, ...]:
+        """The servers of a queue."""
+        return self._servers.get(queue, ())
+
+    def _serves(self, before: Subscription | None, after: Subscription | None) -> None:
+        for subscription in (before, after):
+            if subscription is not None and subscription.queue:
+                # It names one topic, so its normal form is that.
+                queue = TopicPath(subscription.selector())
+                others = tuple(each for each in self.servers(queue) if each.id != subscription.id)
+                self._servers[queue] = (*others, subscription) if subscription is after else others
+                if not self._servers[queue]:
+                    del self._servers[queue]
 
     @property
     def endpoints(self) -> int:
@@ -289,6 +307,10 @@ class RoutingView:
     def is_pushed_to(self, endpoint: str) -> bool:
         """Whether any subscription in force has this endpoint."""
         return self._state.is_pushed_to(endpoint)
+
+    def servers(self, queue: TopicPath) -> tuple[Subscription, ...]:
+        """The servers of a queue as they were when the log was last read."""
+        return self._state.servers(queue)
 
     def listen(self, listener: SubscriptionListener) -> None:
         """Have somebody told what becomes of subscriptions, while the log is read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from dispatch.redelivery.timer_queue import TimerQueue
 from dispatch.settings import PushSettings
 from topic_model.records.xml_ids import NO_IDS, clash, xml_ids
 from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath
 
 
 class Subscriptions(Protocol):
@@ -28,6 +29,9 @@ class Subscriptions(Protocol):
 
     def is_pushed_to(self, endpoint: str) -> bool:
         """Whether any subscription in force has this endpoint. Called in any thread, under a lock."""
+
+    def servers(self, queue: TopicPath) -> Collection[Subscription]:
+        """The servers of a queue that are in force."""
 
 
 @dataclass(slots=True)

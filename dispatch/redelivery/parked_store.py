@@ -52,6 +52,7 @@ _KEY = " WHERE lane = ? AND batch = ? AND part = ? AND place = ? AND redrive = ?
 _FIND = "SELECT 1 FROM waiting" + _KEY  # noqa: S608  # constants
 _NEXT = "SELECT batch, part, place, redrive, turn FROM waiting WHERE lane = ? AND part = ?"
 _NEXT += " AND (batch, place, redrive) >= (?, ?, ?) ORDER BY batch, place, redrive LIMIT 1"
+_BEGUN = "UPDATE waiting SET tried = 1" + _KEY  # noqa: S608  # constants
 _DELETE = "DELETE FROM waiting" + _KEY  # noqa: S608  # constants
 _LATER = " AND (number < ? OR number = ? AND counted < ?)"
 _TRIES = "number = ?, counted = ?, due_ms = ?, decided_ms = ?, awaits = ?"
@@ -215,6 +216,17 @@ class ParkedStore:
         """It does not wait any more, and the log is going to say so: that need not be looked up again."""
         self._finished.add(delivery.key())
         self.remove(delivery)
+
+    def get(self, delivery: Delivery) -> WaitingDelivery | None:
+        """A delivery, if it waits."""
+        found = self._read(
+            delivery.subscription, "batch = ? AND part = ? AND place = ? AND redrive = ?", *delivery.place
+        )
+        return found[0] if found else None
+
+    def begun(self, delivery: Delivery) -> None:
+        """Its first push is under way: it is none of the untried any more."""
+        self._execute(_BEGUN, (delivery.subscription, *delivery.place))
 
     def untried(self, lane: str, limit: int) -> list[WaitingDelivery]:
         """The first deliveries of a lane that were never tried: by priority, then in the order of their turns."""

@@ -215,7 +215,7 @@ class RedeliveryOutcomes:
                 self._journal.record(row)
                 self._journal.tried(waiting.delivery, tries)
             else:
-                self._end(waiting, row, policy.lifespan_ms)
+                self.end(waiting, row, policy.lifespan_ms)
             self.delivered += verdict.state == "delivered"
             gone = gone or verdict.state == "cancelled"
         return gone
@@ -237,7 +237,7 @@ class RedeliveryOutcomes:
         verdict = judge(outcome, policy, waiting.notification, counted + 1, push, now_ms, self._chance())
         row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, outcome, now_ms, NO_BATCH)
         if verdict.state != "parked":
-            self._end(waiting, row, policy.lifespan_ms)
+            self.end(waiting, row, policy.lifespan_ms)
             self.delivered += verdict.state == "delivered"
         elif self._store.tried(waiting.delivery, tries := Tries(number, counted + 1, verdict.next_ms, now_ms)):
             self._journal.record(row)
@@ -295,9 +295,10 @@ class RedeliveryOutcomes:
     ) -> None:
         number = waiting.tries.number
         row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, why, now_ms, NO_BATCH)
-        self._end(waiting, row, lifespan_ms)
+        self.end(waiting, row, lifespan_ms)
 
-    def _end(self, waiting: WaitingDelivery, row: Attempt, lifespan_ms: int) -> None:
+    def end(self, waiting: WaitingDelivery, row: Attempt, lifespan_ms: int) -> None:
+        """Write down that a delivery has ended like this."""
         if leaves_letter(row.state, waiting.notification, lifespan_ms):
             self._journal.write_dead_letter(waiting.delivery, waiting.notification, row)
             # A dead subscriber of these events would hear of itself, once a minute and for ever.

@@ -27,6 +27,7 @@ from dispatch.delivery.pushes import Pusher, PushSpans
 from dispatch.delivery.transport.contract import Transport
 from dispatch.delivery.verdict import RetryPolicy, policy_of
 from dispatch.matching.filters import Allowance, Conditions, judged
+from dispatch.queues.work import QueueParts, Queues
 from dispatch.redelivery.amounts import Amounts
 from dispatch.redelivery.endpoints import Endpoints
 from dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
@@ -37,7 +38,7 @@ from dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutc
 from dispatch.redelivery.reports import NO_RESULT, Reports, outcome_of
 from dispatch.settings import PushSettings, RetrySettings
 from topic_model.records.results import Result
-from topic_model.subscriptions import Subscription
+from topic_model.subscriptions import Subscription, queue_topic
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +106,23 @@ class Redelivery:
             context.envelope_of,
             self._clock,
         )
+        parts = QueueParts(
+            store=store,
+            subscriptions=subscriptions,
+            pusher=self._pusher,
+            endpoints=self._endpoints,
+            outcomes=self._outcomes,
+            journal=journal,
+            amounts=self._amounts,
+            push=push,
+            retry=retry,
+            envelope_of=context.envelope_of,
+            tell=tell,
+            go_on=self._lanes.go_on,
+            clock=self._clock,
+            chance=chance,
+        )
+        self._queues = Queues(parts)
 
     @property
     def in_flight(self) -> int:
@@ -114,7 +132,7 @@ class Redelivery:
     @property
     def lanes(self) -> int:
         """Lanes in which something waits."""
-        return len(self._lanes)
+        return len(self._lanes) + self._queues.waiting
 
     @property
     def dead(self) -> int:
@@ -128,11 +146,19 @@ class Redelivery:
 
     def due(self) -> int:
         """Lanes whose turn has come, or that wait for a free slot."""
-        return self._lanes.overdue(self._clock.now_ms()) + self._capacity.waiting
+        now_ms = self._clock.now_ms()
+        return self._lanes.overdue(now_ms) + self._capacity.waiting + self._queues.overdue(now_ms)
+
+    def caught_up(self) -> None:
+        """All is found that was parked before this began."""
+        self._queues.caught_up()
 
     def found(self, name: str) -> None:
         """Something new waits in this lane."""
         now_ms = self._clock.now_ms()
+        if queue_topic(name) is not None:
+            self._queues.found(name, now_ms)
+            return
         self._lanes.found(name, now_ms)
         if self._amounts.too_much(name):
             self._lanes.turn(self._lanes[name], now_ms)
@@ -156,10 +182,12 @@ class Redelivery:
         # A lane that comes into being at this moment is looked at anyway.
         if subscription_id in self._lanes:
             self._changed[subscription_id] = None
+        self._queues.subscription_changed(subscription_id)
 
     def look_at_subscriptions(self) -> None:
         """Give a turn to lanes whose subscription has ended, was paused or resumed, or has changed."""
         now_ms = self._clock.now_ms()
+        self._queues.look_at_servers(now_ms)
         while self._changed:
             # Others may add to it meanwhile: so one by one, and not by going through it.
             lane = self._lanes.get(self._changed.popitem()[0])
@@ -172,14 +200,15 @@ class Redelivery:
 
     def next_turn_ms(self) -> int | None:
         """When there is something to do again; None when nothing waits for a time."""
-        turns = [at_ms for at_ms in (self._lanes.next_turn_ms(), self._endpoints.next_probe_ms()) if at_ms is not None]
-        return min(turns, default=None)
+        turns = (self._lanes.next_turn_ms(), self._endpoints.next_probe_ms(), self._queues.next_turn_ms())
+        return min((at_ms for at_ms in turns if at_ms is not None), default=None)
 
     def work(self) -> None:
         """Give every lane that is due its turn, while more pushes may be under way."""
         self._look_at_clock()
         self.look_at_reports()
         now_ms = self._clock.now_ms()
+        self._queues.work(now_ms)
         for _ in range(_TURNS_AT_ONCE):
             if self._pusher.in_flight >= self._push.max_in_flight:
                 break
@@ -204,6 +233,7 @@ class Redelivery:
         if back_ms:
             logger.warning("the clock was put back by %.0f s: what was tried later than now is due", back_ms / 1000)
             self._lanes.go_on([lane.name for lane in self._lanes], self._clock.now_ms())
+            self._queues.clock_put_back(self._clock.now_ms())
 
     def _serve(self, lane: ParkedLane, now_ms: int) -> bool:
         """A lane's turn; whether a push began, or may begin at once when it is asked again."""

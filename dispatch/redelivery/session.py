@@ -189,6 +189,7 @@ class RedeliverySession:
             held.applied(partition, position)
         self.read_to_end(stopping)
         held.caught_up()
+        self.redelivery.caught_up()
         parts.subscriptions.catch_up(parts.kafka.request_timeout_s)
         if restore:
             # Only now it is known which endpoints have subscriptions.

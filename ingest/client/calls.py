@@ -117,6 +117,7 @@ class Calls:
         credentials: Credentials | None = None,
         delivery: Delivery | None = None,
         types: Iterable[str] = (),
+        queue: int = 0,
     ) -> Call[RemoteSubscription]:
         """Have notifications pushed to the URL `to`, or gathered in the pull point `to`; no topic means all of them.
 
@@ -126,6 +127,7 @@ class Calls:
         An Arborcast broker signs the pushes with `secret`, or with one of its own making when they are to be `signed`
         (the result's `secret`, shown this once), sends `credentials` along, and tries as hard as `delivery` says. With
         `types`, each written `{namespace}name` or `p:name`, it delivers messages of these types only.
+        `queue` is how many requests at a time a server of the work queue `topic` takes, see `Worker`.
         """
         expression = parse_friendly(topic, namespaces) if topic is not None else None
         policy = "<wsnt:UseRaw/>" * raw + f'<p:CurrentMessage xmlns:p="{ARBORCAST_POLICY}"/>' * current
@@ -135,6 +137,8 @@ class Calls:
             policy += f'<p:Credentials xmlns:p="{ARBORCAST_POLICY}">{_credentials(credentials)}</p:Credentials>'
         if delivery is not None:
             policy += _delivery(delivery)
+        if queue:
+            policy += f'<p:Queue xmlns:p="{ARBORCAST_POLICY}" Capacity="{queue}"/>'
         if policy:
             policy = f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"
         return Call(

@@ -13,10 +13,12 @@ from ingest.elements.protection import CREDENTIALS, SIGNING, RequestedProtection
 from ingest.elements.publication import duration_ms, priority_of
 from ingest.elements.topics import read_filter
 from ingest.errors import InvalidRequest, UnknownFilters, UnrecognizedPolicy, UnsupportedPolicy
+from topic_model.expressions import compile_normal
 from topic_model.expressions.conditions import check_content, check_producer
 from topic_model.expressions.item_filter import ITEM_FILTER, to_xpath
 from topic_model.message_types import read_type
 from topic_model.namespaces import ARBORCAST_POLICY, CURRENT_MESSAGE, DSUB, MESSAGE_TYPE, wsnt
+from topic_model.patterns.patterns import Pattern
 from topic_model.subscriptions import (
     DEFAULT_POLICY,
     DeliveryForm,
@@ -27,8 +29,13 @@ from topic_model.subscriptions import (
     TopicFilter,
     XPathFilter,
 )
+from topic_model.tree.tree import TopicTree
 
 DELIVERY = f"{{{ARBORCAST_POLICY}}}Delivery"
+
+QUEUE = f"{{{ARBORCAST_POLICY}}}Queue"
+
+_MOST_CAPACITY = 1_000
 
 _ORDERS = ("acceptance", "strict")
 
@@ -171,7 +178,7 @@ _FILTERS = frozenset({_TOPICS, _CONTENT, _PRODUCER, dsub.QUERY, MESSAGE_TYPE})
 
 _USE_RAW = wsnt("UseRaw")
 
-_POLICIES = frozenset({_USE_RAW, CURRENT_MESSAGE, SIGNING, CREDENTIALS, DELIVERY})
+_POLICIES = frozenset({_USE_RAW, CURRENT_MESSAGE, SIGNING, CREDENTIALS, DELIVERY, QUEUE})
 
 # Each is evaluated for every notification of the topics.
 _MAX_CONDITIONS = 16
@@ -264,12 +271,14 @@ def _condition(element: etree._Element) -> XPathFilter:
 @dataclass(frozen=True)
 class SubscriptionPolicy:
     """What a Subscribe asks for beyond its filters: how messages are wanted, whether current ones are at once, how the
-    pushes are to be known as ours, and how hard to try."""
+    pushes are to be known as ours, how hard to try; and how many requests of a queue are wanted at a time, 0 for none
+    at all."""
 
     form: DeliveryForm = "notify"
     current_message: bool = False
     protection: RequestedProtection | None = None
     delivery: DeliveryPolicy = DEFAULT_POLICY
+    queue: int = 0
 
 
 def read_policy(element: etree._Element | None) -> SubscriptionPolicy:
@@ -285,4 +294,40 @@ def read_policy(element: etree._Element | None) -> SubscriptionPolicy:
         CURRENT_MESSAGE in names,
         read_protection(element),
         read_delivery_policy(element),
+        _capacity(element.find(QUEUE), names),
     )
+
+
+def _capacity(element: etree._Element | None, names: list[str]) -> int:
+    """How many requests of its queue a server takes at a time. What a subscription may say of its deliveries is the
+    queue's to decide, as several of them may have had the same request. Raises UnsupportedPolicy."""
+    if element is None:
+        return 0
+    for other in (_USE_RAW, CURRENT_MESSAGE, DELIVERY):
+        if other in names:
+            raise UnsupportedPolicy(
+                f"with p:Queue there is no {etree.QName(other).localname}: how requests are delivered is the queue's",
+                (QUEUE, other),
+            )
+    text = element.get("Capacity", "1").strip()
+    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= _MOST_CAPACITY):
+        raise UnsupportedPolicy(f"p:Queue: Capacity is a number from 1 to {_MOST_CAPACITY}, not {text:.100}", (QUEUE,))
+    return int(text)
+
+
+def check_server(filters: Filters, tree: TopicTree) -> None:
+    """Raises UnsupportedPolicy for filters that a server of a queue cannot have: it is subscribed to one topic, which
+    is a queue, and cannot pick among the requests."""
+    others = filters.content or filters.producer or filters.types
+    pattern = compile_normal(filters.topics[0].normal) if len(filters.topics) == 1 and not others else None
+    topic = pattern.single_topic() if isinstance(pattern, Pattern) else None
+    if topic is None:
+        raise UnsupportedPolicy(
+            "with p:Queue a Subscribe has one filter, a wsnt:TopicExpression that names one topic: a server takes what "
+            "its queue has next",
+            (QUEUE,),
+        )
+    if not tree.policy(topic).queue:
+        raise UnsupportedPolicy(
+            f"the topic {topic:.200} is no queue: an operator makes it one (arborcast topics add --queue)", (QUEUE,)
+        )

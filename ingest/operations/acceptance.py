@@ -61,6 +61,7 @@ def _accepted(notification: Notification, tree: TopicTree, said: Publication, fa
         valid_until_ms=said.until_ms(facts["accepted_ms"]),
         priority=priority,
         reliable=notification.reliable or policy.reliable,
+        queue=policy.queue,
         **facts,
     )
 

@@ -116,10 +116,13 @@ class Gateway:
     def retains(self, path: TopicPath) -> bool:
         """Whether a topic keeps its last message: as its policy says, else as topics.retain_all does.
 
-        A topic that was removed has a last message no more, but may have left one.
+        A topic that was removed has a last message no more, but may have left one. A request is no state: a queue keeps
+        none.
         """
-        said = self.table.topics.policy(path).retain
-        return self.topics.retain_all if said is None else said
+        policy = self.table.topics.policy(path)
+        if policy.queue:
+            return False
+        return self.topics.retain_all if policy.retain is None else policy.retain
 
     def check_new(self, paths: Iterable[TopicPath]) -> None:
         """See that those of these topics that are not there may be added now. Raises as `admit`, and counts nothing."""

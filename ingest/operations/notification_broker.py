@@ -16,11 +16,12 @@ from ingest.addresses import Kind, Target, resource_id
 from ingest.consumers import check_name
 from ingest.elements import dsub
 from ingest.elements.endpoints import judge_consumer, read_reference
-from ingest.elements.filters import SubscriptionPolicy, read_filters, read_policy
+from ingest.elements.filters import QUEUE, SubscriptionPolicy, check_server, read_filters, read_policy
 from ingest.elements.protection import RequestedProtection, required, secret_element
 from ingest.elements.publication import Said, apply, of_request
+from ingest.elements.reply_to import with_reply_to
 from ingest.elements.topics import PublishedTopic, TopicMemory
-from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused
+from ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused, UnsupportedPolicy
 from ingest.operations.acceptance import NO_PUBLICATIONS, accept
 from ingest.operations.current_message import Since, check_few, send_current_messages
 from ingest.operations.gateway import Gateway, Operation, Reply, Stored, check_fan_out, check_room, check_sender
@@ -31,7 +32,7 @@ from topic_model.expressions import XPathPattern, compile_normal
 from topic_model.message_types import kept_type
 from topic_model.namespaces import ACTION_BW, WSA, WSNT, XSI, wsnt
 from topic_model.patterns.patterns import Pattern
-from topic_model.records.control import ControlRecord, SubscriptionRecord
+from topic_model.records.control import ControlRecord, PullPointRecord, SubscriptionRecord
 from topic_model.records.notifications import Notification
 from topic_model.routing.rest import selects_any
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
@@ -65,6 +66,9 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
     check_sender(gateway, request, target, notifications)
     gateway.check_new(notification.topic for notification in notifications)
     check_fan_out(gateway, request, (notification.topic for notification in notifications))
+    notifications = with_reply_to(
+        notifications, request, gateway.table.topics.policy, lambda reference: _judged(gateway, reference)[0]
+    )
     _topics.remember(topics)
     new = await accept(gateway, notifications, said)
     return Stored([each.id for each in notifications] if new else ())
@@ -117,7 +121,11 @@ async def _renewed_equal(
                 # Who subscribes again wants messages, whether or not it remembers that it paused, and in the form in
                 # which it speaks now.
                 renewed = msgspec.structs.replace(
-                    existing, terminates_ms=wanted.terminates_ms, paused=False, addressing=wanted.addressing
+                    existing,
+                    terminates_ms=wanted.terminates_ms,
+                    paused=False,
+                    addressing=wanted.addressing,
+                    queue=wanted.queue,
                 )
                 renewed, made_secret = _protected(gateway, renewed, requested)
                 resumed = gateway.suspensions.taking_back(existing.id)
@@ -273,16 +281,21 @@ def _read_subscribe(gateway: Gateway, request: Request, policy: SubscriptionPoli
     if reference is None:
         raise InvalidRequest("Subscribe has no wsnt:ConsumerReference")
     consumer = read_reference(reference, request.source(_PARAMETER_DEPTH))
-    point = judge_consumer(consumer, gateway.own, gateway.pull_points, gateway.outbound)
+    consumer, point = _judged(gateway, consumer)
     if point is not None:
         check_fill(request.caller, point)
         if policy.form != "notify":
             raise OperationRefused("a pull point keeps whole messages, not raw ones", "UnsupportedPolicyRequestFault")
-        consumer = EndpointReference(point.address)
+        if policy.queue:
+            raise UnsupportedPolicy(
+                "with p:Queue requests are pushed: a pull point cannot say that it is idle", (QUEUE,)
+            )
     filters = read_filters(operation.find(wsnt("Filter")))
     for expression in filters.topics:
         check_supported(gateway, expression)
     check_subscribe(request.caller, filters.topics)
+    if policy.queue:
+        check_server(filters, gateway.table.topics)
     identifier = resource_id()
     return Subscription(
         id=identifier,
@@ -300,7 +313,14 @@ def _read_subscribe(gateway: Gateway, request: Request, policy: SubscriptionPoli
         terminates_ms=_initial_termination(gateway, operation.find(wsnt("InitialTerminationTime")), now),
         owner=owner_of(request.caller),
         pull_point=point.id if point is not None else "",
+        queue=policy.queue,
     )
+
+
+def _judged(gateway: Gateway, reference: EndpointReference) -> tuple[EndpointReference, PullPointRecord | None]:
+    """Where a reference leads, and the pull point of ours that this is. Raises ConsumerRefused."""
+    point = judge_consumer(reference, gateway.own, gateway.pull_points, gateway.outbound)
+    return (reference, None) if point is None else (EndpointReference(point.address), point)
 
 
 def _initial_termination(gateway: Gateway, element: etree._Element | None, now: datetime) -> int | None:

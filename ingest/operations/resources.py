@@ -214,6 +214,8 @@ def _of_subscription(gateway: Gateway, subscription: Subscription) -> _Resource:
     created = times.written(times.from_ms(subscription.created_ms))
     consumer = reference_content(subscription.consumer)
     policy = "<wsnt:UseRaw/>" * (subscription.form == "raw") + write_delivery_policy(subscription.policy)
+    if subscription.queue:
+        policy += f'<p:Queue xmlns:p="{ARBORCAST_POLICY}" Capacity="{subscription.queue}"/>'
     return _Resource(
         "wsnt:SubscriptionManagerRP",
         {

@@ -76,9 +76,10 @@ def test_add_update_remove(shell: Shell) -> None:
     assert shell("add", "ALARM/flood", "--priority", "2", "--update").split() == ["put", "ALARM/flood"]
     (facts,) = shell.json("list", "ALARM/flood")
     assert (facts["code"], facts["policy"]["priority"], facts["policy"]["retain"]) == ("", 2, None)
-    shell("add", "ALARM/flood", "--no-retain", "--update")
+    shell("add", "ALARM/flood", "--no-retain", "--queue", "--update")
+    assert shell.json("list", "ALARM/flood")[0]["policy"]["queue"] is True
     assert shell.json("list", "ALARM/flood")[0]["policy"]["retain"] is False
-    assert "no retain" in shell("list", "ALARM/flood")
+    assert "queue, no retain" in shell("list", "ALARM/flood")
     assert shell("add", "p:x", "-n", "p=urn:p").split() == ["put", "{urn:p}x"]
     with pytest.raises(TopicError, match="exists already"):
         shell("add", "ALARM")

@@ -55,6 +55,7 @@ def records(draw: st.DrawFn) -> TopicRecord:
         priority=draw(st.integers(-(10**9), 10**9)),
         routing=draw(st.just("") | texts),
         publishers=tuple(draw(st.lists(texts, max_size=3))),
+        queue=draw(st.booleans()),
     )
     return canonical(
         TopicRecord(

@@ -32,7 +32,7 @@ from topic_model.records import notifications
 from topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
 from topic_model.records.control_log import ControlLog
 from topic_model.records.notifications import UNSTAMPED, Notification
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, queue_topic
 from topic_model.topics import TopicPath
 
 
@@ -285,9 +285,13 @@ class Own:
             priority=priority,
             reliable=reliable,
         )
-        key, value = notifications.encode(made)
-        self._log.raw(value, key)
+        self.append(made)
         return made
+
+    def append(self, notification: Notification) -> None:
+        """Append a notification as it is."""
+        key, value = notifications.encode(notification)
+        self._log.raw(value, key)
 
     def attempts(self, expected: int, of_batches: bool = False) -> list[dict[str, Any]]:
         """The rows of this test in the attempts table once there are so many."""
@@ -297,9 +301,10 @@ class Own:
         """A row of a table as this test named things; None when it is of another test, or of the engine itself."""
         own = dict(row)
         if "subscription" in row:
-            if not str(row["subscription"]).startswith(self.name("")):
+            queue = queue_topic(str(row["subscription"])) is not None
+            if not queue and not str(row["subscription"]).startswith(self.name("")):
                 return None
-            own["subscription"] = row["subscription"].removeprefix(self.name(""))
+            own["subscription"] = "" if queue else row["subscription"].removeprefix(self.name(""))
         if "topic" in row:
             namespace, brace, steps = str(row["topic"]).rpartition("}")
             if not steps.startswith(f"{self._prefix}/"):

@@ -14,7 +14,7 @@ from core.security.keyring import KeyRing
 from core.settings import SecretSettings
 from dispatch.delivery.callbacks import CALLBACK_HEADER
 from dispatch.delivery.credentials import Vault
-from dispatch.delivery.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_HEADER, Envelope
+from dispatch.delivery.envelope import ATTEMPT_HEADER, ID_HEADER, SEQUENCE_HEADER, SUBSCRIPTION_HEADER, Envelope
 from dispatch.delivery.health import EndpointHealthRegistry, Sign
 from dispatch.delivery.outcomes import classify
 from dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
@@ -30,7 +30,14 @@ from dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
 from dispatch.settings import PushSettings, RetrySettings
 from topic_model.records.notifications import Notification
 from topic_model.records.results import Promise, Result, State, read_promise
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
+from topic_model.subscriptions import (
+    DeliveryPolicy,
+    EndpointReference,
+    Subscription,
+    TopicFilter,
+    queue_of,
+    queue_topic,
+)
 from topic_model.topics import TopicPath
 
 START_MS = 1_700_000_000_000
@@ -64,6 +71,7 @@ class Arrival:
     notifications: tuple[str, ...]
     attempt: int
     promise: Promise
+    sequence: int = 0
 
 
 @dataclass
@@ -225,6 +233,7 @@ class World:
             self.store.apply(key, self.log[key], self.offsets[key])
         for lane in self.store.lanes():
             self.redelivery.found(lane)
+        self.redelivery.caught_up()
         for result in self.results:
             self.redelivery.reported(result)
         self._suspended = set(self.suspended_now)
@@ -284,6 +293,7 @@ class World:
         unjudged: bool = False,
         valid_until_ms: int = 0,
         priority: int = 0,
+        reply_to: str = "",
     ) -> Delivery:
         """A batch parks something."""
         delivery = Delivery(name, Place(1, 0, next(self._places)))
@@ -295,12 +305,28 @@ class World:
             unjudged=unjudged,
             valid_until_ms=valid_until_ms,
             priority=priority,
+            queue=queue_topic(name) is not None,
+            reply_to=EndpointReference(reply_to) if reply_to else None,
+            message_id=f"urn:{notification}" if reply_to else "",
         )
         value = parked.encode(Parked(message, tries or Tries()))
         lane = self.store.apply(delivery.key(), value, self.write(delivery.key(), value))
         if lane is not None:
             self.redelivery.found(lane)
         return delivery
+
+    def serve(self, name: str, queue: str = "q", capacity: int = 1, takes_ms: int = 10) -> Subscription:
+        """A server of a queue, by itself at its endpoint."""
+        address = f"http://{name}/"
+        topic = TopicFilter("", queue, queue)
+        server = Subscription(name, EndpointReference(address), topics=(topic,), queue=capacity)
+        self.subscriptions[name] = server
+        self.endpoints.setdefault(address, FakeEndpoint(takes_ms=takes_ms))
+        return server
+
+    def ask(self, request: str, queue: str = "q", **said: Any) -> Delivery:
+        """A batch parks a request."""
+        return self.park(queue_of(TopicPath(queue)).id, request, topic=queue, **said)
 
     def repark(self, delivery: Delivery, tries: Tries) -> None:
         """A batch that was cut off has pushed it again, and parks it once more."""
@@ -407,6 +433,7 @@ class World:
                 notifications=ids,
                 attempt=int(headers[ATTEMPT_HEADER]),
                 promise=_promise(headers),
+                sequence=int(headers.get(SEQUENCE_HEADER, "0")),
             )
         )
 
@@ -461,6 +488,9 @@ class World:
 
     def is_pushed_to(self, endpoint: str) -> bool:
         return any(each.consumer.address == endpoint for each in self.subscriptions.values())
+
+    def servers(self, queue: TopicPath) -> list[Subscription]:
+        return [each for each in self.subscriptions.values() if each.queue and each.selector() == queue]
 
     def suspended(self, subscription_id: str) -> bool:
         return subscription_id in self.suspended_now

@@ -96,6 +96,8 @@ CONTROL: list[dict[str, Any]] = [
     {"v": 5, "record": {"type": "topic-places", "path": "a", "place": "1", "last": 2, "used": True}},
     {"v": 6, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"types": ["{urn:t}a"]}}},
     {"v": 7, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"policy": {"interval_ms": 1000}}}},
+    {"v": 8, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"queue": 2}}},
+    {"v": 8, "record": {"type": "topic", "path": "a/b", "policy": {"queue": True}}},
 ]
 NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION},
@@ -108,6 +110,10 @@ NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 6, "notification": NOTIFICATION | {"only": "s1", "selector": "a//."}},
     {"v": 7, "notification": NOTIFICATION | {"valid_until_ms": 9, "type": "{urn:t}e"}},
     {"v": 8, "notification": NOTIFICATION | {"priority": 5, "reliable": True}},
+    {"v": 9, "notification": NOTIFICATION},
+    {"v": 10, "notification": NOTIFICATION},
+    {"v": 11, "notification": NOTIFICATION | {"queue": True}},
+    {"v": 11, "notification": NOTIFICATION | {"reply_to": {"address": "http://u/"}, "message_id": "m"}},
 ]
 ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "delivered", "status": 200, "batch": 7}]},
@@ -115,6 +121,7 @@ ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "failed", "error": "skipped"}]},
     {"v": 1, "attempts": [ATTEMPT | {"state": "parked", "error": "timeout", "next_ms": 9}]},
     {"v": 2, "attempts": [ATTEMPT | {"state": "dropped", "error": "timely"}]},
+    {"v": 3, "attempts": [ATTEMPT | {"subscription": "queue:a/b", "state": "dead", "error": "invalid"}]},
     {
         "v": 1,
         "attempts": [],
@@ -148,6 +155,7 @@ LOGS = {
             },
             {"v": 3, "record": {"type": "parked", "notification": NOTIFICATION, "tries": [1, 0, 9, 5, "p-1"]}},
             {"v": 3, "record": {"type": "tried", "tries": [2, 1, 9, 5, "p-2"]}},
+            {"v": 4, "record": {"type": "parked", "notification": NOTIFICATION | {"queue": True}, "tries": [0, 0, 0]}},
         ],
     ),
     "dead": Log(
@@ -158,6 +166,7 @@ LOGS = {
         [
             {"v": 1, "letter": LETTER | {"state": "dead", "error": "client-error", "status": 404}},
             {"v": 1, "letter": LETTER | {"state": "expired", "error": "lifespan"}},
+            {"v": 2, "letter": LETTER | {"state": "dead", "error": "invalid", "notification": NOTIFICATION}},
         ],
     ),
     "pullpoints": Log(

@@ -34,6 +34,7 @@ SEEN: dict[str, tuple[int, str]] = {
     "dispatch.delivery.envelope._VERBATIM": (_ANY, "search"),
     "dispatch.delivery.credentials._HEADER_VALUE": (_ANY, "match"),
     "dispatch.delivery.outcomes._SENDER_FAULT": (_ANY, "search"),
+    "dispatch.queues.verdict._SAYS_INVALID": (_ANY, "search"),
     "dispatch.operations.trace.explain._NAMESPACE": (_EXPRESSION, "search"),
     "ingest.elements.publication._priority": (_ANY, "match"),
     "ingest.http.http_protocol._HOST": (_HEAD, "match"),

@@ -78,6 +78,7 @@ def write_facts(element: etree._Element, record: TopicRecord, *, standard: bool)
         "priority": str(policy.priority) if policy.priority else "",
         "routing": policy.routing,
         "publishers": _list(policy.publishers),
+        "queue": "true" if policy.queue else "",
     }
     if not standard:
         facts["messageTypes"] = _list(record.message_types)
@@ -122,6 +123,7 @@ def read_facts(
             priority=int(priority),
             routing=text("routing"),
             publishers=strings("publishers"),
+            queue=boolean(text("queue")),
         ),
     )
 

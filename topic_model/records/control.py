@@ -27,14 +27,15 @@ from topic_model.publishers import Registration
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
-VERSION = 7
+VERSION = 8
 
 # What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials, and that there
 # are suspensions; since 3 that ciphertexts can be exchanged; since 4 that pull points can be provisional, and that
 # subscriptions have their addresses; since 5 that places are given; since 6 that a subscription may want some types
-# only; since 7 that it may have a minimum interval, a priority or a reliability.
+# only; since 7 that it may have a minimum interval, a priority or a reliability; since 8 that topics
+# may be queues, and subscriptions servers of one.
 _VERSION_FOR_ALL, _VERSION_WITH_SECRETS, _VERSION_WITH_RESEALING, _VERSION_WITH_ENDPOINTS = 1, 2, 3, 4
-_VERSION_WITH_PLACES, _VERSION_WITH_TYPES = 5, 6
+_VERSION_WITH_PLACES, _VERSION_WITH_TYPES, _VERSION_WITH_POLICY = 5, 6, 7
 
 # The word in a topic's routing policy.
 RELIABLE = "reliable"
@@ -48,13 +49,15 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     `retain` says whether its last message is kept; None is as it is set for all topics (topics.retain_all).
     `publishers` are names of users, and groups written `group:NAME`, which alone may publish; empty means anyone who
     may publish at all. Where nobody has to say who it is, they say nothing. `routing` is words with blanks between
-    them; those that we do not know are for others.
+    them; those that we do not know are for others. `queue` says that one of its servers gets each notification, beside
+    those who are subscribed as ever.
     """
 
     retain: bool | None = None
     priority: int = 0
     routing: str = ""
     publishers: tuple[str, ...] = ()
+    queue: bool = False
 
     @property
     def reliable(self) -> bool:
@@ -314,10 +317,14 @@ def decode(key: bytes, value: bytes | None) -> ControlRecord:
 
 
 def _version_for(record: _Stated) -> int:
+    if isinstance(record, TopicRecord) and record.policy.queue:
+        return VERSION
     if isinstance(record, SubscriptionRecord):
         policy = record.subscription.policy
-        if policy.interval_ms or policy.priority or policy.reliability != "adaptive":
+        if record.subscription.queue:
             return VERSION
+        if policy.interval_ms or policy.priority or policy.reliability != "adaptive":
+            return _VERSION_WITH_POLICY
         if record.subscription.types:
             return _VERSION_WITH_TYPES
     if isinstance(record, SecretsResealed):

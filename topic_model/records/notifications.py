@@ -12,14 +12,18 @@ from core.errors import InfrastructureError, RecordVersionError
 from core.eventlog.client import ConsumerRecord
 from core.eventlog.versions import Versioned, VersionedCodec
 from topic_model.message_types import root_type
+from topic_model.subscriptions import EndpointReference
 from topic_model.topics import TopicPath
 
-VERSION = 8
+VERSION = 11
 
 # What a record needs its reader to know: since 2 that it may be for one subscription only, since 3 that it may be a
 # replay, which has to be labelled as one; since 4 that it may be parked for somebody who was not asked whether it wants
 # it; since 5 that conditions are asked about something else than the payload; since 6 that its topic does not lead to
-# its recipient; since 7 that its validity may end; since 8 that it may have a priority, or be one not to be dropped.
+# its recipient; since 7 that its validity may end; since 8 that it may have a priority, or be one not to be dropped;
+# since 11 that it may be a request, for one of the servers of a queue.
+_VERSION_RANKED = 8
+
 _VERSION_VALID = 7
 
 _VERSION_SELECTED = 6
@@ -68,7 +72,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     wants it delivered, 0 for no such time: fixed when it was accepted. `type` is the QName, `{namespace}name`, of what
     it is: as its publisher says, else of the payload's element; empty where an older Arborcast has written it
     (`type_of`). `priority` ranks it among others of its topic, larger first. `reliable` says that nobody is to lose it
-    for the sake of time.
+    for the sake of time. `queue` says that its topic is a queue: it is for one of its servers. `reply_to` is where the
+    answer is awaited, None where nobody awaits one.
     """
 
     id: str
@@ -92,6 +97,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str = ""
     priority: int = 0
     reliable: bool = False
+    queue: bool = False
+    reply_to: EndpointReference | None = None
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its publisher does not want it delivered any more."""
@@ -145,8 +152,10 @@ def encode(notification: Notification) -> tuple[bytes, bytes]:
 
 
 def _version_for(notification: Notification) -> int:
-    if notification.priority or notification.reliable:
+    if notification.queue or notification.reply_to is not None:
         return VERSION
+    if notification.priority or notification.reliable:
+        return _VERSION_RANKED
     if notification.valid_until_ms:
         return _VERSION_VALID
     if notification.selector:

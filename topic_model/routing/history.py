@@ -24,7 +24,7 @@ from topic_model.routing.members import Answer
 from topic_model.routing.resolver import Resolver
 from topic_model.routing.rest import LinkTarget, RestIndex
 from topic_model.routing.selectors import compile_selector, is_simple, normals_of, selector_of
-from topic_model.subscriptions import Subscription
+from topic_model.subscriptions import Subscription, queue_of
 from topic_model.topics import TopicPath
 
 Standing = Literal["belongs", "made later", "paused", "over"]
@@ -186,6 +186,12 @@ class Found(NamedTuple):
     ended: Sequence[Subscription]
 
 
+def _queued(found: Found, queue: TopicPath) -> Found:
+    """With the queue in the place of its servers: one of them gets it, whoever it is then."""
+    there, ended = ([each for each in part if not each.queue] for part in found)
+    return Found([*there, queue_of(queue)], ended)
+
+
 class Recipients:
     """Whom notifications belong to, by a view of now and what has changed lately, up to the position `newest`.
 
@@ -215,6 +221,8 @@ class Recipients:
             found = Found([each for each in matched if not each.expired(accepted_ms)], ())
         if notification.only:
             found = Found(*([each for each in part if each.id == notification.only] for part in found))
+        elif notification.queue:
+            found = _queued(found, notification.topic)
         return found
 
     def _then(self, notification: Notification, matched: Iterable[Subscription]) -> Found:

@@ -167,6 +167,7 @@ class Packer:
             addressing=member.addressing,
             policy=member.policy,
             paused=member.paused,
+            queue=member.queue,
         )
         number = self._shapes.setdefault(_encoder.encode(shape), len(self._shapes))
         return _Packed(
@@ -226,4 +227,5 @@ def unpack(packed: _Packed, shape: Subscription) -> Subscription:
         packed.protection,
         packed.endpoint,
         packed.types,
+        shape.queue,
     )

@@ -55,6 +55,9 @@ def add(
         list[str] | None,
         typer.Option("--publisher", help="Who may publish: a user, or group:NAME; may be repeated; default: anyone."),
     ] = None,
+    queue: Annotated[
+        bool, typer.Option("--queue", help="One of those who serve it gets each notification, see docs/queues.md.")
+    ] = False,
     update: Annotated[bool, typer.Option("--update", help="Replace the facts of a topic that is there.")] = False,
     namespace: NamespaceOption = None,
     config: ConfigOption = None,
@@ -71,7 +74,7 @@ def add(
         code=code,
         message_types=tuple(message_type or ()),
         final=final,
-        policy=TopicPolicy(retain=retain, priority=priority, routing=routing, publishers=tuple(publisher or ())),
+        policy=TopicPolicy(retain, priority, routing, tuple(publisher or ()), queue),
     )
 
     def plan(tree: TopicTree) -> list[ControlRecord]:

@@ -64,6 +64,7 @@ class Known:
         self.is_pushed_to = self._state.is_pushed_to
         self.subscription = self._state.subscription
         self.suspended = self._state.suspended
+        self.servers = self._state.servers
 
     def catch_up(self, timeout_s: float) -> int:
         return self._follower.read_to_end(timeout_s)

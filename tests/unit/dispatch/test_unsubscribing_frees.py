@@ -86,6 +86,7 @@ class Known:
         self.subscription = state.subscription
         self.suspended = state.suspended
         self.is_pushed_to = state.is_pushed_to
+        self.servers = state.servers
 
     def catch_up(self, timeout_s: float) -> int:
         return 0

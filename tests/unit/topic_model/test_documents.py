@@ -120,7 +120,12 @@ _records = st.builds(
     st.lists(_message_types, max_size=3).map(tuple),
     st.booleans(),
     st.builds(
-        TopicPolicy, st.none() | st.booleans(), st.integers(-5, 5), _texts, st.lists(_texts, max_size=2).map(tuple)
+        TopicPolicy,
+        st.none() | st.booleans(),
+        st.integers(-5, 5),
+        _texts,
+        st.lists(_texts, max_size=2).map(tuple),
+        st.booleans(),
     ),
 )
 _trees = st.lists(_records, max_size=8, unique_by=lambda record: record.path)

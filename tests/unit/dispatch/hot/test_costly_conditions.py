@@ -150,6 +150,7 @@ class Known:
         self.subscription = state.subscription
         self.suspended = state.suspended
         self.is_pushed_to = state.is_pushed_to
+        self.servers = state.servers
         self.listen = state.listen
 
     def catch_up(self, timeout_s: float) -> object:

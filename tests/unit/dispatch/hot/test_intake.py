@@ -17,7 +17,7 @@ from dispatch.settings import PushSettings, RetrySettings
 from tests.support.fake_journal import FakeJournal
 from topic_model.records.notifications import Notification
 from topic_model.routing import Found
-from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.subscriptions import EndpointReference, Subscription, queue_of
 from topic_model.topics import TopicPath
 
 ONE = Subscription("one", EndpointReference("http://r/"))
@@ -122,3 +122,15 @@ def test_what_is_known_is_not_forgotten_before_all_of_it_is_passed() -> None:
     assert began.gone_on({0: 8, 1: 5}, ends, 90) == Beginning({0: 8, 1: 5}, NOTHING, 90)
     plain = Beginning({0: 5, 1: 5}, NOTHING, 70)
     assert plain.gone_on({0: 7, 1: 9}, ends, 90) == Beginning({0: 7, 1: 9}, NOTHING, 90)
+
+
+def test_a_request_waits_for_a_server_whatever_its_age() -> None:
+    world = World()
+    queue = queue_of(TopicPath("a"))
+    notification = Notification("n", TopicPath("a"), b"<x/>", 1, valid_until_ms=1, queue=True)
+
+    assert world.intake.take(Received(notification, 0, 1, 7), Found([queue], [])) == 1
+    (row,) = world.journal.rows
+    assert (row.subscription, row.endpoint, row.state, row.error) == ("queue:a", "", "parked", "waiting")
+    assert world.journal.parked["queue:a", "n"].number == 0
+    assert world.lanes.empty

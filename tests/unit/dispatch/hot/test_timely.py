@@ -251,7 +251,7 @@ class Known:
         state = ControlState()
         state.apply(SubscriptionRecord(TIMELY))
         self.subscription, self.suspended = state.subscription, state.suspended
-        self.is_pushed_to, self.listen = state.is_pushed_to, state.listen
+        self.is_pushed_to, self.listen, self.servers = state.is_pushed_to, state.listen, state.servers
 
     def catch_up(self, timeout_s: float) -> object:
         return None

@@ -297,3 +297,16 @@ def test_the_rule() -> None:
     assert standing(msgspec.structs.replace(paused, pull_point="p"), made_later=False, accepted_ms=150) == "paused"
     timely = msgspec.structs.replace(paused, policy=DeliveryPolicy(reliability="timely"))
     assert standing(timely, made_later=False, accepted_ms=150) == "paused"
+
+
+def test_a_request_is_for_its_queue_and_for_those_who_are_subscribed_as_ever() -> None:
+    table = table_of(
+        SubscriptionRecord(make_subscription("s", "a", created_ms=1)),
+        SubscriptionRecord(msgspec.structs.replace(make_subscription("server", "a", created_ms=1), queue=1)),
+        SubscriptionEnded("server", "unsubscribed", 600),
+    )
+    asked = Notification("n", TopicPath("a"), b"<x/>", 500, control=2, queue=True)
+    there, ended = table.recipients().of(asked)
+    assert ([each.id for each in there], list(ended)) == (["s", "queue:a"], [])
+    # What is not for the queue is for its servers as for anybody: somebody has them get it again.
+    assert list(who(table, control=2, only="server")) == ["server (ended)"]

@@ -1,0 +1,152 @@
+"""What waits in queues: which request is next for a server.
+
+Beside what waits for everybody there is what was sent before: to be sent to the same server again, or to anybody who
+has not refused it. That is in a table of its own, in the file of what is parked and its transactions. Lost with it, it
+costs another question to a server that has refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from dispatch.logs.parked import Delivery, Place
+from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
+
+_SENT = (
+    """CREATE TABLE IF NOT EXISTS sent (
+    lane TEXT NOT NULL, batch INTEGER NOT NULL, part INTEGER NOT NULL, place INTEGER NOT NULL, redrive INTEGER NOT NULL,
+    server TEXT NOT NULL, refused TEXT NOT NULL, due_ms INTEGER NOT NULL,
+    PRIMARY KEY (lane, batch, part, place, redrive)) WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS sent_due ON sent (lane, server, due_ms)",
+    "CREATE INDEX IF NOT EXISTS sent_next ON sent (lane, due_ms)",
+    "CREATE INDEX IF NOT EXISTS sent_refused ON sent (lane) WHERE refused != ''",
+    """CREATE TRIGGER IF NOT EXISTS sent_ended AFTER DELETE ON waiting
+    WHEN OLD.lane >= 'queue:' AND OLD.lane < 'queue;' BEGIN
+    DELETE FROM sent WHERE lane = OLD.lane AND batch = OLD.batch AND part = OLD.part AND place = OLD.place
+    AND redrive = OLD.redrive; END""",
+)
+
+_OF_QUEUES = "lane >= 'queue:' AND lane < 'queue;'"
+
+# What was under way when the last one ended waits again, as it did before.
+_RESTART = (
+    f"UPDATE waiting SET tried = 0 WHERE {_OF_QUEUES} AND tried = 1 AND number = 0",  # noqa: S608  # constants
+    "INSERT OR IGNORE INTO sent SELECT lane, batch, part, place, redrive, '', '', due_ms FROM waiting"  # noqa: S608
+    f" WHERE {_OF_QUEUES} AND tried = 1",
+    """UPDATE sent SET due_ms = (SELECT due_ms FROM waiting WHERE waiting.lane = sent.lane
+    AND waiting.batch = sent.batch AND waiting.part = sent.part AND waiting.place = sent.place
+    AND waiting.redrive = sent.redrive)
+    WHERE due_ms = ?""",
+)
+
+_KEY = "lane = ? AND batch = ? AND part = ? AND place = ? AND redrive = ?"
+
+# It is under way.
+_NEVER_MS = 1 << 62
+
+# Of those that a server has refused so many are passed over in a turn: soon another one has them.
+_PASSED_OVER = 100
+
+
+class Request(NamedTuple):
+    """A request that waits, and who has refused it. `maybe_sent` says that it may have been, though nobody knows."""
+
+    waiting: WaitingDelivery
+    refused: frozenset[str] = frozenset()
+    maybe_sent: bool = False
+
+
+class Backlog:
+    """Used by one thread. The store's errors are raised."""
+
+    def __init__(self, store: ParkedStore) -> None:
+        self._store = store
+        for statement in _SENT:
+            store.ask(statement)
+        # By queue, up to which turn requests may have been sent before the last crash.
+        self._maybe_sent: dict[str, int] = {}
+
+    def restart(self) -> None:
+        """All is known that was parked until now: what an earlier life had under way waits again, and is marked."""
+        tried, missing, due = _RESTART
+        self._store.ask(tried)
+        self._store.ask(missing)
+        self._store.ask(due, _NEVER_MS)
+        found = self._store.ask(
+            f"SELECT lane, MAX(turn) FROM waiting WHERE {_OF_QUEUES} AND tried = 0 GROUP BY lane"  # noqa: S608
+        )
+        self._maybe_sent = {str(lane): int(turn) for lane, turn in found}
+
+    def next(self, lane: str, server: str, now_ms: int) -> Request | None:
+        """What this server is to have: what it was sent before, then what others were, then the head of the queue."""
+        for sent_to in (server, ""):
+            for *place, refused in self._store.ask(
+                "SELECT batch, part, place, redrive, refused FROM sent WHERE lane = ? AND server = ? AND due_ms <= ?"
+                " ORDER BY due_ms LIMIT ?",
+                *(lane, sent_to, now_ms, _PASSED_OVER),
+            ):
+                refusing = frozenset(str(refused).split())
+                waiting = None if server in refusing else self._store.get(Delivery(lane, Place(*place)))
+                if waiting is not None:
+                    return Request(waiting, refusing)
+        return next(
+            (Request(each, maybe_sent=self._is_maybe_sent(each)) for each in self._store.untried(lane, 1)), None
+        )
+
+    def anything(self, lane: str, now_ms: int) -> bool:
+        """Whether something is to be sent now."""
+        due = "SELECT 1 FROM sent WHERE lane = ? AND due_ms <= ? LIMIT 1"
+        return self._store.has_untried(lane) or bool(self._store.ask(due, lane, now_ms))
+
+    def begun(self, request: Request) -> None:
+        """It is under way."""
+        delivery, tries = request.waiting.delivery, request.waiting.tries
+        self._store.begun(delivery)
+        if tries.number:
+            self._store.ask(f"UPDATE sent SET due_ms = ? WHERE {_KEY}", _NEVER_MS, *_row(delivery))  # noqa: S608
+
+    def again(self, delivery: Delivery, server: str, refused: Collection[str], due_ms: int) -> None:
+        """It waits again: for this server, empty for any that has not refused it."""
+        self._store.ask(
+            "INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            *(*_row(delivery), server, " ".join(sorted(refused)), due_ms),
+        )
+
+    def release(self, lane: str, server: str, now_ms: int) -> None:
+        """This server is sick, or gone: what was to be sent to it again anybody may have."""
+        self._store.ask(
+            "UPDATE sent SET server = '', due_ms = MIN(due_ms, ?) WHERE lane = ? AND server = ? AND due_ms < ?",
+            *(now_ms, lane, server, _NEVER_MS),
+        )
+
+    def refused_by_all(self, lane: str, servers: Collection[str]) -> Iterator[WaitingDelivery]:
+        """What waits, and every one of these has refused."""
+        for *place, refused in self._store.ask(
+            "SELECT batch, part, place, redrive, refused FROM sent WHERE lane = ? AND refused != '' AND due_ms < ?",
+            *(lane, _NEVER_MS),
+        ):
+            if servers and set(str(refused).split()).issuperset(servers):
+                waiting = self._store.get(Delivery(lane, Place(*place)))
+                if waiting is not None:
+                    yield waiting
+
+    def next_due_ms(self, lane: str) -> int | None:
+        """When the next of what was sent is to be sent again."""
+        ((due_ms,),) = self._store.ask("SELECT MIN(due_ms) FROM sent WHERE lane = ? AND due_ms < ?", lane, _NEVER_MS)
+        return None if due_ms is None else int(due_ms)
+
+    def clock_put_back(self, now_ms: int) -> None:
+        """What is due later than now is due now."""
+        self._store.ask("UPDATE sent SET due_ms = ? WHERE due_ms > ? AND due_ms < ?", now_ms, now_ms, _NEVER_MS)
+
+    def _is_maybe_sent(self, waiting: WaitingDelivery) -> bool:
+        last = self._maybe_sent.get(waiting.delivery.subscription)
+        if last is None:
+            return False
+        asked = self._store.ask(f"SELECT turn FROM waiting WHERE {_KEY}", *_row(waiting.delivery))  # noqa: S608
+        return any(turn <= last for (turn,) in asked)
+
+
+def _row(delivery: Delivery) -> tuple[str | int, ...]:
+    return (delivery.subscription, *delivery.place)

@@ -1,0 +1,90 @@
+"""The servers of a queue: who has room for another request, the one that is idle for the longest first. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from topic_model.subscriptions import Subscription
+
+
+@dataclass(slots=True)
+class Server:
+    """A subscription that serves a queue, and how many requests it has now."""
+
+    subscription: Subscription
+    under_way: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.subscription.id
+
+    @property
+    def endpoint(self) -> str:
+        return self.subscription.consumer.address
+
+    @property
+    def has_room(self) -> bool:
+        return self.under_way < self.subscription.queue
+
+
+class Servers:
+    """Those that are there, in turn."""
+
+    def __init__(self) -> None:
+        # In the order of their turns: who gets a request, or has ended one, goes behind the others.
+        self._there: dict[str, Server] = {}
+        # Gone, but with requests that they were given before.
+        self._leaving: dict[str, Server] = {}
+
+    def __contains__(self, server: str) -> bool:
+        return server in self._there
+
+    def __len__(self) -> int:
+        return len(self._there)
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Who is there."""
+        return frozenset(self._there)
+
+    def know(self, subscriptions: Iterable[Subscription]) -> list[Server]:
+        """These are there from now on, and no others; who has left."""
+        now = {each.id: each for each in subscriptions}
+        left = [server for name, server in self._there.items() if name not in now]
+        for server in left:
+            del self._there[server.id]
+            if server.under_way:
+                self._leaving[server.id] = server
+        for name, subscription in now.items():
+            server = self._there.get(name) or self._leaving.pop(name, None) or Server(subscription)
+            server.subscription = subscription
+            self._there[name] = server
+        return left
+
+    def all(self) -> list[Server]:
+        """Who is there, in turn."""
+        return list(self._there.values())
+
+    def with_room(self) -> list[Server]:
+        """Who may have a request, in turn."""
+        return [server for server in self._there.values() if server.has_room]
+
+    def begin(self, server: str) -> None:
+        """It is given a request."""
+        self._there[server].under_way += 1
+        self._to_the_end(server)
+
+    def end(self, server: str) -> None:
+        """A request of it has ended."""
+        leaving = self._leaving.get(server)
+        if leaving is None:
+            self._there[server].under_way -= 1
+            self._to_the_end(server)
+        else:
+            leaving.under_way -= 1
+            if not leaving.under_way:
+                del self._leaving[server]
+
+    def _to_the_end(self, server: str) -> None:
+        self._there[server] = self._there.pop(server)

@@ -1,0 +1,360 @@
+"""The queues at work: requests pushed to their servers, and what follows from the answers.
+
+A part of the redelivery, in its thread: same store, pushes, journal and health. A server that becomes idle has the next
+request at once; one behind an open breaker only the probe that is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from core.wall_clock import WatchedClock
+from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.outcomes import Outcome
+from dispatch.delivery.pushes import Pusher
+from dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, policy_of, untried
+from dispatch.logs.attempts import NO_BATCH
+from dispatch.queues.backlog import Backlog, Request
+from dispatch.queues.servers import Server, Servers
+from dispatch.queues.verdict import Sent, all_refuse, decide, said, sequence_of
+from dispatch.redelivery.amounts import Amounts
+from dispatch.redelivery.endpoints import Endpoints
+from dispatch.redelivery.events import EventListener, OperatorEvent
+from dispatch.redelivery.lanes import ParkedLane, Subscriptions
+from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
+from dispatch.redelivery.pushes import RedeliveryJournal, RedeliveryOutcomes
+from dispatch.redelivery.timer_queue import TimerQueue
+from dispatch.settings import PushSettings, RetrySettings
+from topic_model.subscriptions import DEFAULT_POLICY, Subscription, queue_topic
+from topic_model.topics import TopicPath
+
+# Of the pushes that may be under way half are for other subscriptions.
+_SHARE = 2
+
+# Another push probes the endpoint: when that has ended nobody says so here.
+_PROBED_MS = 1_000
+
+_NEVER_MS = 1 << 62
+
+
+@dataclass(slots=True)
+class Queue:
+    """A queue with requests, or with servers. `lane` is that of its requests, `gone` are servers that are over, though
+    the log does not say so yet."""
+
+    topic: TopicPath
+    lane: ParkedLane
+    servers: Servers = field(default_factory=Servers)
+    gone: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class QueueParts:
+    """What queues share with the rest of the redelivery. `go_on` gives turns to lanes that waited for an endpoint."""
+
+    store: ParkedStore
+    subscriptions: Subscriptions
+    pusher: Pusher
+    endpoints: Endpoints
+    outcomes: RedeliveryOutcomes
+    journal: RedeliveryJournal
+    amounts: Amounts
+    push: PushSettings
+    retry: RetrySettings
+    envelope_of: Callable[[Subscription], Envelope]
+    tell: EventListener
+    go_on: Callable[[Iterable[str], int], None]
+    clock: WatchedClock
+    chance: Callable[[], float]
+
+
+class Queues:
+    """All queues. Used by one thread, but for `subscription_changed`."""
+
+    def __init__(self, parts: QueueParts) -> None:
+        self._parts = parts
+        self._store = parts.store
+        self._backlog = Backlog(parts.store)
+        self._policy: RetryPolicy = policy_of(DEFAULT_POLICY, parts.retry)
+        self._capacity = InFlightLimiter(
+            Limits(parts.push.max_in_flight_per_endpoint, parts.push.max_in_flight_per_host)
+        )
+        self._most = max(1, parts.push.max_in_flight // _SHARE)
+        self._queues: dict[str, Queue] = {}
+        self._turns = TimerQueue()
+        self._serving: dict[str, str] = {}  # server to queue
+        self._named: dict[str, Server] = {}  # servers for whom there is a slot
+        self._waiting: set[str] = set()
+        self._under_way = 0
+        self._changed = False
+        self._envelopes: dict[str, tuple[Subscription, Envelope]] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Queues in which something waits, or is under way."""
+        return len(self._waiting)
+
+    def caught_up(self) -> None:
+        """The log was read to its end: what is there an earlier life may have sent."""
+        self._backlog.restart()
+
+    def found(self, name: str, now_ms: int) -> None:
+        """Something new waits in this queue."""
+        queue = self._queues.get(name)
+        if queue is None:
+            topic = queue_topic(name)
+            if topic is None:
+                return
+            queue = self._queues[name] = Queue(topic, ParkedLane(name))
+            self._know(queue, now_ms)
+        queue.lane.expires_ms = 0
+        self._waiting.add(name)
+        self._turns.set(name, now_ms)
+
+    def subscription_changed(self, subscription_id: str) -> None:
+        """What is known of a subscription has changed. In any thread."""
+        if not self._queues:
+            return  # whoever comes to be a queue asks
+        now = self._parts.subscriptions.subscription(subscription_id)
+        if subscription_id in self._serving or (now is not None and now.queue):
+            self._changed = True
+
+    def look_at_servers(self, now_ms: int) -> None:
+        """See who serves the queues now, if that may have changed."""
+        if self._changed:
+            self._changed = False
+            for name, queue in list(self._queues.items()):
+                self._know(queue, now_ms)
+                if name in self._waiting:
+                    self._turns.set(name, now_ms)
+                elif not len(queue.servers):
+                    del self._queues[name]
+
+    def clock_put_back(self, now_ms: int) -> None:
+        """All times lie ahead."""
+        self._backlog.clock_put_back(now_ms)
+        for name in self._waiting:
+            self._turns.set(name, now_ms)
+
+    def next_turn_ms(self) -> int | None:
+        """When there is something to do again; None when nothing waits for a time."""
+        return self._turns.next_ms() if self._under_way < self._most else None
+
+    def overdue(self, now_ms: int) -> int:
+        """Queues whose turn has come, and servers that wait for a free slot."""
+        return self._turns.overdue(now_ms) + self._capacity.waiting
+
+    def work(self, now_ms: int) -> None:
+        """Give every server that has room what is next for it."""
+        self.look_at_servers(now_ms)
+        while self._under_way < self._most and (name := self._turns.pop(now_ms)) is not None:
+            self._serve(self._queues[name], now_ms)
+
+    def _know(self, queue: Queue, now_ms: int) -> None:
+        asked = self._parts.subscriptions
+        there = asked.servers(queue.topic)
+        queue.gone.intersection_update({each.id for each in there})
+        there = [each for each in there if not (each.paused or each.id in queue.gone or asked.suspended(each.id))]
+        left = queue.servers.know(there)
+        for server in left:
+            self._forget(queue, server, now_ms)
+        for server in queue.servers.all():
+            self._serving[server.id] = queue.lane.name
+        if left:
+            self._refused_by_all(queue, now_ms)
+
+    def _forget(self, queue: Queue, server: Server, now_ms: int) -> None:
+        self._serving.pop(server.id, None)
+        self._envelopes.pop(server.id, None)
+        self._capacity.forget(server.id)
+        self._named.pop(server.id, None)
+        self._pass_on(server, now_ms)
+        self._backlog.release(queue.lane.name, server.id, now_ms)
+
+    def _refused_by_all(self, queue: Queue, now_ms: int) -> None:
+        """Who might have done it has left: end what all others have refused."""
+        for waiting in list(self._backlog.refused_by_all(queue.lane.name, queue.servers.ids)):
+            why = all_refuse(len(queue.servers), "the others have left")
+            number, verdict = waiting.tries.number, Verdict("dead")
+            row = untried(queue.lane.name, "", waiting.notification, number, verdict, why, now_ms, NO_BATCH)
+            self._parts.outcomes.end(waiting, row, self._policy.lifespan_ms)
+
+    def _serve(self, queue: Queue, now_ms: int) -> None:
+        """A queue's turn."""
+        lane = queue.lane
+        if (lane.expires_ms <= now_ms and self._expire(lane, now_ms)) or self._shed(lane, now_ms):
+            self._turns.set(lane.name, now_ms)
+            return
+        look_again_ms = _NEVER_MS
+        began = self._backlog.anything(lane.name, now_ms)
+        while began:
+            began = False
+            for server in queue.servers.with_room():
+                if self._under_way >= self._most:
+                    self._turns.set(lane.name, now_ms)
+                    return
+                health = self._parts.endpoints.get(server.endpoint)
+                if health.breaker != "closed":
+                    self._backlog.release(lane.name, server.id, now_ms)
+                if not health.may_try(now_ms):
+                    at_ms = health.probe_at_ms if health.breaker == "open" else now_ms + _PROBED_MS
+                    look_again_ms = min(look_again_ms, max(at_ms, now_ms + 1))
+                    continue
+                request = self._backlog.next(lane.name, server.id, now_ms)
+                if request is None:
+                    continue
+                if self._capacity.wait(server.id, scopes_of(server.endpoint)):
+                    continue
+                self._named.pop(server.id, None)
+                self._begin(queue, server, request, now_ms)
+                began = True
+        self._sleep(queue, now_ms, look_again_ms)
+
+    def _begin(self, queue: Queue, server: Server, request: Request, now_ms: int) -> None:
+        lane, subscription, endpoint = queue.lane, server.subscription, server.endpoint
+        scopes, waiting = scopes_of(endpoint), request.waiting
+        if request.maybe_sent:
+            # Whoever has it is to know it again.
+            waiting = waiting._replace(tries=waiting.tries._replace(number=1))
+        number, probe = waiting.tries.number + 1, False
+
+        def leaves() -> None:
+            nonlocal probe
+            probe = self._parts.endpoints.begin_push(endpoint)
+            lane.flight.add(waiting.delivery)
+            self._capacity.enter(scopes)
+
+        def finished(push: Push, outcome: Outcome) -> None:
+            ended_ms = self._parts.clock.now_ms()
+            lane.flight.discard(waiting.delivery)
+            self._under_way -= 1
+            queue.servers.end(server.id)
+            self._go_on(self._capacity.leave(scopes), ended_ms)
+            message = waiting.notification.id
+            freed = self._parts.endpoints.push_ended(endpoint, message, outcome, push.result, probe, ended_ms)
+            self._parts.go_on(freed, ended_ms)
+            self._settle(queue, server, request.refused, waiting, push, outcome, ended_ms, probe)
+            self._turns.set(lane.name, ended_ms)
+
+        self._under_way += 1
+        queue.servers.begin(server.id)
+        self._backlog.begun(request)
+        unmade = self._parts.pusher.begin(
+            subscription,
+            [waiting.notification],
+            number,
+            now_ms,
+            self._envelope_of,
+            finished,
+            leaves,
+            sequence_of(waiting.tries),
+        )
+        if unmade is not None:
+            # Another server may have an envelope that can be made.
+            self._under_way -= 1
+            queue.servers.end(server.id)
+            self._settle(queue, server, request.refused, waiting, *unmade, now_ms, probe=False)
+            self._turns.set(lane.name, now_ms)
+
+    def _settle(
+        self,
+        queue: Queue,
+        server: Server,
+        refused: frozenset[str],
+        waiting: WaitingDelivery,
+        push: Push,
+        outcome: Outcome,
+        now_ms: int,
+        probe: bool,
+    ) -> None:
+        """A push has an outcome."""
+        response, policy = push.result.response, self._policy
+        if said(outcome, response, policy) == "gone":
+            self._gone(queue, server, now_ms)
+        sick = server.id not in queue.servers or self._parts.endpoints.get(server.endpoint).breaker != "closed"
+        tries = waiting.tries._replace(number=waiting.tries.number + 1)
+        excused = probe and outcome.endpoint_unreachable
+        sent = Sent(tries, server.id, refused, queue.servers.ids, sick, excused)
+        verdict, tries, again, refused, why = decide(
+            *(outcome, response, sent, policy, waiting.notification, now_ms),
+            *(self._parts.chance(), push.result.retry_after_s),
+        )
+        as_queue = Subscription(queue.lane.name, server.subscription.consumer)
+        row = attempt(as_queue, waiting.notification, tries.number, verdict, why, push, NO_BATCH)
+        if verdict.state != "parked":
+            self._parts.outcomes.end(waiting, row, policy.lifespan_ms)
+            self._parts.outcomes.delivered += verdict.state == "delivered"
+        elif self._store.tried(waiting.delivery, tries):
+            self._parts.journal.record(row)
+            self._parts.journal.tried(waiting.delivery, tries)
+            self._backlog.again(waiting.delivery, again, refused, tries.due_ms)
+        if not outcome.taken:
+            self._suspend(queue, server, now_ms)
+
+    def _gone(self, queue: Queue, server: Server, now_ms: int) -> None:
+        """A server has ended its subscription."""
+        if server.id in queue.servers:
+            self._parts.journal.gone(server.id)
+            self._parts.tell(OperatorEvent("subscription-gone", now_ms, server.endpoint, server.id))
+            queue.gone.add(server.id)
+            self._know(queue, now_ms)
+
+    def _suspend(self, queue: Queue, server: Server, now_ms: int) -> None:
+        """Suspend a server that has failed for too long."""
+        since_ms = self._parts.endpoints.get(server.endpoint).failing_since_ms
+        if since_ms and now_ms - since_ms >= self._parts.retry.suspend_after_s * 1000 and server.id in queue.servers:
+            self._parts.journal.suspend(server.id, since_ms)
+            self._parts.tell(OperatorEvent("subscription-suspended", now_ms, server.endpoint, server.id))
+            self._parts.endpoints.forgive(server.endpoint, now_ms)
+
+    def _expire(self, lane: ParkedLane, now_ms: int) -> bool:
+        """End what has waited for too long; whether there may be more of it."""
+        if self._parts.outcomes.expire(lane, self._policy, now_ms):
+            return True
+        expires_ms = self._store.expires_ms(lane.name, self._policy.lifespan_ms)
+        lane.expires_ms = _NEVER_MS if expires_ms is None else expires_ms
+        return False
+
+    def _shed(self, lane: ParkedLane, now_ms: int) -> bool:
+        """Drop the oldest of what is too much; whether there may be more of it."""
+        amounts = self._parts.amounts
+        return bool(amounts.too_much(lane.name)) and self._parts.outcomes.shed(lane, amounts, now_ms)
+
+    def _sleep(self, queue: Queue, now_ms: int, look_again_ms: int) -> None:
+        """Until something is due, or too old, or a server may be tried again. A push that ends wakes it, too."""
+        lane = queue.lane
+        expires_ms = self._store.expires_ms(lane.name, self._policy.lifespan_ms, lane.flight)
+        if expires_ms is not None:
+            due_ms = self._backlog.next_due_ms(lane.name)
+            if due_ms is not None and due_ms > now_ms:
+                look_again_ms = min(look_again_ms, due_ms)
+            self._turns.set(lane.name, min(look_again_ms, expires_ms))
+        elif not lane.flight:
+            self._waiting.discard(lane.name)
+            self._turns.cancel(lane.name)
+            if not len(queue.servers):
+                del self._queues[lane.name]
+        # Must be last: a slot that nobody here needs is somebody else's.
+        for server in [each for each in queue.servers.all() if each.id in self._named]:
+            del self._named[server.id]
+            self._pass_on(server, now_ms)
+
+    def _pass_on(self, server: Server, now_ms: int) -> None:
+        self._go_on(self._capacity.pass_on(scopes_of(server.endpoint)), now_ms)
+
+    def _go_on(self, servers: Iterable[str], now_ms: int) -> None:
+        """There is a slot for each of these servers."""
+        for name in servers:
+            queue = self._queues.get(self._serving.get(name, ""))
+            for server in queue.servers.all() if queue is not None else ():
+                if server.id == name:
+                    self._named[name] = server
+                    self._turns.set(queue.lane.name if queue is not None else "", now_ms)
+
+    def _envelope_of(self, subscription: Subscription) -> Envelope:
+        kept = self._envelopes.get(subscription.id)
+        if kept is None or kept[0] is not subscription:
+            kept = self._envelopes[subscription.id] = subscription, self._parts.envelope_of(subscription)
+        return kept[1]

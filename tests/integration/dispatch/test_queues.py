@@ -1,0 +1,100 @@
+"""Work queues with the real job over real Kafka and real HTTP, in both gears."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+
+import pytest
+
+from dispatch.operations.audit.examine import audit
+from tests.support.dispatch_job import Own, RunningJob
+from tests.support.receiver import Receiver
+from topic_model.records.notifications import Notification
+from topic_model.topics import TopicPath
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+MANY = 60
+
+
+@pytest.fixture(scope="module", params=["realtime", "batch"])
+def gear(request: pytest.FixtureRequest) -> object:
+    return request.param
+
+
+def ask(own: Own, topic: str, name: str = "", payload: bytes = b"<x/>") -> str:
+    """Append a request as the gateway writes it."""
+    made = Notification(
+        own.name(name) if name else uuid.uuid4().hex,
+        TopicPath(own.topic(topic)),
+        payload,
+        int(time.time() * 1000),
+        queue=True,
+    )
+    own.append(made)
+    return made.id
+
+
+def requests_at(receiver: Receiver, *paths: str) -> Counter[str]:
+    return Counter(each.headers["arborcast-notification-id"] for path in paths for each in receiver.received(path))
+
+
+def test_one_of_three_gets_each_and_who_is_subscribed_as_ever_gets_all(own: Own, receiver: Receiver) -> None:
+    since_ms = int(time.time() * 1000)
+    paths = ("/one", "/two", "/three")
+    for path in paths:
+        own.subscribe(path[1:], receiver.url(path), "jobs", queue=1)
+        receiver.behave(path, "slow/0.02")
+    own.subscribe("watcher", receiver.url("/watcher"), "jobs")
+    asked = [ask(own, "jobs") for _ in range(MANY)]
+    deadline = time.monotonic() + 120
+    while sum(requests_at(receiver, *paths).values()) < MANY and time.monotonic() < deadline:
+        time.sleep(0.05)
+    had = requests_at(receiver, *paths)
+    assert had == Counter(asked), "each of them once"
+    assert min(len(receiver.received(path)) for path in paths) >= MANY // 4, "all have their share"
+    rows = own.attempts(3 * MANY)
+    assert Counter((row["state"], row["subscription"] == "watcher") for row in rows) == {
+        ("parked", False): MANY,
+        ("delivered", False): MANY,
+        ("delivered", True): MANY,
+    }
+    report = audit(own.job.settings.kafka, since_ms, deep=True)
+    assert report.balanced, report
+
+
+def test_a_server_that_closes_gets_it_again_with_numbers_and_then_it_is_a_dead_letter(
+    own: Own, receiver: Receiver
+) -> None:
+    own.subscribe("s", receiver.url("/once"), "jobs", queue=1)
+    receiver.behave("/once", "drop")
+    ask(own, "jobs")
+    receiver.wait_for(6, "/once")
+    assert [each.headers.get("arborcast-sequence") for each in receiver.received("/once")] == [
+        None,
+        *map(str, range(1, 6)),
+    ]
+    assert {row["number"]: row["state"] for row in own.attempts(7)}[6] == "dead"
+
+
+def test_what_one_refuses_two_others_do(own: Own, receiver: Receiver) -> None:
+    for name in ("bad", "good", "better"):
+        own.subscribe(name, receiver.url(f"/{name}"), "jobs", queue=1)
+    receiver.behave("/bad", "status/422")
+    asked = [ask(own, "jobs") for _ in range(12)]
+    deadline = time.monotonic() + 120
+    while len(requests_at(receiver, "/good", "/better")) < 12 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert requests_at(receiver, "/good", "/better") == Counter(asked)
+
+
+def test_requests_wait_for_a_server_also_while_the_job_is_away(own: Own, receiver: Receiver, job: RunningJob) -> None:
+    asked = [ask(own, "jobs") for _ in range(5)]
+    own.attempts(5)
+    job.restart()
+    own.subscribe("s", receiver.url("/late"), "jobs", queue=2)
+    receiver.wait_for(5, "/late")
+    assert requests_at(receiver, "/late") == Counter(asked)
+    assert [each.headers["arborcast-notification-id"] for each in receiver.received("/late")] == asked

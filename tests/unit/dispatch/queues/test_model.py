@@ -1,0 +1,127 @@
+"""Whatever happens to servers, job and clock: every request ends, and who gets one again is told so."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.delivery.transport.contract import PushResult
+from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED, World
+
+NAMES = ("s1", "s2", "s3")
+
+ANSWERS = {
+    "ok": OK,
+    "broken": BROKEN,
+    "refused": REFUSED,
+    "silent": PushResult(0, "timeout", "no answer", duration_s=15.0),
+    "invalid": PushResult(422),
+    "gone": PushResult(410),
+    "busy": PushResult(503, retry_after_s=30.0),
+}
+
+Step = tuple[str, int, str]
+
+# What happens most is there more than once.
+ASK = st.tuples(st.just("ask"), st.integers(1, 6), st.just(""))
+RUN = st.tuples(st.just("run"), st.sampled_from((1, 15, 15, 50, 100, 3_000, 60_000, HOUR_MS)), st.just(""))
+
+STEPS = st.lists(
+    st.one_of(
+        *(ASK, ASK, ASK, RUN, RUN, RUN),
+        st.tuples(st.just("serve"), st.integers(1, 3), st.sampled_from(NAMES)),
+        st.tuples(st.just("leave"), st.just(0), st.sampled_from(NAMES)),
+        st.tuples(st.just("suspend"), st.just(0), st.sampled_from(NAMES)),
+        st.tuples(st.just("resume"), st.just(0), st.sampled_from(NAMES)),
+        *(st.tuples(st.just(answer), st.just(0), st.sampled_from(NAMES)) for answer in ANSWERS),
+        st.tuples(st.just("kill"), st.just(0), st.just("")),
+        st.tuples(st.just("crash"), st.integers(0, 6), st.sampled_from(("", "attempts", "all"))),
+    ),
+    min_size=4,
+    max_size=40,
+)
+
+
+class History:
+    """What a test makes of the steps."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.asked = 0
+        self.capacity: dict[str, int] = {}
+        for number, name in enumerate(NAMES):
+            self.world.serve(name, takes_ms=10 + 33 * number)
+            self.capacity[name] = 1
+
+    def step(self, what: str, number: int, name: str) -> None:
+        world = self.world
+        match what:
+            case "ask":
+                for _ in range(number):
+                    self.asked += 1
+                    world.ask(f"r{self.asked}", priority=self.asked % 2)
+            case "serve":
+                world.serve(name, capacity=number)
+                self.capacity[name] = max(number, self.capacity[name])
+            case "leave":
+                if name in world.subscriptions:
+                    del world.subscriptions[name]
+            case "suspend":
+                world.suspended_now.add(name)
+            case "resume":
+                world.suspended_now.discard(name)
+            case "run":
+                world.run(number)
+            case "kill":
+                world.restart()
+            case "crash":
+                world.writes_left = number
+                world.landing = {"": (), "attempts": (True, False, False), "all": (True, True, True)}[name]
+            case _:
+                answer = ANSWERS[what]
+                world.endpoints[f"http://{name}/"].answer = lambda _: answer
+        world.hear()
+        # Who says that it is gone has its subscription ended.
+        for each in world.gone_said:
+            world.subscriptions.pop(each, None)
+        world.gone_said.clear()
+        world.hear()
+
+    def heal(self) -> None:
+        """All is well from now on, and for a while."""
+        self.world.writes_left = None
+        self.world.suspended_now.clear()
+        for name in NAMES:
+            self.world.endpoints[f"http://{name}/"].answer = lambda _: OK
+            if name not in self.world.subscriptions:
+                self.world.serve(name)
+        self.world.hear()
+        self.world.run(HOUR_MS)
+        self.world.hear()
+        self.world.run(DAY_MS)
+
+
+@given(STEPS)
+def test_every_request_ends_and_a_repeat_says_that_it_is_one(steps: list[Step]) -> None:
+    history = History()
+    for step in steps:
+        history.step(*step)
+    history.heal()
+    world = history.world
+    ended: defaultdict[str, set[str]] = defaultdict(set)
+    for row in world.attempts:
+        ended[row.notification].add(row.state)
+    for number in range(1, history.asked + 1):
+        assert ended[f"r{number}"] & {"delivered", "dead", "expired"}, f"r{number}: {ended[f'r{number}']}"
+    assert (world.log, world.store.count, world.redelivery.lanes) == ({}, 0, 0)
+    had: Counter[str] = Counter()
+    for arrival in world.arrivals:
+        (request,) = arrival.notifications
+        assert 0 <= arrival.sequence <= 5
+        assert bool(arrival.sequence) or not had[request], f"{request} comes again without a number"
+        had[request] += 1
+    for name in NAMES:
+        assert world.most_at.get(f"http://{name}/", 0) <= history.capacity[name] + (world.crashes > 0) * 3
+    assert world.too_much == []

@@ -1,0 +1,298 @@
+"""Queues in the world of the redelivery: whom requests go to, and what follows from the answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from dispatch.delivery.transport.contract import PushResult
+from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED, World, retry
+
+LANE = "queue:q"
+INVALID = PushResult(422)
+FAULT = PushResult(
+    500,
+    response=b'<s:Envelope xmlns:s="s" xmlns:q="urn:arborcast:queue"><s:Body><s:Fault><s:Code><s:Value>s:Receiver'
+    b"</s:Value><s:Subcode><s:Value>q:Invalid</s:Value></s:Subcode></s:Code>",
+)
+
+
+def test_one_of_the_servers_gets_each_request_the_one_that_is_idle_for_the_longest_first() -> None:
+    world = World()
+    for name in ("s1", "s2", "s3"):
+        world.serve(name)
+    for number in range(7):
+        world.ask(f"r{number}")
+    world.run(1_000)
+    assert [(each.subscription, *each.notifications) for each in world.arrivals] == [
+        (f"s{number % 3 + 1}", f"r{number}") for number in range(7)
+    ]
+    assert {state for _, state in world.states().items()} == {"delivered"}
+    assert {name for name, _ in world.states()} == {LANE}
+    assert world.log == {}
+    assert world.store.count == 0
+
+
+def test_a_server_has_no_more_at_a_time_than_it_said() -> None:
+    world = World()
+    world.serve("s1", capacity=2, takes_ms=100)
+    world.serve("s2", capacity=1, takes_ms=100)
+    for number in range(30):
+        world.ask(f"r{number}")
+    world.run(50)
+    assert Counter(each.subscription for each in world.arrivals) == {"s1": 2, "s2": 1}
+    world.run(HOUR_MS)
+    assert world.most_at == {"http://s1/": 2, "http://s2/": 1}
+    assert len(world.arrivals) == 30
+
+
+def test_who_is_slow_gets_less() -> None:
+    world = World()
+    world.serve("fast", takes_ms=10)
+    world.serve("slow", takes_ms=100)
+    for number in range(110):
+        world.ask(f"r{number}")
+    world.run(HOUR_MS)
+    assert Counter(each.subscription for each in world.arrivals) == {"fast": 100, "slow": 10}
+
+
+def test_what_waits_goes_by_priority_then_in_the_order_of_acceptance() -> None:
+    world = World()
+    world.serve("s")
+    world.ask("first")
+    world.run(1)
+    for name, priority in (("a", 0), ("b", 5), ("c", -5), ("d", 5)):
+        world.ask(name, priority=priority)
+    world.run(1_000)
+    assert world.arrived("s") == ["first", "b", "d", "a", "c"]
+
+
+def test_requests_wait_for_a_server_and_go_to_it_as_soon_as_it_is_there() -> None:
+    world = World()
+    world.ask("r")
+    world.run(HOUR_MS)
+    assert world.arrivals == []
+    world.serve("s")
+    world.hear()
+    world.run(1)
+    assert world.arrived("s") == ["r"]
+
+
+def test_without_a_server_a_request_is_too_old_some_time() -> None:
+    world = World()
+    world.ask("r")
+    world.run(2 * DAY_MS)
+    assert world.states() == {(LANE, "r"): "expired"}
+    assert [letter.error for letter in world.buried] == ["lifespan"]
+    assert world.log == {}
+
+
+def test_what_is_not_acknowledged_is_sent_again_to_the_same_server_with_numbers_from_1_to_5() -> None:
+    world = World(retry=retry(breaker_failures=1_000))
+    world.serve("s1")
+    world.serve("s2")
+    world.endpoints["http://s1/"].answer = lambda _: BROKEN
+    world.ask("r")
+    world.run(DAY_MS // 2)
+    assert [(each.subscription, each.attempt, each.sequence) for each in world.arrivals] == [
+        ("s1", 1, 0),
+        ("s1", 2, 1),
+        ("s1", 3, 2),
+        ("s1", 4, 3),
+        ("s1", 5, 4),
+        ("s1", 6, 5),
+    ]
+    (letter,) = world.buried
+    assert (letter.subscription, letter.endpoint, letter.state, letter.number) == (LANE, "http://s1/", "dead", 6)
+    assert world.log == {}
+
+
+def test_who_is_busy_with_the_next_request_gets_the_repeat_of_the_last_when_it_is_due() -> None:
+    world = World(retry=retry(breaker_failures=1_000))
+    world.serve("s")
+    world.endpoints["http://s/"].answer = lambda ids: BROKEN if ids == ("r0",) and len(world.arrivals) == 1 else OK
+    for number in range(300):
+        world.ask(f"r{number}")
+    world.run(HOUR_MS)
+    (again,) = [each for each in world.arrivals if each.sequence]
+    assert (again.notifications, again.sequence) == (("r0",), 1)
+    assert again.at_ms - world.arrivals[0].at_ms < 2_100
+    assert world.most_at == {"http://s/": 1}
+
+
+def test_when_a_server_turns_sick_others_get_what_it_had() -> None:
+    world = World()
+    world.serve("s1", capacity=3)
+    world.serve("s2")
+    world.endpoints["http://s1/"].answer = lambda _: REFUSED
+    for number in range(8):
+        world.ask(f"r{number}")
+    world.run(1_000)
+    assert Counter(world.states().values()) == {"delivered": 8}
+    assert world.health.get("http://s1/").breaker == "open"
+    again = [each for each in world.arrivals if each.subscription == "s2" and each.attempt > 1]
+    assert again
+    assert all(each.sequence for each in again)
+
+
+def test_a_sick_server_is_only_probed_and_has_its_share_when_it_is_well_again() -> None:
+    world = World()
+    world.serve("s")
+    world.endpoints["http://s/"].answer = lambda _: REFUSED
+    for number in range(5):
+        world.ask(f"r{number}")
+    world.run(HOUR_MS)
+    assert len(world.arrivals) < 100
+    assert world.buried == []
+    assert all(each.sequence <= 5 for each in world.arrivals)
+    world.endpoints["http://s/"].answer = lambda _: OK
+    world.run(120_000)
+    assert Counter(world.states().values()) == {"delivered": 5}
+    assert world.too_much == []
+
+
+def test_a_server_that_unsubscribes_leaves_what_it_had_to_others() -> None:
+    world = World()
+    world.serve("s1")
+    world.endpoints["http://s1/"].answer = lambda _: BROKEN
+    world.ask("r")
+    world.run(100)
+    world.serve("s2")
+    del world.subscriptions["s1"]
+    world.hear()
+    world.run(100)
+    assert world.arrived("s2") == ["r"]
+    assert world.arrivals[-1].sequence == 1
+
+
+def test_a_push_that_was_under_way_when_its_server_left_counts() -> None:
+    world = World()
+    world.serve("s1", takes_ms=1_000)
+    world.ask("r")
+    world.run(100)
+    del world.subscriptions["s1"]
+    world.hear()
+    world.run(2_000)
+    assert world.states() == {(LANE, "r"): "delivered"}
+
+
+@pytest.mark.parametrize("answer", [INVALID, FAULT, PushResult(404)])
+def test_what_one_server_refuses_another_does(answer: PushResult) -> None:
+    world = World()
+    for name in ("s1", "s2", "s3"):
+        world.serve(name)
+    world.endpoints["http://s1/"].answer = lambda _: answer
+    for number in range(9):
+        world.ask(f"r{number}")
+    world.run(1_000)
+    assert Counter(world.states().values()) == {"delivered": 9}
+    assert world.buried == []
+    assert world.now_ms - world.arrivals[-1].at_ms > 900, "nobody waits for it"
+
+
+def test_what_all_servers_refuse_is_a_dead_letter() -> None:
+    world = World()
+    for name in ("s1", "s2", "s3"):
+        world.serve(name)
+        world.endpoints[f"http://{name}/"].answer = lambda ids: INVALID if ids == ("bad",) else OK
+    world.ask("bad")
+    world.ask("good")
+    world.run(1_000)
+    assert world.states() == {(LANE, "bad"): "dead", (LANE, "good"): "delivered"}
+    (letter,) = world.buried
+    assert (letter.error, letter.status) == ("invalid", 422)
+    assert sorted(each.subscription for each in world.arrivals if each.notifications == ("bad",)) == ["s1", "s2", "s3"]
+
+
+def test_when_the_last_who_has_not_refused_leaves_it_is_given_up() -> None:
+    world = World()
+    world.serve("s1")
+    world.serve("s2", takes_ms=10_000)
+    world.endpoints["http://s1/"].answer = lambda _: INVALID
+    world.ask("bad")
+    world.ask("other")
+    world.run(100)
+    assert world.states()[LANE, "bad"] == "parked"
+    del world.subscriptions["s2"]
+    world.hear()
+    world.run(100)
+    assert world.states()[LANE, "bad"] == "dead"
+
+
+def test_a_server_that_says_410_is_gone_and_another_does_it() -> None:
+    world = World()
+    world.serve("s1")
+    world.serve("s2")
+    world.endpoints["http://s1/"].answer = lambda _: PushResult(410)
+    for number in range(4):
+        world.ask(f"r{number}")
+    world.run(1_000)
+    assert world.gone_said == ["s1"]
+    assert Counter(each.subscription for each in world.arrivals) == {"s1": 1, "s2": 4}
+
+
+def test_what_may_have_been_sent_before_a_crash_says_so() -> None:
+    world = World()
+    world.serve("s", takes_ms=1_000)
+    world.ask("r0")
+    world.ask("r1")
+    world.run(100)
+    world.restart()
+    world.ask("r2")
+    world.run(HOUR_MS)
+    assert [(each.notifications[0], each.sequence) for each in world.arrivals] == [
+        ("r0", 0),
+        ("r0", 1),
+        ("r1", 1),
+        ("r2", 0),
+    ]
+    assert Counter(world.states().values()) == {"delivered": 3}
+
+
+def test_a_paused_or_suspended_server_gets_nothing() -> None:
+    world = World()
+    world.serve("s1")
+    world.serve("s2")
+    world.suspended_now.add("s1")
+    world.hear()
+    world.ask("r0")
+    world.ask("r1")
+    world.run(1_000)
+    assert world.arrived("s2") == ["r0", "r1"]
+    world.suspended_now.clear()
+    world.hear()
+    world.ask("r2")
+    world.ask("r3")
+    world.run(1_000)
+    assert (world.arrived("s2")[2:], world.arrived("s1")) == (["r2"], ["r3"])
+    assert world.too_much == []
+
+
+def test_a_server_that_fails_for_days_is_suspended() -> None:
+    world = World(retry=retry(suspend_after_s=3_600.0))
+    world.serve("s")
+    world.endpoints["http://s/"].answer = lambda _: REFUSED
+    world.ask("r")
+    world.run(2 * HOUR_MS)
+    assert list(world.suspended_said) == ["s"]
+
+
+def test_when_the_clock_is_put_back_what_was_tried_is_due() -> None:
+    world = World()
+    world.serve("s")
+    world.endpoints["http://s/"].answer = lambda _: BROKEN if len(world.arrivals) == 1 else OK
+    world.ask("r")
+    world.run(100)
+    world.set_clock(-DAY_MS)
+    world.run(100)
+    assert world.arrived("s") == ["r", "r"]
+
+
+def test_too_much_of_a_queue_is_dropped() -> None:
+    world = World(retry=retry(parked_messages=3))
+    for number in range(5):
+        world.ask(f"r{number}")
+    world.run(100)
+    assert Counter(world.states().values()) == {"dropped": 2}
+    assert world.store.count == 3

@@ -1,0 +1,165 @@
+"""Work queues, as the gateway takes part in them: who may serve one, and what is a request."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts, only_subscription, path_of
+from topic_model.namespaces import WSA, WSRF_RP
+from topic_model.records.control import TopicPolicy, TopicRecord
+from topic_model.subscriptions import EndpointReference
+from topic_model.topics import TopicPath
+
+QUEUE = TopicPath("{urn:t}jobs")
+
+
+@pytest.fixture
+def parts() -> GatewayParts:
+    made = GatewayParts()
+    made.table.apply(TopicRecord(QUEUE, policy=TopicPolicy(queue=True, retain=True)))
+    made.table.apply(TopicRecord(TopicPath("{urn:t}plain")))
+    return made
+
+
+def serving(attributes: str = "", topic: str = "t:jobs", filters: str = "", beside: str = "", url: str = "") -> bytes:
+    policy = f'<p:Queue xmlns:p="urn:arborcast:policy" {attributes}/>{beside}'
+    return soap.envelope(
+        soap.subscribe(
+            url or "http://h:1/",
+            filters or soap.topic_expression(topic),
+            more=f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>",
+        )
+    )
+
+
+@pytest.mark.parametrize(("attributes", "capacity"), [("", 1), ('Capacity="1"', 1), ('Capacity="1000"', 1000)])
+def test_a_server_says_how_much_it_takes_at_a_time(parts: GatewayParts, attributes: str, capacity: int) -> None:
+    assert parts.post(serving(attributes)).status == 200
+    assert only_subscription(parts).queue == capacity
+
+
+def test_who_says_another_capacity_is_the_same_server(parts: GatewayParts) -> None:
+    parts.post(serving('Capacity="2"'))
+    first = only_subscription(parts)
+    parts.post(serving('Capacity="5"'))
+    assert (only_subscription(parts).id, only_subscription(parts).queue) == (first.id, 5)
+
+
+def test_who_serves_may_also_be_subscribed_as_ever(parts: GatewayParts) -> None:
+    parts.post(serving())
+    parts.post(soap.envelope(soap.subscribe("http://h:1/", soap.topic_expression("t:jobs"))))
+    assert sorted(each.queue for each in parts.table.subscriptions()) == [0, 1]
+
+
+@pytest.mark.parametrize("capacity", ["0", "1001", "-1", "", "1.5", "ten", "٣", "000001"])
+def test_any_other_capacity_is_refused(parts: GatewayParts, capacity: str) -> None:
+    answer = parts.post(serving(f'Capacity="{capacity}"'))
+    assert answer.fault == "UnsupportedPolicyRequestFault"
+    assert "from 1 to 1000" in answer.reason
+    assert not list(parts.table.subscriptions())
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"topic": "t:jobs//."}, "one topic"),
+        ({"topic": "t:jobs|t:plain"}, "one topic"),
+        ({"filters": " "}, "one topic"),
+        ({"filters": soap.topic_expression("t:jobs") * 2}, "one topic"),
+        (
+            {
+                "filters": soap.topic_expression("t:jobs")
+                + '<wsnt:MessageContent Dialect="http://www.w3.org/TR/1999/REC-xpath-19991116">1=1'
+                "</wsnt:MessageContent>"
+            },
+            "one topic",
+        ),
+        ({"topic": "t:plain"}, "no queue"),
+        ({"topic": "t:unknown"}, "no queue"),
+        ({"beside": "<wsnt:UseRaw/>"}, "UseRaw"),
+        ({"beside": '<p:CurrentMessage xmlns:p="urn:arborcast:policy"/>'}, "CurrentMessage"),
+        ({"beside": '<p:Delivery xmlns:p="urn:arborcast:policy" Order="strict"/>'}, "Delivery"),
+    ],
+)
+def test_what_a_server_cannot_be_is_refused(parts: GatewayParts, more: dict[str, str], words: str) -> None:
+    answer = parts.post(serving(**more))
+    assert answer.fault == "UnsupportedPolicyRequestFault"
+    assert words in answer.reason
+    assert "<wsnt:UnsupportedPolicy" in answer.body.decode()
+    assert not list(parts.table.subscriptions())
+
+
+def test_a_pull_point_serves_no_queue(parts: GatewayParts) -> None:
+    made = parts.post(soap.envelope("<wsnt:CreatePullPoint/>"), "/wsn/CreatePullPoint")
+    answer = parts.post(serving(url=str(made.text("Address"))))
+    assert answer.fault == "UnsupportedPolicyRequestFault"
+    assert "pull point" in answer.reason
+
+
+def test_what_is_published_on_a_queue_is_a_request_and_no_current_message(parts: GatewayParts) -> None:
+    parts.post(soap.envelope(soap.notify(soap.message("t:jobs"), soap.message("t:plain"))))
+    assert [each.queue for each in parts.notifications.accepted] == [True, False]
+    assert parts.gateway.retains(QUEUE) is False
+
+
+def asking(reply_to: str, *messages: str, message_id: str = "urn:uuid:1") -> bytes:
+    header = f"<wsa:MessageID>{message_id}</wsa:MessageID>" * bool(message_id)
+    header += f"<wsa:ReplyTo>{reply_to}</wsa:ReplyTo>" * bool(reply_to)
+    return soap.envelope(soap.notify(*(messages or (soap.message("t:jobs"),))), header=header)
+
+
+USER = (
+    "<wsa:Address>http://user:8080/answers</wsa:Address>"
+    '<wsa:ReferenceParameters><u:who xmlns:u="urn:u">me</u:who></wsa:ReferenceParameters>'
+)
+
+
+def test_a_request_says_where_its_answer_is_awaited(parts: GatewayParts) -> None:
+    assert parts.post(asking(USER)).status == 202
+    (asked,) = parts.notifications.accepted
+    assert asked.message_id == "urn:uuid:1"
+    assert asked.reply_to == EndpointReference("http://user:8080/answers", ('<u:who xmlns:u="urn:u">me</u:who>',))
+
+
+def test_a_pull_point_may_be_where_it_is_awaited(parts: GatewayParts) -> None:
+    made = parts.post(soap.envelope("<wsnt:CreatePullPoint/>"), "/wsn/CreatePullPoint").text("Address") or ""
+    assert parts.post(asking(f"<wsa:Address>{made}</wsa:Address>")).status == 202
+    (asked,) = parts.notifications.accepted
+    assert asked.reply_to == EndpointReference(made)
+
+
+@pytest.mark.parametrize("address", ["", "http://www.w3.org/2005/08/addressing/anonymous", f"{WSA}/none"])
+def test_nobody_need_await_one(parts: GatewayParts, address: str) -> None:
+    assert parts.post(asking(f"<wsa:Address>{address}</wsa:Address>" * bool(address))).status == 202
+    (asked,) = parts.notifications.accepted
+    assert (asked.queue, asked.reply_to) == (True, None)
+
+
+def test_what_stacks_write_by_themselves_is_passed_over_on_other_topics(parts: GatewayParts) -> None:
+    assert parts.post(asking("<wsa:Address>ftp://nowhere/</wsa:Address>", soap.message("t:plain"))).status == 202
+    (published,) = parts.notifications.accepted
+    assert published.reply_to is None
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (asking("<wsa:Address>ftp://nowhere/</wsa:Address>"), "wsa:ReplyTo"),
+        (asking("<wsa:Address>http://169.254.169.254/</wsa:Address>"), "wsa:ReplyTo"),
+        (asking(USER, message_id=""), "wsa:MessageID"),
+        (asking(USER, soap.message("t:jobs"), soap.message("t:jobs")), "one message"),
+    ],
+)
+def test_where_no_answer_could_go_the_request_is_refused(parts: GatewayParts, body: bytes, words: str) -> None:
+    answer = parts.post(body)
+    assert answer.status in (400, 500)
+    assert words in answer.reason
+    assert not parts.notifications.accepted
+
+
+def test_the_properties_of_a_subscription_say_that_it_serves(parts: GatewayParts) -> None:
+    path = path_of(parts.post(serving('Capacity="7"')))
+    body = f'<r:GetResourceProperty xmlns:r="{WSRF_RP}">wsnt:SubscriptionPolicy</r:GetResourceProperty>'
+    answer = parts.post(soap.envelope(body), path)
+    assert '<p:Queue xmlns:p="urn:arborcast:policy" Capacity="7"/>' in answer.body.decode()

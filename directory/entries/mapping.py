@@ -121,6 +121,7 @@ NAMES: Mapping[str, str] = {
         "topicRoutingPolicy",
         "topicPublisher",
         "topicQueue",
+        "topicMerge",
     )
 }
 
@@ -174,6 +175,7 @@ def read_record(entry: Entry, path: TopicPath) -> TopicRecord | None:
             routing=entry.text("topicroutingpolicy") or "",
             publishers=_texts(entry, "topicpublisher"),
             queue=_boolean(entry, "topicqueue") is True,
+            merge=_boolean(entry, "topicmerge") is not False,
         ),
     )
     try:
@@ -221,6 +223,7 @@ def write_facts(record: TopicRecord | None) -> dict[str, tuple[bytes, ...]]:
         "topicroutingpolicy": (policy.routing,) if policy.routing else (),
         "topicpublisher": policy.publishers,
         "topicqueue": ("TRUE",) if policy.queue else (),
+        "topicmerge": () if policy.merge else ("FALSE",),
     }
     encoded = {name: tuple(value.encode() for value in values) for name, values in facts.items()}
     return {name: values for name, values in encoded.items() if values}

@@ -77,6 +77,7 @@ class Envelope:
         self._url = subscription.consumer.address
         self._subscription_id = subscription.id
         self._addressing = subscription.addressing
+        self._serves = subscription.queue > 0
         self._form = subscription.form
         self._headers = _http_headers(subscription)
         if self._guard is not None:
@@ -150,6 +151,8 @@ class Envelope:
         parts = [self._start]
         for notification in notifications:
             parts.append(_delivered(notification))
+            if self._serves:
+                parts.append(_asked(notification))
         parts.append(b"<ac:Attempt>%d</ac:Attempt></ac:Delivery>" % attempt)
         if self._addressing:
             parts.append(f"<wsa:MessageID>{_message_id(self._subscription_id, notifications)}</wsa:MessageID>".encode())
@@ -158,7 +161,8 @@ class Envelope:
             parts.append(notifications[0].payload)
         else:
             parts.append(_NOTIFY_START)
-            for notification in notifications:
+            # A server is given one request at a time; with others that are equal it has only more who ask.
+            for notification in notifications[:1] if self._serves else notifications:
                 topic = topic_element(notification.topic, notification.prefixes)
                 parts += (self._message_start, topic, notification.producer)
                 parts += (b"<wsnt:Message>", notification.payload, _MESSAGE_END)
@@ -202,6 +206,21 @@ def _delivered(notification: Notification) -> bytes:
     if notification.traceparent:
         label += f" traceparent={quoteattr(notification.traceparent)}"
     return f"<ac:Notification{label}>{escape(notification.original_id)}</ac:Notification>".encode()
+
+
+def _asked(notification: Notification) -> bytes:
+    """The entry for a request: who asks, under which name, and where the answer is awaited."""
+    reply_to = notification.reply_to
+    if reply_to is None:
+        return b""
+    parameters = "".join(reply_to.reference_parameters)
+    if parameters:
+        parameters = f"<wsa:ReferenceParameters>{parameters}</wsa:ReferenceParameters>"
+    return (
+        f"<ac:Request id={quoteattr(notification.original_id)}>"
+        f"<wsa:MessageID>{escape(notification.message_id)}</wsa:MessageID>"
+        f"<wsa:ReplyTo><wsa:Address>{escape(reply_to.address)}</wsa:Address>{parameters}</wsa:ReplyTo></ac:Request>"
+    ).encode()
 
 
 def _http_headers(subscription: Subscription) -> tuple[tuple[str, str], ...]:

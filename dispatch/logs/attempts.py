@@ -27,7 +27,7 @@ from topic_model.topics import TopicPath
 VERSION = 3
 
 # What a record needs its reader to know: since 2 that a delivery may have been dropped, which is final,
-# since 3 that the servers of a queue may have refused it.
+# since 3 that the servers of a queue may have refused it, or done it with another.
 _VERSION_FOR_ALL, _VERSION_DROPPED = 1, 2
 
 # A record is full when its attempts have so many bytes: some two hundred of them, well below the broker's limit.
@@ -72,12 +72,13 @@ ErrorClass = Literal[
     "timely",  # dropped, since it could not be pushed at once; the detail says why
     "resources",  # dropped, since too much waits for its subscription
     "skipped",  # never to be tried: the subscription's conditions do not want it, or cost too much; the detail says
+    "merged",  # delivered, together with an equal request; the detail says with which
     "invalid",  # every server of its queue says that it cannot be done
     "internal",  # our own fault; the detail says what
 ]
 
 
-_OF_QUEUES: frozenset[ErrorClass] = frozenset({"invalid"})
+_OF_QUEUES: frozenset[ErrorClass] = frozenset({"invalid", "merged"})
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -25,6 +25,10 @@ _SENT = (
     WHEN OLD.lane >= 'queue:' AND OLD.lane < 'queue;' BEGIN
     DELETE FROM sent WHERE lane = OLD.lane AND batch = OLD.batch AND part = OLD.part AND place = OLD.place
     AND redrive = OLD.redrive; END""",
+    # Who was to go with it goes by itself.
+    """CREATE TRIGGER IF NOT EXISTS sent_alone AFTER DELETE ON sent BEGIN
+    UPDATE sent SET server = '' WHERE lane = OLD.lane
+    AND server = '+' || OLD.batch || '.' || OLD.part || '.' || OLD.place || '.' || OLD.redrive; END""",
 )
 
 _OF_QUEUES = "lane >= 'queue:' AND lane < 'queue;'"
@@ -49,10 +53,15 @@ _NEVER_MS = 1 << 62
 _PASSED_OVER = 100
 
 
-class Request(NamedTuple):
-    """A request that waits, and who has refused it. `maybe_sent` says that it may have been, though nobody knows."""
+# So many equal requests are done together.
+_TOGETHER = 200
 
-    waiting: WaitingDelivery
+
+class Request(NamedTuple):
+    """A request that waits, with those that are equal, itself first; and who has refused it. `maybe_sent` says that it
+    may have been, though nobody knows."""
+
+    together: list[WaitingDelivery]
     refused: frozenset[str] = frozenset()
     maybe_sent: bool = False
 
@@ -89,10 +98,21 @@ class Backlog:
                 refusing = frozenset(str(refused).split())
                 waiting = None if server in refusing else self._store.get(Delivery(lane, Place(*place)))
                 if waiting is not None:
-                    return Request(waiting, refusing)
-        return next(
-            (Request(each, maybe_sent=self._is_maybe_sent(each)) for each in self._store.untried(lane, 1)), None
-        )
+                    return Request([waiting, *self._sent_with(waiting.delivery)], refusing)
+        heads = self._store.untried(lane, 1)
+        if heads and heads[0].notification.merge:
+            # The first of its equals is the head.
+            heads = self._store.equal(lane, heads[0].notification.merge, _TOGETHER)
+        return Request(heads, maybe_sent=any(map(self._is_maybe_sent, heads))) if heads else None
+
+    def _sent_with(self, delivery: Delivery) -> Iterator[WaitingDelivery]:
+        for place in self._store.ask(
+            "SELECT batch, part, place, redrive FROM sent WHERE lane = ? AND server = ?",
+            *(delivery.subscription, _with(delivery)),
+        ):
+            waiting = self._store.get(Delivery(delivery.subscription, Place(*place)))
+            if waiting is not None:
+                yield waiting
 
     def anything(self, lane: str, now_ms: int) -> bool:
         """Whether something is to be sent now."""
@@ -101,17 +121,19 @@ class Backlog:
 
     def begun(self, request: Request) -> None:
         """It is under way."""
-        delivery, tries = request.waiting.delivery, request.waiting.tries
-        self._store.begun(delivery)
-        if tries.number:
-            self._store.ask(f"UPDATE sent SET due_ms = ? WHERE {_KEY}", _NEVER_MS, *_row(delivery))  # noqa: S608
+        for delivery, tries, _ in request.together:
+            self._store.begun(delivery)
+            if tries.number:
+                self._store.ask(f"UPDATE sent SET due_ms = ? WHERE {_KEY}", _NEVER_MS, *_row(delivery))  # noqa: S608
 
-    def again(self, delivery: Delivery, server: str, refused: Collection[str], due_ms: int) -> None:
-        """It waits again: for this server, empty for any that has not refused it."""
-        self._store.ask(
-            "INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            *(*_row(delivery), server, " ".join(sorted(refused)), due_ms),
-        )
+    def again(self, together: list[Delivery], server: str, refused: Collection[str], due_ms: int) -> None:
+        """These wait again, for this server, empty for any that has not refused them; the others go with the first."""
+        for number, delivery in enumerate(together):
+            whose = _with(together[0]) if number else server
+            self._store.ask(
+                "INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                *(*_row(delivery), whose, " ".join(sorted(refused)), due_ms),
+            )
 
     def release(self, lane: str, server: str, now_ms: int) -> None:
         """This server is sick, or gone: what was to be sent to it again anybody may have."""
@@ -146,6 +168,11 @@ class Backlog:
             return False
         asked = self._store.ask(f"SELECT turn FROM waiting WHERE {_KEY}", *_row(waiting.delivery))  # noqa: S608
         return any(turn <= last for (turn,) in asked)
+
+
+def _with(delivery: Delivery) -> str:
+    """In the place of a server: it goes with this one."""
+    return "+" + ".".join(map(str, delivery.place))
 
 
 def _row(delivery: Delivery) -> tuple[str | int, ...]:

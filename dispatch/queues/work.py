@@ -14,10 +14,13 @@ from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.outcomes import Outcome
 from dispatch.delivery.pushes import Pusher
+from dispatch.delivery.transport.contract import Transport
 from dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, policy_of, untried
 from dispatch.logs.attempts import NO_BATCH
+from dispatch.logs.parked import Delivery, Tries
 from dispatch.queues.backlog import Backlog, Request
 from dispatch.queues.servers import Server, Servers
+from dispatch.queues.users import Users
 from dispatch.queues.verdict import Sent, all_refuse, decide, said, sequence_of
 from dispatch.redelivery.amounts import Amounts
 from dispatch.redelivery.endpoints import Endpoints
@@ -56,6 +59,7 @@ class QueueParts:
 
     store: ParkedStore
     subscriptions: Subscriptions
+    transport: Transport
     pusher: Pusher
     endpoints: Endpoints
     outcomes: RedeliveryOutcomes
@@ -90,6 +94,8 @@ class Queues:
         self._under_way = 0
         self._changed = False
         self._envelopes: dict[str, tuple[Subscription, Envelope]] = {}
+        self._users = Users(parts.transport)
+        parts.outcomes.unanswered = self._users.unanswered
 
     @property
     def waiting(self) -> int:
@@ -184,10 +190,11 @@ class Queues:
     def _serve(self, queue: Queue, now_ms: int) -> None:
         """A queue's turn."""
         lane = queue.lane
-        if (lane.expires_ms <= now_ms and self._expire(lane, now_ms)) or self._shed(lane, now_ms):
+        too_much = self._users.too_many
+        if not too_much and ((lane.expires_ms <= now_ms and self._expire(lane, now_ms)) or self._shed(lane, now_ms)):
             self._turns.set(lane.name, now_ms)
             return
-        look_again_ms = _NEVER_MS
+        look_again_ms = now_ms + _PROBED_MS if too_much else _NEVER_MS
         began = self._backlog.anything(lane.name, now_ms)
         while began:
             began = False
@@ -214,28 +221,29 @@ class Queues:
 
     def _begin(self, queue: Queue, server: Server, request: Request, now_ms: int) -> None:
         lane, subscription, endpoint = queue.lane, server.subscription, server.endpoint
-        scopes, waiting = scopes_of(endpoint), request.waiting
+        scopes, together, probe = scopes_of(endpoint), request.together, False
+        notifications = [each.notification for each in together]
+        tries = max(each.tries for each in together)
         if request.maybe_sent:
             # Whoever has it is to know it again.
-            waiting = waiting._replace(tries=waiting.tries._replace(number=1))
-        number, probe = waiting.tries.number + 1, False
+            tries = tries._replace(number=1)
 
         def leaves() -> None:
             nonlocal probe
             probe = self._parts.endpoints.begin_push(endpoint)
-            lane.flight.add(waiting.delivery)
+            lane.flight.update(each.delivery for each in together)
             self._capacity.enter(scopes)
 
         def finished(push: Push, outcome: Outcome) -> None:
             ended_ms = self._parts.clock.now_ms()
-            lane.flight.discard(waiting.delivery)
+            lane.flight.difference_update(each.delivery for each in together)
             self._under_way -= 1
             queue.servers.end(server.id)
             self._go_on(self._capacity.leave(scopes), ended_ms)
-            message = waiting.notification.id
+            message = notifications[0].id
             freed = self._parts.endpoints.push_ended(endpoint, message, outcome, push.result, probe, ended_ms)
             self._parts.go_on(freed, ended_ms)
-            self._settle(queue, server, request.refused, waiting, push, outcome, ended_ms, probe)
+            self._settle(queue, server, request, tries, push, outcome, ended_ms, probe)
             self._turns.set(lane.name, ended_ms)
 
         self._under_way += 1
@@ -243,27 +251,27 @@ class Queues:
         self._backlog.begun(request)
         unmade = self._parts.pusher.begin(
             subscription,
-            [waiting.notification],
-            number,
+            notifications,
+            tries.number + 1,
             now_ms,
             self._envelope_of,
             finished,
             leaves,
-            sequence_of(waiting.tries),
+            sequence_of(tries),
         )
         if unmade is not None:
             # Another server may have an envelope that can be made.
             self._under_way -= 1
             queue.servers.end(server.id)
-            self._settle(queue, server, request.refused, waiting, *unmade, now_ms, probe=False)
+            self._settle(queue, server, request, tries, *unmade, now_ms, probe=False)
             self._turns.set(lane.name, now_ms)
 
     def _settle(
         self,
         queue: Queue,
         server: Server,
-        refused: frozenset[str],
-        waiting: WaitingDelivery,
+        request: Request,
+        tries: Tries,
         push: Push,
         outcome: Outcome,
         now_ms: int,
@@ -274,22 +282,27 @@ class Queues:
         if said(outcome, response, policy) == "gone":
             self._gone(queue, server, now_ms)
         sick = server.id not in queue.servers or self._parts.endpoints.get(server.endpoint).breaker != "closed"
-        tries = waiting.tries._replace(number=waiting.tries.number + 1)
+        together, tries = request.together, tries._replace(number=tries.number + 1)
         excused = probe and outcome.endpoint_unreachable
-        sent = Sent(tries, server.id, refused, queue.servers.ids, sick, excused)
+        sent = Sent(tries, server.id, request.refused, queue.servers.ids, sick, excused)
         verdict, tries, again, refused, why = decide(
-            *(outcome, response, sent, policy, waiting.notification, now_ms),
+            *(outcome, response, sent, policy, together[0].notification, now_ms),
             *(self._parts.chance(), push.result.retry_after_s),
         )
         as_queue = Subscription(queue.lane.name, server.subscription.consumer)
-        row = attempt(as_queue, waiting.notification, tries.number, verdict, why, push, NO_BATCH)
-        if verdict.state != "parked":
-            self._parts.outcomes.end(waiting, row, policy.lifespan_ms)
-            self._parts.outcomes.delivered += verdict.state == "delivered"
-        elif self._store.tried(waiting.delivery, tries):
-            self._parts.journal.record(row)
-            self._parts.journal.tried(waiting.delivery, tries)
-            self._backlog.again(waiting.delivery, again, refused, tries.due_ms)
+        waits: list[Delivery] = []
+        for number, (delivery, before, notification) in enumerate(together):
+            if number and verdict.state == "delivered":
+                why = Outcome("merged", f"done with {together[0].notification.id}, which is equal", why.status)
+            row = attempt(as_queue, notification, tries.number, verdict, why, push, NO_BATCH)
+            if verdict.state != "parked":
+                self._parts.outcomes.end(WaitingDelivery(delivery, before, notification), row, policy.lifespan_ms)
+                self._parts.outcomes.delivered += verdict.state == "delivered"
+            elif self._store.tried(delivery, tries):
+                self._parts.journal.record(row)
+                self._parts.journal.tried(delivery, tries)
+                waits.append(delivery)
+        self._backlog.again(waits, again, refused, tries.due_ms)
         if not outcome.taken:
             self._suspend(queue, server, now_ms)
 
@@ -330,7 +343,7 @@ class Queues:
             due_ms = self._backlog.next_due_ms(lane.name)
             if due_ms is not None and due_ms > now_ms:
                 look_again_ms = min(look_again_ms, due_ms)
-            self._turns.set(lane.name, min(look_again_ms, expires_ms))
+            self._turns.set(lane.name, min(look_again_ms, max(expires_ms, now_ms + 1)))
         elif not lane.flight:
             self._waiting.discard(lane.name)
             self._turns.cancel(lane.name)

@@ -24,7 +24,7 @@ from topic_model.records import notifications
 from topic_model.records.notifications import Notification
 
 # To be raised with every change of the tables: a file of another form is rebuilt from the log.
-_FORM = 7
+_FORM = 8
 
 # `turn` is what comes before what: the offset in the log; but never behind what has a later place in its partition.
 _SCHEMA = """
@@ -33,7 +33,7 @@ CREATE TABLE waiting (
     redrive INTEGER NOT NULL, turn INTEGER NOT NULL,
     tried INTEGER NOT NULL, number INTEGER NOT NULL, counted INTEGER NOT NULL, due_ms INTEGER NOT NULL,
     decided_ms INTEGER NOT NULL, awaits TEXT NOT NULL, accepted_ms INTEGER NOT NULL, valid_ms INTEGER NOT NULL,
-    priority INTEGER NOT NULL, notification BLOB NOT NULL
+    priority INTEGER NOT NULL, notification BLOB NOT NULL, merge BLOB NOT NULL
 );
 CREATE UNIQUE INDEX waiting_place ON waiting (lane, part, batch, place, redrive);
 CREATE INDEX waiting_turn ON waiting (lane, tried, turn, batch, place, redrive);
@@ -44,6 +44,7 @@ CREATE INDEX waiting_due ON waiting (lane, due_ms) WHERE tried = 1;
 CREATE INDEX waiting_decided ON waiting (lane, decided_ms) WHERE tried = 1;
 CREATE INDEX waiting_tries ON waiting (lane, number, due_ms) WHERE tried = 1;
 CREATE INDEX waiting_awaits ON waiting (lane, awaits) WHERE awaits != '';
+CREATE INDEX waiting_merge ON waiting (lane, merge) WHERE merge != x'' AND tried = 0;
 CREATE TABLE position (part INTEGER PRIMARY KEY, next INTEGER NOT NULL);
 CREATE TABLE fact (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
@@ -188,10 +189,10 @@ class ParkedStore:
         kept = record.notification
         _, notification = notifications.encode(kept)
         self._execute(
-            "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(lane, *place, turn, tries.number > 0, *tries),
-                *(kept.accepted_ms, kept.valid_until_ms, kept.priority, notification),
+                *(kept.accepted_ms, kept.valid_until_ms, kept.priority, notification, kept.merge),
             ),
         )
         self._count += 1
@@ -231,6 +232,10 @@ class ParkedStore:
     def untried(self, lane: str, limit: int) -> list[WaitingDelivery]:
         """The first deliveries of a lane that were never tried: by priority, then in the order of their turns."""
         return self._read(lane, f"tried = 0 {_BY_PRIORITY}", limit)
+
+    def equal(self, lane: str, merge: bytes, limit: int) -> list[WaitingDelivery]:
+        """The deliveries of a lane that were never tried and are equal, in the order of their turns."""
+        return self._read(lane, f"merge = ? AND merge != x'' AND tried = 0 {_BY_PRIORITY}", merge, limit)
 
     def oldest_untried(self, lane: str, limit: int) -> list[WaitingDelivery]:
         """The deliveries of a lane that were never tried, and wait for the longest."""

@@ -184,6 +184,8 @@ class RedeliveryOutcomes:
         self._alarm = alarm
         self.delivered = 0
         self.dead = 0
+        self.unanswered: Callable[[Notification, Attempt], None] = lambda _, __: None
+        """Called when a request has ended, for which somebody awaits an answer, and none will come."""
 
     def settle(
         self,
@@ -307,6 +309,8 @@ class RedeliveryOutcomes:
             self.dead += 1
         else:
             self._journal.record(without_letter(row))
+        if waiting.notification.reply_to is not None and row.state != "delivered":
+            self.unanswered(waiting.notification, row)
         self._store.finish(waiting.delivery)
         self._journal.finished(waiting.delivery, tried=waiting.tries.number > 0)
 

@@ -109,6 +109,7 @@ class Redelivery:
         parts = QueueParts(
             store=store,
             subscriptions=subscriptions,
+            transport=transport,
             pusher=self._pusher,
             endpoints=self._endpoints,
             outcomes=self._outcomes,

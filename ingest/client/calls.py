@@ -63,7 +63,8 @@ class Call(Generic[ResultT]):
 
     `repeatable` says that doing it twice does no harm, so that it may be repeated after no answer. `absent` is the
     fault that only says that there is nothing; it is read like an empty answer. `traceparent` is the trace that the
-    request belongs to (W3C Trace Context), empty for none.
+    request belongs to (W3C Trace Context), empty for none. `reply_to` is where another answer is awaited than that of
+    the connection, to the request of this `message_id`.
     """
 
     to: Remote
@@ -73,6 +74,8 @@ class Call(Generic[ResultT]):
     repeatable: bool = True
     absent: str = ""
     traceparent: str = ""
+    message_id: str = ""
+    reply_to: Remote | None = None
 
     def encode(self, soap: SoapVersion, message_id: str) -> tuple[bytes, dict[str, str]]:
         """The HTTP body and headers. Repeating them is repeating this very message."""
@@ -80,7 +83,7 @@ class Call(Generic[ResultT]):
         message = (
             f'<soap:Envelope xmlns:soap="{namespace}"><soap:Header xmlns:wsa="{WSA}">'
             f"<wsa:To>{answers.text(self.to.address)}</wsa:To><wsa:Action>{self.action}</wsa:Action>"
-            f"<wsa:MessageID>{message_id}</wsa:MessageID>{parameter_blocks(self.to.parameters)}</soap:Header>"
+            f"<wsa:MessageID>{message_id}</wsa:MessageID>{_reply_to(self.reply_to)}{parameter_blocks(self.to.parameters)}</soap:Header>"
             f"<soap:Body>{self.body}</soap:Body></soap:Envelope>"
         )
         headers = {"Content-Type": answers.media_type(soap).decode()}
@@ -89,6 +92,10 @@ class Call(Generic[ResultT]):
         if self.traceparent:
             headers["traceparent"] = self.traceparent
         return message.encode(), headers
+
+
+def _reply_to(remote: Remote | None) -> str:
+    return "" if remote is None else _endpoint("wsa:ReplyTo", remote)
 
 
 class Calls:

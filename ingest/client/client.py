@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import inspect
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -19,6 +21,7 @@ import requests
 from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
 from ingest.client.publications import said_of
 from ingest.client.received import read_reply, retry_after_s
+from ingest.client.replies import PulledReplies, Replies
 from ingest.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, RequestsTransport, Transport
 from ingest.client.values import (
     BrokerUnreachable,
@@ -29,6 +32,9 @@ from ingest.client.values import (
     Retries,
 )
 from topic_model.subscriptions import SoapVersion
+
+if TYPE_CHECKING:
+    from ingest.client.listener import Listener
 
 
 class BrokerSession(requests.Session):
@@ -92,7 +98,7 @@ class BrokerSession(requests.Session):
 
 def arguments_of(call: Call[Any], soap: SoapVersion) -> dict[str, Any]:
     """What `BrokerSession.request` needs for a call, with a message id of its own."""
-    body, headers = call.encode(soap, f"urn:uuid:{uuid4()}")
+    body, headers = call.encode(soap, call.message_id or f"urn:uuid:{uuid4()}")
     return {"data": body, "headers": headers, "repeatable": call.repeatable}
 
 
@@ -256,6 +262,47 @@ class Client(SynchronousClient[Calls]):
         transport: Transport | None = None,
     ) -> None:
         super().__init__(Calls(url), soap, timeout_s, retries, CONNECTIONS, credentials, transport)
+        self._replies = PulledReplies(self)
+
+    def close(self) -> None:
+        self._replies.close()
+        super().close()
+
+    def request(
+        self,
+        topic: str,
+        payload: str | bytes,
+        timeout: float = 30.0,
+        *,
+        listener: Listener | None = None,
+        namespaces: Namespaces = None,
+        traceparent: str = "",
+        type: str = "",
+        priority: int | None = None,
+        merge: str = "",
+    ) -> bytes:
+        """Put a request to the work queue `topic`, and return what one of its servers answers, an XML element.
+
+        The answer comes to `listener`, whose URL the servers have to reach, or, without one, through a pull point of
+        the broker's. Requests that wait and are equal are done once, but for those with another `merge`. After the
+        time nobody begins to work on it any more. Raises TimeoutError when no answer has come by then, FaultReceived
+        when it cannot be done (its `fault` is Invalid, Unanswered or Dropped), and as `notify`.
+        """
+        until = time.monotonic() + timeout
+        replies: Replies = self._replies if listener is None else listener.replies
+        to: Remote = self._replies.address if listener is None else Remote(listener.url)
+        said = said_of(None, timedelta(seconds=timeout), type, namespaces, priority, merge=merge)
+        call = replace(
+            self._calls.notify([notification_message(topic, payload, namespaces)], None, traceparent, [said]),
+            message_id=f"urn:uuid:{uuid4()}",
+            reply_to=to,
+        )
+        replies.begin(call.message_id)
+        try:
+            self._exchange(call)
+            return replies.wait(call.message_id, until)
+        finally:
+            replies.end(call.message_id)
 
     subscribe = performed(Calls.subscribe)
     renew = performed(Calls.renew)

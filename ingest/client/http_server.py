@@ -11,12 +11,20 @@ import contextlib
 import re
 import socket
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
+from types import TracebackType
+from typing import Self
 
 MAX_BODY = 64 * 1024 * 1024
+
+_BACKLOG = 128
+
+# How long a stop waits for callbacks that are at work.
+_STOP_S = 1.0
 
 # Bodies of all connections together; with more than that, the broker is asked to come again.
 _INFLIGHT = 4 * MAX_BODY
@@ -258,3 +266,62 @@ async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     async with asyncio.timeout(_LINGER_S):
         while await reader.read(_MAX_HEAD):
             pass
+
+
+class Server:
+    """A server in a thread of its own. Port 0 takes a free one."""
+
+    def __init__(self, handle: Handle, port: int, host: str, name: str) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self._host, self._port = self._socket.getsockname()[:2]
+        self._handle = handle
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = threading.Event()
+        self._stopping = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return int(self._port)
+
+    @property
+    def url(self) -> str:
+        """What to give as ConsumerReference."""
+        return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self.port}/"
+
+    def start(self) -> None:
+        """Begin to receive."""
+        self._thread.start()
+        self._ready.wait()
+
+    def stop(self) -> None:
+        """Stop receiving."""
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        server = HttpServer(self._handle)
+        await server.start(self._socket)
+        self._ready.set()
+        await self._stopping.wait()
+        await server.stop(self._socket, _STOP_S)

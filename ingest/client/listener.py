@@ -11,18 +11,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 import threading
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from core.errors import PeerError, SignatureError
+from core.recent import Recent
 from ingest.agreement import HEADER, agreement
-from ingest.client.http_server import MAX_BODY, HttpServer, Response
+from ingest.client.http_server import MAX_BODY, Response, Server
 from ingest.client.later import OpenPush, open_push
 from ingest.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
+from ingest.client.replies import Replies
 from ingest.client.transport import RequestsTransport, Transport
 from ingest.client.triggers import Namespaces, Triggers
 from ingest.errors import UnreadableRequest
@@ -33,10 +33,9 @@ __all__ = ["Listener", "ListenerApp", "OnMessage", "ReceivedMessage", "Verify", 
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG = 128
-
-# How long a stop waits for callbacks that are at work.
-_STOP_S = 1.0
+# Ids that were handled: bytes, twice, and for how long.
+_REMEMBERED = 32 * 1024 * 1024
+_REMEMBERED_S = 3_600.0
 
 # ASGI's.
 Scope = MutableMapping[str, Any]
@@ -46,12 +45,13 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 OnMessageAsync = Callable[[ReceivedMessage], Awaitable[None]]
 
 
-class Listener:
+class Listener(Server):
     """Receives pushes and hands over each message; what a callback raises makes the broker try again.
 
     Callbacks run in threads, perhaps in several at once: `on_message` for all messages, and others for those of some
     topics, see `on`. Port 0 takes a free one; see `url`. With `verify`, a push for which it raises is answered 401 and
-    not handed over. `transport` carries results that are said later.
+    not handed over. `transport` carries results that are said later. With
+    `once`, what was handled already is acknowledged, and not handed over again.
     """
 
     def __init__(
@@ -62,26 +62,17 @@ class Listener:
         *,
         verify: Verify | None = None,
         transport: Transport | None = None,
+        once: bool = False,
     ) -> None:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-        self._host, self._port = self._socket.getsockname()[:2]
         self._triggers = Triggers(on_message)
-        self._app = _ThreadedApp(self._triggers, verify, transport)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._ready = threading.Event()
-        self._stopping = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
+        self.replies = Replies()
+        """The answers that `Client.request` awaits here; they are not handed over."""
+        self._app = _ThreadedApp(self._hand_over, verify, transport, Repeats() if once else None)
+        super().__init__(self._app.handled, port, host, "listener")
 
-    @property
-    def port(self) -> int:
-        """The port that is listened on."""
-        return int(self._port)
-
-    @property
-    def url(self) -> str:
-        """What to give as ConsumerReference."""
-        return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self.port}/"
+    def _hand_over(self, message: ReceivedMessage) -> None:
+        if not self.replies.take(message):
+            self._triggers(message)
 
     def on(self, expression: str, callback: OnMessage, namespaces: Namespaces = None) -> Callable[[], None]:
         """Call this with each message of these topics from now on, behind `on_message`; what it returns ends that.
@@ -105,42 +96,11 @@ class Listener:
         """
         return self._triggers.seen(expression, namespaces)
 
-    def start(self) -> None:
-        """Begin to receive."""
-        self._thread.start()
-        self._ready.wait()
-
     def stop(self) -> None:
         """Stop receiving."""
-        if self._loop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join()
-        self._socket.close()
+        super().stop()
         self._app.close()
         self._triggers.stop()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        finally:
-            self._ready.set()
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        server = HttpServer(self._app.handled)
-        await server.start(self._socket)
-        self._ready.set()
-        await self._stopping.wait()
-        await server.stop(self._socket, _STOP_S)
 
 
 class ListenerApp:
@@ -184,7 +144,7 @@ class ListenerApp:
     async def handled(self, headers: Mapping[str, str], body: bytes) -> Response:
         """The answer to a POST; `headers` by names in lower case."""
         push = open_push(headers, self._transport)
-        messages = _accept(headers, body, self._verify, push)
+        messages = accepted(headers, body, self._verify, push)
         if isinstance(messages, Response):
             return messages
         try:
@@ -204,9 +164,12 @@ class ListenerApp:
 class _ThreadedApp(ListenerApp):
     """With a callback that may block: each push has a thread of its own, which is not joined at the end."""
 
-    def __init__(self, on_message: OnMessage, verify: Verify | None, transport: Transport | None) -> None:
+    def __init__(
+        self, on_message: OnMessage, verify: Verify | None, transport: Transport | None, repeats: Repeats | None
+    ) -> None:
         super().__init__(on_message, verify, transport)
         self._hand_over = on_message
+        self._repeats = repeats
 
     async def handled(self, headers: Mapping[str, str], body: bytes) -> Response:
         """As in the base class, in a thread."""
@@ -229,17 +192,58 @@ class _ThreadedApp(ListenerApp):
     def _handled_here(self, headers: Mapping[str, str], body: bytes) -> Response:
         push = open_push(headers, self._transport)
         try:
-            messages = _accept(headers, body, self._verify, push)
+            messages = accepted(headers, body, self._verify, push)
             if isinstance(messages, Response):
                 return messages
             for message in messages:
-                self._hand_over(message)
+                self._handle(message)
         except Exception:
             return _failed(push)
         return _done(push)
 
+    def _handle(self, message: ReceivedMessage) -> None:
+        if self._repeats is None or not message.notification_id:
+            self._hand_over(message)
+            return
+        to_do = self._repeats.begin((message.notification_id,), message.sequence > 0)
+        handled = False
+        try:
+            if to_do:
+                self._hand_over(message)
+            handled = True
+        finally:
+            self._repeats.end(to_do, handled)
 
-def _accept(
+
+class Repeats:
+    """What was handled within an hour, by the ids of notifications. Several threads may use it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._at_work: set[str] = set()
+        self._done: Recent[str, bool] = Recent(_REMEMBERED, age_s=_REMEMBERED_S)
+
+    def begin(self, ids: Iterable[str], repeated: bool) -> set[str]:
+        """Those of these that are to be handled now: where they were sent before, without those that were handled; the
+        end of what is being handled is awaited. `end` has to be called for them."""
+        wanted = set(ids)
+        with self._changed:
+            while self._at_work & wanted:
+                self._changed.wait()
+            to_do = {each for each in wanted if not (repeated and self._done.get(each))}
+            self._at_work |= to_do
+        return to_do
+
+    def end(self, ids: set[str], handled: bool) -> None:
+        """These were handled, or could not be."""
+        with self._changed:
+            self._at_work -= ids
+            for each in ids if handled else ():
+                self._done.put(each, True, len(each))
+            self._changed.notify_all()
+
+
+def accepted(
     headers: Mapping[str, str], body: bytes, verify: Verify | None, push: OpenPush
 ) -> list[ReceivedMessage] | Response:
     """The messages of a push, or the answer to what is none."""

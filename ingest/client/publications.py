@@ -20,6 +20,7 @@ def said_of(
     namespaces: Mapping[str, str] | None = None,
     priority: int | None = None,
     reliable: bool = False,
+    merge: str = "",
 ) -> str:
     """What is said of a message, as attributes; empty for nothing. Raises ClientError."""
     said = ""
@@ -31,6 +32,8 @@ def said_of(
         said += f" Type={answers.attribute(written_type(kind, namespaces))}"
     if priority is not None:
         said += f' Priority="{priority}"'
+    if merge:
+        said += f" Merge={answers.attribute(merge)}"
     return said + ' Reliable="true"' * reliable
 
 

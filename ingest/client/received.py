@@ -27,7 +27,17 @@ from ingest.elements.topics import read_topic
 from ingest.errors import InvalidRequest
 from ingest.soap.envelope import Request, parse
 from ingest.soap.fragments import Source
-from topic_model.namespaces import ARBORCAST_POLICY, HPWSN_PUSH, SOAP11, SOAP12, WSRF_BF, wsa, wsn_br, wsnt
+from topic_model.namespaces import (
+    ARBORCAST_DELIVERY,
+    ARBORCAST_POLICY,
+    HPWSN_PUSH,
+    SOAP11,
+    SOAP12,
+    WSRF_BF,
+    wsa,
+    wsn_br,
+    wsnt,
+)
 from topic_model.topics import TopicPath
 
 __all__ = ["ReceivedMessage", "SignedWith", "new_secret", "read_messages", "read_push", "read_push_request"]
@@ -57,10 +67,25 @@ PAYLOAD_DEPTH = 6
 
 _RAW_DEPTH = 3
 
+# Envelope, Header, Delivery, Request, ReplyTo, ReferenceParameters, parameter.
+_ASKER_DEPTH = 7
+
+# Of an answer that went through a pull point, which keeps no headers.
+_RELATED = f"{wsnt('ProducerReference')}/{wsa('ReferenceParameters')}/{wsa('RelatesTo')}"
+
 # Brokers of the HPwsn family push one message, its content as text.
 _OLD_PUSH = f"{{{HPWSN_PUSH}}}notificationProcess"
 
 _SECRET = f"{{{ARBORCAST_POLICY}}}Signing/{{{ARBORCAST_POLICY}}}Secret"
+
+
+@dataclass(frozen=True)
+class Asker:
+    """Who awaits an answer: the ids of its notification and of its request, and where the answer goes."""
+
+    notification_id: str
+    message_id: str
+    reply_to: Remote
 
 
 @dataclass(frozen=True)
@@ -70,7 +95,8 @@ class ReceivedMessage:
     `payload` is self-contained XML in UTF-8; from old brokers the content as they push it, which may be any text.
     `topic` and `subscription` (the subscription manager's address) are None in raw and old pushes. `notification_id` is
     the same on every attempt and empty when the broker says none; `attempt` counts from 1. `replay` names the replay
-    that brought it again, empty when it came by itself.
+    that brought it again, empty when it came by itself. `sequence` is how often it was sent before, `askers` are those
+    who await an answer to it, and `relates_to` is the message id of the request that it is the answer to.
     """
 
     payload: bytes
@@ -79,6 +105,9 @@ class ReceivedMessage:
     notification_id: str = ""
     attempt: int = 1
     replay: str = ""
+    sequence: int = 0
+    askers: tuple[Asker, ...] = ()
+    relates_to: str = ""
     push: OpenPush | None = field(default=None, repr=False, compare=False)
 
     def later(self) -> Later:
@@ -106,11 +135,45 @@ def read_push(body: bytes, content_type: bytes, ids: str = "", attempt: int = 1)
     if request.name == _OLD_PUSH:
         content = (request.operation.text or "").encode()
         return [ReceivedMessage(content, notification_id=numbered[0] if numbered else "", attempt=attempt)]
+    related = _related(request)
     if request.name != wsnt("Notify"):
         source = request.source(_RAW_DEPTH)
         payload = source.fragment(source.node(request.operation))
-        return [ReceivedMessage(payload, notification_id=numbered[0] if numbered else "", attempt=attempt)]
-    return read_messages(request.operation, request.source(PAYLOAD_DEPTH), numbered, attempt)
+        return [ReceivedMessage(payload, None, None, numbered[0] if numbered else "", attempt, relates_to=related)]
+    messages = read_messages(request.operation, request.source(PAYLOAD_DEPTH), numbered, attempt)
+    askers = _askers(request)
+    if askers or related:
+        messages = [replace(each, askers=askers, relates_to=each.relates_to or related) for each in messages]
+    return messages
+
+
+def _related(request: Request) -> str:
+    header = _header(request)
+    return "" if header is None else (header.findtext(wsa("RelatesTo")) or "").strip()
+
+
+def _askers(request: Request) -> tuple[Asker, ...]:
+    """Who awaits an answer to a request that a broker has pushed to one of the servers of its queue."""
+    header = _header(request)
+    found = (
+        [] if header is None else header.findall(f"{{{ARBORCAST_DELIVERY}}}Delivery/{{{ARBORCAST_DELIVERY}}}Request")
+    )
+    if not found:
+        return ()
+    source = Source(request.document, request.root, _ASKER_DEPTH, header)
+    askers = []
+    for each in found:
+        element = each.find(wsa("ReplyTo"))
+        if element is not None:
+            reference = read_reference(element, source)
+            reply_to = Remote(reference.address, reference.reference_parameters)
+            askers.append(Asker(each.get("id", ""), (each.findtext(wsa("MessageID")) or "").strip(), reply_to))
+    return tuple(askers)
+
+
+def _header(request: Request) -> etree._Element | None:
+    parent = request.operation.getparent()
+    return None if parent is None else parent.getprevious()
 
 
 def read_push_request(headers: Mapping[str, str], body: bytes) -> list[ReceivedMessage]:
@@ -122,6 +185,9 @@ def read_push_request(headers: Mapping[str, str], body: bytes) -> list[ReceivedM
         headers.get("arborcast-notification-id", ""),
         int(attempt) if attempt.isascii() and attempt.isdigit() and len(attempt) < 10 else 1,
     )
+    sequence = headers.get("arborcast-sequence", "")
+    if sequence.isascii() and sequence.isdigit() and len(sequence) < 10:
+        messages = [replace(message, sequence=int(sequence)) for message in messages]
     replays = headers.get("arborcast-replay")
     if replays is None:
         return messages
@@ -152,6 +218,7 @@ def read_messages(
                 address.strip() if address else None,
                 ids[number] if number < len(ids) else "",
                 attempt,
+                relates_to=(message.findtext(_RELATED) or "").strip(),
             )
         )
         number += 1

@@ -26,9 +26,13 @@ from topic_model.records.notifications import MOST_PRIORITY, Notification
 
 VALID_UNTIL, LIFESPAN, TYPE, PRIORITY, RELIABLE = "ValidUntil", "Lifespan", "Type", "Priority", "Reliable"
 
+MERGE = "Merge"
+
+"""Only of requests: those that are named otherwise are not equal."""
+
 _MESSAGES = "Messages"
 
-_ATTRIBUTES = frozenset({_MESSAGES, VALID_UNTIL, LIFESPAN, TYPE, PRIORITY, RELIABLE})
+_ATTRIBUTES = frozenset({_MESSAGES, VALID_UNTIL, LIFESPAN, TYPE, PRIORITY, RELIABLE, MERGE})
 
 # As xsd:boolean is written.
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -56,6 +60,7 @@ class Publication(NamedTuple):
     type: str = ""
     priority: int | None = None
     reliable: bool = False
+    merge: str = ""
 
     def until_ms(self, accepted_ms: int) -> int:
         """Until when a message is valid that is accepted then; 0 when it has no end."""
@@ -119,6 +124,7 @@ def read_said(texts: Mapping[str, str], namespaces: Mapping[str | None, str], wh
         _type(texts[TYPE], namespaces, where) if TYPE in texts else "",
         priority_of(texts[PRIORITY], where) if PRIORITY in texts else None,
         _boolean(texts[RELIABLE], where) if RELIABLE in texts else False,
+        texts.get(MERGE, ""),
     )
 
 

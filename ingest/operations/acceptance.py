@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from lxml import etree
 
 from ingest.elements.publication import NOTHING_SAID, Publication
 from ingest.errors import InvalidRequest
@@ -48,6 +50,17 @@ def check_types(tree: TopicTree, notifications: Sequence[Notification]) -> None:
             )
 
 
+def merge_key(payload: bytes, key: str) -> bytes:
+    """By what equal requests are known: the payload as exclusive canonical XML, and what the publisher has named them.
+    Empty where the payload cannot be read."""
+    try:
+        parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
+        written = etree.tostring(etree.fromstring(payload, parser), method="c14n", exclusive=True, with_comments=False)
+    except (etree.XMLSyntaxError, etree.C14NError):
+        return b""
+    return hashlib.blake2b(key.encode() + b"\0" + written, digest_size=16).digest()
+
+
 def _accepted(notification: Notification, tree: TopicTree, said: Publication, facts: Mapping[str, Any]) -> Notification:
     """A notification as it is stored: `facts` are those of its request, the rest is what its publisher says of it, else
     what its topic does."""
@@ -62,6 +75,7 @@ def _accepted(notification: Notification, tree: TopicTree, said: Publication, fa
         priority=priority,
         reliable=notification.reliable or policy.reliable,
         queue=policy.queue,
+        merge=merge_key(notification.payload, said.merge) if policy.queue and policy.merge else b"",
         **facts,
     )
 

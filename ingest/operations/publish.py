@@ -15,7 +15,7 @@ import msgspec
 from core.errors import InfrastructureError, PeerError, TopicError, TopicNotSupported
 from ingest.access.grants import check_publish
 from ingest.addresses import Target
-from ingest.elements.publication import LIFESPAN, PRIORITY, RELIABLE, TYPE, VALID_UNTIL, Publication, read_said
+from ingest.elements.publication import LIFESPAN, MERGE, PRIORITY, RELIABLE, TYPE, VALID_UNTIL, Publication, read_said
 from ingest.errors import (
     AccessRefused,
     Compressed,
@@ -52,6 +52,7 @@ _SAID = {
     b"arborcast-type": TYPE,
     b"arborcast-priority": PRIORITY,
     b"arborcast-reliable": RELIABLE,
+    b"arborcast-merge": MERGE,
 }
 
 # Of what may stand in a JSON string, XML has no place for these.

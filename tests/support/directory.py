@@ -56,6 +56,7 @@ def records(draw: st.DrawFn) -> TopicRecord:
         routing=draw(st.just("") | texts),
         publishers=tuple(draw(st.lists(texts, max_size=3))),
         queue=draw(st.booleans()),
+        merge=draw(st.booleans()),
     )
     return canonical(
         TopicRecord(

@@ -97,7 +97,7 @@ CONTROL: list[dict[str, Any]] = [
     {"v": 6, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"types": ["{urn:t}a"]}}},
     {"v": 7, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"policy": {"interval_ms": 1000}}}},
     {"v": 8, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"queue": 2}}},
-    {"v": 8, "record": {"type": "topic", "path": "a/b", "policy": {"queue": True}}},
+    {"v": 8, "record": {"type": "topic", "path": "a/b", "policy": {"queue": True, "merge": False}}},
 ]
 NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION},
@@ -112,7 +112,7 @@ NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 8, "notification": NOTIFICATION | {"priority": 5, "reliable": True}},
     {"v": 9, "notification": NOTIFICATION},
     {"v": 10, "notification": NOTIFICATION},
-    {"v": 11, "notification": NOTIFICATION | {"queue": True}},
+    {"v": 11, "notification": NOTIFICATION | {"queue": True, "merge": b"0123456789abcdef"}},
     {"v": 11, "notification": NOTIFICATION | {"reply_to": {"address": "http://u/"}, "message_id": "m"}},
 ]
 ATTEMPTS: list[dict[str, Any]] = [
@@ -122,6 +122,7 @@ ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "parked", "error": "timeout", "next_ms": 9}]},
     {"v": 2, "attempts": [ATTEMPT | {"state": "dropped", "error": "timely"}]},
     {"v": 3, "attempts": [ATTEMPT | {"subscription": "queue:a/b", "state": "dead", "error": "invalid"}]},
+    {"v": 3, "attempts": [ATTEMPT | {"subscription": "queue:a/b", "state": "delivered", "error": "merged"}]},
     {
         "v": 1,
         "attempts": [],

@@ -79,6 +79,7 @@ def write_facts(element: etree._Element, record: TopicRecord, *, standard: bool)
         "routing": policy.routing,
         "publishers": _list(policy.publishers),
         "queue": "true" if policy.queue else "",
+        "merge": "" if policy.merge else "false",
     }
     if not standard:
         facts["messageTypes"] = _list(record.message_types)
@@ -124,6 +125,7 @@ def read_facts(
             routing=text("routing"),
             publishers=strings("publishers"),
             queue=boolean(text("queue")),
+            merge=boolean(text("merge") or "true"),
         ),
     )
 

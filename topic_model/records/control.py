@@ -50,7 +50,7 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     `publishers` are names of users, and groups written `group:NAME`, which alone may publish; empty means anyone who
     may publish at all. Where nobody has to say who it is, they say nothing. `routing` is words with blanks between
     them; those that we do not know are for others. `queue` says that one of its servers gets each notification, beside
-    those who are subscribed as ever.
+    those who are subscribed as ever; `merge` that equal requests which wait are done once.
     """
 
     retain: bool | None = None
@@ -58,6 +58,7 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     routing: str = ""
     publishers: tuple[str, ...] = ()
     queue: bool = False
+    merge: bool = True
 
     @property
     def reliable(self) -> bool:

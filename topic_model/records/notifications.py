@@ -73,7 +73,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     it is: as its publisher says, else of the payload's element; empty where an older Arborcast has written it
     (`type_of`). `priority` ranks it among others of its topic, larger first. `reliable` says that nobody is to lose it
     for the sake of time. `queue` says that its topic is a queue: it is for one of its servers. `reply_to` is where the
-    answer is awaited, None where nobody awaits one.
+    answer is awaited, None where nobody awaits one. Requests of a queue with the same `merge` are equal; empty where
+    they are not to be done together.
     """
 
     id: str
@@ -99,6 +100,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     reliable: bool = False
     queue: bool = False
     reply_to: EndpointReference | None = None
+    merge: bytes = b""
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its publisher does not want it delivered any more."""

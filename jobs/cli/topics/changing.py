@@ -58,6 +58,9 @@ def add(
     queue: Annotated[
         bool, typer.Option("--queue", help="One of those who serve it gets each notification, see docs/queues.md.")
     ] = False,
+    merge: Annotated[
+        bool, typer.Option("--merge/--no-merge", help="Of a queue: equal requests that wait are done once.")
+    ] = True,
     update: Annotated[bool, typer.Option("--update", help="Replace the facts of a topic that is there.")] = False,
     namespace: NamespaceOption = None,
     config: ConfigOption = None,
@@ -74,7 +77,7 @@ def add(
         code=code,
         message_types=tuple(message_type or ()),
         final=final,
-        policy=TopicPolicy(retain, priority, routing, tuple(publisher or ()), queue),
+        policy=TopicPolicy(retain, priority, routing, tuple(publisher or ()), queue, merge),
     )
 
     def plan(tree: TopicTree) -> list[ControlRecord]:

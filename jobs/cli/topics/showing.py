@@ -182,7 +182,7 @@ def _facts_of(record: TopicRecord) -> str:
     policy = record.policy
     words = [*record.message_types]
     words += ["final"] * record.final
-    words += ["queue"] * policy.queue
+    words += ["queue" if policy.merge else "queue without merging"] * policy.queue
     words += {True: ["retain"], False: ["no retain"], None: []}[policy.retain]
     words += [f"priority {policy.priority}"] * bool(policy.priority)
     words += [f"routing {policy.routing}"] * bool(policy.routing)

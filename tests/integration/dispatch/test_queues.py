@@ -5,12 +5,20 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from dispatch.operations.audit.examine import audit
-from tests.support.dispatch_job import Own, RunningJob
+from ingest.client import Client, FaultReceived
+from ingest.client.listener import Listener, ReceivedMessage
+from ingest.client.worker import Invalid, Worker
+from tests.support.dispatch_job import Logs, Own, RunningJob
+from tests.support.gateway_process import GatewayRun
 from tests.support.receiver import Receiver
+from topic_model.records.control import TopicPolicy, TopicRecord
 from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath
 
@@ -98,3 +106,45 @@ def test_requests_wait_for_a_server_also_while_the_job_is_away(own: Own, receive
     receiver.wait_for(5, "/late")
     assert requests_at(receiver, "/late") == Counter(asked)
     assert [each.headers["arborcast-notification-id"] for each in receiver.received("/late")] == asked
+
+
+def test_users_ask_and_servers_answer_through_a_pull_point_or_a_listener(
+    own: Own, gateway: GatewayRun, job_logs: Logs
+) -> None:
+    topic = own.topic("jobs")
+    job_logs.control(TopicRecord(TopicPath(topic), policy=TopicPolicy(queue=True)))
+
+    def handle(request: ReceivedMessage) -> bytes:
+        if b"bad" in request.payload:
+            raise Invalid("it is bad")
+        return request.payload.replace(b"job", b"done")
+
+    with (
+        Client(gateway.base) as client,
+        Listener() as listener,
+        Worker(handle, capacity=2) as first,
+        Worker(handle) as second,
+    ):
+        for worker in (first, second):
+            wait_until_known(partial(worker.serve, client, topic))
+        for via in (None, listener):
+            assert client.request(topic, "<job>1</job>", timeout=120, listener=via) == b"<done>1</done>"
+            with pytest.raises(FaultReceived, match="cannot be done"):
+                client.request(topic, "<bad/>", timeout=120, listener=via)
+        with ThreadPoolExecutor(8) as users:
+            asking = [users.submit(client.request, topic, f"<job>{number}</job>", timeout=120) for number in range(24)]
+            assert [each.result() for each in asking] == [b"<done>%d</done>" % number for number in range(24)]
+
+
+def wait_until_known(ask: Callable[[], object]) -> None:
+    """The gateway has to read what a test has written to the control log."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            ask()
+        except FaultReceived:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return

@@ -163,3 +163,36 @@ def test_the_properties_of_a_subscription_say_that_it_serves(parts: GatewayParts
     body = f'<r:GetResourceProperty xmlns:r="{WSRF_RP}">wsnt:SubscriptionPolicy</r:GetResourceProperty>'
     answer = parts.post(soap.envelope(body), path)
     assert '<p:Queue xmlns:p="urn:arborcast:policy" Capacity="7"/>' in answer.body.decode()
+
+
+SAME = (
+    '<j:job xmlns:j="urn:j" b="2" a="1"><!-- --></j:job>',
+    '<j:job  a="1"   b="2" xmlns:j="urn:j" xmlns:unused="urn:u"></j:job>',
+)
+
+
+def said(key: str) -> str:
+    return f'<p:Publication xmlns:p="urn:arborcast:policy" Merge="{key}"/>' if key else ""
+
+
+def merges(parts: GatewayParts, *requests: tuple[str, str]) -> list[bytes]:
+    for payload, key in requests:
+        body = f"<wsnt:Notify>{soap.message('t:jobs', payload)}{said(key)}</wsnt:Notify>"
+        assert parts.post(soap.envelope(body)).status == 202
+    return [each.merge for each in parts.notifications.accepted]
+
+
+def test_requests_are_equal_by_their_canonical_payload_and_key(parts: GatewayParts) -> None:
+    first, same, another, keyed, with_key = merges(
+        parts, (SAME[0], ""), (SAME[1], ""), ("<job/>", ""), (SAME[0], "k"), (SAME[1], "k")
+    )
+    assert first == same
+    assert keyed == with_key
+    assert len({first, another, keyed}) == 3
+
+
+def test_nothing_is_equal_on_other_topics_or_where_the_queue_does_not_merge(parts: GatewayParts) -> None:
+    parts.table.apply(TopicRecord(QUEUE, policy=TopicPolicy(queue=True, merge=False)))
+    assert merges(parts, (SAME[0], "")) == [b""]
+    parts.post(soap.envelope(soap.notify(soap.message("t:plain"))))
+    assert parts.notifications.accepted[-1].merge == b""

@@ -126,6 +126,7 @@ _records = st.builds(
         _texts,
         st.lists(_texts, max_size=2).map(tuple),
         st.booleans(),
+        st.booleans(),
     ),
 )
 _trees = st.lists(_records, max_size=8, unique_by=lambda record: record.path)

@@ -6,8 +6,12 @@ from collections import Counter
 
 import pytest
 
+from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.transport.contract import PushResult
 from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED, World, retry
+from topic_model.records.notifications import Notification
+from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.topics import TopicPath
 
 LANE = "queue:q"
 INVALID = PushResult(422)
@@ -296,3 +300,119 @@ def test_too_much_of_a_queue_is_dropped() -> None:
     world.run(100)
     assert Counter(world.states().values()) == {"dropped": 2}
     assert world.store.count == 3
+
+
+def test_whoever_awaits_an_answer_hears_that_none_will_come() -> None:
+    world = World(retry=retry(breaker_failures=1_000))
+    world.serve("s")
+    answers = {"bad": INVALID, "silent": BROKEN}
+    world.endpoints["http://s/"].answer = lambda ids: answers.get(ids[0], OK)
+    for name in ("good", "bad", "silent"):
+        world.ask(name, reply_to=f"http://user/{name}")
+    world.run(DAY_MS // 2)
+    del world.subscriptions["s"]
+    world.hear()
+    world.ask("late", reply_to="http://user/late")
+    world.ask("nobody")
+    world.run(2 * DAY_MS)
+    assert [url for url, _ in world.faults] == [f"http://user/{name}" for name in ("bad", "silent", "late")]
+    for (_, body), code in zip(world.faults, ("Invalid", "Unanswered", "Expired"), strict=True):
+        assert f"<faultcode>q:{code}</faultcode>" in body
+    assert "<wsa:RelatesTo>urn:late</wsa:RelatesTo>" in world.faults[-1][1]
+
+
+def test_many_are_told_without_all_at_once() -> None:
+    world = World()
+    for number in range(3_000):
+        world.ask(f"r{number}", reply_to="http://user/")
+    world.run(2 * DAY_MS)
+    assert len(world.faults) == 3_000
+    assert world.most_in_flight <= 32
+    assert world.log == {}
+
+
+def test_a_server_learns_where_the_answer_is_awaited_and_nobody_else() -> None:
+    asked = Notification(
+        "n1",
+        TopicPath("q"),
+        b"<x/>",
+        1,
+        message_id="urn:1",
+        queue=True,
+        reply_to=EndpointReference("http://u/?a=1&b=2", ("<who xmlns='urn:u'>me</who>",)),
+    )
+    plain = Subscription("plain", EndpointReference("http://h/"))
+    server = Subscription("server", EndpointReference("http://h/"), queue=1)
+    entry = (
+        b'<ac:Request id="n1"><wsa:MessageID>urn:1</wsa:MessageID><wsa:ReplyTo>'
+        b"<wsa:Address>http://u/?a=1&amp;b=2</wsa:Address><wsa:ReferenceParameters><who xmlns='urn:u'>me</who>"
+        b"</wsa:ReferenceParameters></wsa:ReplyTo></ac:Request>"
+    )
+    assert entry in Envelope(server).request([asked], 1).body
+    assert b"Request" not in Envelope(plain).request([asked], 1).body
+
+
+def test_equal_requests_that_wait_are_done_once_at_the_place_of_the_first() -> None:
+    world = World()
+    world.serve("s", takes_ms=100)
+    world.ask("busy", merge=b"e")
+    world.run(50)
+    for number in range(50):
+        world.ask(f"r{number:02}", merge=b"e" if number % 2 else b"f", reply_to=f"http://user/{number}")
+    world.ask("other")
+    world.run(HOUR_MS)
+    assert [len(each.notifications) for each in world.arrivals] == [1, 25, 25, 1], "not with what is being done"
+    assert [each.notifications[0] for each in world.arrivals] == ["busy", "r00", "r01", "other"]
+    rows = [row for row in world.attempts if row.error == "merged"]
+    assert (len(rows), {row.state for row in rows}) == (48, {"delivered"})
+    assert Counter(world.states().values()) == {"delivered": 52}
+    assert world.faults == []
+    assert world.log == {}
+
+
+def test_what_is_done_together_is_sent_again_together_and_ends_together() -> None:
+    world = World(retry=retry(breaker_failures=1_000))
+    world.serve("s")
+    world.endpoints["http://s/"].answer = lambda _: BROKEN
+    for number in range(3):
+        world.ask(f"r{number}", merge=b"e", reply_to=f"http://user/{number}")
+    world.run(1_000)
+    world.ask("later", merge=b"e")
+    world.run(DAY_MS // 2)
+    sent = [each for each in world.arrivals if "r0" in each.notifications]
+    assert [(each.notifications, each.sequence) for each in sent] == [
+        (("r0", "r1", "r2"), number) for number in range(6)
+    ]
+    assert Counter(world.states().values()) == {"dead": 4}
+    assert len(world.faults) == 3
+
+
+def test_who_was_to_go_with_one_that_is_too_old_goes_by_itself() -> None:
+    world = World()
+    world.serve("s")
+    world.endpoints["http://s/"].answer = lambda _: BROKEN if len(world.arrivals) == 1 else OK
+    world.ask("short", merge=b"e", valid_until_ms=world.now_ms + 3_000)
+    world.ask("long", merge=b"e")
+    world.run(100)
+    del world.subscriptions["s"]
+    world.hear()
+    world.run(10_000)
+    world.serve("s")
+    world.hear()
+    world.run(1_000)
+    assert world.states() == {(LANE, "short"): "expired", (LANE, "long"): "delivered"}
+
+
+def test_after_a_crash_equals_may_be_more_and_say_that_they_were_sent() -> None:
+    world = World()
+    world.serve("s", takes_ms=1_000)
+    world.ask("r0", merge=b"e")
+    world.run(100)
+    world.restart()
+    world.ask("r1", merge=b"e")
+    world.ask("r2", merge=b"e", priority=5)
+    world.run(HOUR_MS)
+    assert [(each.notifications, each.sequence) for each in world.arrivals] == [
+        (("r0",), 0),
+        (("r2", "r0", "r1"), 1),
+    ]

@@ -13,7 +13,6 @@ import pytest
 import requests
 
 from ingest.client import http_server
-from ingest.client import listener as listener_module
 from ingest.client.listener import Listener, ListenerApp, ReceivedMessage
 from tests.support import soap_messages as soap
 from topic_model.topics import TopicPath
@@ -248,7 +247,7 @@ def test_callbacks_may_wait_for_each_other() -> None:
 
 
 def test_a_callback_that_does_not_end_holds_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_module, "_STOP_S", 0.01)
+    monkeypatch.setattr(http_server, "_STOP_S", 0.01)
     begun, over = threading.Event(), threading.Event()
 
     def wait(_: ReceivedMessage) -> None:

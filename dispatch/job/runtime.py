@@ -201,6 +201,7 @@ class DispatchJob:
             lambda: {str(state): count for state, count in redelivery().breakers.items()},
             self._pushes,
             lambda: float(self._events.stored),
+            lambda: redelivery().queues,
         )
 
     @property

@@ -89,6 +89,9 @@ class EndpointsSeen:
             self._began = now
 
 
+# Of a queue: a label for each.
+_MOST_SERVERS = 50
+
 # Seconds from acceptance to answer: retries may take days.
 _DELIVERY_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0, 3_600.0)
 
@@ -124,6 +127,7 @@ class JobMetrics:
         self._lock = threading.Lock()
         self._declare_batches(self.registry)
         self._declare_deliveries(self.registry)
+        self._declare_queues(self.registry)
         self._declare_view(self.registry)
 
     @contextmanager
@@ -336,6 +340,47 @@ class JobMetrics:
             "Endpoints that did not answer as they should, by the state of their breaker.",
             ("state",),
             lambda: {(state,): value for state, value in self.sources.breakers().items()},
+        )
+
+    def _declare_queues(self, registry: Registry) -> None:
+        registry.gauges(
+            "arborcast_queue_requests",
+            "Requests of a work queue: waiting for a server, or executing.",
+            ("queue", "state"),
+            lambda: {
+                (each.queue, state): float(count)
+                for each in self.sources.queues()
+                for state, count in (("waiting", each.waiting), ("executing", each.executing))
+            },
+        )
+        registry.gauges(
+            "arborcast_queue_servers",
+            "Servers of a work queue: idle, busy, or sick, which are only probed.",
+            ("queue", "state"),
+            lambda: {
+                (each.queue, state): float(count)
+                for each in self.sources.queues()
+                for state, count in (("idle", each.idle), ("busy", len(each.busy)), ("sick", each.sick))
+            },
+        )
+        registry.gauges(
+            "arborcast_queue_oldest_seconds",
+            "For how long the oldest request of a work queue has waited; 0 without any.",
+            ("queue",),
+            lambda: {
+                (each.queue,): max(0.0, self._clock() - each.oldest_ms / 1000) if each.oldest_ms else 0.0
+                for each in self.sources.queues()
+            },
+        )
+        registry.gauges(
+            "arborcast_queue_server_busy_seconds",
+            "For how long a server has worked on the oldest request that it has now; only of those that have one.",
+            ("queue", "server"),
+            lambda: {
+                (each.queue, server): max(0.0, self._clock() - since_ms / 1000)
+                for each in self.sources.queues()
+                for server, since_ms in each.busy[:_MOST_SERVERS]
+            },
         )
 
     def _declare_view(self, registry: Registry) -> None:

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from core.errors import InfrastructureError
 from core.eventlog.client import Consumer, TopicPartition, make_consumer, translated
 from core.settings import KafkaSettings
+from dispatch.queues.parts import QueueFigures
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,10 @@ class Sources:
         """Pushes under way, by whose they are: `batch`, if that can be known, `redelivery`."""
         return {}
 
+    def queues(self) -> Sequence[QueueFigures]:
+        """The work queues."""
+        return ()
+
     def notices(self) -> float:
         """How many notifications of the engine's own were stored."""
         return 0.0
@@ -142,6 +147,8 @@ class Sources:
 _FRESH_S = 1.0
 
 _PATIENCE_MS = 2_000
+
+_MOST_QUEUES = 100
 
 
 class HasQuery(Protocol):
@@ -184,6 +191,7 @@ class JobSources(Sources):
         breakers: Callable[[], Mapping[str, float]] = dict,
         pushes: Callable[[], Mapping[str, float]] = dict,
         notices: Callable[[], float] = float,
+        queues: Callable[[], Sequence[QueueFigures]] = tuple,
     ) -> None:
         self._followers = followers
         self._view = view
@@ -197,6 +205,7 @@ class JobSources(Sources):
         self._breakers = breakers
         self._pushes = pushes
         self._notices = notices
+        self._queues = queues
 
     def progress(self) -> Mapping[str, QueryProgress]:
         self._look()
@@ -217,6 +226,10 @@ class JobSources(Sources):
 
     def pushes(self) -> Mapping[str, float]:
         return self._pushes()
+
+    def queues(self) -> Sequence[QueueFigures]:
+        # A label for each: of very many those with the most to do.
+        return sorted(self._queues(), key=lambda each: each.waiting, reverse=True)[:_MOST_QUEUES]
 
     def notices(self) -> float:
         return self._notices()

@@ -33,6 +33,21 @@ _SENT = (
 
 _OF_QUEUES = "lane >= 'queue:' AND lane < 'queue;'"
 
+_COUNT = (
+    "CREATE TEMP TABLE queued (lane TEXT PRIMARY KEY, requests INTEGER NOT NULL) WITHOUT ROWID",
+    f"INSERT INTO queued SELECT lane, COUNT(*) FROM waiting WHERE {_OF_QUEUES} GROUP BY lane",  # noqa: S608  # constants
+    """CREATE TEMP TRIGGER queued_more AFTER INSERT ON main.waiting
+    WHEN NEW.lane >= 'queue:' AND NEW.lane < 'queue;' BEGIN
+    INSERT OR IGNORE INTO queued VALUES (NEW.lane, 0);
+    UPDATE queued SET requests = requests + 1 WHERE lane = NEW.lane;
+    END""",
+    """CREATE TEMP TRIGGER queued_less AFTER DELETE ON main.waiting
+    WHEN OLD.lane >= 'queue:' AND OLD.lane < 'queue;' BEGIN
+    UPDATE queued SET requests = requests - 1 WHERE lane = OLD.lane;
+    DELETE FROM queued WHERE lane = OLD.lane AND requests <= 0;
+    END""",
+)
+
 # What was under way when the last one ended waits again, as it did before.
 _RESTART = (
     f"UPDATE waiting SET tried = 0 WHERE {_OF_QUEUES} AND tried = 1 AND number = 0",  # noqa: S608  # constants
@@ -71,7 +86,7 @@ class Backlog:
 
     def __init__(self, store: ParkedStore) -> None:
         self._store = store
-        for statement in _SENT:
+        for statement in (*_SENT, *_COUNT):
             store.ask(statement)
         # By queue, up to which turn requests may have been sent before the last crash.
         self._maybe_sent: dict[str, int] = {}
@@ -157,6 +172,14 @@ class Backlog:
         """When the next of what was sent is to be sent again."""
         ((due_ms,),) = self._store.ask("SELECT MIN(due_ms) FROM sent WHERE lane = ? AND due_ms < ?", lane, _NEVER_MS)
         return None if due_ms is None else int(due_ms)
+
+    def count(self, lane: str) -> int:
+        """How many requests there are, those under way among them."""
+        return sum(int(count) for (count,) in self._store.ask("SELECT requests FROM queued WHERE lane = ?", lane))
+
+    def oldest_ms(self, lane: str, besides: Collection[Delivery]) -> int:
+        """When the oldest was accepted, those `besides` not counted; 0 without any."""
+        return self._store.expires_ms(lane, 0, besides) or 0
 
     def clock_put_back(self, now_ms: int) -> None:
         """What is due later than now is due now."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from topic_model.subscriptions import Subscription
 
 
 @dataclass(slots=True)
 class Server:
-    """A subscription that serves a queue, and how many requests it has now."""
+    """A subscription that serves a queue, and since when it has the requests that it has now."""
 
     subscription: Subscription
-    under_way: int = 0
+    under_way: list[int] = field(default_factory=list)
 
     @property
     def id(self) -> str:
@@ -25,7 +25,7 @@ class Server:
 
     @property
     def has_room(self) -> bool:
-        return self.under_way < self.subscription.queue
+        return len(self.under_way) < self.subscription.queue
 
 
 class Servers:
@@ -70,19 +70,19 @@ class Servers:
         """Who may have a request, in turn."""
         return [server for server in self._there.values() if server.has_room]
 
-    def begin(self, server: str) -> None:
+    def begin(self, server: str, now_ms: int) -> None:
         """It is given a request."""
-        self._there[server].under_way += 1
+        self._there[server].under_way.append(now_ms)
         self._to_the_end(server)
 
-    def end(self, server: str) -> None:
-        """A request of it has ended."""
+    def end(self, server: str, begun_ms: int) -> None:
+        """A request has ended that it was given then."""
         leaving = self._leaving.get(server)
         if leaving is None:
-            self._there[server].under_way -= 1
+            self._there[server].under_way.remove(begun_ms)
             self._to_the_end(server)
         else:
-            leaving.under_way -= 1
+            leaving.under_way.remove(begun_ms)
             if not leaving.under_way:
                 del self._leaving[server]
 

@@ -6,32 +6,24 @@ request at once; one behind an open breaker only the probe that is due.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
-from core.wall_clock import WatchedClock
 from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.outcomes import Outcome
-from dispatch.delivery.pushes import Pusher
-from dispatch.delivery.transport.contract import Transport
 from dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, policy_of, untried
 from dispatch.logs.attempts import NO_BATCH
 from dispatch.logs.parked import Delivery, Tries
 from dispatch.queues.backlog import Backlog, Request
-from dispatch.queues.servers import Server, Servers
+from dispatch.queues.parts import Queue, QueueFigures, QueueParts
+from dispatch.queues.servers import Server
 from dispatch.queues.users import Users
 from dispatch.queues.verdict import Sent, all_refuse, decide, said, sequence_of
-from dispatch.redelivery.amounts import Amounts
-from dispatch.redelivery.endpoints import Endpoints
-from dispatch.redelivery.events import EventListener, OperatorEvent
-from dispatch.redelivery.lanes import ParkedLane, Subscriptions
-from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
-from dispatch.redelivery.pushes import RedeliveryJournal, RedeliveryOutcomes
+from dispatch.redelivery.events import OperatorEvent
+from dispatch.redelivery.lanes import ParkedLane
+from dispatch.redelivery.parked_store import WaitingDelivery
 from dispatch.redelivery.timer_queue import TimerQueue
-from dispatch.settings import PushSettings, RetrySettings
 from topic_model.subscriptions import DEFAULT_POLICY, Subscription, queue_topic
-from topic_model.topics import TopicPath
 
 # Of the pushes that may be under way half are for other subscriptions.
 _SHARE = 2
@@ -40,38 +32,6 @@ _SHARE = 2
 _PROBED_MS = 1_000
 
 _NEVER_MS = 1 << 62
-
-
-@dataclass(slots=True)
-class Queue:
-    """A queue with requests, or with servers. `lane` is that of its requests, `gone` are servers that are over, though
-    the log does not say so yet."""
-
-    topic: TopicPath
-    lane: ParkedLane
-    servers: Servers = field(default_factory=Servers)
-    gone: set[str] = field(default_factory=set)
-
-
-@dataclass(frozen=True)
-class QueueParts:
-    """What queues share with the rest of the redelivery. `go_on` gives turns to lanes that waited for an endpoint."""
-
-    store: ParkedStore
-    subscriptions: Subscriptions
-    transport: Transport
-    pusher: Pusher
-    endpoints: Endpoints
-    outcomes: RedeliveryOutcomes
-    journal: RedeliveryJournal
-    amounts: Amounts
-    push: PushSettings
-    retry: RetrySettings
-    envelope_of: Callable[[Subscription], Envelope]
-    tell: EventListener
-    go_on: Callable[[Iterable[str], int], None]
-    clock: WatchedClock
-    chance: Callable[[], float]
 
 
 class Queues:
@@ -92,7 +52,8 @@ class Queues:
         self._named: dict[str, Server] = {}  # servers for whom there is a slot
         self._waiting: set[str] = set()
         self._under_way = 0
-        self._changed = False
+        # Who comes while the session begins is not told of.
+        self._changed = True
         self._envelopes: dict[str, tuple[Subscription, Envelope]] = {}
         self._users = Users(parts.transport)
         parts.outcomes.unanswered = self._users.unanswered
@@ -137,6 +98,26 @@ class Queues:
                     self._turns.set(name, now_ms)
                 elif not len(queue.servers):
                     del self._queues[name]
+
+    def figures(self) -> tuple[QueueFigures, ...]:
+        """How the queues stand."""
+        return tuple(self._figures_of(name, queue) for name, queue in self._queues.items())
+
+    def _figures_of(self, name: str, queue: Queue) -> QueueFigures:
+        servers, busy = queue.servers.all(), []
+        sick = [each for each in servers if self._parts.endpoints.get(each.endpoint).breaker != "closed"]
+        for each in servers:
+            if each.under_way:
+                busy.append((each.id, min(each.under_way)))
+        return QueueFigures(
+            queue.topic,
+            self._backlog.count(name) - len(queue.lane.flight),
+            len(queue.lane.flight),
+            self._backlog.oldest_ms(name, queue.lane.flight),
+            len(servers) - len(busy) - sum(not each.under_way for each in sick),
+            len(sick),
+            tuple(busy),
+        )
 
     def clock_put_back(self, now_ms: int) -> None:
         """All times lie ahead."""
@@ -238,7 +219,7 @@ class Queues:
             ended_ms = self._parts.clock.now_ms()
             lane.flight.difference_update(each.delivery for each in together)
             self._under_way -= 1
-            queue.servers.end(server.id)
+            queue.servers.end(server.id, now_ms)
             self._go_on(self._capacity.leave(scopes), ended_ms)
             message = notifications[0].id
             freed = self._parts.endpoints.push_ended(endpoint, message, outcome, push.result, probe, ended_ms)
@@ -247,7 +228,7 @@ class Queues:
             self._turns.set(lane.name, ended_ms)
 
         self._under_way += 1
-        queue.servers.begin(server.id)
+        queue.servers.begin(server.id, now_ms)
         self._backlog.begun(request)
         unmade = self._parts.pusher.begin(
             subscription,
@@ -262,7 +243,7 @@ class Queues:
         if unmade is not None:
             # Another server may have an envelope that can be made.
             self._under_way -= 1
-            queue.servers.end(server.id)
+            queue.servers.end(server.id, now_ms)
             self._settle(queue, server, request, tries, *unmade, now_ms, probe=False)
             self._turns.set(lane.name, now_ms)
 

@@ -123,6 +123,7 @@ def topic_row(topic: TopicRecord, changed_ms: int) -> dict[str, object]:
         "priority": topic.policy.priority,
         "routing": topic.policy.routing,
         "publishers": " ".join(topic.policy.publishers),
+        "queue": topic.policy.queue,
         "changed_at": moment(changed_ms),
     }
 
@@ -148,6 +149,7 @@ def subscription_row(subscription: Subscription, changed_ms: int) -> dict[str, o
         "interval_per": subscription.policy.interval_per if subscription.policy.interval_ms else "",
         "deadline_ms": subscription.policy.deadline_ms or 0,
         "deadline_per": subscription.policy.deadline_per if subscription.policy.deadline_ms else "",
+        "queue_capacity": subscription.queue,
         "owner": subscription.owner,
         "pull_point": subscription.pull_point,
         "created_at": moment(subscription.created_ms),

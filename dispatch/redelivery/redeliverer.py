@@ -24,6 +24,7 @@ from dispatch.delivery.health import EndpointHealthRegistry
 from dispatch.delivery.pushes import PushSpans
 from dispatch.delivery.transport import make_transport
 from dispatch.logs.parked import Place
+from dispatch.queues.parts import QueueFigures
 from dispatch.redelivery.events import EventListener, OperatorEvent
 from dispatch.redelivery.held_lanes import HeldLanes, PartitionReport
 from dispatch.redelivery.parked_store import newest_batch, parked_behind
@@ -64,6 +65,7 @@ class RedeliveryStatistics:
     delivered: int = 0
     dead: int = 0
     breakers: Mapping[str, int] = field(default_factory=dict)
+    queues: tuple[QueueFigures, ...] = ()
 
 
 class Redeliverer:
@@ -229,6 +231,7 @@ class Redeliverer:
             delivered=self._before["delivered"] + now.delivered,
             dead=self._before["dead"] + now.dead,
             breakers=breakers,
+            queues=now.queues,
         )
 
     def _run(self) -> None:

@@ -27,7 +27,8 @@ from dispatch.delivery.pushes import Pusher, PushSpans
 from dispatch.delivery.transport.contract import Transport
 from dispatch.delivery.verdict import RetryPolicy, policy_of
 from dispatch.matching.filters import Allowance, Conditions, judged
-from dispatch.queues.work import QueueParts, Queues
+from dispatch.queues.parts import QueueFigures, QueueParts
+from dispatch.queues.work import Queues
 from dispatch.redelivery.amounts import Amounts
 from dispatch.redelivery.endpoints import Endpoints
 from dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
@@ -144,6 +145,11 @@ class Redelivery:
     def delivered(self) -> int:
         """Deliveries made since the start."""
         return self._outcomes.delivered
+
+    @property
+    def queues(self) -> tuple[QueueFigures, ...]:
+        """How the queues stand."""
+        return self._queues.figures()
 
     def due(self) -> int:
         """Lanes whose turn has come, or that wait for a free slot."""

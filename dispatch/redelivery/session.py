@@ -25,6 +25,7 @@ from core.settings import KafkaSettings
 from dispatch.delivery.transport.contract import Transport
 from dispatch.logs.parked import roomy
 from dispatch.matching.view import SubscriptionListener
+from dispatch.queues.parts import QueueFigures
 from dispatch.redelivery.endpoints import HealthMemory
 from dispatch.redelivery.lanes import Subscriptions
 from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
@@ -132,6 +133,7 @@ class Figures(NamedTuple):
     in_flight: int = 0
     delivered: int = 0
     dead: int = 0
+    queues: tuple[QueueFigures, ...] = ()
 
 
 @contextmanager
@@ -320,7 +322,9 @@ class RedeliverySession:
     def _figures(self) -> Figures:
         self._counted = time.monotonic()
         work = self.redelivery
-        return Figures(self._store.count, work.lanes, work.due(), work.in_flight, work.delivered, work.dead)
+        return Figures(
+            self._store.count, work.lanes, work.due(), work.in_flight, work.delivered, work.dead, work.queues
+        )
 
     def _commit(self) -> None:
         self._store.commit()

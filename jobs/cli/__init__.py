@@ -37,6 +37,7 @@ from jobs.cli import (
     watching,
 )
 from jobs.cli.topics import group as topics
+from jobs.cli.topics import queues
 from jobs.terminal import error_console, guard, say
 
 app = typer.Typer(
@@ -70,7 +71,7 @@ def _arborcast(
 
 # The order of the groups in the help, and in each of them.
 for module in (
-    *(engine, messages, topics, subscriptions, trace, audit, waiting, dead_letters),
+    *(engine, messages, topics, subscriptions, trace, audit, waiting, queues, dead_letters),
     *(configuration, watching, maintenance, users),
 ):
     module.register(app)

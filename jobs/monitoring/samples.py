@@ -128,6 +128,8 @@ class MetricsSample(msgspec.Struct, frozen=True, omit_defaults=True):
     waiting: dict[str, float] = {}
     in_flight: dict[str, float] = {}  # pushes, by whose they are
     breakers: dict[str, float] = {}
+    requests: dict[str, float] = {}  # of work queues, by state
+    servers: dict[str, float] = {}  # of work queues, by state
     subscriptions: float = 0
     suspended: float = 0  # of these
     processes: dict[str, ProcessFigures] = {}
@@ -156,6 +158,8 @@ def sample_of(at: float, readings: Scrape) -> MetricsSample:
         waiting=readings.by("arborcast_deliveries_waiting", "kind"),
         in_flight=readings.by("arborcast_pushes_in_flight", "by"),
         breakers=readings.by("arborcast_endpoint_breakers", "state"),
+        requests=readings.by("arborcast_queue_requests", "state"),
+        servers=readings.by("arborcast_queue_servers", "state"),
         # Every gateway knows all of them.
         subscriptions=readings.most("arborcast_subscriptions"),
         suspended=readings.most("arborcast_suspended_subscriptions"),

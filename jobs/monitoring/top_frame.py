@@ -106,6 +106,11 @@ def _state(last: MetricsSample, width: int) -> list[str]:
         f"given up {figures.count(last.attempts.get('dead', 0))}",
         f"refused {figures.count(sum(last.refused.values()))}",
     ]
+    if last.requests:
+        there = [f"{figures.count(number)} {state}" for state, number in sorted(last.servers.items()) if number]
+        facts.append(f"requests {figures.count(last.requests.get('waiting', 0))} waiting")
+        facts.append(f"{figures.count(last.requests.get('executing', 0))} executing")
+        facts.append(f"servers {', '.join(there) or 'none'}")
     if last.gear:
         facts.append(f"gear {last.gear}")
     if last.suspended:

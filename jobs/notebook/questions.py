@@ -196,6 +196,20 @@ class Tables:
         )
         return _rows(kinds.sort_values("attempts", ascending=False, ignore_index=True), "no push has failed")
 
+    def queues(self, since: When | None = None) -> pd.DataFrame:
+        """What the servers of work queues have done: a row for each server of each queue, with its requests, those that
+        were done together with an equal one, pushes that were not acknowledged, and how long it took (milliseconds)."""
+        columns = ["topic", "endpoint", "state", "error", "push", "duration_ms"]
+        of_queues = pc.starts_with(ds.field("subscription"), "queue:") & (ds.field("push") != "")
+        sent = self.attempts.pandas(columns, since=since, where=of_queues)
+        sent["merged"] = sent.error == "merged"
+        sent["done"] = (sent.state == "delivered") & ~sent.merged
+        sent["unanswered"] = sent.state != "delivered"
+        grouped = sent.groupby(["topic", "endpoint"])
+        done = grouped[["done", "merged", "unanswered"]].sum()
+        done["p50_ms"] = grouped.duration_ms.median()
+        return _rows(done.reset_index().rename(columns={"topic": "queue"}), "no request was sent to a server")
+
     def given_up(self, since: When | None = None) -> pd.DataFrame:
         """Dead letters, the newest first, with the beginning of the message."""
         columns = ["ended_at", "subscription", "endpoint", "topic", "error", "detail", "attempts", "payload"]

@@ -54,7 +54,7 @@ GROUPS = {
     "The engine": {"up", "down", "status", "doctor", "fetch", "init", "config"},
     "Messages": {"publish", "listen"},
     "Topics and subscriptions": {"topics", "subscriptions", "subscribe", "unsubscribe", "rotate-secret"},
-    "What became of it": {"trace", "why", "audit", "waiting", "dead-letters", "replay"},
+    "What became of it": {"trace", "why", "audit", "waiting", "queues", "dead-letters", "replay"},
     "Operating": {"top", "report", "backup", "restore", "bundle", "users", "access", "keys"},
 }
 

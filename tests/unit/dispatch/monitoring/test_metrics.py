@@ -9,7 +9,9 @@ import pytest
 from dispatch.monitoring import metrics as endpoints_seen
 from dispatch.monitoring.metrics import EndpointFigures, EndpointsSeen, JobMetrics
 from dispatch.monitoring.sources import Lag, QueryProgress, Sources, ViewSize
+from dispatch.queues.parts import QueueFigures
 from dispatch.tables import ATTEMPTS
+from topic_model.topics import TopicPath
 
 _AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -123,6 +125,9 @@ class _Sources(Sources):
     def notices(self) -> float:
         return 11.0
 
+    def queues(self) -> tuple[QueueFigures, ...]:
+        return (QueueFigures(TopicPath("jobs"), 7, 2, 1_050_000, 3, 1, (("s1", 1_055_000),)),)
+
 
 def test_what_is_looked_up_when_somebody_asks() -> None:
     metrics = JobMetrics(clock=lambda: 1_060.0)
@@ -143,6 +148,13 @@ def test_what_is_looked_up_when_somebody_asks() -> None:
         'arborcast_pushes_in_flight{by="batch"} 40',
         'arborcast_pushes_in_flight{by="redelivery"} 2',
         "arborcast_dispatch_system_notices_total 11.0",
+        'arborcast_queue_requests{queue="jobs",state="waiting"} 7.0',
+        'arborcast_queue_requests{queue="jobs",state="executing"} 2.0',
+        'arborcast_queue_servers{queue="jobs",state="idle"} 3.0',
+        'arborcast_queue_servers{queue="jobs",state="busy"} 1.0',
+        'arborcast_queue_servers{queue="jobs",state="sick"} 1.0',
+        'arborcast_queue_oldest_seconds{queue="jobs"} 10.0',
+        'arborcast_queue_server_busy_seconds{queue="jobs",server="s1"} 5.0',
     ):
         assert line in shown
 

@@ -416,3 +416,37 @@ def test_after_a_crash_equals_may_be_more_and_say_that_they_were_sent() -> None:
         (("r0",), 0),
         (("r2", "r0", "r1"), 1),
     ]
+
+
+def test_how_a_queue_stands() -> None:
+    world = World()
+    world.serve("busy", takes_ms=1_000)
+    world.serve("full", capacity=2, takes_ms=1_000)
+    world.serve("sick")
+    world.fall("sick")
+    begun_ms = world.now_ms
+    for number in range(5):
+        world.ask(f"r{number}", merge=b"e" if number > 2 else b"")
+    world.run(100)
+    (figures,) = world.redelivery.queues
+    oldest_ms = world.now_ms
+    assert figures._replace(busy=tuple(sorted(figures.busy))) == (
+        TopicPath("q"),
+        *(2, 3, begun_ms, 0, 1),
+        (("busy", begun_ms), ("full", begun_ms)),
+    )
+    assert oldest_ms > begun_ms
+    world.run(5_000)
+    (figures,) = world.redelivery.queues
+    assert (figures.waiting, figures.executing, figures.oldest_ms, figures.busy) == (0, 0, 0, ())
+    assert figures.idle + figures.sick == 3
+
+
+def test_servers_that_are_learned_of_while_a_session_begins_are_known() -> None:
+    """Nobody is told of them yet: the log of what is parked may be read before that of subscriptions."""
+    world = World()
+    world.ask("r")
+    world.restart()
+    world.serve("s")
+    world.run(100)
+    assert world.arrived("s") == ["r"]

@@ -145,6 +145,17 @@ class Terminal(io.StringIO):
         return True
 
 
+def test_work_queues_are_there_where_there_are_any() -> None:
+    engine = busy_engine()
+    last = msgspec.structs.replace(
+        engine.samples[-1], requests={"waiting": 12, "executing": 3}, servers={"idle": 0, "busy": 3, "sick": 1}
+    )
+    shown = "\n".join(frame(EngineView([*engine.samples[:-1], last]), "/srv/engine", 80, 24))
+    for words in ("requests 12 waiting", "3 executing", "servers 3 busy, 1 sick"):
+        assert words in shown
+    assert "servers" not in "\n".join(frame(engine, "/srv/engine", 80, 24))
+
+
 def test_frames_overwrite_each_other_on_a_screen_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is cleared between two of them, so nothing flickers; afterwards everything is as it was."""
     monkeypatch.setenv("TERM", "xterm")

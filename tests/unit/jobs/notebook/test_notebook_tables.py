@@ -11,12 +11,14 @@ import pandas as pd
 import pyarrow.dataset as ds
 import pytest
 
+from dispatch.logs.attempts import Attempt
 from dispatch.operations.audit import Problem, Report, Tally
 from dispatch.tables import RETRIES, TABLES, TOPICS
 from jobs.notebook import Tables, tables
 from jobs.notebook.reader import NoSuchTable
 from jobs.settings.loading import load_settings
 from tests.support.table_rows import NOON, attempt, fill, record
+from topic_model.topics import TopicPath
 
 
 @pytest.fixture
@@ -113,6 +115,28 @@ def test_audit_is_that_of_the_logs_where_kafka_answers(engine: Tables, monkeypat
         "missing": 2,
         "twice": 1,
     }
+
+
+def test_what_the_servers_of_queues_have_done(engine: Tables, tmp_path: Path) -> None:
+    def sent(name: str, server: str, state: str = "delivered", **more: object) -> Attempt:
+        more |= {"topic": TopicPath("jobs"), "endpoint": f"http://{server}/"}
+        return attempt(name, "queue:jobs", state, 50, **more)
+
+    record(
+        tmp_path,
+        sent("r1", "one", duration_ms=10.0),
+        sent("r2", "one", error="merged", duration_ms=10.0),
+        sent("r3", "two", "parked", error="server-error", duration_ms=30.0),
+        sent("r3", "two", duration_ms=50.0, number=2),
+        sent("r4", "", "parked", push="", number=0),
+        attempt("n1", "plain", "delivered"),
+    )
+    found = engine.queues()
+    assert [*found.columns] == ["queue", "endpoint", "done", "merged", "unanswered", "p50_ms"]
+    assert found.to_numpy().tolist() == [
+        ["jobs", "http://one/", 1, 1, 0, 10.0],
+        ["jobs", "http://two/", 1, 0, 1, 40.0],
+    ]
 
 
 def test_slowest_endpoints_count_pushes_not_notifications(engine: Tables, tmp_path: Path) -> None:

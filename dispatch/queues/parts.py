@@ -1,0 +1,67 @@
+"""What queues are made of, and what they say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from core.wall_clock import WatchedClock
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.pushes import Pusher
+from dispatch.delivery.transport.contract import Transport
+from dispatch.queues.servers import Servers
+from dispatch.redelivery.amounts import Amounts
+from dispatch.redelivery.endpoints import Endpoints
+from dispatch.redelivery.events import EventListener
+from dispatch.redelivery.lanes import ParkedLane, Subscriptions
+from dispatch.redelivery.parked_store import ParkedStore
+from dispatch.redelivery.pushes import RedeliveryJournal, RedeliveryOutcomes
+from dispatch.settings import PushSettings, RetrySettings
+from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath
+
+
+class QueueFigures(NamedTuple):
+    """A queue at a moment: how many requests wait and are executed, when the oldest of those that wait was accepted (0
+    without any); how many servers are idle or sick, and which are busy, since when. Milliseconds since the epoch."""
+
+    queue: TopicPath
+    waiting: int
+    executing: int
+    oldest_ms: int
+    idle: int
+    sick: int
+    busy: tuple[tuple[str, int], ...]
+
+
+@dataclass(slots=True)
+class Queue:
+    """A queue with requests, or with servers. `lane` is that of its requests, `gone` are servers that are over, though
+    the log does not say so yet."""
+
+    topic: TopicPath
+    lane: ParkedLane
+    servers: Servers = field(default_factory=Servers)
+    gone: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class QueueParts:
+    """What queues share with the rest of the redelivery. `go_on` gives turns to lanes that waited for an endpoint."""
+
+    store: ParkedStore
+    subscriptions: Subscriptions
+    transport: Transport
+    pusher: Pusher
+    endpoints: Endpoints
+    outcomes: RedeliveryOutcomes
+    journal: RedeliveryJournal
+    amounts: Amounts
+    push: PushSettings
+    retry: RetrySettings
+    envelope_of: Callable[[Subscription], Envelope]
+    tell: EventListener
+    go_on: Callable[[Iterable[str], int], None]
+    clock: WatchedClock
+    chance: Callable[[], float]

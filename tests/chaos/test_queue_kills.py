@@ -1,0 +1,149 @@
+"""kill -9 of job, servers and gateway under load: every request is answered or a dead letter, and one that is done
+twice came with a number the second time."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from core.settings import KafkaSettings
+from dispatch.operations.audit import audit
+from ingest.client import Client, ClientError, Retries
+from ingest.client.listener import Listener
+from tests.support.command import wait_until
+from tests.support.dispatch_job import logs
+from tests.support.dispatch_process import DispatchProcess, running_job, with_suppressed_kill
+from tests.support.gateway_process import gateway_run
+from tests.support.queue_server import QueueServer
+from topic_model.records.control import TopicPolicy, TopicRecord
+from topic_model.topics import TopicPath
+
+pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
+
+# Each waits for its answer, so that so many requests are there at any time.
+USERS = 6
+
+CAPACITIES = (1, 2, 1)
+
+# Longer than everything that is killed takes to come back.
+PATIENCE_S = 600.0
+
+
+class Users:
+    """Ask, one request after the other, each with a payload of its own."""
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self._numbers = itertools.count(1)
+        self._stop = threading.Event()
+        self.answered: set[str] = set()
+        self.wrong: list[str] = []
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        threads = [threading.Thread(target=self._ask, args=(number,), daemon=True) for number in range(USERS)]
+        for each in threads:
+            each.start()
+        yield
+        self._stop.set()
+        for each in threads:
+            each.join(PATIENCE_S)
+            assert not each.is_alive()
+
+    def wait_for_more(self, count: int) -> None:
+        goal = len(self.answered) + count
+        wait_until(lambda: len(self.answered) >= goal, 300, f"{count} more answers")
+
+    def _ask(self, number: int) -> None:
+        retries = Retries(attempts=10_000, longest_s=0.5)
+        # Some through pull points, which are the gateway's that is killed.
+        listener = Listener() if number % 2 else None
+        if listener is not None:
+            listener.start()
+        with Client(self._base, retries=retries) as client:
+            while not self._stop.is_set():
+                payload = f"<r>{next(self._numbers)}</r>"
+                try:
+                    answer = client.request("jobs", payload, PATIENCE_S, listener=listener).decode()
+                except (ClientError, TimeoutError) as error:
+                    self.wrong.append(f"{payload}: {error!r}")
+                else:
+                    self.answered.add(payload)
+                    if answer != payload:
+                        self.wrong.append(f"{payload}: {answer}")
+        if listener is not None:
+            listener.stop()
+
+
+def killed(job: DispatchProcess) -> None:
+    """kill -9 of the driver; it is started again."""
+    family = [process for processes in job.processes().values() for process in processes]
+    with_suppressed_kill(job.processes()["driver"][0])
+    job.wait(120)
+    psutil.wait_procs(family, timeout=60)
+    job.start()
+
+
+@pytest.mark.parametrize("gear", ["realtime", "batch"])
+def test_whoever_is_killed_every_request_is_answered(tmp_path: Path, kafka_settings: KafkaSettings, gear: str) -> None:
+    servers = [QueueServer(tmp_path / f"server{number}", 0.05, CAPACITIES[number]) for number in range(3)]
+    settings: dict[str, str | int | float] = {
+        "dispatch.gear": gear,
+        "retry.first_wait_s": 0.5,
+        "push.total_timeout_s": 5.0,
+    }
+    with (
+        logs(kafka_settings) as log,
+        running_job(tmp_path / "job", kafka_settings, settings) as job,
+        gateway_run(tmp_path / "gateway", kafka_settings) as gateway,
+    ):
+        log.control(TopicRecord(TopicPath("jobs"), policy=TopicPolicy(queue=True)))
+        try:
+            with Client(gateway.base, retries=Retries(attempts=1_000)) as client:
+                for number, server in enumerate(servers):
+                    server.start()
+                    client.subscribe("jobs", to=server.url, queue=CAPACITIES[number])
+            users = Users(gateway.base)
+            with users.asking():
+                users.wait_for_more(40)
+                servers[0].kill()
+                users.wait_for_more(40)
+                servers[0].start()
+                killed(job)
+                users.wait_for_more(40)
+                gateway.kill()
+                time.sleep(1)
+                gateway.start()
+                users.wait_for_more(40)
+                for server in servers:
+                    server.kill()
+                time.sleep(1)
+                for server in servers:
+                    server.start()
+                users.wait_for_more(40)
+                killed(job)
+                users.wait_for_more(40)
+            assert users.wrong == []
+            begun: defaultdict[str, list[int]] = defaultdict(list)
+            done: set[str] = set()
+            for server in servers:
+                for name, sequence, payload in server.begun():
+                    begun[name].append(sequence)
+                    done.add(payload)
+            assert users.answered <= done
+            unnumbered = {name: sequences for name, sequences in begun.items() if sequences.count(0) > 1}
+            assert not unnumbered, "done again without a number"
+            assert all(0 <= sequence <= 5 for sequences in begun.values() for sequence in sequences)
+            report = audit(kafka_settings, 0, deep=True, patience_s=60)
+            assert report.balanced, report.problems[:5]
+        finally:
+            for server in servers:
+                server.kill()

@@ -63,7 +63,8 @@ class Users:
         wait_until(lambda: len(self.answered) >= goal, 300, f"{count} more answers")
 
     def _ask(self, number: int) -> None:
-        retries = Retries(attempts=10_000, longest_s=0.5)
+        # A gateway that has just begun asks to come back in some seconds.
+        retries = Retries(attempts=10_000, longest_s=30.0)
         # Some through pull points, which are the gateway's that is killed.
         listener = Listener() if number % 2 else None
         if listener is not None:

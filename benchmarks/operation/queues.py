@@ -62,7 +62,8 @@ def _serve(bench: Dispatching) -> None:
                 SubscriptionRecord(
                     Subscription(
                         f"s{number}",
-                        EndpointReference(f"{bench.receiver_url}/slow/{_TAKES_S}/{number}"),
+                        # Three paths, which the receiver reads as the same time.
+                        EndpointReference(f"{bench.receiver_url}/slow/{_TAKES_S}{'0' * number}"),
                         f"http://127.0.0.1/wsn/s{number}",
                         topics,
                         queue=1,

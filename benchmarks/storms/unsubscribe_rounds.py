@@ -162,7 +162,7 @@ def rows(home: Path) -> dict[str, float]:
 
 def _rows(home: Path, spec: TableSpec, wanted: ds.Expression | None = None) -> float:
     location = spec.location(TableSettings(), home)
-    return float(open_table(location).to_pyarrow_dataset().count_rows(filter=wanted)) if is_there(location) else 0.0
+    return float(spec.dataset(open_table(location)).count_rows(filter=wanted)) if is_there(location) else 0.0
 
 
 def _not_well(home: Path) -> float:

@@ -166,6 +166,21 @@ class GatewaySettings:
 
 
 @dataclass(frozen=True)
+class FramedSettings:
+    """The framed TCP edge of the gateway: small binary frames on connections that are kept. It listens on gateway.host,
+    with [tls] where that has a certificate; rates and users are the gateway's."""
+
+    port: int = setting(0, "Port to listen on; 0 for no framed edge.", minimum=0, maximum=65_535)
+    max_frame_bytes: int = setting(
+        4 * 1024 * 1024, "Longer frames end their connection.", minimum=1024, maximum=1024 * 1024 * 1024, unit="bytes"
+    )
+    max_connections: int = setting(10_000, "Beyond this many connections new ones are refused (per worker).", minimum=1)
+    idle_s: float = setting(
+        60.0, "A connection on which nothing comes for so long is closed; clients send PING.", minimum=1, unit="s"
+    )
+
+
+@dataclass(frozen=True)
 class TopicSettings:
     """What topics there may be, and what holds for all of them."""
 

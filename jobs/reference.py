@@ -14,6 +14,7 @@ from ingest.http.app import RequestMetrics
 from ingest.state.notification_log import NotificationLog
 from jobs.gateway.metrics import (
     declare_directory,
+    declare_framed,
     declare_handshakes,
     declare_inflight,
     declare_log,
@@ -101,6 +102,7 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     declare_handshakes(gateway, nothing)
     declare_workers(gateway, nothing)
     declare_inflight(gateway, nothing)
+    declare_framed(gateway, nothing)
     RequestMetrics(gateway)
     job = JobMetrics().registry
     declare_process(job)

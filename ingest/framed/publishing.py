@@ -44,6 +44,9 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 _LONGEST_LIFESPAN_S = 366 * 86_400.0
 
+# The end of the year 9999.
+_LAST_MS = 253_402_300_799_999
+
 _MOST_KEY = 200
 
 
@@ -215,8 +218,8 @@ class Publisher:
 def _said(body: frames.Publish) -> Publication:
     if body.priority is not None and abs(body.priority) > MOST_PRIORITY:
         raise InvalidRequest(f"priority is from {-MOST_PRIORITY} to {MOST_PRIORITY}, not {body.priority}")
-    if body.valid_until < 0:
-        raise InvalidRequest("valid_until is in milliseconds since 1970")
+    if not 0 <= body.valid_until <= _LAST_MS:
+        raise InvalidRequest(f"valid_until is in milliseconds since 1970, not {body.valid_until}")
     if not 0 <= body.lifespan <= _LONGEST_LIFESPAN_S:
         raise InvalidRequest(f"lifespan is more than nothing and at most a year, in seconds, not {body.lifespan}")
     try:

@@ -15,7 +15,7 @@ from lxml import etree
 
 from core.errors import ArborcastError, InfrastructureError, PeerError
 from ingest.access.grants import Caller, ClientRequest
-from ingest.errors import AccessRefused, InvalidRequest, NotAuthenticated
+from ingest.errors import AccessRefused, InvalidRequest, NotAuthenticated, TooManyRequests
 from ingest.framed import frames, publishing, subscriptions
 from ingest.framed.frames import Connect, Connected, Frame, Kind, Receipt
 from ingest.framed.publishing import Publisher
@@ -300,6 +300,10 @@ def _code(error: BaseException) -> str:
 
 def _error(correlation: int, error: BaseException, code: str = "") -> bytes:
     text = str(error) if isinstance(error, ArborcastError) else "internal error"
-    retry_after = getattr(error, "retry_after", None)
+    retry_after: float | None = None
+    if isinstance(error, InfrastructureError):
+        retry_after = error.retry_after
+    elif isinstance(error, TooManyRequests):
+        retry_after = error.retry_after_s
     body = frames.Error(code or _code(error), text[:2_000], retry_after)
     return frames.encode(Kind.ERROR, correlation, body)

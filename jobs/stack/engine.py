@@ -142,9 +142,12 @@ def addresses(settings: Settings) -> dict[str, str]:
         settings.gateway.public_url.rstrip("/")
         or f"{_scheme(settings)}://{_reachable(settings)}:{settings.gateway.port}"
     )
+    tls = "+tls" * bool(settings.tls.certificate_file)
+    framed = {"framed": f"framed{tls}://{_reachable(settings)}:{settings.framed.port}"} if settings.framed.port else {}
     return {
         "gateway": base,
         "notification_broker": f"{base}/wsn/NotificationBroker",
+        **framed,
         "kafka": settings.kafka.bootstrap_servers,
         "metrics": f"http://{_host(settings.metrics.host)}:{settings.metrics.port}",
     }

@@ -383,7 +383,6 @@ def test_there_are_no_more_connections_than_may_be(dial: Connects) -> None:
 
 def test_a_client_that_does_not_read_is_not_waited_for(edge: FramedEdge, dial: Connects) -> None:
     raw, other = dial(edge), dial(edge)
-    raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     raw.send(frames.encode(Kind.SUBSCRIBE, 2, frames.Subscribe("a", window=10_000)))
     receipt = frames.read_body(raw.read(), frames.Receipt)
     sent = 0

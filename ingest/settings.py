@@ -181,6 +181,37 @@ class FramedSettings:
 
 
 @dataclass(frozen=True)
+class ZmqSettings:
+    """The ZeroMQ edges: sockets for clients that speak ZeroMQ, in a process of their own, which is a client of the
+    framed edge. An address is bound, or connected to when it begins with `>`; empty for no such socket."""
+
+    enabled: bool = setting(False, "Whether the embedded engine starts the ZeroMQ edges. Needs the extra zmq.")
+    subscribe: str = setting("tcp://127.0.0.1:5555", "XPUB, for SUB sockets that receive.")
+    publish: str = setting("tcp://127.0.0.1:5556", "SUB, for PUB sockets that publish, at most once.")
+    pipeline: str = setting("tcp://127.0.0.1:5557", "PULL, for PUSH sockets that publish, held back when need be.")
+    asked: str = setting("tcp://127.0.0.1:5558", "ROUTER, for REQ sockets that publish and want an answer.")
+    tasks: str = setting("", "PUSH, for PULL sockets of workers: each message of tasks_topics goes to one of them.")
+    results: str = setting("", "PULL, for PUSH sockets of workers that have a result.")
+    tasks_topics: str = setting("", "The topics whose messages are tasks, as in `arborcast subscribe`: jobs//.")
+    topics: Literal["slash", "colon"] = setting(
+        "slash", "How topics are written to receivers: a/b, or a:b as the older system had it. Both are read."
+    )
+    send_hwm: int = setting(1_000, "Messages that wait for one receiver; beyond it they are dropped.", minimum=1)
+    receive_hwm: int = setting(1_000, "Messages that wait to be read from one publisher.", minimum=1)
+    io_threads: int = setting(1, "Threads of ZeroMQ's own; not more than cores.", minimum=1, maximum=64)
+    user: str = setting("", "Who the edges are to the gateway, where it has users.")
+    password: str = setting("", "The password of that user.", secret=True)
+    curve_key_file: str = setting(
+        "", "The secret key of the sockets (a .key_secret file of ZeroMQ's), for CURVE. Needed off this machine."
+    )
+    clients_file: str = setting(
+        "", "With CURVE: a TOML file of clients, [[client]] with key, user and password; others may not connect."
+    )
+    tls_ca_file: str = setting("", "Whose certificate the gateway's is, where that has [tls]; empty: the system's.")
+    metrics_port: int = setting(0, "Port on which the edges show metrics; 0 for none.", minimum=0, maximum=65_535)
+
+
+@dataclass(frozen=True)
 class TopicSettings:
     """What topics there may be, and what holds for all of them."""
 

@@ -93,6 +93,8 @@ def effective(settings: Settings) -> Settings:
         settings = _replace(settings, gateway=dataclasses.replace(settings.gateway, port=processes.free_port()))
     else:
         processes.require_free(settings.gateway.port, "the gateway", "--gateway-port", settings.gateway.host)
+    if settings.zmq.enabled and not settings.framed.port:
+        settings = _replace(settings, framed=dataclasses.replace(settings.framed, port=processes.free_port()))
     settings = _replace(settings, metrics=_metrics_ports(settings.metrics, settings.stack))
     if settings.stack.broker == "external":
         return settings
@@ -192,12 +194,14 @@ def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, st
 def _parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> list[PartSpec]:
     # The job first: it takes longest, and waits for the broker while Spark comes up.
     job = [_dispatch(settings, tools, home, environ)] if settings.stack.job == "embedded" else []
+    edges = [_zmq(settings, home, environ)] if settings.zmq.enabled else []
     if settings.stack.broker == "external":
-        return [*job, _gateway(settings, home, environ, after=())]
+        return [*job, _gateway(settings, home, environ, after=()), *edges]
     return [
         *job,
         _kafka(settings, tools, home, environ),
         _gateway(settings, home, environ, after=("kafka",)),
+        *edges,
     ]
 
 
@@ -288,6 +292,23 @@ def _gateway(settings: Settings, home: Home, environ: Mapping[str, str], after: 
         after=after,
         stop_share=0.3,
         lives=questions_of(settings, home)["gateway"],
+        hang_timeout_s=settings.stack.hang_timeout_s,
+    )
+
+
+def _zmq(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec:
+    alive = home.run / "zmq.alive"
+    return PartSpec(
+        "zmq",
+        [sys.executable, "-m", "jobs.zmq_edge", "--config", str(home.settings_file), "--alive", str(alive)],
+        environ,
+        home.run,
+        home.log("zmq"),
+        is_ready=alive.exists,
+        prepare=lambda: alive.unlink(missing_ok=True),
+        after=("gateway",),
+        stop_share=0.3,
+        lives=questions.job(alive),
         hang_timeout_s=settings.stack.hang_timeout_s,
     )
 

@@ -1,0 +1,124 @@
+"""The connection to the framed edge of the gateway: made again when it is lost, with the subscriptions that it had."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+
+from core.errors import ArborcastError
+from ingest.client.framed import Connection, ConnectionFactory, published
+from ingest.framed import frames
+from ingest.framed.frames import Frame, Kind
+
+logger = logging.getLogger(__name__)
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 30.0
+
+Answer = Callable[[str, str], None]
+"""Called with the notification's id, or with an empty one and the error."""
+
+OnMessage = Callable[[Frame, frames.Message], None]
+
+
+class Upstream:
+    """One user's connection. Thread-safe; what it calls, it calls in threads of its own."""
+
+    def __init__(self, factory: ConnectionFactory, on_message: OnMessage = lambda _frame, _message: None) -> None:
+        self._factory = replace(factory, timeout_s=30.0)
+        self._on_message = on_message
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._wanted: dict[str, frames.Subscribe] = {}
+        self._in_force: dict[str, str] = {}  # expression to the subscription's name
+        self._changed = threading.Event()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="zmq-upstream", daemon=True)
+        self._thread.start()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self._connection is not None
+
+    def publish(self, body: frames.Publish, flags: int, answer: Answer) -> None:
+        """Publish; the answer is called when it is known what came of it."""
+        connection = self._connection
+        if connection is None:
+            answer("", "the gateway cannot be reached now")
+            return
+
+        def done(future: Future[Frame]) -> None:
+            try:
+                answer(published(future, 0), "")
+            except ArborcastError as error:
+                answer("", str(error))
+
+        connection.begin(Kind.PUBLISH, body, flags).add_done_callback(done)
+
+    def subscribe(self, wanted: frames.Subscribe) -> None:
+        """Have messages of this expression; a moment later it `is_in_force`."""
+        with self._lock:
+            self._wanted[wanted.expression] = wanted
+        self._changed.set()
+
+    def unsubscribe(self, expression: str) -> None:
+        """Have them no more."""
+        with self._lock:
+            self._wanted.pop(expression, None)
+        self._changed.set()
+
+    def is_in_force(self, expression: str) -> bool:
+        """Whether what is published from now on comes."""
+        return expression in self._in_force
+
+    def acknowledge(self, frame: Frame) -> None:
+        """The message was handed on."""
+        if (connection := self._connection) is not None:
+            connection.reply(Kind.ACK, frame.correlation)
+
+    def close(self) -> None:
+        """End the connection, and what was subscribed to but not by name."""
+        self._closed.set()
+        self._changed.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        wait_s = _FIRST_WAIT_S
+        while not self._closed.is_set():
+            try:
+                connection = self._factory.connection()
+            except ArborcastError as error:
+                logger.warning("the framed edge at %s: %s; trying again", self._factory.url, error)
+                self._closed.wait(wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+                continue
+            wait_s = _FIRST_WAIT_S
+            with connection:
+                self._connection = connection
+                self._keep(connection)
+                self._connection = None
+                self._in_force.clear()
+
+    def _keep(self, connection: Connection) -> None:
+        """Until the connection is lost: subscribe to what is wanted, and to nothing else."""
+        while not (self._closed.is_set() or connection.lost.is_set()):
+            self._changed.clear()
+            with self._lock:
+                wanted = dict(self._wanted)
+            try:
+                for expression in self._in_force.keys() - wanted.keys():
+                    name = self._in_force.pop(expression)
+                    connection.ask(Kind.UNSUBSCRIBE, frames.Unsubscribe(name))
+                    connection.handle(name, None)
+                for expression in wanted.keys() - self._in_force.keys():
+                    receipt = frames.read_body(connection.ask(Kind.SUBSCRIBE, wanted[expression]), frames.Receipt)
+                    connection.handle(receipt.id, self._on_message)
+                    self._in_force[expression] = receipt.id
+            except ArborcastError as error:
+                logger.warning("%s", error)
+                self._closed.wait(1.0)
+                self._changed.set()  # what failed is tried again
+            self._changed.wait(0.5)

@@ -12,7 +12,7 @@ from dispatch.monitoring.metrics import JobMetrics
 from dispatch.tables import TABLES, TableSpec
 from ingest.http.app import RequestMetrics
 from ingest.state.notification_log import NotificationLog
-from jobs import zmq_edge
+from jobs.gateway import zmq_edge
 from jobs.gateway.metrics import (
     declare_directory,
     declare_framed,

@@ -300,7 +300,7 @@ def _zmq(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec
     alive = home.run / "zmq.alive"
     return PartSpec(
         "zmq",
-        [sys.executable, "-m", "jobs.zmq_edge", "--config", str(home.settings_file), "--alive", str(alive)],
+        [sys.executable, "-m", "jobs.gateway.zmq_edge", "--config", str(home.settings_file), "--alive", str(alive)],
         environ,
         home.run,
         home.log("zmq"),

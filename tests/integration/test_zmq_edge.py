@@ -58,7 +58,7 @@ class Edges:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "jobs.zmq_edge", "--config", str(self.gateway.config)),
+                    *(sys.executable, "-m", "jobs.gateway.zmq_edge", "--config", str(self.gateway.config)),
                     *("--alive", str(self._alive)),
                 ],
                 stdout=log,
@@ -200,7 +200,7 @@ def test_who_asks_is_answered(edges: Edges) -> None:
 def test_a_pipeline_is_held_back_and_loses_nothing(edges: Edges) -> None:
     with edges.socket(zmq.PUSH, "pipeline") as push:
         for number in range(20_000):
-            push.send_multipart([b"a/%d" % (number % 4), b"<n>%d</n>" % number])
+            push.send_multipart([b"a/t%d" % (number % 4), b"<n>%d</n>" % number])
         wait_for(lambda: edges.count("pipeline", "accepted") == 20_000, "all of them are in the log")
     assert edges.gateway.metric("arborcast_gateway_accepted_total") == 20_000
 
@@ -299,7 +299,7 @@ def test_off_this_machine_keys_are_needed_and_a_taken_port_is_named(
             f'home = "home"\n[framed]\nport = 1\n[zmq]\nsubscribe = ""\npublish = ""\npipeline = ""\n{setting}\n'
         )
         done = subprocess.run(
-            [sys.executable, "-m", "jobs.zmq_edge", "--config", str(config)],
+            [sys.executable, "-m", "jobs.gateway.zmq_edge", "--config", str(config)],
             capture_output=True,
             text=True,
             timeout=240,

@@ -1,6 +1,6 @@
 """The ZeroMQ edges as a process, a client of the framed edge of a gateway:
 
-    python -m jobs.zmq_edge --config arborcast.toml
+    python -m jobs.gateway.zmq_edge --config arborcast.toml
 
 `arborcast up` runs it where zmq.enabled says so. SIGTERM and SIGINT end it. The exit status is 0 after an orderly stop,
 2 for wrong settings or a busy port.
@@ -31,7 +31,7 @@ _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # looked for, not l
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the edges until they are stopped."""
-    parser = argparse.ArgumentParser(prog="python -m jobs.zmq_edge", description="Arborcast's ZeroMQ edges.")
+    parser = argparse.ArgumentParser(prog="python -m jobs.gateway.zmq_edge", description="Arborcast's ZeroMQ edges.")
     parser.add_argument("--config", type=Path, help="settings file (TOML)")
     parser.add_argument("--home", type=Path, help="data directory")
     parser.add_argument("--alive", type=Path, help="a file that is written about once a second")

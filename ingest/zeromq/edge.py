@@ -36,6 +36,9 @@ _TURN = 100
 
 _BEAT_S = 1.0
 
+# How long the loop waits for something; less while somebody has asked whether a subscription is in force.
+_TURN_MS, _ASKED_MS = 200, 20
+
 # Errors of each kind are logged once in so long.
 _SAY_AGAIN_S = 60.0
 
@@ -58,7 +61,8 @@ class _Asked:
 
 
 class ZmqEdge:
-    """The edges of these settings. `beat` is called about once a second while the loop turns."""
+    """The edges of these settings. `beat` is called about once a second while the loop turns, from when the gateway was
+    reached first."""
 
     def __init__(self, settings: ZmqSettings, gateway: ConnectionFactory, beat: Callable[[], None]) -> None:
         """Raises ConfigError."""
@@ -92,10 +96,11 @@ class ZmqEdge:
 
     def run(self) -> None:
         """Turn until stopped."""
-        beaten = 0.0
+        beaten, reached = 0.0, False
         try:
             while not self._stopping:
-                if time.monotonic() - beaten >= _BEAT_S:
+                reached = reached or self._own.connected
+                if reached and time.monotonic() - beaten >= _BEAT_S:
                     beaten = time.monotonic()
                     self._beat()
                 self._turn()
@@ -121,7 +126,7 @@ class ZmqEdge:
                 poller.register(opened, zmq.POLLIN)
         if sockets.tasks is not None and self._tasks:
             poller.register(sockets.tasks, zmq.POLLOUT)
-        ready = dict(poller.poll(int(_BEAT_S * 1000) if not self._asked else 20))
+        ready = dict(poller.poll(_TURN_MS if not self._asked else _ASKED_MS))
         if self._wake in ready:
             os.eventfd_read(self._wake)
         while self._done:

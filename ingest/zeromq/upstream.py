@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -16,6 +17,11 @@ from ingest.framed.frames import Frame, Kind
 logger = logging.getLogger(__name__)
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 30.0
+
+_LOOK_S = 0.5
+
+# What the gateway has refused is asked for again after so long.
+_AGAIN_S = 30.0
 
 Answer = Callable[[str, str], None]
 """Called with the notification's id, or with an empty one and the error."""
@@ -33,6 +39,7 @@ class Upstream:
         self._connection: Connection | None = None
         self._wanted: dict[str, frames.Subscribe] = {}
         self._in_force: dict[str, str] = {}  # expression to the subscription's name
+        self._failed: dict[str, float] = {}  # expression to when it is tried again
         self._changed = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zmq-upstream", daemon=True)
@@ -108,17 +115,27 @@ class Upstream:
             self._changed.clear()
             with self._lock:
                 wanted = dict(self._wanted)
-            try:
-                for expression in self._in_force.keys() - wanted.keys():
-                    name = self._in_force.pop(expression)
-                    connection.ask(Kind.UNSUBSCRIBE, frames.Unsubscribe(name))
-                    connection.handle(name, None)
-                for expression in wanted.keys() - self._in_force.keys():
-                    receipt = frames.read_body(connection.ask(Kind.SUBSCRIBE, wanted[expression]), frames.Receipt)
-                    connection.handle(receipt.id, self._on_message)
-                    self._in_force[expression] = receipt.id
-            except ArborcastError as error:
-                logger.warning("%s", error)
-                self._closed.wait(1.0)
-                self._changed.set()  # what failed is tried again
-            self._changed.wait(0.5)
+            for expression in self._in_force.keys() - wanted.keys():
+                self._end(connection, self._in_force.pop(expression))
+            for expression in wanted.keys() - self._in_force.keys():
+                if self._failed.get(expression, 0.0) <= time.monotonic():
+                    self._begin(connection, wanted[expression])
+            self._changed.wait(_LOOK_S)
+
+    def _begin(self, connection: Connection, wanted: frames.Subscribe) -> None:
+        try:
+            receipt = frames.read_body(connection.ask(Kind.SUBSCRIBE, wanted), frames.Receipt)
+        except ArborcastError as error:
+            self._failed[wanted.expression] = time.monotonic() + _AGAIN_S
+            logger.warning("%r cannot be subscribed to: %s; trying again", wanted.expression or "everything", error)
+            return
+        self._failed.pop(wanted.expression, None)
+        connection.handle(receipt.id, self._on_message)
+        self._in_force[wanted.expression] = receipt.id
+
+    def _end(self, connection: Connection, name: str) -> None:
+        connection.handle(name, None)
+        try:
+            connection.ask(Kind.UNSUBSCRIBE, frames.Unsubscribe(name))
+        except ArborcastError as error:
+            logger.info("a subscription was not ended: %s", error)

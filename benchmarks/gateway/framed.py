@@ -22,7 +22,7 @@ import psutil
 from benchmarks.gateway.gateway import PAYLOAD, load, request_file
 from benchmarks.harness import Report, run
 from ingest.framed import frames
-from ingest.framed.frames import HEAD_BYTES, Kind
+from ingest.framed.frames import HEAD_BYTES, FrameKind
 from tests.support.broker import new_broker, settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.held_port import HeldPort
@@ -109,16 +109,16 @@ def _opened_and_closed(report: Report, gateway: GatewayRun, port: int, count: in
 
 def _connected(port: int) -> socket.socket:
     opened = socket.create_connection(("127.0.0.1", port), 60)
-    opened.sendall(frames.encode(Kind.CONNECT, 1, frames.Connect()))
-    assert opened.recv(HEAD_BYTES, socket.MSG_WAITALL)[5] == Kind.CONNECTED
+    opened.sendall(frames.encode(FrameKind.CONNECT, 1, frames.ConnectBody()))
+    assert opened.recv(HEAD_BYTES, socket.MSG_WAITALL)[5] == FrameKind.CONNECTED
     opened.recv(4_096)
     return opened
 
 
 def _ping(opened: socket.socket) -> float:
     began = time.perf_counter()
-    opened.sendall(frames.encode(Kind.PING, 1))
-    assert opened.recv(HEAD_BYTES, socket.MSG_WAITALL)[5] == Kind.PONG
+    opened.sendall(frames.encode(FrameKind.PING, 1))
+    assert opened.recv(HEAD_BYTES, socket.MSG_WAITALL)[5] == FrameKind.PONG
     return time.perf_counter() - began
 
 

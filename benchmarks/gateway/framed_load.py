@@ -20,7 +20,7 @@ from typing import cast
 import uvloop
 
 from ingest.framed import frames
-from ingest.framed.frames import HEAD_BYTES, Kind
+from ingest.framed.frames import HEAD_BYTES, FrameKind
 
 _HEAD = struct.Struct(">4sBBHII")
 
@@ -36,7 +36,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)
-        self._transport.write(frames.encode(Kind.CONNECT, 1, frames.Connect()))
+        self._transport.write(frames.encode(FrameKind.CONNECT, 1, frames.ConnectBody()))
 
     def publish(self, count: int) -> None:
         self._begun.extend([time.perf_counter()] * count)
@@ -50,10 +50,10 @@ class Connection(asyncio.Protocol):
             if len(data) - at - HEAD_BYTES < length:
                 break
             at += HEAD_BYTES + length
-            if kind == Kind.CONNECTED:
+            if kind == FrameKind.CONNECTED:
                 self.ready.set_result(None)
-            elif kind in (Kind.RECEIPT, Kind.ERROR):
-                self._load.finished(self._begun.popleft(), now, kind == Kind.RECEIPT)
+            elif kind in (FrameKind.RECEIPT, FrameKind.ERROR):
+                self._load.finished(self._begun.popleft(), now, kind == FrameKind.RECEIPT)
                 receipts += 1
         self._rest = data[at:]
         if receipts and self._load.measuring:
@@ -62,7 +62,7 @@ class Connection(asyncio.Protocol):
 
 class Load:
     def __init__(self, payload: bytes) -> None:
-        self.frame = frames.encode(Kind.PUBLISH, 2, frames.Publish("plant/line1/press", payload))
+        self.frame = frames.encode(FrameKind.PUBLISH, 2, frames.PublishBody("plant/line1/press", payload))
         self.measuring = True
         self._latencies: list[float] = []
         self._refused = 0

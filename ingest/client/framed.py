@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 from core.errors import ConfigError
 from ingest.client.values import BrokerUnavailable, FaultReceived
 from ingest.framed import frames
-from ingest.framed.frames import LOOSE, Body, Decoder, Frame, FrameError, Kind
+from ingest.framed.frames import LOOSE, Body, Decoder, Frame, FrameError, FrameKind
 
 __all__ = ["Connection", "ConnectionFactory", "Consumer", "Message", "Outgoing", "Producer", "Session"]
 
@@ -116,7 +116,7 @@ class ConnectionFactory:
             raise BrokerUnavailable(f"{self.url} does not answer: {error}", None) from error
         connection = Connection(opened, self.timeout_s)
         try:
-            connection.introduce(frames.Connect(self.user, self.password, self.bearer, self.name))
+            connection.introduce(frames.ConnectBody(self.user, self.password, self.bearer, self.name))
         except BaseException:
             connection.close()
             raise
@@ -134,8 +134,8 @@ class Connection:
         self._sending = threading.Lock()
         self._numbers = itertools.count(1)
         self._answers: dict[int, Future[Frame]] = {}
-        self._handlers: dict[str, Callable[[Frame, frames.Message], None]] = {}
-        self._unclaimed: dict[str, list[tuple[Frame, frames.Message]]] = {}
+        self._handlers: dict[str, Callable[[Frame, frames.MessageBody], None]] = {}
+        self._unclaimed: dict[str, list[tuple[Frame, frames.MessageBody]]] = {}
         self._lock = threading.Lock()
         self._idle_s = 60.0
         self._sessions: list[Session] = []
@@ -148,9 +148,9 @@ class Connection:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def introduce(self, connect: frames.Connect) -> None:
+    def introduce(self, connect: frames.ConnectBody) -> None:
         """Say who we are. Raises FaultReceived or BrokerUnavailable."""
-        connected = frames.read_body(self.ask(Kind.CONNECT, connect), frames.Connected)
+        connected = frames.read_body(self.ask(FrameKind.CONNECT, connect), frames.ConnectedBody)
         self._idle_s = connected.idle_s
         threading.Thread(target=self._ping, name="framed-ping", daemon=True).start()
 
@@ -166,18 +166,18 @@ class Connection:
             session.close()
         if not self.lost.is_set():
             with contextlib.suppress(OSError):
-                self._send(Kind.CLOSE)
+                self._send(FrameKind.CLOSE)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         if threading.current_thread() is not self._reader:
             self._reader.join(self.timeout_s)
         self._socket.close()
 
-    def ask(self, kind: Kind, body: Body, flags: int = 0) -> Frame:
+    def ask(self, kind: FrameKind, body: Body, flags: int = 0) -> Frame:
         """The answer to a frame. Raises FaultReceived or BrokerUnavailable."""
         return answer(self.begin(kind, body, flags), self.timeout_s)
 
-    def begin(self, kind: Kind, body: Body, flags: int = 0) -> Future[Frame]:
+    def begin(self, kind: FrameKind, body: Body, flags: int = 0) -> Future[Frame]:
         """Send a frame; the answer comes into the future."""
         future: Future[Frame] = Future()
         with self._lock:
@@ -191,12 +191,12 @@ class Connection:
             self._fail(number)
         return future
 
-    def reply(self, kind: Kind, number: int, body: Body | None = None) -> None:
+    def reply(self, kind: FrameKind, number: int, body: Body | None = None) -> None:
         """Answer a message; what cannot be answered any more is sent again on another connection."""
         with contextlib.suppress(OSError):
             self._send(kind, number, body)
 
-    def handle(self, subscription: str, handler: Callable[[Frame, frames.Message], None] | None) -> None:
+    def handle(self, subscription: str, handler: Callable[[Frame, frames.MessageBody], None] | None) -> None:
         """Messages of this subscription go to the handler from now on, with those that have come already; None for
         nobody."""
         with self._lock:
@@ -208,7 +208,7 @@ class Connection:
         for frame, message in waiting:
             handler(frame, message)
 
-    def _send(self, kind: Kind, number: int = 0, body: Body | None = None, flags: int = 0) -> None:
+    def _send(self, kind: FrameKind, number: int = 0, body: Body | None = None, flags: int = 0) -> None:
         data = frames.encode(kind, number, body, flags)
         with self._sending:
             self._socket.sendall(data)
@@ -226,8 +226,8 @@ class Connection:
 
     def _received(self, frame: Frame) -> None:
         match frame.kind:
-            case Kind.MESSAGE:
-                message = frames.read_body(frame, frames.Message)
+            case FrameKind.MESSAGE:
+                message = frames.read_body(frame, frames.MessageBody)
                 with self._lock:
                     handler = self._handlers.get(message.subscription)
                     if handler is None:
@@ -235,12 +235,12 @@ class Connection:
                         self._unclaimed.setdefault(message.subscription, []).append((frame, message))
                 if handler is not None:
                     handler(frame, message)
-            case Kind.PING:
-                self.reply(Kind.PONG, frame.correlation)
-            case Kind.PONG | Kind.CLOSE:
+            case FrameKind.PING:
+                self.reply(FrameKind.PONG, frame.correlation)
+            case FrameKind.PONG | FrameKind.CLOSE:
                 pass
-            case Kind.ERROR if not frame.correlation:
-                told = frames.read_body(frame, frames.Error)
+            case FrameKind.ERROR if not frame.correlation:
+                told = frames.read_body(frame, frames.ErrorBody)
                 logger.warning("the broker says %s: %s", told.code, told.text)
             case _:
                 with self._lock:
@@ -262,7 +262,7 @@ class Connection:
 
     def _ping(self) -> None:
         while not self.lost.wait(self._idle_s / 3):
-            self.reply(Kind.PING, 0)
+            self.reply(FrameKind.PING, 0)
 
 
 def answer(future: Future[Frame], timeout_s: float) -> Frame:
@@ -271,8 +271,8 @@ def answer(future: Future[Frame], timeout_s: float) -> Frame:
         frame = future.result(timeout_s)
     except FutureTimeout as error:
         raise BrokerUnavailable(f"no answer came within {timeout_s:g} s", None) from error
-    if frame.kind == Kind.ERROR:
-        told = frames.read_body(frame, frames.Error)
+    if frame.kind == FrameKind.ERROR:
+        told = frames.read_body(frame, frames.ErrorBody)
         if told.retry_after is not None:
             raise BrokerUnavailable(told.text, told.retry_after)
         raise FaultReceived(told.text, told.code, 0)
@@ -304,8 +304,8 @@ class Session:
     ) -> Consumer:
         """Subscribe: `a/b`, `a//.`, `{urn:plant}a/*`; "" is everything. With a `name` it is durable. `delivery` has the
         attributes of p:Delivery. Raises FaultReceived or BrokerUnavailable."""
-        wanted = frames.Subscribe(expression, name, dict(delivery or {}), list(types), current, window)
-        receipt = frames.read_body(self._connection.ask(Kind.SUBSCRIBE, wanted), frames.Receipt)
+        wanted = frames.SubscribeBody(expression, name, dict(delivery or {}), list(types), current, window)
+        receipt = frames.read_body(self._connection.ask(FrameKind.SUBSCRIBE, wanted), frames.ReceiptBody)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="framed-session", daemon=True)
             self._thread.start()
@@ -321,7 +321,7 @@ class Session:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(self._connection.timeout_s)
 
-    def reply(self, kind: Kind, number: int, body: Body | None = None) -> None:
+    def reply(self, kind: FrameKind, number: int, body: Body | None = None) -> None:
         """See Connection.reply."""
         self._connection.reply(kind, number, body)
 
@@ -330,15 +330,15 @@ class Session:
             work()
 
 
-def _hand(session: Session, frame: Frame, body: frames.Message, on_message: OnMessage) -> None:
+def _hand(session: Session, frame: Frame, body: frames.MessageBody, on_message: OnMessage) -> None:
     message = Message(body.payload, body.topic, body.id, body.properties, body.attempt, bool(frame.flags & LOOSE))
     try:
         on_message(message)
     except Exception as error:
         logger.exception("a handler has failed; message %s is sent again", message.id)
-        session.reply(Kind.REFUSE, frame.correlation, frames.Refuse(str(error)[:500]))
+        session.reply(FrameKind.REFUSE, frame.correlation, frames.RefuseBody(str(error)[:500]))
     else:
-        session.reply(Kind.ACK, frame.correlation)
+        session.reply(FrameKind.ACK, frame.correlation)
 
 
 class Producer:
@@ -355,7 +355,7 @@ class Producer:
     def begin(self, message: Outgoing | str | bytes) -> Future[Frame]:
         """As `send`, without waiting: `published` says what came of it. What is begun first is stored first."""
         out = message if isinstance(message, Outgoing) else Outgoing(message)
-        body = frames.Publish(
+        body = frames.PublishBody(
             self._topic,
             out.payload.encode() if isinstance(out.payload, str) else out.payload,
             dict(out.properties),
@@ -366,12 +366,12 @@ class Producer:
             out.reliable,
             out.key,
         )
-        return self._connection.begin(Kind.PUBLISH, body, LOOSE if out.is_text else 0)
+        return self._connection.begin(FrameKind.PUBLISH, body, LOOSE if out.is_text else 0)
 
 
 def published(future: Future[Frame], timeout_s: float = 30.0) -> str:
     """The id of what was published; empty where it was published before. Raises FaultReceived or BrokerUnavailable."""
-    return frames.read_body(answer(future, timeout_s), frames.Receipt).id
+    return frames.read_body(answer(future, timeout_s), frames.ReceiptBody).id
 
 
 class Consumer:
@@ -383,5 +383,5 @@ class Consumer:
 
     def unsubscribe(self) -> None:
         """End the subscription, a durable one, too. Raises FaultReceived or BrokerUnavailable."""
-        self._connection.ask(Kind.UNSUBSCRIBE, frames.Unsubscribe(self.subscription))
+        self._connection.ask(FrameKind.UNSUBSCRIBE, frames.UnsubscribeBody(self.subscription))
         self._connection.handle(self.subscription, None)

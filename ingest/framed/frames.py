@@ -29,7 +29,7 @@ _HEAD = struct.Struct(">4sBBHII")
 HEAD_BYTES: Final = _HEAD.size
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Types of frames. Clients send 1, 3, 5, 6, 8 and 9, the server 2, 4, 7 and 15, both the others."""
 
     CONNECT = 1
@@ -56,7 +56,7 @@ class BodyError(PeerError):
 
 
 class Frame(NamedTuple):
-    """One frame. `kind` may be a number that is no Kind."""
+    """One frame. `kind` may be a number that is no FrameKind."""
 
     kind: int
     flags: int
@@ -64,7 +64,7 @@ class Frame(NamedTuple):
     body: bytes
 
 
-class Connect(msgspec.Struct, omit_defaults=True):
+class ConnectBody(msgspec.Struct, omit_defaults=True):
     """Who it is: user and password, or a bearer token, or the certificate of TLS. `client` is a name for people."""
 
     user: str = ""
@@ -74,7 +74,7 @@ class Connect(msgspec.Struct, omit_defaults=True):
     protocol: int = VERSION
 
 
-class Connected(msgspec.Struct, omit_defaults=True):
+class ConnectedBody(msgspec.Struct, omit_defaults=True):
     """The session's name, and what it has to keep to."""
 
     session: str
@@ -83,7 +83,7 @@ class Connected(msgspec.Struct, omit_defaults=True):
     protocol: int = VERSION
 
 
-class Publish(msgspec.Struct, omit_defaults=True):
+class PublishBody(msgspec.Struct, omit_defaults=True):
     """One notification. `valid_until` is in milliseconds since 1970, `lifespan` in seconds; see p:Publication.
 
     `key` makes a repetition known, for as long as the gateway remembers requests (`gateway.deduplication_window_s`).
@@ -100,7 +100,7 @@ class Publish(msgspec.Struct, omit_defaults=True):
     key: str = ""
 
 
-class Subscribe(msgspec.Struct, omit_defaults=True):
+class SubscribeBody(msgspec.Struct, omit_defaults=True):
     """`name` makes it durable. `delivery` has the attributes of p:Delivery, `window` is how many messages may be on
     their way without an ACK."""
 
@@ -112,19 +112,19 @@ class Subscribe(msgspec.Struct, omit_defaults=True):
     window: int = 100
 
 
-class Unsubscribe(msgspec.Struct, omit_defaults=True):
+class UnsubscribeBody(msgspec.Struct, omit_defaults=True):
     """By the name in the RECEIPT of SUBSCRIBE."""
 
     subscription: str
 
 
-class Receipt(msgspec.Struct, omit_defaults=True):
+class ReceiptBody(msgspec.Struct, omit_defaults=True):
     """It is in the log: the notification's id (empty for one that was published before), or the subscription's."""
 
     id: str = ""
 
 
-class Message(msgspec.Struct, omit_defaults=True):
+class MessageBody(msgspec.Struct, omit_defaults=True):
     """One notification for a subscriber, until its ACK or REFUSE with the same correlation."""
 
     subscription: str
@@ -135,13 +135,13 @@ class Message(msgspec.Struct, omit_defaults=True):
     attempt: int = 1
 
 
-class Refuse(msgspec.Struct, omit_defaults=True):
+class RefuseBody(msgspec.Struct, omit_defaults=True):
     """Why a message could not be taken; it is sent again."""
 
     reason: str = ""
 
 
-class Error(msgspec.Struct, omit_defaults=True):
+class ErrorBody(msgspec.Struct, omit_defaults=True):
     """`code` is for programs (the class of the error), `text` for people. After `retry_after` seconds it may go."""
 
     code: str
@@ -149,14 +149,24 @@ class Error(msgspec.Struct, omit_defaults=True):
     retry_after: float | None = None
 
 
-Body = Connect | Connected | Publish | Subscribe | Unsubscribe | Receipt | Message | Refuse | Error
+Body = (
+    ConnectBody
+    | ConnectedBody
+    | PublishBody
+    | SubscribeBody
+    | UnsubscribeBody
+    | ReceiptBody
+    | MessageBody
+    | RefuseBody
+    | ErrorBody
+)
 
 BodyT = TypeVar("BodyT", bound=Body)
 
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode(kind: Kind, correlation: int = 0, body: Body | None = None, flags: int = 0) -> bytes:
+def encode(kind: FrameKind, correlation: int = 0, body: Body | None = None, flags: int = 0) -> bytes:
     """The bytes of a frame."""
     content = b"" if body is None else _encoder.encode(body)
     return _HEAD.pack(MAGIC, VERSION, kind, flags, correlation, len(content)) + content
@@ -210,7 +220,7 @@ class Decoder:
             del rest[:at]
 
 
-_NAMES = {int(kind): kind.name for kind in Kind}
+_NAMES = {int(kind): kind.name for kind in FrameKind}
 
 
 def _name(kind: int) -> str:

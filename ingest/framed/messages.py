@@ -18,7 +18,7 @@ from core.errors import ExpressionError
 from ingest.client.received import PAYLOAD_DEPTH, read_messages
 from ingest.elements.filters import DELIVERY, Filters, read_delivery_policy, read_filters
 from ingest.errors import InvalidRequest
-from ingest.framed.frames import Message, Subscribe
+from ingest.framed.frames import MessageBody, SubscribeBody
 from ingest.soap.envelope import parse
 from ingest.state.pull_queues import HandedOut
 from topic_model import legacy_content
@@ -73,14 +73,14 @@ def producer_with(properties: Mapping[str, str]) -> bytes:
     return bytes(etree.tostring(reference))
 
 
-def filters_of(wanted: Subscribe) -> Filters:
+def filters_of(wanted: SubscribeBody) -> Filters:
     """The topics and types that are wanted. Raises ExpressionError or FilterError."""
     expression = parse_friendly(wanted.expression) if wanted.expression else None
     topics = () if expression is None or expression.normal == EVERYTHING else (expression,)
     return replace(read_filters(_filter(wanted.types)), topics=topics)
 
 
-def policy_of(wanted: Subscribe) -> DeliveryPolicy:
+def policy_of(wanted: SubscribeBody) -> DeliveryPolicy:
     """The delivery that is wanted. Raises InvalidRequest or UnsupportedPolicy."""
     policy = etree.Element(wsnt("SubscriptionPolicy"))
     try:
@@ -90,7 +90,7 @@ def policy_of(wanted: Subscribe) -> DeliveryPolicy:
     return read_delivery_policy(policy)
 
 
-def messages(handed_out: Sequence[HandedOut], subscription: str) -> Iterator[tuple[Message, bool]]:
+def messages(handed_out: Sequence[HandedOut], subscription: str) -> Iterator[tuple[MessageBody, bool]]:
     """What a pull point has given out, each with whether its payload is text."""
     elements = b"".join(each.element for each in handed_out)
     opened = f'<wsnt:GetMessagesResponse xmlns:wsnt="{WSNT}">'.encode()
@@ -101,7 +101,7 @@ def messages(handed_out: Sequence[HandedOut], subscription: str) -> Iterator[tup
         loose = content.tag == legacy_content.TYPE and not len(content)
         payload = (content.text or "").encode() if loose else message.payload
         topic = "" if message.topic is None else str(message.topic)
-        found = Message(subscription, topic, payload, each.notification, _properties(element), each.attempt)
+        found = MessageBody(subscription, topic, payload, each.notification, _properties(element), each.attempt)
         yield found, loose
 
 

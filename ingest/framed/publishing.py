@@ -19,7 +19,7 @@ from ingest.addresses import Target
 from ingest.elements.publication import Publication
 from ingest.errors import InvalidRequest
 from ingest.framed import frames
-from ingest.framed.frames import LOOSE, Frame, Kind, Receipt
+from ingest.framed.frames import LOOSE, Frame, FrameKind, ReceiptBody
 from ingest.framed.messages import loose_payload, producer_with, topic_of
 from ingest.http.inflight import SMALL, Inflight, Reservation
 from ingest.operations.acceptance import accept
@@ -135,7 +135,7 @@ class Publisher:
         """What a frame wants stored. Raises PeerError or InfrastructureError."""
         gateway = self._gateway
         caller, client = self._enter(frame)
-        body = frames.read_body(frame, frames.Publish)
+        body = frames.read_body(frame, frames.PublishBody)
         topic = topic_of(body.topic)
         check_publish(caller, (topic,), gateway.table.topics)
         check_topics(gateway, _BROKER, [(topic, ())])
@@ -191,7 +191,9 @@ class Publisher:
         else:
             self._link.send(
                 b"".join(
-                    frames.encode(Kind.RECEIPT, each.frame.correlation, Receipt(each.notification.id if new else ""))
+                    frames.encode(
+                        FrameKind.RECEIPT, each.frame.correlation, ReceiptBody(each.notification.id if new else "")
+                    )
                     for each in together
                 )
             )
@@ -215,7 +217,7 @@ class Publisher:
             self._link.read(True)
 
 
-def _said(body: frames.Publish) -> Publication:
+def _said(body: frames.PublishBody) -> Publication:
     if body.priority is not None and abs(body.priority) > MOST_PRIORITY:
         raise InvalidRequest(f"priority is from {-MOST_PRIORITY} to {MOST_PRIORITY}, not {body.priority}")
     if not 0 <= body.valid_until <= _LAST_MS:

@@ -19,8 +19,8 @@ from ingest.access.gate import CERTIFICATE
 from ingest.access.rates import PeerConnections
 from ingest.access.settings import LimitSettings
 from ingest.framed import frames
-from ingest.framed.frames import Decoder, FrameError, Kind
-from ingest.framed.session import Counts, Edge, Limits, Session
+from ingest.framed.frames import Decoder, FrameError, FrameKind
+from ingest.framed.session import Counts, Edge, FramedSession, FrameLimits
 from ingest.http.inflight import Inflight
 from ingest.http.tls import ServerTls, TlsAcceptor
 from ingest.operations.gateway import Gateway
@@ -45,8 +45,8 @@ _BACKLOG = 2_048
 _STOP_S = 3.0
 
 
-class Connection(asyncio.BufferedProtocol):
-    """One connection; the Link of its session."""
+class FramedConnection(asyncio.BufferedProtocol):
+    """One connection; the SessionLink of its session."""
 
     def __init__(self, server: FramedServer) -> None:
         self._server = server
@@ -55,7 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         self._peer = ""
         self._writable: asyncio.Event | None = None  # only while the client does not read
         self._ending = False
-        self.session: Session | None = None
+        self.session: FramedSession | None = None
         self.heard_at = 0.0
         self.whole_at = 0.0  # when nothing was unfinished last
         self.unread_since = 0.0
@@ -69,13 +69,13 @@ class Connection(asyncio.BufferedProtocol):
         connected.set_write_buffer_limits(_UNREAD)
         refusal = self._server.opened(self, self._peer)
         if refusal:
-            self.send(frames.encode(Kind.ERROR, 0, frames.Error("TooManyConnections", refusal, 1.0)))
+            self.send(frames.encode(FrameKind.ERROR, 0, frames.ErrorBody("TooManyConnections", refusal, 1.0)))
             self.close()
             return
         scope: dict[str, Any] = {"headers": [], "client": client[:2], "server": server[:2]}
         if (certificate := transport.get_extra_info("peercert")) is not None:
             scope[CERTIFICATE] = certificate
-        self.session = Session(self._server.edge, self, scope)
+        self.session = FramedSession(self._server.edge, self, scope)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ending = True
@@ -111,25 +111,25 @@ class Connection(asyncio.BufferedProtocol):
         self._writable, self.unread_since = None, 0.0
 
     def send(self, data: bytes) -> None:
-        """See Link."""
+        """See SessionLink."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     async def until_writable(self) -> None:
-        """See Link."""
+        """See SessionLink."""
         while self._writable is not None and not self._ending:
             await self._writable.wait()
 
     def read(self, more: bool) -> None:
-        """See Link."""
+        """See SessionLink."""
         if self._transport is not None and not self._transport.is_closing():
             (self._transport.resume_reading if more else self._transport.pause_reading)()
 
     def close(self) -> None:
-        """See Link."""
+        """See SessionLink."""
         if not self._ending:
             self._ending = True
-            self.send(frames.encode(Kind.CLOSE))
+            self.send(frames.encode(FrameKind.CLOSE))
         if self._transport is not None:
             self._transport.close()
 
@@ -138,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         logger.debug("a connection from %s is cut off: %s", self._peer, text)
         refused = self._server.edge.counts.refused
         refused[code] = refused.get(code, 0) + 1
-        self.send(frames.encode(Kind.ERROR, 0, frames.Error(code, text)))
+        self.send(frames.encode(FrameKind.ERROR, 0, frames.ErrorBody(code, text)))
         self.close()
 
     def cut_off(self) -> None:
@@ -174,14 +174,14 @@ class FramedServer:
         started: Callable[[], bool],
         tls: ServerTls | None = None,
     ) -> None:
-        self.edge = Edge(gateway, inflight, Limits(settings.max_frame_bytes, settings.idle_s), started)
+        self.edge = Edge(gateway, inflight, FrameLimits(settings.max_frame_bytes, settings.idle_s), started)
         self.buffer = memoryview(bytearray(_BUFFER))
         self._settings = settings
         self._times = Times(_CONNECT_S, gateway.settings.request_timeout_s, settings.idle_s, limits.send_timeout_s)
         each = limits.connections_per_client
         self._peers = PeerConnections(each) if each else None
         self._tls = tls
-        self._connections: set[Connection] = set()
+        self._connections: set[FramedConnection] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Server | TlsAcceptor | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -205,9 +205,9 @@ class FramedServer:
         """Accept from now on."""
         loop = asyncio.get_running_loop()
         if self._tls is not None:
-            self._listening = TlsAcceptor(listener, self._tls, lambda: Connection(self))
+            self._listening = TlsAcceptor(listener, self._tls, lambda: FramedConnection(self))
         else:
-            self._listening = await loop.create_server(lambda: Connection(self), sock=listener, backlog=_BACKLOG)
+            self._listening = await loop.create_server(lambda: FramedConnection(self), sock=listener, backlog=_BACKLOG)
         self._sweeper = loop.create_task(self._sweep_forever())
 
     async def stop(self) -> None:
@@ -224,7 +224,7 @@ class FramedServer:
         for each in list(self._connections):
             each.cut_off()
 
-    def opened(self, connection: Connection, host: str) -> str:
+    def opened(self, connection: FramedConnection, host: str) -> str:
         """A connection is there; why it has to go, empty where it may stay."""
         self._connections.add(connection)
         if self._peers is not None and self._peers.opened(host):
@@ -233,7 +233,7 @@ class FramedServer:
             return "there are too many connections"
         return ""
 
-    def closed(self, connection: Connection, host: str) -> None:
+    def closed(self, connection: FramedConnection, host: str) -> None:
         """A connection is gone."""
         self._connections.discard(connection)
         if self._peers is not None:

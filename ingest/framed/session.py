@@ -17,9 +17,9 @@ from core.errors import ArborcastError, InfrastructureError, PeerError
 from ingest.access.grants import Caller, ClientRequest
 from ingest.errors import AccessRefused, InvalidRequest, NotAuthenticated, TooManyRequests
 from ingest.framed import frames, publishing, subscriptions
-from ingest.framed.frames import Connect, Connected, Frame, Kind, Receipt
+from ingest.framed.frames import Frame, FrameKind, ReceiptBody
 from ingest.framed.publishing import Publisher
-from ingest.framed.subscriptions import Consumer
+from ingest.framed.subscriptions import Sender
 from ingest.http.inflight import Inflight
 from ingest.operations.gateway import Gateway
 
@@ -32,7 +32,7 @@ _MOST_SUBSCRIPTIONS = 1_000
 
 
 @dataclass(frozen=True)
-class Limits:
+class FrameLimits:
     """What clients have to keep to."""
 
     max_frame_bytes: int
@@ -57,22 +57,25 @@ class Edge:
 
     gateway: Gateway
     inflight: Inflight
-    limits: Limits
+    limits: FrameLimits
     started: Callable[[], bool]
     counts: Counts = field(default_factory=Counts)
 
 
-class Link(publishing.Link, subscriptions.Link, Protocol):
+class SessionLink(publishing.Link, Protocol):
     """What is needed of the connection."""
+
+    async def until_writable(self) -> None:
+        """Return when the client reads what it is sent."""
 
     def close(self) -> None:
         """Send what is to be sent, then end."""
 
 
-class Session:
+class FramedSession:
     """One connection. `scope` says where it comes from, as for a request over HTTP."""
 
-    def __init__(self, edge: Edge, link: Link, scope: Mapping[str, Any]) -> None:
+    def __init__(self, edge: Edge, link: SessionLink, scope: Mapping[str, Any]) -> None:
         self._edge = edge
         self._link = link
         self._scope = scope
@@ -80,8 +83,8 @@ class Session:
         self._asked_at = 0.0
         self._early: list[Frame] | None = None  # what came while it is asked who it is
         self._publisher: Publisher | None = None
-        self._consumers: dict[str, tuple[Consumer, asyncio.Task[None], bool]] = {}
-        self._given: dict[int, Consumer] = {}
+        self._consumers: dict[str, tuple[Sender, asyncio.Task[None], bool]] = {}
+        self._given: dict[int, Sender] = {}
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self.connected = False
@@ -95,7 +98,7 @@ class Session:
             self._early.append(frame)
             return
         if not self.connected and frame.kind not in _ANY_TIME:
-            if frame.kind == Kind.CONNECT:
+            if frame.kind == FrameKind.CONNECT:
                 self._early = []
                 self._link.read(False)
                 self._begin(self._connect(frame))
@@ -122,27 +125,27 @@ class Session:
 
     def _handle(self, frame: Frame) -> None:
         match frame.kind:
-            case Kind.PUBLISH:
+            case FrameKind.PUBLISH:
                 if self._publisher is None:
                     self._publisher = Publisher(
                         self._edge.gateway, self._edge.inflight, self._link, self._enter, self._refuse
                     )
                 self._publisher.add(frame)
-            case Kind.SUBSCRIBE:
+            case FrameKind.SUBSCRIBE:
                 self._begin(self._answer(frame, self._subscribe))
-            case Kind.UNSUBSCRIBE:
+            case FrameKind.UNSUBSCRIBE:
                 self._begin(self._answer(frame, self._unsubscribe))
-            case Kind.ACK | Kind.REFUSE:
+            case FrameKind.ACK | FrameKind.REFUSE:
                 consumer = self._given.pop(frame.correlation, None)
                 if consumer is not None:
-                    consumer.answered(frame.correlation, taken=frame.kind == Kind.ACK)
-            case Kind.PING:
-                self._link.send(frames.encode(Kind.PONG, frame.correlation))
-            case Kind.PONG:
+                    consumer.answered(frame.correlation, taken=frame.kind == FrameKind.ACK)
+            case FrameKind.PING:
+                self._link.send(frames.encode(FrameKind.PONG, frame.correlation))
+            case FrameKind.PONG:
                 pass
-            case Kind.CLOSE:
+            case FrameKind.CLOSE:
                 self._link.close()
-            case Kind.CONNECT:
+            case FrameKind.CONNECT:
                 self._refuse(frame, InvalidRequest("this connection has said who it is already"))
             case _:
                 self._refuse(frame, InvalidRequest(f"clients send no frame of type {frame.kind}"))
@@ -152,14 +155,14 @@ class Session:
         try:
             if not self._edge.started():
                 raise InfrastructureError("the gateway is starting: the logs are not read to their ends", 1.0)
-            said = frames.read_body(frame, Connect)
+            said = frames.read_body(frame, frames.ConnectBody)
             if said.protocol != frames.VERSION:
                 raise InvalidRequest(f"protocol {frames.VERSION} is spoken here, not {said.protocol}")
             self._scope = {**self._scope, "headers": _credentials(said)}
             await self._ask_who()
             limits = self._edge.limits
-            answer = Connected(secrets.token_urlsafe(12), limits.max_frame_bytes, limits.idle_s)
-            self._link.send(frames.encode(Kind.CONNECTED, frame.correlation, answer))
+            answer = frames.ConnectedBody(secrets.token_urlsafe(12), limits.max_frame_bytes, limits.idle_s)
+            self._link.send(frames.encode(FrameKind.CONNECTED, frame.correlation, answer))
             self.connected = True
         except (PeerError, InfrastructureError) as error:
             self._refuse(frame, error)
@@ -212,22 +215,22 @@ class Session:
             logger.exception("%s failed", _NAMES[frame.kind])
             self._refuse(frame, error)
         else:
-            self._link.send(frames.encode(Kind.RECEIPT, frame.correlation, Receipt(made)))
+            self._link.send(frames.encode(FrameKind.RECEIPT, frame.correlation, ReceiptBody(made)))
 
     async def _subscribe(self, frame: Frame) -> str:
         caller, _ = self._enter(frame)
-        wanted = frames.read_body(frame, frames.Subscribe)
+        wanted = frames.read_body(frame, frames.SubscribeBody)
         if len(self._consumers) >= _MOST_SUBSCRIPTIONS:
             raise InvalidRequest(f"a connection may have {_MOST_SUBSCRIPTIONS} subscriptions")
         made = await subscriptions.subscribe(self._edge.gateway, wanted, caller)
         if made.id in self._consumers:
             raise InvalidRequest(f"this connection has the subscription {wanted.name!r} already")
-        consumer = Consumer(self._edge.gateway, self, made.id, wanted.window)
+        consumer = Sender(self._edge.gateway, self, made.id, wanted.window)
         task = asyncio.get_running_loop().create_task(self._consume(consumer))
         self._consumers[made.id] = consumer, task, bool(wanted.name)
         return made.id
 
-    async def _consume(self, consumer: Consumer) -> None:
+    async def _consume(self, consumer: Sender) -> None:
         try:
             await consumer.run()
         except Exception:
@@ -241,7 +244,7 @@ class Session:
 
     async def _unsubscribe(self, frame: Frame) -> str:
         caller, _ = self._enter(frame)
-        identifier = frames.read_body(frame, frames.Unsubscribe).subscription
+        identifier = frames.read_body(frame, frames.UnsubscribeBody).subscription
         consumer, task, _ = self._consumers.pop(identifier, (None, None, False))
         if consumer is not None and task is not None:
             task.cancel()
@@ -249,7 +252,7 @@ class Session:
         await subscriptions.unsubscribe(self._edge.gateway, identifier, caller)
         return identifier
 
-    def number(self, consumer: Consumer) -> int:
+    def number(self, consumer: Sender) -> int:
         """For a message that is about to be sent: its answer goes to this consumer."""
         number = next(self._numbers) % _NUMBERS
         self._given[number] = consumer
@@ -257,11 +260,11 @@ class Session:
         return number
 
     def send(self, data: bytes) -> None:
-        """See Link."""
+        """See Way."""
         self._link.send(data)
 
     async def until_writable(self) -> None:
-        """See Link."""
+        """See Way."""
         await self._link.until_writable()
 
     def _refuse(self, frame: Frame, error: BaseException) -> None:
@@ -276,9 +279,9 @@ class Session:
         task.add_done_callback(self._tasks.discard)
 
 
-_NAMES = {int(kind): kind.name for kind in Kind}
+_NAMES = {int(kind): kind.name for kind in FrameKind}
 
-_ANY_TIME = frozenset({Kind.PING, Kind.PONG, Kind.CLOSE})
+_ANY_TIME = frozenset({FrameKind.PING, FrameKind.PONG, FrameKind.CLOSE})
 
 _NUMBERS = 2**32
 
@@ -286,7 +289,7 @@ _NUMBERS = 2**32
 _NOBODY = etree.Element("connect")
 
 
-def _credentials(said: Connect) -> list[tuple[bytes, bytes]]:
+def _credentials(said: frames.ConnectBody) -> list[tuple[bytes, bytes]]:
     if said.bearer:
         return [(b"authorization", f"Bearer {said.bearer}".encode("utf-8", "replace"))]
     if said.user:
@@ -305,5 +308,5 @@ def _error(correlation: int, error: BaseException, code: str = "") -> bytes:
         retry_after = error.retry_after
     elif isinstance(error, TooManyRequests):
         retry_after = error.retry_after_s
-    body = frames.Error(code or _code(error), text[:2_000], retry_after)
-    return frames.encode(Kind.ERROR, correlation, body)
+    body = frames.ErrorBody(code or _code(error), text[:2_000], retry_after)
+    return frames.encode(FrameKind.ERROR, correlation, body)

@@ -23,7 +23,7 @@ from ingest.addresses import resource_id
 from ingest.elements import dsub
 from ingest.errors import InvalidRequest
 from ingest.framed import frames
-from ingest.framed.frames import LOOSE, Kind, Subscribe
+from ingest.framed.frames import LOOSE, FrameKind, SubscribeBody
 from ingest.framed.messages import filters_of, messages, policy_of
 from ingest.operations.current_message import check_few, send_current_messages
 from ingest.operations.gateway import Gateway, check_room
@@ -53,7 +53,7 @@ _LASTS = timedelta(hours=1)
 _RENEW_S = _LASTS.total_seconds() / 2
 
 
-async def subscribe(gateway: Gateway, wanted: Subscribe, caller: Caller | None) -> Subscription:
+async def subscribe(gateway: Gateway, wanted: SubscribeBody, caller: Caller | None) -> Subscription:
     """The subscription that is wanted, new or found by its name; one of that name that wants something else changes.
 
     Raises PeerError or InfrastructureError.
@@ -116,19 +116,15 @@ def _same(one: Subscription, other: Subscription) -> bool:
     return (one.selector(), one.types, one.policy) == (other.selector(), other.types, other.policy)
 
 
-class Link(Protocol):
-    """What is needed of the connection."""
+class Way(Protocol):
+    """The way of messages to a client."""
 
     def send(self, data: bytes) -> None: ...
 
     async def until_writable(self) -> None:
         """Return when the client reads what it is sent."""
 
-
-class Way(Link, Protocol):
-    """The way of messages to a client."""
-
-    def number(self, consumer: Consumer) -> int:
+    def number(self, consumer: Sender) -> int:
         """For a message that is about to be sent: its answer goes to this consumer."""
 
 
@@ -142,7 +138,7 @@ class _Claim:
     refused: bool = False
 
 
-class Consumer:
+class Sender:
     """One subscription on one connection: sends its messages, and takes the answers to them."""
 
     def __init__(self, gateway: Gateway, way: Way, subscription: str, window: int) -> None:
@@ -201,7 +197,7 @@ class Consumer:
             number = self._way.number(self)
             claim.open[number] = each.offset
             self.given[number] = claim
-            out += frames.encode(Kind.MESSAGE, number, message, LOOSE if loose else 0)
+            out += frames.encode(FrameKind.MESSAGE, number, message, LOOSE if loose else 0)
         if len(self.given) >= self._window:
             self._room.clear()
         self._way.send(bytes(out))

@@ -23,7 +23,7 @@ from ingest.framed.frames import Frame
 from ingest.settings import ZmqSettings
 from ingest.zeromq.messages import MessageError, expression_of, read_publication, read_topic, written_topic
 from ingest.zeromq.sockets import Sockets
-from ingest.zeromq.upstream import Upstream
+from ingest.zeromq.upstream import FramedUpstream
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class ZmqEdge:
         self._sockets = Sockets(settings)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._done: deque[Callable[[], None]] = deque()  # what other threads leave for the loop
-        self._tasks: deque[tuple[Frame, frames.Message]] = deque()
+        self._tasks: deque[tuple[Frame, frames.MessageBody]] = deque()
         self._prefixes: dict[str, set[bytes]] = {}  # by expression
         self._asked: list[_Asked] = []
         self._sent: Recent[str, bool] = Recent(_REMEMBERED)
@@ -82,12 +82,12 @@ class ZmqEdge:
         self._said: dict[str, float] = {}
         self._stopping = False
         factory = replace(gateway, user=settings.user, password=settings.password, name="zmq")
-        self._own = Upstream(factory, lambda frame, message: self._later(lambda: self._send(frame, message)))
-        self._task_source: Upstream | None = None
+        self._own = FramedUpstream(factory, lambda frame, message: self._later(lambda: self._send(frame, message)))
+        self._task_source: FramedUpstream | None = None
         if self._sockets.tasks is not None and settings.tasks_topics:
-            self._task_source = Upstream(factory, self._take_task)
-            self._task_source.subscribe(frames.Subscribe(settings.tasks_topics, _TASKS_NAME, window=_TURN))
-        self._users: dict[str, Upstream] = {}
+            self._task_source = FramedUpstream(factory, self._take_task)
+            self._task_source.subscribe(frames.SubscribeBody(settings.tasks_topics, _TASKS_NAME, window=_TURN))
+        self._users: dict[str, FramedUpstream] = {}
 
     def stop(self) -> None:
         """End the loop. From any thread, or a signal handler."""
@@ -218,7 +218,7 @@ class ZmqEdge:
 
         self._begin(body, flags, user, answer)
 
-    def _begin(self, body: frames.Publish, flags: int, user: str, answer: Callable[[str, str], None]) -> None:
+    def _begin(self, body: frames.PublishBody, flags: int, user: str, answer: Callable[[str, str], None]) -> None:
         size = len(body.payload)
         self._frames += 1
         self._bytes += size
@@ -230,7 +230,7 @@ class ZmqEdge:
 
         self._upstream(user).publish(body, flags, lambda name, error: self._later(lambda: done(name, error)))
 
-    def _upstream(self, user: str) -> Upstream:
+    def _upstream(self, user: str) -> FramedUpstream:
         """The connection of a key's user."""
         if not user:
             return self._own
@@ -238,7 +238,7 @@ class ZmqEdge:
         if found is None:
             client = self._sockets.clients[user]
             factory = replace(self._gateway, user=client.user, password=client.password, name="zmq")
-            found = self._users[user] = Upstream(factory)
+            found = self._users[user] = FramedUpstream(factory)
         return found
 
     def _subscription(self, parts: list[bytes], _user: str) -> None:
@@ -250,14 +250,14 @@ class ZmqEdge:
         prefixes = self._prefixes.setdefault(expression, set())
         if begins == b"\x01":
             prefixes.add(prefix)
-            self._own.subscribe(frames.Subscribe(expression, current=True, window=_WINDOW))
+            self._own.subscribe(frames.SubscribeBody(expression, current=True, window=_WINDOW))
             return
         prefixes.discard(prefix)
         if not prefixes:
             del self._prefixes[expression]
             self._own.unsubscribe(expression)
 
-    def _send(self, frame: Frame, message: frames.Message) -> None:
+    def _send(self, frame: Frame, message: frames.MessageBody) -> None:
         """To all whose prefix it has; once, though it may come by several subscriptions."""
         xpub = self._sockets.xpub
         if xpub is not None and self._sent.get(message.id) is None:
@@ -275,7 +275,7 @@ class ZmqEdge:
             self._count("subscribe", "sent")
         self._own.acknowledge(frame)
 
-    def _take_task(self, frame: Frame, message: frames.Message) -> None:
+    def _take_task(self, frame: Frame, message: frames.MessageBody) -> None:
         self._later(lambda: self._tasks.append((frame, message)))
 
     def _hand_out(self) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from core.errors import PeerError, TopicError
-from ingest.framed.frames import LOOSE, Publish
+from ingest.framed.frames import LOOSE, PublishBody
 from topic_model.topics import parse_path
 
 Form = Literal["slash", "colon"]
@@ -29,7 +29,7 @@ class MessageError(PeerError):
         self.reason = reason
 
 
-def read_publication(parts: Sequence[bytes]) -> tuple[Publish, int]:
+def read_publication(parts: Sequence[bytes]) -> tuple[PublishBody, int]:
     """The frame, and its flags, that publishes a message of these parts. Raises MessageError."""
     if not 2 <= len(parts) <= 3:
         raise MessageError("parts", f"a message has topic, payload and perhaps properties, not {len(parts)} parts")
@@ -41,7 +41,7 @@ def read_publication(parts: Sequence[bytes]) -> tuple[Publish, int]:
             raise MessageError("properties", f"properties are one JSON object of texts: {error!s:.200}") from error
     # What begins like an element and is none is refused by the gateway: a mistake must not become a text.
     loose = 0 if _ELEMENT.match(parts[1]) else LOOSE
-    return Publish(read_topic(parts[0]), parts[1], properties), loose
+    return PublishBody(read_topic(parts[0]), parts[1], properties), loose
 
 
 def read_topic(part: bytes) -> str:

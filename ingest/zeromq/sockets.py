@@ -23,7 +23,7 @@ _RECONNECT_MS, _LONGEST_RECONNECT_MS = 100, 30_000
 
 
 @dataclass(frozen=True)
-class Client:
+class KnownClient:
     """Who a key is to the gateway."""
 
     user: str
@@ -104,7 +104,7 @@ class Sockets:
 class _Known:
     """Which keys may connect."""
 
-    def __init__(self, clients: Mapping[str, Client]) -> None:
+    def __init__(self, clients: Mapping[str, KnownClient]) -> None:
         self._clients = clients
 
     def callback(self, _domain: str, key: bytes) -> bool:
@@ -112,14 +112,14 @@ class _Known:
         return key.decode("ascii", "replace") in self._clients
 
 
-def _clients(settings: ZmqSettings) -> dict[str, Client]:
+def _clients(settings: ZmqSettings) -> dict[str, KnownClient]:
     if not settings.clients_file:
         return {}
     try:
         table = tomllib.loads(Path(settings.clients_file).read_text(encoding="utf-8"))
         found = {}
         for each in table["client"]:
-            found[str(each["key"])] = Client(str(each.get("user", "")), str(each.get("password", "")))
+            found[str(each["key"])] = KnownClient(str(each.get("user", "")), str(each.get("password", "")))
         return found
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(

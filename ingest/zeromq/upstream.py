@@ -12,7 +12,7 @@ from dataclasses import replace
 from core.errors import ArborcastError
 from ingest.client.framed import Connection, ConnectionFactory, published
 from ingest.framed import frames
-from ingest.framed.frames import Frame, Kind
+from ingest.framed.frames import Frame, FrameKind
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +26,10 @@ _AGAIN_S = 30.0
 Answer = Callable[[str, str], None]
 """Called with the notification's id, or with an empty one and the error."""
 
-OnMessage = Callable[[Frame, frames.Message], None]
+OnMessage = Callable[[Frame, frames.MessageBody], None]
 
 
-class Upstream:
+class FramedUpstream:
     """One user's connection. Thread-safe; what it calls, it calls in threads of its own."""
 
     def __init__(self, factory: ConnectionFactory, on_message: OnMessage = lambda _frame, _message: None) -> None:
@@ -37,7 +37,7 @@ class Upstream:
         self._on_message = on_message
         self._lock = threading.Lock()
         self._connection: Connection | None = None
-        self._wanted: dict[str, frames.Subscribe] = {}
+        self._wanted: dict[str, frames.SubscribeBody] = {}
         self._in_force: dict[str, str] = {}  # expression to the subscription's name
         self._failed: dict[str, float] = {}  # expression to when it is tried again
         self._changed = threading.Event()
@@ -50,7 +50,7 @@ class Upstream:
         """Whether there is a connection now."""
         return self._connection is not None
 
-    def publish(self, body: frames.Publish, flags: int, answer: Answer) -> None:
+    def publish(self, body: frames.PublishBody, flags: int, answer: Answer) -> None:
         """Publish; the answer is called when it is known what came of it."""
         connection = self._connection
         if connection is None:
@@ -63,9 +63,9 @@ class Upstream:
             except ArborcastError as error:
                 answer("", str(error))
 
-        connection.begin(Kind.PUBLISH, body, flags).add_done_callback(done)
+        connection.begin(FrameKind.PUBLISH, body, flags).add_done_callback(done)
 
-    def subscribe(self, wanted: frames.Subscribe) -> None:
+    def subscribe(self, wanted: frames.SubscribeBody) -> None:
         """Have messages of this expression; a moment later it `is_in_force`."""
         with self._lock:
             self._wanted[wanted.expression] = wanted
@@ -84,7 +84,7 @@ class Upstream:
     def acknowledge(self, frame: Frame) -> None:
         """The message was handed on."""
         if (connection := self._connection) is not None:
-            connection.reply(Kind.ACK, frame.correlation)
+            connection.reply(FrameKind.ACK, frame.correlation)
 
     def close(self) -> None:
         """End the connection, and what was subscribed to but not by name."""
@@ -122,9 +122,9 @@ class Upstream:
                     self._begin(connection, wanted[expression])
             self._changed.wait(_LOOK_S)
 
-    def _begin(self, connection: Connection, wanted: frames.Subscribe) -> None:
+    def _begin(self, connection: Connection, wanted: frames.SubscribeBody) -> None:
         try:
-            receipt = frames.read_body(connection.ask(Kind.SUBSCRIBE, wanted), frames.Receipt)
+            receipt = frames.read_body(connection.ask(FrameKind.SUBSCRIBE, wanted), frames.ReceiptBody)
         except ArborcastError as error:
             self._failed[wanted.expression] = time.monotonic() + _AGAIN_S
             logger.warning("%r cannot be subscribed to: %s; trying again", wanted.expression or "everything", error)
@@ -136,6 +136,6 @@ class Upstream:
     def _end(self, connection: Connection, name: str) -> None:
         connection.handle(name, None)
         try:
-            connection.ask(Kind.UNSUBSCRIBE, frames.Unsubscribe(name))
+            connection.ask(FrameKind.UNSUBSCRIBE, frames.UnsubscribeBody(name))
         except ArborcastError as error:
             logger.info("a subscription was not ended: %s", error)

@@ -7,24 +7,30 @@ import asyncio
 from lxml import etree
 
 from ingest.framed import frames
-from ingest.framed.frames import Decoder, Frame, FrameError, Kind
-from ingest.framed.session import Edge, Limits, Session
+from ingest.framed.frames import (
+    Decoder,
+    Frame,
+    FrameError,
+    FrameKind,
+    PublishBody,
+    SubscribeBody,
+    UnsubscribeBody,
+    encode,
+)
+from ingest.framed.session import Edge, FramedSession, FrameLimits
 from ingest.http.inflight import Inflight
 from tests.support.gateway_parts import GatewayParts
 
 _LIMIT = 10_000
 
-_CONNECT = frames.encode(Kind.CONNECT, 1, frames.Connect(client="fuzz"))
+_CONNECT = encode(FrameKind.CONNECT, 1, frames.ConnectBody(client="fuzz"))
 
 FRAME_SEEDS = (
-    _CONNECT + frames.encode(Kind.PUBLISH, 2, frames.Publish("a/b", b"<x>1</x>", {"unit": "bar"}, 5, lifespan=2.0)),
-    _CONNECT + frames.encode(Kind.PUBLISH, 2, frames.Publish("{urn:t}a", b"4 < 5", key="k"), frames.LOOSE),
-    _CONNECT + frames.encode(Kind.SUBSCRIBE, 2, frames.Subscribe("a//.", "archive", {"Priority": "5"}, ["{urn:m}x"])),
-    _CONNECT + frames.encode(Kind.UNSUBSCRIBE, 2, frames.Unsubscribe("x")) + frames.encode(Kind.ACK, 3),
-    _CONNECT
-    + frames.encode(Kind.REFUSE, 2, frames.Refuse("no"))
-    + frames.encode(Kind.PING)
-    + frames.encode(Kind.CLOSE),
+    _CONNECT + encode(FrameKind.PUBLISH, 2, PublishBody("a/b", b"<x>1</x>", {"unit": "bar"}, 5, lifespan=2.0)),
+    _CONNECT + encode(FrameKind.PUBLISH, 2, PublishBody("{urn:t}a", b"4 < 5", key="k"), frames.LOOSE),
+    _CONNECT + encode(FrameKind.SUBSCRIBE, 2, SubscribeBody("a//.", "archive", {"Priority": "5"}, ["{urn:m}x"])),
+    _CONNECT + encode(FrameKind.UNSUBSCRIBE, 2, UnsubscribeBody("x")) + encode(FrameKind.ACK, 3),
+    _CONNECT + encode(FrameKind.REFUSE, 2, frames.RefuseBody("no")) + encode(FrameKind.PING) + encode(FrameKind.CLOSE),
 )
 
 
@@ -68,7 +74,9 @@ def check_frames(data: bytes) -> None:
 
 async def _converse(received: list[Frame]) -> None:
     parts, link = GatewayParts(), _Link()
-    session = Session(Edge(parts.gateway, Inflight(2**26), Limits(_LIMIT, 60), lambda: True), link, {"headers": []})
+    session = FramedSession(
+        Edge(parts.gateway, Inflight(2**26), FrameLimits(_LIMIT, 60), lambda: True), link, {"headers": []}
+    )
     for frame in received:
         if link.open:
             session.received(frame)
@@ -77,7 +85,7 @@ async def _converse(received: list[Frame]) -> None:
         await asyncio.sleep(0)
     await session.close()
     for frame in Decoder(2**20).feed(bytes(link.sent)):
-        if frame.kind == Kind.ERROR and frames.read_body(frame, frames.Error).code == "Defect":
-            raise AssertionError(f"a defect: {frames.read_body(frame, frames.Error)}")
+        if frame.kind == FrameKind.ERROR and frames.read_body(frame, frames.ErrorBody).code == "Defect":
+            raise AssertionError(f"a defect: {frames.read_body(frame, frames.ErrorBody)}")
     for each in parts.notifications.accepted:
         etree.fromstring(each.payload)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.framed.frames import LOOSE, Publish
+from ingest.framed.frames import LOOSE, PublishBody
 from ingest.zeromq.messages import Form, MessageError, expression_of, read_publication, written_topic
 from topic_model.expressions import parse_friendly
 from topic_model.patterns.patterns import parse_normal
@@ -16,16 +16,16 @@ from topic_model.topics import TopicPath
 @pytest.mark.parametrize(
     ("parts", "body", "flags"),
     [
-        ([b"a/b", b"<x/>"], Publish("a/b", b"<x/>"), 0),
-        ([b"ALL:ALARM", b" <?xml"], Publish("ALL:ALARM", b" <?xml"), 0),
-        ([b"a", b"4 < 5"], Publish("a", b"4 < 5"), LOOSE),
-        ([b"a", b"< 5"], Publish("a", b"< 5"), LOOSE),
-        ([b"a", b""], Publish("a", b""), LOOSE),
-        ([b"a", b"<x/>", b'{"unit": "bar"}'], Publish("a", b"<x/>", {"unit": "bar"}), 0),
-        ([b"a", b"<x/>", b""], Publish("a", b"<x/>"), 0),
+        ([b"a/b", b"<x/>"], PublishBody("a/b", b"<x/>"), 0),
+        ([b"ALL:ALARM", b" <?xml"], PublishBody("ALL:ALARM", b" <?xml"), 0),
+        ([b"a", b"4 < 5"], PublishBody("a", b"4 < 5"), LOOSE),
+        ([b"a", b"< 5"], PublishBody("a", b"< 5"), LOOSE),
+        ([b"a", b""], PublishBody("a", b""), LOOSE),
+        ([b"a", b"<x/>", b'{"unit": "bar"}'], PublishBody("a", b"<x/>", {"unit": "bar"}), 0),
+        ([b"a", b"<x/>", b""], PublishBody("a", b"<x/>"), 0),
     ],
 )
-def test_publications(parts: list[bytes], body: Publish, flags: int) -> None:
+def test_publications(parts: list[bytes], body: PublishBody, flags: int) -> None:
     assert read_publication(parts) == (body, flags)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.framed import frames
-from ingest.framed.frames import HEAD_BYTES, MAGIC, Decoder, Frame, FrameError, Kind
+from ingest.framed.frames import HEAD_BYTES, MAGIC, Decoder, Frame, FrameError, FrameKind
 
 LIMIT = 1_000
 
@@ -66,7 +66,7 @@ def test_any_bytes_read_the_same_whole_and_in_pieces(data: bytes, at: list[int])
     ],
 )
 def test_what_is_no_frame_ends_it(data: bytes, reason: str) -> None:
-    good = Frame(Kind.PING, 0, 7, b"")
+    good = Frame(FrameKind.PING, 0, 7, b"")
     found, error = read([written(good) + data])
     assert found == [good], "what came before it counts"
     assert reason in error
@@ -74,17 +74,17 @@ def test_what_is_no_frame_ends_it(data: bytes, reason: str) -> None:
 
 def test_nothing_is_kept_of_what_was_read() -> None:
     decoder = Decoder(LIMIT)
-    data = written(Frame(Kind.PUBLISH, 0, 1, b"x" * 500))
-    assert list(decoder.feed(data * 3 + data[:20])) == [Frame(Kind.PUBLISH, 0, 1, b"x" * 500)] * 3
+    data = written(Frame(FrameKind.PUBLISH, 0, 1, b"x" * 500))
+    assert list(decoder.feed(data * 3 + data[:20])) == [Frame(FrameKind.PUBLISH, 0, 1, b"x" * 500)] * 3
     assert decoder.pending == 20
 
 
 def test_bodies() -> None:
-    body = frames.Publish("a/b", b"<x/>", {"unit": "bar"}, 5)
-    (frame,) = Decoder(LIMIT).feed(frames.encode(Kind.PUBLISH, 9, body, frames.LOOSE))
-    assert (frame.kind, frame.flags, frame.correlation) == (Kind.PUBLISH, frames.LOOSE, 9)
-    assert frames.read_body(frame, frames.Publish) == body
+    body = frames.PublishBody("a/b", b"<x/>", {"unit": "bar"}, 5)
+    (frame,) = Decoder(LIMIT).feed(frames.encode(FrameKind.PUBLISH, 9, body, frames.LOOSE))
+    assert (frame.kind, frame.flags, frame.correlation) == (FrameKind.PUBLISH, frames.LOOSE, 9)
+    assert frames.read_body(frame, frames.PublishBody) == body
     with pytest.raises(frames.BodyError, match="SUBSCRIBE"):
-        frames.read_body(Frame(Kind.SUBSCRIBE, 0, 1, b"\xc1"), frames.Subscribe)
+        frames.read_body(Frame(FrameKind.SUBSCRIBE, 0, 1, b"\xc1"), frames.SubscribeBody)
     with pytest.raises(frames.BodyError, match="expression"):
-        frames.read_body(Frame(Kind.SUBSCRIBE, 0, 1, frame.body), frames.Subscribe)
+        frames.read_body(Frame(FrameKind.SUBSCRIBE, 0, 1, frame.body), frames.SubscribeBody)

@@ -16,7 +16,7 @@ from ingest.access.settings import LimitSettings
 from ingest.client.framed import Connection, ConnectionFactory, Message, Outgoing, published
 from ingest.client.values import BrokerUnavailable, FaultReceived
 from ingest.framed import frames
-from ingest.framed.frames import Decoder, Frame, Kind
+from ingest.framed.frames import Decoder, Frame, FrameKind
 from ingest.settings import FramedSettings, TopicSettings
 from tests.support.framed import FramedEdge, framed_edge
 from tests.support.gateway_parts import GatewayParts
@@ -66,8 +66,8 @@ class Raw:
         self._decoder = Decoder(2**30)
         self._frames: list[Frame] = []
         if connect:
-            self.send(frames.encode(Kind.CONNECT, 1, frames.Connect()))
-            assert self.read().kind == Kind.CONNECTED
+            self.send(frames.encode(FrameKind.CONNECT, 1, frames.ConnectBody()))
+            assert self.read().kind == FrameKind.CONNECTED
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
@@ -79,15 +79,15 @@ class Raw:
             self._frames += self._decoder.feed(data)
         return self._frames.pop(0)
 
-    def error(self) -> frames.Error:
+    def error(self) -> frames.ErrorBody:
         frame = self.read()
-        assert frame.kind == Kind.ERROR
-        return frames.read_body(frame, frames.Error)
+        assert frame.kind == FrameKind.ERROR
+        return frames.read_body(frame, frames.ErrorBody)
 
     def ends(self) -> bool:
         while data := self.socket.recv(65_536):
             self._frames += self._decoder.feed(data)
-        return all(frame.kind in (Kind.CLOSE, Kind.ERROR) for frame in self._frames)
+        return all(frame.kind in (FrameKind.CLOSE, FrameKind.ERROR) for frame in self._frames)
 
 
 Connects = Callable[..., Raw]
@@ -239,18 +239,18 @@ def test_what_was_not_acknowledged_comes_on_the_next_connection_and_what_was_doe
     edge: FramedEdge, dial: Connects
 ) -> None:
     raw = dial(edge)
-    raw.send(frames.encode(Kind.SUBSCRIBE, 2, frames.Subscribe("a", "archive")))
-    receipt = frames.read_body(raw.read(), frames.Receipt)
+    raw.send(frames.encode(FrameKind.SUBSCRIBE, 2, frames.SubscribeBody("a", "archive")))
+    receipt = frames.read_body(raw.read(), frames.ReceiptBody)
     deliver(edge, receipt.id, *(stored("a", "<x/>", f"n{number}") for number in (1, 2, 3)))
     came = [raw.read() for _ in range(3)]
-    raw.send(frames.encode(Kind.ACK, came[0].correlation))
-    raw.send(frames.encode(Kind.PING, 99))
-    assert raw.read().kind == Kind.PONG, "the ACK was read"
+    raw.send(frames.encode(FrameKind.ACK, came[0].correlation))
+    raw.send(frames.encode(FrameKind.PING, 99))
+    assert raw.read().kind == FrameKind.PONG, "the ACK was read"
     raw.socket.close()
     again = dial(edge)
-    again.send(frames.encode(Kind.SUBSCRIBE, 2, frames.Subscribe("a", "archive")))
-    assert frames.read_body(again.read(), frames.Receipt).id == receipt.id
-    found = [frames.read_body(again.read(), frames.Message) for _ in range(2)]
+    again.send(frames.encode(FrameKind.SUBSCRIBE, 2, frames.SubscribeBody("a", "archive")))
+    assert frames.read_body(again.read(), frames.ReceiptBody).id == receipt.id
+    found = [frames.read_body(again.read(), frames.MessageBody) for _ in range(2)]
     assert [(each.id, each.attempt) for each in found] == [("n2", 2), ("n3", 2)]
 
 
@@ -269,35 +269,35 @@ def test_a_passing_subscription_ends_with_its_connection_and_a_durable_one_stays
 
 def test_no_more_are_on_their_way_than_the_window(edge: FramedEdge, dial: Connects) -> None:
     raw = dial(edge)
-    raw.send(frames.encode(Kind.SUBSCRIBE, 2, frames.Subscribe("a", window=2)))
-    receipt = frames.read_body(raw.read(), frames.Receipt)
+    raw.send(frames.encode(FrameKind.SUBSCRIBE, 2, frames.SubscribeBody("a", window=2)))
+    receipt = frames.read_body(raw.read(), frames.ReceiptBody)
     deliver(edge, receipt.id, *(stored("a", "<x/>", f"n{number}") for number in range(5)))
     first, second = raw.read(), raw.read()
-    raw.send(frames.encode(Kind.PING, 99))
-    assert raw.read().kind == Kind.PONG, "and no third message"
-    raw.send(frames.encode(Kind.ACK, second.correlation))
-    raw.send(frames.encode(Kind.ACK, first.correlation))
-    assert raw.read().kind == Kind.MESSAGE
+    raw.send(frames.encode(FrameKind.PING, 99))
+    assert raw.read().kind == FrameKind.PONG, "and no third message"
+    raw.send(frames.encode(FrameKind.ACK, second.correlation))
+    raw.send(frames.encode(FrameKind.ACK, first.correlation))
+    assert raw.read().kind == FrameKind.MESSAGE
 
 
 @pytest.mark.parametrize(
     ("wanted", "code"),
     [
-        (frames.Subscribe("a["), "ExpressionError"),
-        (frames.Subscribe("a", window=0), "InvalidRequest"),
-        (frames.Subscribe("a", name="x" * 201), "InvalidRequest"),
-        (frames.Subscribe("a", delivery={"Speed": "1"}), "InvalidRequest"),
-        (frames.Subscribe("a", delivery={"Reliability": "timely", "Order": "strict"}), "UnsupportedPolicy"),
-        (frames.Subscribe("a", delivery={"a b": "1"}), "InvalidRequest"),
-        (frames.Subscribe("a", types=["p:x"]), "UnknownFilters"),
-        (frames.Subscribe("a", types=["\x00"]), "InvalidRequest"),
+        (frames.SubscribeBody("a["), "ExpressionError"),
+        (frames.SubscribeBody("a", window=0), "InvalidRequest"),
+        (frames.SubscribeBody("a", name="x" * 201), "InvalidRequest"),
+        (frames.SubscribeBody("a", delivery={"Speed": "1"}), "InvalidRequest"),
+        (frames.SubscribeBody("a", delivery={"Reliability": "timely", "Order": "strict"}), "UnsupportedPolicy"),
+        (frames.SubscribeBody("a", delivery={"a b": "1"}), "InvalidRequest"),
+        (frames.SubscribeBody("a", types=["p:x"]), "UnknownFilters"),
+        (frames.SubscribeBody("a", types=["\x00"]), "InvalidRequest"),
     ],
 )
 def test_what_cannot_be_subscribed_to_leaves_nothing(
-    edge: FramedEdge, wanted: frames.Subscribe, code: str, dial: Connects
+    edge: FramedEdge, wanted: frames.SubscribeBody, code: str, dial: Connects
 ) -> None:
     raw = dial(edge)
-    raw.send(frames.encode(Kind.SUBSCRIBE, 2, wanted))
+    raw.send(frames.encode(FrameKind.SUBSCRIBE, 2, wanted))
     assert raw.error().code == code
     assert list(edge.parts.table.subscriptions()) == []
 
@@ -305,17 +305,17 @@ def test_what_cannot_be_subscribed_to_leaves_nothing(
 def test_frames_that_nobody_knows_are_errors_and_the_connection_goes_on(edge: FramedEdge, dial: Connects) -> None:
     raw = dial(edge)
     for data, code in [
-        (frames.encode(Kind.PUBLISH, 5)[:5] + b"\x63" + frames.encode(Kind.PUBLISH, 5)[6:], "InvalidRequest"),
-        (frames.encode(Kind.PUBLISH, 5), "BodyError"),
-        (frames.encode(Kind.CONNECT, 5, frames.Connect()), "InvalidRequest"),
-        (frames.encode(Kind.UNSUBSCRIBE, 5, frames.Unsubscribe("nobody")), "UnknownResource"),
-        (frames.encode(Kind.RECEIPT, 5, frames.Receipt()), "InvalidRequest"),
+        (frames.encode(FrameKind.PUBLISH, 5)[:5] + b"\x63" + frames.encode(FrameKind.PUBLISH, 5)[6:], "InvalidRequest"),
+        (frames.encode(FrameKind.PUBLISH, 5), "BodyError"),
+        (frames.encode(FrameKind.CONNECT, 5, frames.ConnectBody()), "InvalidRequest"),
+        (frames.encode(FrameKind.UNSUBSCRIBE, 5, frames.UnsubscribeBody("nobody")), "UnknownResource"),
+        (frames.encode(FrameKind.RECEIPT, 5, frames.ReceiptBody()), "InvalidRequest"),
     ]:
         raw.send(data)
         assert raw.error().code == code
-    raw.send(frames.encode(Kind.ACK, 12_345))
-    raw.send(frames.encode(Kind.PING, 7))
-    assert raw.read()[:3] == (Kind.PONG, 0, 7)
+    raw.send(frames.encode(FrameKind.ACK, 12_345))
+    raw.send(frames.encode(FrameKind.PING, 7))
+    assert raw.read()[:3] == (FrameKind.PONG, 0, 7)
 
 
 def test_bytes_that_are_no_frame_end_the_connection_with_a_reason(edge: FramedEdge, dial: Connects) -> None:
@@ -327,7 +327,7 @@ def test_bytes_that_are_no_frame_end_the_connection_with_a_reason(edge: FramedEd
 
 def test_who_does_not_begin_with_connect_is_refused(edge: FramedEdge, dial: Connects) -> None:
     raw = dial(edge, connect=False)
-    raw.send(frames.encode(Kind.PUBLISH, 1, frames.Publish("a", b"<x/>")))
+    raw.send(frames.encode(FrameKind.PUBLISH, 1, frames.PublishBody("a", b"<x/>")))
     assert raw.error().code == "NotAuthenticated"
     assert raw.ends()
     assert edge.parts.notifications.accepted == []
@@ -335,9 +335,9 @@ def test_who_does_not_begin_with_connect_is_refused(edge: FramedEdge, dial: Conn
 
 def test_frames_behind_connect_wait_for_its_answer(edge: FramedEdge, dial: Connects) -> None:
     raw = dial(edge, connect=False)
-    publish = frames.encode(Kind.PUBLISH, 2, frames.Publish("a", b"<x/>"))
-    raw.send(frames.encode(Kind.CONNECT, 1, frames.Connect()) + publish)
-    assert [raw.read().kind, raw.read().kind] == [Kind.CONNECTED, Kind.RECEIPT]
+    publish = frames.encode(FrameKind.PUBLISH, 2, frames.PublishBody("a", b"<x/>"))
+    raw.send(frames.encode(FrameKind.CONNECT, 1, frames.ConnectBody()) + publish)
+    assert [raw.read().kind, raw.read().kind] == [FrameKind.CONNECTED, FrameKind.RECEIPT]
 
 
 def test_a_gateway_that_is_starting_says_so(edge: FramedEdge) -> None:
@@ -353,7 +353,7 @@ def test_who_keeps_a_connection_for_nothing_is_cut_off(edge: FramedEdge, dial: C
         dial(edge),
         dial(edge),
     )
-    half.send(frames.encode(Kind.PUBLISH, 1, frames.Publish("a", b"<x/>"))[:20])
+    half.send(frames.encode(FrameKind.PUBLISH, 1, frames.PublishBody("a", b"<x/>"))[:20])
     wait_for(lambda: edge.server.connections == 4)
     time.sleep(0.2)  # the half frame is read
 
@@ -364,8 +364,8 @@ def test_who_keeps_a_connection_for_nothing_is_cut_off(edge: FramedEdge, dial: C
     assert "CONNECT" in silent.error().text
     edge.on_loop(lambda: sweep(30))
     assert "as a whole" in half.error().text
-    good.send(frames.encode(Kind.PING, 1))
-    assert good.read().kind == Kind.PONG
+    good.send(frames.encode(FrameKind.PING, 1))
+    assert good.read().kind == FrameKind.PONG
     edge.on_loop(lambda: sweep(59))
     edge.on_loop(lambda: sweep(62))
     assert idle.error().code == "Idle"
@@ -383,15 +383,15 @@ def test_there_are_no_more_connections_than_may_be(dial: Connects) -> None:
 
 def test_a_client_that_does_not_read_is_not_waited_for(edge: FramedEdge, dial: Connects) -> None:
     raw, other = dial(edge), dial(edge)
-    raw.send(frames.encode(Kind.SUBSCRIBE, 2, frames.Subscribe("a", window=10_000)))
-    receipt = frames.read_body(raw.read(), frames.Receipt)
+    raw.send(frames.encode(FrameKind.SUBSCRIBE, 2, frames.SubscribeBody("a", window=10_000)))
+    receipt = frames.read_body(raw.read(), frames.ReceiptBody)
     sent = 0
     while not edge.server.unread:
         deliver(edge, receipt.id, stored("a", f"<x>{'y' * 90_000}</x>", f"n{sent}"))
         sent += 1
-    other.send(frames.encode(Kind.PUBLISH, 1, frames.Publish("b", b"<x/>")))
-    assert other.read().kind == Kind.RECEIPT
-    found = [frames.read_body(raw.read(), frames.Message).id for _ in range(sent)]
+    other.send(frames.encode(FrameKind.PUBLISH, 1, frames.PublishBody("b", b"<x/>")))
+    assert other.read().kind == FrameKind.RECEIPT
+    found = [frames.read_body(raw.read(), frames.MessageBody).id for _ in range(sent)]
     assert found == [f"n{number}" for number in range(sent)]
 
 
@@ -399,8 +399,8 @@ def test_an_orderly_stop_says_so_and_stores_what_it_has_begun(dial: Connects) ->
     parts = GatewayParts()
     with framed_edge(parts) as edge:
         raw = dial(edge)
-        raw.send(frames.encode(Kind.PUBLISH, 1, frames.Publish("a", b"<x/>")))
-        assert raw.read().kind == Kind.RECEIPT
+        raw.send(frames.encode(FrameKind.PUBLISH, 1, frames.PublishBody("a", b"<x/>")))
+        assert raw.read().kind == FrameKind.RECEIPT
     assert raw.ends()
     assert len(parts.notifications.accepted) == 1
 
@@ -409,7 +409,7 @@ def test_connections_leave_nothing(edge: FramedEdge, dial: Connects) -> None:
     before = threading.active_count()
     for _ in range(200):
         raw = dial(edge)
-        raw.send(frames.encode(Kind.SUBSCRIBE, 2, frames.Subscribe("a")))
+        raw.send(frames.encode(FrameKind.SUBSCRIBE, 2, frames.SubscribeBody("a")))
         raw.read()
         raw.socket.close()
     wait_for(lambda: edge.server.connections == 0 and not list(edge.parts.table.subscriptions()))

@@ -12,8 +12,10 @@ from dispatch.monitoring.metrics import JobMetrics
 from dispatch.tables import TABLES, TableSpec
 from ingest.http.app import RequestMetrics
 from ingest.state.notification_log import NotificationLog
+from jobs.gateway import zmq_edge
 from jobs.gateway.metrics import (
     declare_directory,
+    declare_framed,
     declare_handshakes,
     declare_inflight,
     declare_log,
@@ -101,7 +103,10 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     declare_handshakes(gateway, nothing)
     declare_workers(gateway, nothing)
     declare_inflight(gateway, nothing)
+    declare_framed(gateway, nothing)
     RequestMetrics(gateway)
+    edges = Registry()
+    zmq_edge.declare(edges, nothing)
     job = JobMetrics().registry
     declare_process(job)
     stack = Registry()
@@ -110,6 +115,7 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
         "Gateway": gateway.descriptions(),
         "Dispatch job": job.descriptions(),
         "Embedded engine": stack.descriptions(),
+        "ZeroMQ edges": edges.descriptions(),
     }
 
 

@@ -64,6 +64,8 @@ PARTS = (
     Part("stages", "dispatch.stages", _DISPATCH, "A worker's steps"),
     Part("view", "dispatch.view", _DISPATCH, "Bringing the workers up to date"),
     Part("gateway", "gateway.gateway", "Gateway and clients", "Accepting"),
+    Part("framed", "gateway.framed", "Gateway and clients", "The framed edge beside SOAP"),
+    Part("zeromq", "gateway.zeromq", "Gateway and clients", "The ZeroMQ edges beside raw sockets"),
     Part("client", "gateway.client", "Gateway and clients", "Publishing from Python"),
     Part("pulling", "gateway.pulling", "Gateway and clients", "Pull points"),
     Part(

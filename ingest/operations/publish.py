@@ -60,6 +60,15 @@ _NOT_IN_XML = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}
 _TEXT = b"text/plain; charset=utf-8"
 
 
+def read_payload(payload: bytes, content_type: bytes = b"", what: str = "the body") -> Request:
+    """A request around a payload's element, for any thread. Raises UnreadableRequest."""
+    root, document = read_xml(payload, content_type, what)
+    check_tags(document)
+    request = Request("1.1", root, None, document, root)
+    request.source(1)
+    return request
+
+
 class Publish:
     """One request: its topic is in the path, how it is to be delivered in its headers."""
 
@@ -77,11 +86,7 @@ class Publish:
         elif media not in _XML:
             named = f"not {media.decode('latin-1')[:100]!r}" if media else "and this body has no Content-Type"
             raise WrongMedia(f"application/xml, text/xml and application/json are published, {named}")
-        root, document = read_xml(body, content_type, "the body")
-        check_tags(document)
-        request = Request("1.1", root, None, document, root)
-        request.source(1)
-        return request
+        return read_payload(body, content_type)
 
     def _wrapped(self, body: bytes) -> bytes:
         try:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from core.telemetry.metrics import Registry
 from directory.sync.sync import DirectorySync
+from ingest.framed.server import FramedServer
 from ingest.http.inflight import Inflight
 from ingest.http.tls import Handshakes
 from ingest.operations.gateway import Gateway
@@ -31,6 +32,31 @@ def declare_log(metrics: Registry, log: NotificationLog) -> None:
         "arborcast_gateway_unacknowledged_bytes",
         "Bytes of notifications that Kafka has not acknowledged yet.",
         lambda: log.unacknowledged_bytes,
+    )
+
+
+def declare_framed(metrics: Registry, server: FramedServer) -> None:
+    """The framed TCP edge."""
+    metrics.gauge("arborcast_framed_connections", "Connections of the framed TCP edge.", lambda: server.connections)
+    metrics.gauge(
+        "arborcast_framed_unread_connections",
+        "Of these, those that do not read what they are sent: their subscriptions pause.",
+        lambda: server.unread,
+    )
+    metrics.counts(
+        "arborcast_framed_frames_total",
+        "Frames that clients sent.",
+        ("type",),
+        lambda: {(kind,): number for kind, number in server.counts.received.items()},
+    )
+    metrics.counts(
+        "arborcast_framed_refused_total",
+        "Errors that were answered, by kind (its class in ingest/errors.py, core/errors.py or ingest/framed).",
+        ("reason",),
+        lambda: {(kind,): number for kind, number in server.counts.refused.items()},
+    )
+    metrics.counted(
+        "arborcast_framed_messages_total", "Messages that were sent to subscribers.", lambda: server.counts.sent
     )
 
 

@@ -18,6 +18,8 @@ from ingest.addresses import OwnAddresses
 from ingest.consumers import DnsCheck, OutboundRoute, OwnershipProof
 from ingest.demand.worker import DemandWorker
 from ingest.elements.protection import Protector
+from ingest.framed import server as framed
+from ingest.framed.server import FramedServer
 from ingest.http.app import GatewayApp
 from ingest.http.serving import GatewayServer, make_server
 from ingest.http.tls import ServerTls
@@ -35,6 +37,7 @@ from ingest.state.repeats import RepeatMemory, Repeats, remember_history
 from jobs.gateway.lease import SingletonTasks, Work, name_of
 from jobs.gateway.metrics import (
     declare_directory,
+    declare_framed,
     declare_handshakes,
     declare_inflight,
     declare_log,
@@ -143,6 +146,12 @@ class GatewayProcess:
         app = GatewayApp(self._gateway, self._metrics, self._obstacle, self._caught_up, lives)
         declare_inflight(self._metrics, app.inflight)
         self._server: GatewayServer = make_server(app, settings.gateway, settings.limits, self._tls)
+        self._framed: FramedServer | None = None
+        if settings.framed.port:
+            self._framed = FramedServer(
+                self._gateway, app.inflight, settings.framed, settings.limits, self._caught_up, self._tls
+            )
+            declare_framed(self._metrics, self._framed)
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: Exception | None = None
 
@@ -156,7 +165,11 @@ class GatewayProcess:
             self._spawn(self._metrics.publish_forever(self._own_obstacle), "metrics")
         if self._tls is not None:
             self._spawn(self._tls.follow_files(), "tls")
+        if self._framed is not None:
+            await self._framed.start(framed.listen(self._settings.framed, self._settings.gateway))
         await self._server.serve(sockets=[listener])
+        if self._framed is not None:
+            await self._framed.stop()
         for task in self._tasks:
             task.cancel()
         if self._singletons is not None:

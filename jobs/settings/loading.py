@@ -29,7 +29,7 @@ from core.telemetry.tracing import TracingSettings
 from directory.settings import DirectorySettings
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
 from ingest.access.settings import AccessSettings, LimitSettings, TlsSettings
-from ingest.settings import GatewaySettings, TopicSettings
+from ingest.settings import FramedSettings, GatewaySettings, TopicSettings, ZmqSettings
 from jobs.settings.stack import LoggingSettings, MetricsSettings, StackSettings
 
 ENV_PREFIX = "ARBORCAST_"
@@ -68,6 +68,8 @@ class Settings:
     topics: TopicSettings
     directory: DirectorySettings
     gateway: GatewaySettings
+    framed: FramedSettings
+    zmq: ZmqSettings
     tls: TlsSettings
     access: AccessSettings
     limits: LimitSettings

@@ -93,6 +93,8 @@ def effective(settings: Settings) -> Settings:
         settings = _replace(settings, gateway=dataclasses.replace(settings.gateway, port=processes.free_port()))
     else:
         processes.require_free(settings.gateway.port, "the gateway", "--gateway-port", settings.gateway.host)
+    if settings.zmq.enabled and not settings.framed.port:
+        settings = _replace(settings, framed=dataclasses.replace(settings.framed, port=processes.free_port()))
     settings = _replace(settings, metrics=_metrics_ports(settings.metrics, settings.stack))
     if settings.stack.broker == "external":
         return settings
@@ -142,9 +144,12 @@ def addresses(settings: Settings) -> dict[str, str]:
         settings.gateway.public_url.rstrip("/")
         or f"{_scheme(settings)}://{_reachable(settings)}:{settings.gateway.port}"
     )
+    tls = "+tls" * bool(settings.tls.certificate_file)
+    framed = {"framed": f"framed{tls}://{_reachable(settings)}:{settings.framed.port}"} if settings.framed.port else {}
     return {
         "gateway": base,
         "notification_broker": f"{base}/wsn/NotificationBroker",
+        **framed,
         "kafka": settings.kafka.bootstrap_servers,
         "metrics": f"http://{_host(settings.metrics.host)}:{settings.metrics.port}",
     }
@@ -189,12 +194,14 @@ def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, st
 def _parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> list[PartSpec]:
     # The job first: it takes longest, and waits for the broker while Spark comes up.
     job = [_dispatch(settings, tools, home, environ)] if settings.stack.job == "embedded" else []
+    edges = [_zmq(settings, home, environ)] if settings.zmq.enabled else []
     if settings.stack.broker == "external":
-        return [*job, _gateway(settings, home, environ, after=())]
+        return [*job, _gateway(settings, home, environ, after=()), *edges]
     return [
         *job,
         _kafka(settings, tools, home, environ),
         _gateway(settings, home, environ, after=("kafka",)),
+        *edges,
     ]
 
 
@@ -285,6 +292,23 @@ def _gateway(settings: Settings, home: Home, environ: Mapping[str, str], after: 
         after=after,
         stop_share=0.3,
         lives=questions_of(settings, home)["gateway"],
+        hang_timeout_s=settings.stack.hang_timeout_s,
+    )
+
+
+def _zmq(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec:
+    alive = home.run / "zmq.alive"
+    return PartSpec(
+        "zmq",
+        [sys.executable, "-m", "jobs.gateway.zmq_edge", "--config", str(home.settings_file), "--alive", str(alive)],
+        environ,
+        home.run,
+        home.log("zmq"),
+        is_ready=alive.exists,
+        prepare=lambda: alive.unlink(missing_ok=True),
+        after=("gateway",),
+        stop_share=0.3,
+        lives=questions.job(alive),
         hang_timeout_s=settings.stack.hang_timeout_s,
     )
 

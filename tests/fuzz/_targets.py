@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from core.security.keyring import KeyRing
+from tests.fuzz._checks_framed import FRAME_SEEDS, check_frames
 from tests.fuzz._checks_http import HTTP_SEEDS, HTTP_SNIPPETS, check_http
 from tests.fuzz._checks_records import (
     check_control,
@@ -102,7 +103,13 @@ _XPATH_SNIPPETS = (
     ),
 )
 
+_FRAME_SNIPPETS = (
+    *(b"ARBC", b"ARBC\x01", b"\x00" * 4, b"\xff" * 4, b"\x01", b"\x03", b"\x05", b"\x63", b"\x81", b"\xa5topic"),
+    *(b"\xa7payload", b"\xc4\x04<x/>", b"\xa1a", b"\xaaproperties", b"\xaaexpression", b"\xa3a//", b"\xc0", b"\xde"),
+)
+
 TARGETS: Mapping[str, Target] = {
+    "frames": Target(check_frames, FRAME_SEEDS, _FRAME_SNIPPETS),
     "http": Target(check_http, HTTP_SEEDS, HTTP_SNIPPETS),
     "gateway": Target(check_gateway, GATEWAY_SEEDS, _XML_SNIPPETS),
     "legacy": Target(

@@ -171,6 +171,7 @@ LOGS = {
             {"v": 1, "record": {"type": "claimed", "claim": "c", "first": 1, "last": 2, "until_ms": 3}},
             {"v": 1, "record": {"type": "settled", "claim": "c"}},
             {"v": 1, "record": {"type": "returned", "claim": "c"}},
+            {"v": 3, "record": {"type": "returned", "claim": "c", "settled": [7]}},
         ],
     ),
     "results": Log(

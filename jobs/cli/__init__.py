@@ -31,12 +31,12 @@ from jobs.cli import (
     maintenance,
     messages,
     subscriptions,
+    topics,
     trace,
     users,
     waiting,
     watching,
 )
-from jobs.cli.topics import group as topics
 from jobs.terminal import error_console, guard, say
 
 app = typer.Typer(

@@ -13,7 +13,7 @@ import typer
 from core.errors import ConfigError
 from core.reasons import reason_of
 from jobs.cli.common import ENGINE, OPERATING, ConfigOption, HomeOption, JsonOption, settings_of
-from jobs.terminal import console, print_document, print_json
+from jobs.terminal import console, print_document, print_json, say
 
 HIDDEN = "********"
 
@@ -56,7 +56,7 @@ def init(
         raise ConfigError(f"{file} is there already: --force overwrites it, --stdout only prints") from None
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {reason_of(error)}") from error
-    console().print(f"wrote {file}: all of it has its default, and a # in front", highlight=False, soft_wrap=True)
+    say(f"wrote {file}: all of it has its default, and a # in front")
 
 
 def show(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
@@ -135,12 +135,9 @@ def bundle(
     if json:
         print_json({"code": code, "script": script, "properties": file, "cluster_properties": cluster})
         return
-    out = console()
-    out.print(f"wrote {code}, {script.name}, {file.name}; to run it:", highlight=False, soft_wrap=True)
+    say(f"wrote {code}, {script.name}, {file.name}; to run it:")
     if cluster is not None:
         for daemon in ("start-master.sh", "start-worker.sh URL"):
-            out.print(f"  {daemon} --properties-file {cluster}", highlight=False, soft_wrap=True)
+            say(f"  {daemon} --properties-file {cluster}")
     chosen = "" if master else "--master URL "
-    out.print(
-        f"  spark-submit {chosen}--properties-file {file} {script} --config FILE", highlight=False, soft_wrap=True
-    )
+    say(f"  spark-submit {chosen}--properties-file {file} {script} --config FILE")

@@ -33,7 +33,7 @@ from jobs.cli.common import (
     topic_test,
 )
 from jobs.progress import ProgressShown
-from jobs.terminal import console, error_console, print_json
+from jobs.terminal import complain, console, print_json, say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,8 +69,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _say_new_word() -> None:
-    hint = "`arborcast dead` is called `arborcast dead-letters` now; the old word still works"
-    error_console().print(hint, highlight=False, soft_wrap=True)
+    complain("`arborcast dead` is called `arborcast dead-letters` now; the old word still works")
 
 
 @letters_app.command("list")
@@ -141,8 +140,8 @@ def show(
         payload = facts.pop("payload")
         for name, value in facts.items():
             if value != "":
-                console().print(one_line(f"{name}: {value}"), markup=False, highlight=False, soft_wrap=True)
-        console().print(f"\n{payload}\n", markup=False, highlight=False, soft_wrap=True)
+                say(one_line(f"{name}: {value}"))
+        say(f"\n{payload}\n")
     if not shown:
         raise ConfigError(f"there is no dead letter of notification {notification}")
 
@@ -190,13 +189,11 @@ def redrive(
     if json:
         print_json(counts)
         return
-    console().print(f"{counts['redriven']:,} deliveries are tried again", highlight=False)
+    say(f"{counts['redriven']:,} deliveries are tried again")
     if counts["over"]:
-        console().print(f"{counts['over']:,} are not: their subscription is over", highlight=False)
+        say(f"{counts['over']:,} are not: their subscription is over")
     if counts["too_new"]:
-        console().print(
-            f"{counts['too_new']:,} are not: they were given up less than {SETTLED_AFTER_S:g} s ago", highlight=False
-        )
+        say(f"{counts['too_new']:,} are not: they were given up less than {SETTLED_AFTER_S:g} s ago")
 
 
 @letters_app.command()
@@ -228,7 +225,7 @@ def purge(
     if json:
         print_json({"purged": purged})
     else:
-        console().print(f"{purged:,} dead letters were deleted", highlight=False)
+        say(f"{purged:,} dead letters were deleted")
 
 
 def _wanted(
@@ -315,6 +312,6 @@ def replay(
     if json:
         print_json({"replay": made.id if sent else "", "matching": len(places), "sent": sent})
     elif sent:
-        console().print(f"replay {made.id}: {sent:,} notifications are on their way", highlight=False)
+        say(f"replay {made.id}: {sent:,} notifications are on their way")
     else:
-        console().print(f"{len(places):,} notifications {between} match; nothing was sent", highlight=False)
+        say(f"{len(places):,} notifications {between} match; nothing was sent")

@@ -31,7 +31,7 @@ from jobs.cli.common import (
     resolved,
     settings_of,
 )
-from jobs.terminal import console, error_console, print_json, print_json_line, say
+from jobs.terminal import complain, console, print_json, print_json_line, say
 
 if TYPE_CHECKING:
     from ingest.client import Client, RemoteSubscription
@@ -272,7 +272,7 @@ def publish(
     elif made:
         say(made)
     else:
-        error_console().print("stored; the broker does not say under which id", highlight=False)
+        complain("stored; the broker does not say under which id")
 
 
 def listen(
@@ -295,9 +295,6 @@ def listen(
     from ingest.client.listener import Listener
     from jobs.cli.listening import LeasedSubscription
 
-    def tell(sentence: str) -> None:
-        error_console().print(sentence, highlight=False, markup=False, soft_wrap=True)
-
     topic = _topic(topic, url, namespace, config, home)
     arrived: queue.SimpleQueue[ReceivedMessage | None] = queue.SimpleQueue()
     try:
@@ -311,9 +308,9 @@ def listen(
 
         with (
             suppress(KeyboardInterrupt),
-            LeasedSubscription(client, subscribe_for, tell, ended=lambda: arrived.put(None)),
+            LeasedSubscription(client, subscribe_for, complain, ended=lambda: arrived.put(None)),
         ):
-            tell(f"listening to {topic} at {listener.url}; Ctrl-C ends it")
+            complain(f"listening to {topic} at {listener.url}; Ctrl-C ends it")
             received = 0
             while count is None or received < count:
                 message = arrived.get()

@@ -14,7 +14,7 @@ from core.errors import ConfigError
 from core.printable import one_line
 from core.reasons import reason_of
 from jobs.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
-from jobs.terminal import console, print_json
+from jobs.terminal import print_json, print_table, say
 
 if TYPE_CHECKING:
     from ingest.access.policy import ReviewFinding
@@ -63,7 +63,7 @@ def add(
     check_name(name, name)
     users[name] = made(name, _password(stdin, confirm=True), frozenset(group or ()), keep_clear=digest)
     write_users(users, path)
-    console().print(f"{name} is in {path}; a running gateway sees it within a second", highlight=False)
+    say(f"{name} is in {path}; a running gateway sees it within a second")
 
 
 def remove(name: NameArgument, config: ConfigOption = None, home: HomeOption = None) -> None:
@@ -84,13 +84,8 @@ def list_users(config: ConfigOption = None, home: HomeOption = None, json: JsonO
     if json:
         print_json([{"name": u.name, "groups": sorted(u.groups), "clear": bool(u.clear)} for u in users])
         return
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table("user", "groups", "digest", box=None, pad_edge=False)
-    for user in users:
-        table.add_row(escape(user.name), escape(", ".join(sorted(user.groups))), "yes" if user.clear else "")
-    console().print(table)
+    rows = ((user.name, ", ".join(sorted(user.groups)), "yes" if user.clear else "") for user in users)
+    print_table(("user", "groups", "digest"), rows)
 
 
 def check(
@@ -108,10 +103,10 @@ def check(
         print_json({"name": name, "right": identity is not None, "groups": sorted(identity.groups) if identity else []})
         raise typer.Exit(0 if identity else 1)
     if identity is None:
-        console().print(f"no: there is no user {name} with this password", highlight=False)
+        say(f"no: there is no user {name} with this password")
         raise typer.Exit(1)
     groups = ", ".join(sorted(identity.groups)) or "no groups"
-    console().print(f"yes: {name}, {groups}", highlight=False)
+    say(f"yes: {name}, {groups}")
 
 
 def _path(config: Path | None, home: Path | None) -> Path:
@@ -208,17 +203,14 @@ def _finding_facts(finding: ReviewFinding, *, ended: bool) -> dict[str, Any]:
 
 
 def _show_findings(found: list[ReviewFinding], ended: list[ReviewFinding]) -> None:
-    out = console()
     if not found:
-        out.print("the owner of every subscription could make it today", highlight=False)
+        say("the owner of every subscription could make it today")
         return
-    from rich.markup import escape
-
     for finding in found:
         subscription = finding.subscription
         topics = " and ".join(each.text for each in subscription.topics) or "everything"
         state = "ended" if finding in ended else "there" if finding.certain else "there, not certain"
         line = f"{subscription.id}  {subscription.owner or 'nobody'}  {topics}  {finding.reason}  ({state})"
-        out.print(escape(one_line(line)), highlight=False, soft_wrap=True)
+        say(one_line(line))
     if not ended and any(finding.certain for finding in found):
-        out.print("end those for which it is certain with --end", highlight=False)
+        say("end those for which it is certain with --end")

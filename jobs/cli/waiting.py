@@ -23,7 +23,7 @@ from jobs.cli.common import (
     tell_of_more,
     topic_test,
 )
-from jobs.terminal import console, error_console, print_json
+from jobs.terminal import complain, console, print_json
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -82,11 +82,10 @@ def list_waiting(
         for wait, each in zip(waits, facts, strict=True):
             console().print(_line(wait, each, now_ms), soft_wrap=True)
         if not facts:
-            error_console().print("nothing waits", highlight=False)
+            complain("nothing waits")
         tell_of_more(more)
     if not complete:
-        hint = "not all of the log of attempts was searched for errors: it is long; ask for fewer with --limit"
-        error_console().print(hint, highlight=False, soft_wrap=True)
+        complain("not all of the log of attempts was searched for errors: it is long; ask for fewer with --limit")
 
 
 def _search(kafka: KafkaSettings, asked: Asked, limit: int) -> tuple[list[Wait], int, bool]:

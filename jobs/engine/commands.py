@@ -26,7 +26,7 @@ from jobs.processes.errors import PartFailed
 from jobs.processes.processes import Deadline, ProcessId, Signals
 from jobs.settings.loading import Settings, level_of
 from jobs.settings.outbound import describe
-from jobs.stack import engine, state
+from jobs.stack import engine, questions, state
 from jobs.stack.engine import Tools
 from jobs.stack.home import Home, ensure_keys, keep_private
 from jobs.stack.state import EngineStatus
@@ -72,7 +72,7 @@ def up(settings: Settings, options: UpOptions | None = None) -> int:
         ensure_keys(settings.secrets.key_file, home.path)
         settings = engine.effective(settings)
         check_users(settings.access, options.report)
-        if settings.stack.broker == "external" and (away := state.why_away(settings.kafka)):
+        if settings.stack.broker == "external" and (away := questions.why_away(settings.kafka)):
             # It may be starting as we do, so it is waited for; but whoever waits should know for what.
             options.report(
                 f"Kafka cannot be reached yet: {away}. Is it up, and does kafka.bootstrap_servers say where?"

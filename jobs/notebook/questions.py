@@ -260,7 +260,8 @@ class Tables:
         by the time of acceptance, of a running engine too. Of the tables it goes by the time of the first attempt; an
         engine must be at rest for it, because its tables are some seconds apart.
         """
-        from jobs.stack.state import answers, reachable_kafka
+        from jobs.stack.questions import answers
+        from jobs.stack.state import reachable_kafka
 
         kafka = reachable_kafka(self.settings)
         if of == "logs" or (of is None and answers(kafka)):
@@ -328,14 +329,15 @@ class Tables:
 
     def _evidence(self, notification_id: str, subscription: str | None = None) -> Evidence:
         from dispatch.operations.trace.gathering import Gatherer
-        from jobs.stack.state import answers, dispatch_checkpoint, reachable_kafka
+        from jobs.stack.questions import answers
+        from jobs.stack.state import reachable_kafka
 
         settings = self.settings
         kafka = reachable_kafka(settings)
         if not answers(kafka):
             # Nobody is there: say so at once, and tell what the tables have.
             kafka = replace(kafka, request_timeout_s=1)
-        gatherer = Gatherer(kafka, settings.tables, settings.home, dispatch_checkpoint(settings, "push"))
+        gatherer = Gatherer(kafka, settings.tables, settings.home, f"{settings.dispatch.checkpoint.rstrip('/')}/push")
         return gatherer.gather(notification_id, subscription)
 
     def _subscribed(self, columns: list[str]) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -148,10 +149,8 @@ def folded(found: Sequence[TimelineLane], most: int = _MOST_LANES) -> list[Timel
     if len(found) <= most:
         return list(found)
     shown, rest = found[: most - 1], found[most - 1 :]
-    counts: dict[str, int] = {}
-    for lane in rest:
-        counts[lane.outcome] = counts.get(lane.outcome, 0) + 1
-    told = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items(), key=lambda one: -one[1]))
+    counts = Counter(lane.outcome for lane in rest)
+    told = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.most_common())
     marks = [mark for lane in rest for mark in lane.marks]
     return [*shown, TimelineLane("", "", "", told, marks, several=len(rest))]
 

@@ -94,15 +94,6 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
         return True
 
 
-def is_listening(port: int, host: str = LOOPBACK, timeout: float = 0.5) -> bool:
-    """Whether a process accepts connections there. `timeout` in seconds."""
-    try:
-        with socket.create_connection((host, port), timeout=timeout):
-            return True
-    except OSError:
-        return False
-
-
 def holder(port: int) -> str:
     """Who listens on the port, for people: "java (pid 4711)"; empty when we may not know."""
     # Seeing other users' sockets takes privileges, on macOS for any socket at all.

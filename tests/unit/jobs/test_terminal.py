@@ -104,7 +104,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(jobs.cli.topics_work, "read_tree", lambda *_: table.topics)
     monkeypatch.setattr(dispatch.operations.audit, "audit", lambda *_, **__: audited)
     monkeypatch.setattr(jobs.engine.doctor, "doctor", lambda _: [Check("odd", "warn", ODD, ODD)])
-    monkeypatch.setattr("jobs.stack.state.why_away", lambda _: "")
+    monkeypatch.setattr("jobs.stack.questions.why_away", lambda _: "")
     monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", f"127.0.0.1:{processes.free_port()}")
     monkeypatch.setenv("ARBORCAST_KAFKA_REQUEST_TIMEOUT_S", "1")
     return home

@@ -51,12 +51,8 @@ class Archive(TableFollower):
         self._clock = clock
         self._gathered: list[pa.Table] = []
         self._committed_at = clock()
-        self._progress: QueryProgress | None = None
-
-    @property
-    def progress(self) -> QueryProgress | None:
+        self.progress: QueryProgress | None = None
         """The last commit, as a query would tell it; None before there was one."""
-        return self._progress
 
     def open(self) -> None:
         """Create the table if need be."""
@@ -87,8 +83,8 @@ class Archive(TableFollower):
         self._table.extend(rows, as_progress(LOG, positions))
         self._gathered.clear()
         self._committed_at = self._clock()
-        number = self._progress.batch + 1 if self._progress else 0
-        self._progress = QueryProgress(number, rows.num_rows, dict(positions))
+        number = self.progress.batch + 1 if self.progress else 0
+        self.progress = QueryProgress(number, rows.num_rows, dict(positions))
 
     def _known(self) -> dict[int, int]:
         """The next offset, by partition: as the commits say, or, of a table from before they did, behind its rows."""

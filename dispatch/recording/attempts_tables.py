@@ -22,6 +22,7 @@ from dispatch.recording.follower import TableFollower
 from dispatch.spark.checkpoint_repair import RANGE
 from dispatch.tables import ATTEMPTS, DELIVERIES
 from dispatch.tables.delta_table import DeltaTableWriter, as_progress, rows_of
+from dispatch.tables.lookup import quoted
 
 # The batches up to this one have been recorded, at least in part.
 _NEWEST = "newest-batch"
@@ -92,7 +93,7 @@ class EndedDeliveries:
         self.table.overwrite(
             changed,
             "t.notification = s.notification and t.subscription = s.subscription "
-            f"and t.notification >= {_quoted(bounds['min'])} and t.notification <= {_quoted(bounds['max'])}",
+            f"and t.notification >= {quoted(bounds['min'])} and t.notification <= {quoted(bounds['max'])}",
         )
 
 
@@ -126,10 +127,6 @@ def _keys(rows: pa.Table) -> list[_Key]:
 def _ms(times: pa.ChunkedArray) -> list[int]:
     """Milliseconds since the epoch."""
     return [each // 1000 for each in times.cast(pa.int64()).to_pylist()]
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 LOG = "attempts"
@@ -205,12 +202,8 @@ class AttemptsTables(TableFollower):
         self._clock = clock
         self._committed_at = clock()
         self._open: _Open | None = None
-        self._progress: QueryProgress | None = None
-
-    @property
-    def progress(self) -> QueryProgress | None:
+        self.progress: QueryProgress | None = None
         """The last commit, as a query would tell it; None before it is known where the tables are."""
-        return self._progress
 
     def open(self) -> None:
         """Create the tables if need be."""
@@ -244,7 +237,7 @@ class AttemptsTables(TableFollower):
             self._ended.append(pa.concat_tables(deliveries.rows), deliveries.further(positions))
             deliveries.rows.clear()
         self._committed_at = self._clock()
-        self._progress = QueryProgress(self._progress.batch + 1 if self._progress else 0, count, dict(positions))
+        self.progress = QueryProgress(self.progress.batch + 1 if self.progress else 0, count, dict(positions))
 
     def _opened(self) -> Tail:
         known = [each.reached for each in self._gatherings()]
@@ -260,8 +253,8 @@ class AttemptsTables(TableFollower):
         waiting = any(each.rows for each in self._gatherings())
         if waiting and (self._clock() - self._committed_at >= self._interval_s or size >= _BYTES_PER_COMMIT):
             self.commit(tail.positions)
-        elif not waiting and self._progress is None:
-            self._progress = QueryProgress(settled=dict(tail.positions))
+        elif not waiting and self.progress is None:
+            self.progress = QueryProgress(settled=dict(tail.positions))
         read = sum(len(record.value or b"") for record in records)
         return len(records) >= _RECORDS_PER_STEP or read >= _BYTES_PER_STEP
 

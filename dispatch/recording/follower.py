@@ -13,7 +13,20 @@ from dispatch.tables.delta_table import DeltaTableWriter
 logger = logging.getLogger(__name__)
 
 
-class TableFollower(ABC):
+class Work(ABC):
+    """Something that is done again and again."""
+
+    name: str
+
+    @abstractmethod
+    def step(self) -> bool:
+        """Do a bounded piece; whether there may be more to do at once."""
+
+    def close(self) -> None:  # noqa: B027  # most hold nothing
+        """Free what is held."""
+
+
+class TableFollower(Work):
     """Follows a log, in steps, from where its tables say that they are.
 
     Nothing that is held in memory outlives a failure, for it may have come between a commit and its answer: the next
@@ -21,14 +34,10 @@ class TableFollower(ABC):
     """
 
     def __init__(self, log: str, tables: Sequence[DeltaTableWriter]) -> None:
-        self._log = log
+        # The log's name stands for its tables in messages.
+        self.name = self._log = log
         self._tables = tables
         self._tail: Tail | None = None
-
-    @property
-    def name(self) -> str:
-        """The log's, which stands for its tables in messages."""
-        return self._log
 
     def step(self) -> bool:
         """Bring the tables up to date with the log, a bounded piece of it; whether there is more to read at once.

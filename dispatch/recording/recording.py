@@ -9,15 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
 from core.settings import KafkaSettings
+from dispatch.delivery.health import Health
 from dispatch.recording.archive import Archive
 from dispatch.recording.attempts_tables import AttemptsTables
-from dispatch.recording.endpoint_health import EndpointState, HealthHistory
+from dispatch.recording.endpoint_health import HealthHistory
 from dispatch.recording.folds import (
     DeadLettersFold,
     RetriesFold,
@@ -25,6 +25,7 @@ from dispatch.recording.folds import (
     SuspensionsFold,
     TopicsFold,
 )
+from dispatch.recording.follower import Work
 from dispatch.recording.state_tables import FoldedTables, RoutesSnapshot, TableFold
 from dispatch.settings import TableSettings
 from dispatch.spark.query_supervisor import StopGate
@@ -57,7 +58,7 @@ _WORTH_IT = 8
 
 # At a commit every 5 s a day has 17,000 files; joined they are a few dozen. Joining reads and writes what came since
 # the last time, and nothing else: files that are large already stay.
-class Upkeep:
+class Upkeep(Work):
     """The upkeep of one table. Appends may go on beside it, and what begins again when we come between
     (`DeltaTableWriter.overwrite`); other merges and snapshots into the same table may not."""
 
@@ -97,9 +98,6 @@ class Upkeep:
             table.vacuum(self._unused_hours, dry_run=False, enforce_retention_duration=False, full=True)
             self._deleted_at = open_table(self._location).version()
         return False
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _take_out(self, table: DeltaTable, before: datetime) -> None:
         if self._old is not None:
@@ -143,19 +141,6 @@ _SHARE = 10
 
 # After a failure: whatever it was (Kafka away, a full disk), trying all the time does not mend it.
 _PAUSE_S = 15.0
-
-
-class Work(Protocol):
-    """Something that is done again and again."""
-
-    @property
-    def name(self) -> str: ...
-
-    def step(self) -> bool:
-        """Do a bounded piece; whether there may be more to do at once."""
-
-    def close(self) -> None:
-        """Free what is held."""
 
 
 class Recorder:
@@ -249,7 +234,7 @@ class Recording:
         home: Path,
         gate: StopGate,
         *,
-        health: Callable[[], Mapping[str, EndpointState]],
+        health: Callable[[], Mapping[str, Health]],
         control_position: Callable[[], int],
         routes: Callable[[int], Sequence[tuple[Route, State]]],
         recorded: Callable[[pa.Table], None],

@@ -28,7 +28,7 @@ def rows_with(table: DeltaTable, column: str, values: Sequence[str]) -> list[Row
     when one cannot be read."""
     if not values:
         return []
-    query = _QUERY.format(column=column, texts=", ".join(map(_quoted, values)))
+    query = _QUERY.format(column=column, texts=", ".join(map(quoted, values)))
     try:
         found = QueryBuilder().register("wanted", table).execute(query).read_all()
     except Exception as error:
@@ -38,7 +38,8 @@ def rows_with(table: DeltaTable, column: str, values: Sequence[str]) -> list[Row
     return [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """The text as SQL writes it."""
     return "'" + text.replace("'", "''") + "'"
 
 

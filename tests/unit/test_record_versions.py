@@ -20,7 +20,7 @@ from dispatch.operations.audit import ledger
 from dispatch.realtime import messages
 from dispatch.recording.archive import Logged, notification_rows
 from dispatch.recording.folds import DeadLettersFold, RetriesFold, SubscriptionsFold
-from dispatch.recording.state_tables import RowChanges, TableFold
+from dispatch.recording.state_tables import RowChanges, TableFold, apply
 from jobs.gateway import lease
 from topic_model.records import control, notifications, pull, results
 
@@ -310,5 +310,6 @@ def applied(fold: TableFold, value: bytes) -> int:
     """How many rows a record has changed."""
     changes = RowChanges(fold.spec)
     key = parked.Delivery("s1", parked.Place(0, 0, 0)).key()
-    fold.apply(SimpleNamespace(key=key, value=value, timestamp=1, offset=0, partition=0, topic="t"), changes)
+    record = SimpleNamespace(key=key, value=value, timestamp=1, offset=0, partition=0, topic="t")
+    apply(fold, record, changes, "t")
     return len(changes)

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
+from dispatch.delivery.health import Health
 from dispatch.recording.endpoint_health import HealthHistory
 from dispatch.recording.recording import Recorder, Upkeep
 from dispatch.recording.state_tables import RoutesSnapshot
@@ -18,18 +18,6 @@ from topic_model.projections.suspensions import State
 from topic_model.routing.table import Route
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
-
-
-@dataclass(frozen=True)
-class Health:
-    """What the history asks of an endpoint's health."""
-
-    breaker: str = "closed"
-    degraded: bool = False
-    failures: int = 0
-    relapses: int = 0
-    probe_at_ms: int = 0
-
 
 SICK = Health(breaker="open", degraded=True, failures=3, relapses=1, probe_at_ms=7_000)
 

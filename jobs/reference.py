@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from core.telemetry.metrics import Description, Registry
 from dispatch.monitoring.metrics import JobMetrics
-from dispatch.tables import TABLES, TableSpec
+from dispatch.tables import TABLES
+from dispatch.tables.spec import TableSpec
 from ingest.http.app import RequestMetrics
 from ingest.state.notification_log import NotificationLog
 from jobs.gateway.metrics import (

@@ -39,10 +39,9 @@ from dispatch.tables import (
     ROUTES,
     SUBSCRIPTIONS,
     TOPICS,
-    TableSpec,
 )
 from dispatch.tables.delta_table import WRITER, DeltaTableWriter
-from dispatch.tables.spec import is_there, open_table
+from dispatch.tables.spec import TableSpec, is_there, open_table
 from topic_model.projections.suspensions import State
 from topic_model.routing.table import Route
 

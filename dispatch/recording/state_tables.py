@@ -17,8 +17,9 @@ from core.eventlog.client import ConsumerRecord
 from core.eventlog.follower import Tail
 from core.settings import KafkaSettings
 from dispatch.recording.follower import TableFollower, Work
-from dispatch.tables import ROUTES, TableSpec
+from dispatch.tables import ROUTES
 from dispatch.tables.delta_table import OPERATION, DeltaTableWriter, as_progress
+from dispatch.tables.spec import TableSpec
 from topic_model.projections.suspensions import State
 from topic_model.routing.table import Route
 

@@ -38,7 +38,6 @@ from jobs.terminal import complain, console, print_json, say
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from core.settings import KafkaSettings
     from dispatch.logs.dead_letters import DeadLetter
     from dispatch.logs.parked import Delivery
     from dispatch.operations.dead_letters import Wanted
@@ -88,8 +87,10 @@ def list_letters(
     json: JsonOption = False,
 ) -> None:
     """List dead letters, the newest of each partition of the log last."""
+    from dispatch.operations.dead_letters import letters
+
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace, config, home)
-    found = _search(kafka_of(config, home), wanted)
+    found = letters(kafka_of(config, home), wanted)
     listed = list(islice(found, limit))
     more = sum(1 for _ in found)
     if json:
@@ -122,9 +123,10 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Print everything that is stored of a dead letter: what it was, why it was given up, and the message."""
-    wanted = _wanted(subscription, None, None, None, None, None, notification, None, config, home)
+    from dispatch.operations.dead_letters import Wanted, letters
+
     shown = 0
-    for _, letter in _search(kafka_of(config, home), wanted):
+    for _, letter in letters(kafka_of(config, home), Wanted(subscription or "", notification=notification)):
         shown += 1
         facts = _facts(letter) | {
             "publisher": letter.notification.publisher,
@@ -163,7 +165,7 @@ def redrive(
     json: JsonOption = False,
 ) -> None:
     """Try dead letters again: each waits in its old place, with all its attempts and its whole lifespan before it."""
-    from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, settled
+    from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, letters, settled
     from jobs.cli.topics_work import read_table
 
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace, config, home)
@@ -173,7 +175,7 @@ def redrive(
     left_alone = Counter[str]()
 
     def possible() -> Iterator[Found]:
-        for delivery, letter in _search(kafka, wanted):
+        for delivery, letter in letters(kafka, wanted):
             if table.get(letter.subscription) is None:
                 left_alone["over"] += 1
             elif not settled(letter, now_s):
@@ -213,15 +215,15 @@ def purge(
     json: JsonOption = False,
 ) -> None:
     """Delete dead letters, with their messages. That there were such stays on record."""
-    from dispatch.operations.dead_letters import DeadLetterAdmin
+    from dispatch.operations.dead_letters import DeadLetterAdmin, letters
 
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace, config, home)
     kafka = kafka_of(config, home)
-    asked = sum(1 for _ in islice(_search(kafka, wanted), limit))
+    asked = sum(1 for _ in islice(letters(kafka, wanted), limit))
     purged = 0
     if asked and (yes or agreed(f"Delete {asked:,} dead letters for good?")):
         with DeadLetterAdmin(kafka) as desk:
-            purged = desk.purge(islice(_search(kafka, wanted), asked))
+            purged = desk.purge(islice(letters(kafka, wanted), asked))
     if json:
         print_json({"purged": purged})
     else:
@@ -251,12 +253,6 @@ def _wanted(
         moment_ms("--until", until) if until else None,
         reason or "",
     )
-
-
-def _search(kafka: KafkaSettings, wanted: Wanted) -> Iterator[Found]:
-    from dispatch.operations.dead_letters import DeadLetters
-
-    return DeadLetters(kafka).matching(wanted)
 
 
 def _facts(letter: DeadLetter) -> dict[str, Any]:

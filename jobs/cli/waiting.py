@@ -28,8 +28,7 @@ from jobs.terminal import complain, console, print_json
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from core.settings import KafkaSettings
-    from dispatch.operations.waiting import Asked, Wait
+    from dispatch.operations.waiting import Wait
     from topic_model.projections.suspensions import Suspensions
     from topic_model.routing import RoutingTable
 
@@ -59,7 +58,7 @@ def list_waiting(
 ) -> None:
     """List deliveries that wait, those that wait longest first, with what became of the last try."""
     from core.security.uris import to_uri
-    from dispatch.operations.waiting import Asked
+    from dispatch.operations.waiting import Asked, Waiting
     from jobs.cli.topics_work import read_subscriptions
 
     # The last part of an address is the id.
@@ -73,7 +72,9 @@ def list_waiting(
         there = known.consumer.address if known is not None else ""
         return (not name or each == name) and (endpoint is None or to_uri(there) == to_uri(endpoint))
 
-    waits, more, complete = _search(kafka, Asked(asked, is_meant, notification or ""), limit)
+    waiting = Waiting(kafka)
+    waits, more = waiting.oldest(Asked(asked, is_meant, notification or ""), limit)
+    waits, complete = waiting.with_last(waits)
     now_ms = time.time_ns() // 1_000_000
     facts = [_facts(each, table, suspensions, now_ms) for each in waits]
     if json:
@@ -86,15 +87,6 @@ def list_waiting(
         tell_of_more(more)
     if not complete:
         complain("not all of the log of attempts was searched for errors: it is long; ask for fewer with --limit")
-
-
-def _search(kafka: KafkaSettings, asked: Asked, limit: int) -> tuple[list[Wait], int, bool]:
-    from dispatch.operations.waiting import Waiting
-
-    waiting = Waiting(kafka)
-    waits, more = waiting.oldest(asked, limit)
-    waits, complete = waiting.with_last(waits)
-    return waits, more, complete
 
 
 def _facts(wait: Wait, table: RoutingTable, suspensions: Suspensions, now_ms: int) -> dict[str, Any]:

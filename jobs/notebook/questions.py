@@ -21,8 +21,8 @@ from dispatch.tables import (
     SUBSCRIPTIONS,
     TABLES,
     TOPICS,
-    TableSpec,
 )
+from dispatch.tables.spec import TableSpec
 from jobs.notebook.reader import NoSuchTable, TableReader, When, as_time
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from core.errors import ConfigError
+from core.files import write_atomically
 from core.security.ip_addresses import kind_of, read_address
 from core.security.outbound import OutboundSettings
 from core.telemetry import log_format
@@ -171,9 +172,7 @@ def questions_of(settings: Settings, home: Home) -> dict[str, Question]:
 
 def write_settings(settings: Settings, home: Home) -> None:
     """Writes the effective settings where the parts read them; readable for the owner only, there are passwords."""
-    home.settings_file.unlink(missing_ok=True)
-    with os.fdopen(os.open(home.settings_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(dump(settings))
+    write_atomically(home.settings_file, dump(settings), mode=0o600, durable=False)
 
 
 def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str] = os.environ) -> list[PartSpec]:

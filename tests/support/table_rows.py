@@ -12,8 +12,9 @@ from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
 from dispatch.recording.attempts_tables import AttemptsTables
 from dispatch.settings import TableSettings
-from dispatch.tables import ATTEMPTS, DELIVERIES, TableSpec
+from dispatch.tables import ATTEMPTS, DELIVERIES
 from dispatch.tables.delta_table import DeltaTableWriter
+from dispatch.tables.spec import TableSpec
 from topic_model.topics import TopicPath
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)

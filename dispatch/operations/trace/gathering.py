@@ -23,9 +23,9 @@ from dispatch.logs import attempts
 from dispatch.operations.trace.story import AttemptRow, BatchFate, ControlHistory, Evidence, MatchedBy, Row
 from dispatch.settings import TableSettings
 from dispatch.spark.checkpoint_repair import RANGE, RANGES
-from dispatch.tables import ATTEMPTS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS, TableSpec
+from dispatch.tables import ATTEMPTS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS
 from dispatch.tables.lookup import attempt_rows, newest, rows_with
-from dispatch.tables.spec import is_there, open_table
+from dispatch.tables.spec import TableSpec, is_there, open_table
 from topic_model.records import control as records
 from topic_model.records import notifications
 from topic_model.records.notifications import UNSTAMPED, Notification
@@ -96,8 +96,8 @@ class Gatherer:
         left out, and noted; never raises for it."""
         notes: list[str] = []
         found = self._archived(notification_id, notes)
-        rows = self._recorded(notification_id, notes)
-        waiting = self._waiting(notification_id, notes)
+        rows: list[AttemptRow] = list(self._rows(ATTEMPTS, notification_id, notes))
+        waiting = {row["subscription"]: row["due_at"] for row in self._rows(RETRIES, notification_id, notes)}
         control, evaluated = ControlHistory(), None
         try:
             if self.away:
@@ -159,13 +159,6 @@ class Gatherer:
             partition=row["partition"],
             offset=row["offset"],
         )
-
-    def _recorded(self, notification_id: str, notes: list[str]) -> list[AttemptRow]:
-        return list(self._rows(ATTEMPTS, notification_id, notes))
-
-    def _waiting(self, notification_id: str, notes: list[str]) -> dict[str, datetime | None]:
-        rows = self._rows(RETRIES, notification_id, notes)
-        return {row["subscription"]: row["due_at"] for row in rows}
 
     def _from_log(self, notification_id: str, notes: list[str]) -> Evidence | None:
         """From the log: about when the id was made, if it says so, else its end."""

@@ -17,8 +17,9 @@ from dispatch.recording import archive
 from dispatch.recording.archive import notification_rows
 from dispatch.recording.attempts_tables import EndedDeliveries
 from dispatch.settings import TableSettings
-from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, TABLES, Column
+from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, TABLES
 from dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from dispatch.tables.spec import Column
 from tests.support.table_rows import Logged, attempts_tables, logged, write
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification

@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 
 from dispatch.delivery.health import Health
 from dispatch.recording.endpoint_health import HealthHistory
+from dispatch.recording.follower import Work
 from dispatch.recording.recording import Recorder, Upkeep
 from dispatch.recording.state_tables import RoutesSnapshot
 from dispatch.spark.query_supervisor import StopGate
@@ -132,7 +133,7 @@ def test_upkeep_of_a_table_that_is_not_there_does_nothing(tmp_path: Path) -> Non
     assert not (tmp_path / "none").exists()
 
 
-class Work:
+class FlakyWork(Work):
     """Fails the first time, says when it has been done three times."""
 
     name = "work"
@@ -159,7 +160,7 @@ def test_recorder_goes_on_after_a_failure_and_ends_with_the_gate(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("dispatch.recording.recording._PAUSE_S", 0.01)
-    work, gate = Work(fails=2), StopGate()
+    work, gate = FlakyWork(fails=2), StopGate()
     recorder = Recorder([(work, 0.01)], gate)
     recorder.start()
     assert work.enough.wait(120)

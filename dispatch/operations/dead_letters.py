@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from types import TracebackType
 
 import msgspec
 
@@ -53,9 +52,7 @@ class DeadLetterAdmin:
     def __enter__(self) -> DeadLetterAdmin:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._attempts.close()
         self._parking.close()
         self._dead.close()

@@ -22,7 +22,7 @@ from dispatch.recording.follower import TableFollower
 from dispatch.spark.checkpoint_repair import RANGE
 from dispatch.tables import ATTEMPTS, DELIVERIES
 from dispatch.tables.delta_table import DeltaTableWriter, as_progress, rows_of
-from dispatch.tables.lookup import quoted
+from dispatch.tables.spec import quoted
 
 # The batches up to this one have been recorded, at least in part.
 _NEWEST = "newest-batch"

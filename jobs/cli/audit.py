@@ -21,7 +21,7 @@ from jobs.cli.common import (
     moment,
     moment_ms,
 )
-from jobs.monitoring.words import WORDS
+from jobs.monitoring.figures import WORDS
 from jobs.progress import ProgressShown
 from jobs.terminal import complain, console, print_json, say
 

@@ -293,7 +293,7 @@ def listen(
     The subscription ends with the command; when that is killed, or its machine goes away, five minutes later.
     """
     from ingest.client.listener import Listener
-    from jobs.cli.listening import LeasedSubscription
+    from jobs.engine.shell_client import LeasedSubscription
 
     topic = _topic(topic, url, namespace, config, home)
     arrived: queue.SimpleQueue[ReceivedMessage | None] = queue.SimpleQueue()

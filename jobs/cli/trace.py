@@ -13,7 +13,7 @@ import typer
 from core.errors import ArborcastError, InfrastructureError
 from core.printable import one_line
 from jobs.cli.common import FATES, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
-from jobs.monitoring.words import WORDS
+from jobs.monitoring.figures import WORDS
 from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from jobs.monitoring import ticks
-from jobs.monitoring.figures import seconds
-from jobs.monitoring.words import WORDS
+from jobs.monitoring.figures import WORDS, seconds
 from jobs.notebook.picture import (
     BLUE,
     CLASSES,

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, cast
 from core.printable import one_line
 from dispatch.operations.trace.story import DeliveryStory, Row, Story
 from jobs.monitoring import ticks
-from jobs.monitoring.figures import seconds, shortened
-from jobs.monitoring.words import WORDS
+from jobs.monitoring.figures import WORDS, seconds, shortened
 from jobs.notebook.picture import (
     BLACK,
     GREY,

@@ -12,7 +12,6 @@ import typer
 
 from core.errors import ConfigError
 from core.printable import one_line
-from core.reasons import reason_of
 from jobs.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
 from jobs.terminal import print_json, print_table, say
 
@@ -114,14 +113,12 @@ def _path(config: Path | None, home: Path | None) -> Path:
 
 
 def _read(path: Path) -> Mapping[str, User]:
-    from ingest.access.users_file import read_users
+    from ingest.access.users_file import load_users
 
     try:
-        return read_users(path.read_text(encoding="utf-8"), str(path))
+        return load_users(path)
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the users file {path} cannot be read: {reason_of(error)}") from error
 
 
 def _password(stdin: bool, *, confirm: bool) -> str:
@@ -169,6 +166,7 @@ def check_access(
 
 
 def _rights(settings: Settings) -> tuple[Any, Any, bool]:
+    from core.files import WatchedFile
     from ingest.access.policy import DEFAULT, read_policy
     from jobs.gateway.parts import user_source
 
@@ -176,12 +174,7 @@ def _rights(settings: Settings) -> tuple[Any, Any, bool]:
     methods = access.chosen()
     if not methods:
         raise ConfigError("access.methods is not set: there is no authentication, and every client may do everything")
-    policy = DEFAULT
-    if access.policy_file:
-        try:
-            policy = read_policy(Path(access.policy_file).read_text(encoding="utf-8"), access.policy_file)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the policy file {access.policy_file} cannot be read: {reason_of(error)}") from error
+    policy = WatchedFile(Path(access.policy_file), read_policy).value if access.policy_file else DEFAULT
     others = "bearer" in methods or ("certificate" in methods and access.certificate_users == "any")
     if set(methods) == {"bearer"}:
         # All users are the issuer's; there is no file of ours to look into.

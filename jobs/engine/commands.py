@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 
 from core.errors import ConfigError
-from core.reasons import reason_of
 from core.telemetry import log_format
 from ingest.access.settings import AccessSettings
 from jobs.engine.status import SUPERVISOR, stack_settings
@@ -93,15 +92,13 @@ def check_users(access: AccessSettings, report: Report) -> None:
     reports when nobody in it has a password. The gateway would say so too, but only when Kafka is up."""
     if access.users != "file" or not {"basic", "token"} & set(access.chosen()):
         return
-    from ingest.access.users_file import ADD_ONE, no_users, read_users
+    from ingest.access.users_file import ADD_ONE, load_users, no_users
 
     path = Path(access.users_file)
     try:
-        users = read_users(path.read_text(encoding="utf-8"), str(path))
+        users = load_users(path)
     except FileNotFoundError:
         raise ConfigError(no_users(path)) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the users file {path} cannot be read: {reason_of(error)}") from error
     if not any(user.password for user in users.values()):
         report(f"nobody can come in with a password yet: {path} has no user with one; {ADD_ONE}")
 

@@ -131,14 +131,20 @@ def proxy_options(environ: Mapping[str, str]) -> list[str]:
     return options
 
 
-def _ivy_jar() -> Path:
-    # Not imported: pyspark takes half a second and we only want its folder.
+def pyspark_folder() -> Path:
+    """Where the package is. Raises JarError."""
+    # Not imported: it takes half a second and we only want its folder.
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise JarError("pyspark is not installed, and with it the Ivy that fetches jars; run: make setup")
-    found = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
+    return Path(spec.origin).parent
+
+
+def _ivy_jar() -> Path:
+    folder = pyspark_folder() / "jars"
+    found = sorted(folder.glob("ivy-*.jar"))
     if not found:
-        raise JarError(f"there is no ivy-*.jar in {Path(spec.origin).parent / 'jars'}; run: make setup", "ivy")
+        raise JarError(f"there is no ivy-*.jar in {folder}; run: make setup", "ivy")
     return found[-1]
 
 

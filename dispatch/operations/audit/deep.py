@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-import msgspec
 import numpy as np
 
 from core.eventlog.scan import LogScan, Stretch
@@ -37,49 +36,9 @@ from topic_model.subscriptions import Subscription
 _LOOK_AGAIN_S = 0.5
 
 
-class _Id(msgspec.Struct, frozen=True, gc=False):
-    id: str
-
-
-class _Content(msgspec.Struct, frozen=True, gc=False):
-    notification: _Id
-
-
-class _Parked(msgspec.Struct, frozen=True, gc=False):
-    v: int
-    record: _Content
-
-
-class _Dead(msgspec.Struct, frozen=True, gc=False):
-    v: int
-    letter: _Content
-
-
-_parked_decoder = msgspec.msgpack.Decoder(_Parked)
-
-_dead_decoder = msgspec.msgpack.Decoder(_Dead)
-
-
 def _parked_id(value: bytes) -> str:
-    """The notification in a record, without making anything of the rest of it."""
-    try:
-        record = _parked_decoder.decode(value)
-        if record.v <= parked.VERSION:
-            return record.record.notification.id
-    except msgspec.DecodeError:
-        pass
-    decoded = parked.decode(value)  # says what is wrong with it
-    return decoded.notification.id if isinstance(decoded, parked.Parked) else ""
-
-
-def _dead_id(value: bytes) -> str:
-    try:
-        record = _dead_decoder.decode(value)
-        if record.v <= dead_letters.VERSION:
-            return record.letter.notification.id
-    except msgspec.DecodeError:
-        pass
-    return dead_letters.decode(value).notification.id
+    record = parked.decode(value)
+    return record.notification.id if isinstance(record, parked.Parked) else ""
 
 
 class _Keeper(NamedTuple):
@@ -93,7 +52,7 @@ class _Keeper(NamedTuple):
 
 _KEEPERS = (
     _Keeper("parked", "not-parked", (PENDING,), _parked_id),
-    _Keeper("dead", "no-letter", (DEAD, EXPIRED), _dead_id),
+    _Keeper("dead", "no-letter", (DEAD, EXPIRED), lambda value: dead_letters.decode(value).notification.id),
 )
 
 

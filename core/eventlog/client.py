@@ -207,7 +207,6 @@ class Admin:
             self._client.delete_records({TopicPartition(name, partition): offset})
 
     def close(self) -> None:
-        """Free the connection."""
         self._client.close()
 
 

@@ -120,7 +120,6 @@ class LogReader:
         return found
 
     def close(self) -> None:
-        """Free the connection."""
         self._log.close()
 
     def _fetch(self, wanted: list[int], found: dict[int, bytes]) -> list[int]:

@@ -40,7 +40,6 @@ class Counter:
         self._counts[values] = self._counts.get(values, 0) + by
 
     def lines(self) -> Iterator[str]:
-        """Samples in text form."""
         for values, count in sorted(self._counts.items()):
             yield f"{self.name}{_braces(self.labels, values)} {count}"
 
@@ -57,7 +56,6 @@ class Reading:
         self._read = read
 
     def lines(self) -> Iterator[str]:
-        """The sample in text form."""
         yield f"{self.name} {self._read()}"
 
 
@@ -74,7 +72,6 @@ class Readings:
         self._read = read
 
     def lines(self) -> Iterator[str]:
-        """The samples in text form."""
         for values, value in sorted(self._read().items()):
             yield f"{self.name}{_braces(self.labels, values)} {value}"
 
@@ -107,7 +104,6 @@ class Histogram:
         self._sums[values] += seconds
 
     def lines(self) -> Iterator[str]:
-        """Samples in text form."""
         for values, counts in sorted(self._counts.items()):
             total = 0
             for bound, count in zip((*self._buckets, float("inf")), counts, strict=True):
@@ -130,7 +126,6 @@ class Registry:
         self._metrics: list[Counter | Reading | Readings | Histogram] = []
 
     def counter(self, name: str, help: str, labels: Labels = ()) -> Counter:
-        """A new counter."""
         metric = Counter(name, help, labels)
         self._metrics.append(metric)
         return metric

@@ -185,7 +185,6 @@ class DeadlineWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell nobody any more."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(2 * _IDLE_S)
@@ -197,7 +196,6 @@ class DeadlineWatch:
                 self._reports.put(report.matched)
 
     def subscription_changed(self, subscription_id: str) -> None:
-        """See `SubscriptionListener`."""
         subscription = self._view.subscription(subscription_id)
         asks = subscription is not None and subscription.policy.deadline_ms is not None
         if asks or subscription_id in self._known:

@@ -83,7 +83,6 @@ class BeatSlot:
 
     @property
     def free(self) -> bool:
-        """Whether it is free, or its process is gone."""
         pid = self._numbers[self._at + _PID]
         return pid == 0 or (pid != _RESERVED and not started_at(pid))
 

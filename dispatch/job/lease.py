@@ -161,7 +161,6 @@ class JobLeaseState:
 
 
 def this_job(home: Path) -> Holder:
-    """This process."""
     return Holder(
         name=uuid.uuid4().hex,
         host=socket.gethostname(),
@@ -221,7 +220,6 @@ class JobLease:
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
     def start(self) -> None:
-        """Begin to try."""
         self._thread.start()
 
     def acquire(self, timeout_s: float, stopped: Callable[[], bool] = lambda: False) -> bool:

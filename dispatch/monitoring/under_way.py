@@ -29,7 +29,6 @@ class UnderWay:
         self._numbers = new_shared_memory(file, _BYTES).cast("I")
 
     def total(self) -> int:
-        """All pushes under way."""
         return sum(self._numbers)
 
     def clear(self) -> None:

@@ -88,7 +88,6 @@ class SuspensionsFold(TableFold):
 
 
 def topic_row(topic: TopicRecord, changed_ms: int) -> dict[str, object]:
-    """The row of a topic."""
     return {
         "topic": topic.path,
         "parent": parent_of(topic.path) or "",

@@ -84,7 +84,6 @@ class Upkeep(Work):
         self._deleted_at = -1  # the version after that
 
     def step(self) -> bool:
-        """Do what is due."""
         if not is_there(self._location):
             return False
         table = open_table(self._location)
@@ -158,7 +157,6 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
@@ -301,7 +299,6 @@ class Recording:
                 logger.warning("%s is not written for now: %s", name, error)
 
     def start(self) -> None:
-        """Begin to write."""
         for recorder in self._recorders:
             recorder.start()
 

@@ -151,7 +151,6 @@ class ParkedStore:
 
     @property
     def count(self) -> int:
-        """How many deliveries wait."""
         return self._count
 
     def apply(self, key: bytes, value: bytes | None, offset: int) -> str | None:

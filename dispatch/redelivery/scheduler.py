@@ -108,7 +108,6 @@ class Redelivery:
 
     @property
     def in_flight(self) -> int:
-        """Pushes under way."""
         return self._pusher.in_flight
 
     @property

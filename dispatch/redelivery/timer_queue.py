@@ -33,7 +33,6 @@ class TimerQueue:
             self.set(name, at_ms)
 
     def cancel(self, name: str) -> None:
-        """Remove the name."""
         self._times.pop(name, None)
 
     def next_ms(self) -> int | None:

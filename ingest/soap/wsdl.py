@@ -60,7 +60,6 @@ class PublishedDocuments:
         return self._documents.get(name)
 
     def names(self) -> list[str]:
-        """All file names."""
         return sorted(self._documents)
 
 

@@ -52,7 +52,6 @@ _WORDS: dict[Kind, str] = {
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
     app.command(rich_help_panel=FATES)(audit)
 
 

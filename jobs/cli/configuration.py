@@ -34,7 +34,6 @@ MasterOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     group = typer.Typer(help="Look at the settings.", no_args_is_help=True)
     group.command("show")(show)
     group.command("spark")(spark)

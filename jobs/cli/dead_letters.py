@@ -61,7 +61,6 @@ LimitOption = Annotated[int | None, typer.Option("--limit", help="At most so man
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.add_typer(letters_app, name="dead-letters", rich_help_panel=FATES)
     app.add_typer(letters_app, name="dead", hidden=True, callback=_say_new_word)
     app.command(rich_help_panel=FATES)(replay)

@@ -33,7 +33,6 @@ _LEVEL_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     for command in (up, down, status, doctor, fetch):
         app.command(rich_help_panel=ENGINE)(command)
 

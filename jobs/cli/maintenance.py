@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.command(rich_help_panel=OPERATING)(backup)
     app.command(rich_help_panel=OPERATING)(restore)
     keys_group = typer.Typer(help="The keys that subscribers' secrets are sealed with.", no_args_is_help=True)

@@ -82,7 +82,6 @@ class _Kind(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.command(rich_help_panel=MESSAGES)(publish)
     app.command(rich_help_panel=MESSAGES)(listen)
     for command in (subscribe, unsubscribe, rotate_secret):

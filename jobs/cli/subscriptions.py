@@ -46,7 +46,6 @@ class _Activity(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.add_typer(subscriptions_app, name="subscriptions", rich_help_panel=SUBSCRIBING)
 
 

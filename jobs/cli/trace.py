@@ -43,7 +43,6 @@ _STYLES = {
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.command(rich_help_panel=FATES)(trace)
     app.command(rich_help_panel=FATES)(why)
 

@@ -25,7 +25,6 @@ StdinOption = Annotated[bool, typer.Option("--stdin", help="Read the password fr
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     group = typer.Typer(help="The gateway's local users.", no_args_is_help=True)
     group.command("add")(add)
     group.command("remove")(remove)

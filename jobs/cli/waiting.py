@@ -36,7 +36,6 @@ waiting_app = typer.Typer(help="Deliveries that wait to be tried, or tried again
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.add_typer(waiting_app, name="waiting", rich_help_panel=FATES)
 
 

@@ -28,7 +28,6 @@ UrlOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     for command in (top, report):
         app.command(rich_help_panel=OPERATING)(command)
 

@@ -119,7 +119,6 @@ def write_report(output: Path, seen: EngineView, where: str, start: float, now: 
 
 
 def page(seen: EngineView, where: str, start: float, now: float) -> str:
-    """The whole page."""
     samples = seen.samples
     about = f"{_date(start)} to {_date(now)}, {len(samples)} samples"
     if samples and samples[0].at - start > (now - start) / 10:

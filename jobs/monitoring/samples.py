@@ -45,7 +45,6 @@ class Scrape:
 
     @property
     def names(self) -> set[str]:
-        """Every name there is."""
         return set(self._samples)
 
     def sum(self, name: str, **labels: str) -> float:

@@ -41,7 +41,6 @@ class ManagedProcess:
         self._due = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Whether it has to be started."""
         return self.popen is None and now >= self._due
 
     def exit_code(self) -> int | None:
@@ -183,7 +182,6 @@ class ProcessId:
 
     @classmethod
     def of_this(cls) -> ProcessId:
-        """Our own identity."""
         return cls(os.getpid(), psutil.Process().create_time())
 
     def process(self) -> psutil.Process | None:

@@ -81,7 +81,6 @@ class Pattern:
     alternatives: tuple[Alternative, ...]
 
     def matches(self, path: TopicPath) -> bool:
-        """Whether the topic is selected."""
         return any(alternative.matches(path) for alternative in self.alternatives)
 
     @property

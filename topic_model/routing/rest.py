@@ -73,7 +73,6 @@ class RestIndex:
         place.ends[target.selector, alternative.reach] = target
 
     def remove(self, target: LinkTarget, alternative: Alternative) -> None:
-        """Undo `add`."""
         self._asked = {}
         place = self._anchors[alternative.anchor]
         way: list[tuple[dict[_Test, _Place], _Test]] = []

@@ -167,7 +167,6 @@ class TopicTree:
         return self._topics_below(path)
 
     def paths(self) -> Iterator[TopicPath]:
-        """All topics."""
         return iter(self._records)
 
     def records(self) -> Iterator[TopicRecord]:

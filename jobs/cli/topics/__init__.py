@@ -19,7 +19,6 @@ topics_app = typer.Typer(help="Look at the topic tree and change it.", no_args_i
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     for module in (showing, changing, documents):
         module.register(topics_app)
     app.add_typer(topics_app, name="topics", rich_help_panel=SUBSCRIBING)

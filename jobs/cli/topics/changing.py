@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 def register(topics_app: typer.Typer) -> None:
-    """Add the commands to the group."""
     for command in (add, remove, move, rename):
         topics_app.command()(command)
 

@@ -28,7 +28,6 @@ BaseOption = Annotated[
 
 
 def register(topics_app: typer.Typer) -> None:
-    """Add the commands to the group."""
     topics_app.command("import")(import_topics)
     topics_app.command("export")(export_topics)
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def register(topics_app: typer.Typer) -> None:
-    """Add the commands to the group."""
     topics_app.command("list")(list_topics)
     topics_app.command("tree")(show_tree)
     topics_app.command()(find)

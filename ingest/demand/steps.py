@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 
 from core.recent import Recent
 from topic_model.patterns.patterns import (
@@ -34,42 +35,25 @@ class SubscribeUpstream:
     topic: TopicFilter
 
 
-@dataclass(frozen=True)
-class Renew:
-    """Ask for more time."""
+class Change(Enum):
+    """What becomes of a subscription at a publisher."""
 
-    upstream: Upstream
-
-
-@dataclass(frozen=True)
-class Resume:
-    """A subscription wants it again."""
-
-    upstream: Upstream
+    RENEW = "more time is asked for"
+    RESUME = "somebody wants it again"
+    PAUSE = "nobody wants it any more"
+    END = "nobody wants it any more, and the publisher cannot pause"
+    FORGET = "it has expired; the publisher gets no message"
 
 
 @dataclass(frozen=True)
-class Pause:
-    """No subscription wants it any more."""
+class ChangeUpstream:
+    """Do this to a subscription at the publisher."""
 
+    change: Change
     upstream: Upstream
 
 
-@dataclass(frozen=True)
-class EndUpstream:
-    """No subscription wants it any more, and the publisher cannot pause."""
-
-    upstream: Upstream
-
-
-@dataclass(frozen=True)
-class Forget:
-    """It has expired; the publisher gets no message."""
-
-    upstream: Upstream
-
-
-Step = SubscribeUpstream | Renew | Resume | Pause | EndUpstream | Forget
+Step = SubscribeUpstream | ChangeUpstream
 
 
 def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now_ms: int) -> list[Step]:
@@ -79,17 +63,17 @@ def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now
     for topic in registration.topics:
         upstream = there.pop(topic.normal, None)
         if upstream is not None and upstream.terminates_ms is not None and upstream.terminates_ms <= now_ms:
-            planned.append(Forget(upstream))
+            planned.append(ChangeUpstream(Change.FORGET, upstream))
             upstream = None
         if wanted(topic):
             if upstream is None:
                 planned.append(SubscribeUpstream(topic))
             elif upstream.paused:
-                planned.append(Resume(upstream))
+                planned.append(ChangeUpstream(Change.RESUME, upstream))
             elif upstream.renew_ms is not None and upstream.renew_ms <= now_ms:
-                planned.append(Renew(upstream))
+                planned.append(ChangeUpstream(Change.RENEW, upstream))
         elif upstream is not None and not upstream.paused:
-            planned.append(Pause(upstream) if registration.pausable else EndUpstream(upstream))
+            planned.append(ChangeUpstream(Change.PAUSE if registration.pausable else Change.END, upstream))
     return planned
 
 

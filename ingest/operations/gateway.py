@@ -77,6 +77,7 @@ class Gateway:
     notifications: NotificationSink
     retained: CurrentMessages
     pulls: PullQueues
+    protector: Protector
     pull_points: PullPoints = field(default_factory=PullPoints)
     registrations: Registrations = field(default_factory=Registrations)
     suspensions: Suspensions = field(default_factory=Suspensions)
@@ -87,7 +88,6 @@ class Gateway:
     proof: OwnershipProof | None = None
     repeats: Repeats = field(default_factory=Repeats)
     descriptions: ServiceDescriptions | None = None
-    protector: Protector | None = None
     results: TakesResults | None = None
     gate: Gate | None = None
     tracing: Tracing | None = None

@@ -78,6 +78,7 @@ class Gateway:
     retained: CurrentMessages
     pulls: PullQueues
     protector: Protector
+    results: TakesResults
     pull_points: PullPoints = field(default_factory=PullPoints)
     registrations: Registrations = field(default_factory=Registrations)
     suspensions: Suspensions = field(default_factory=Suspensions)
@@ -88,7 +89,6 @@ class Gateway:
     proof: OwnershipProof | None = None
     repeats: Repeats = field(default_factory=Repeats)
     descriptions: ServiceDescriptions | None = None
-    results: TakesResults | None = None
     gate: Gate | None = None
     tracing: Tracing | None = None
     topic_sets: TopicSets = field(default_factory=TopicSets)

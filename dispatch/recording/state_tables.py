@@ -160,17 +160,11 @@ class FoldedTables(TableFollower):
 
     def __init__(self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, TableFold]]) -> None:
         """`folds` with the location of their table; of several for one table each is done after those before it."""
-        self._kafka = kafka
         self._folds = [(fold, DeltaTableWriter(fold.spec, location)) for location, fold in folds]
-        super().__init__(log, [table for _, table in self._folds])
+        super().__init__(kafka, log, [table for _, table in self._folds])
 
     def _opened(self) -> Tail:
-        known = [table.positions(fold.writer) for fold, table in self._folds]
-        partitions = range(max(map(len, known)))
-        # From where the one is that is furthest back: what is applied again changes nothing.
-        begin = {each: min(positions.get(each, 0) for positions in known) for each in partitions}
-        seen = {each: max(positions.get(each, 0) for positions in known) for each in partitions}
-        return Tail(self._kafka, self._log, begin, seen)
+        return self._behind([table.positions(fold.writer) for fold, table in self._folds])
 
     def _write(self, tail: Tail) -> bool:
         records = tail.read(_RECORDS_PER_STEP)

@@ -35,7 +35,7 @@ class SubscribeUpstream:
     topic: TopicFilter
 
 
-class Change(Enum):
+class Act(Enum):
     """What becomes of a subscription at a publisher."""
 
     RENEW = "more time is asked for"
@@ -49,7 +49,7 @@ class Change(Enum):
 class ChangeUpstream:
     """Do this to a subscription at the publisher."""
 
-    change: Change
+    act: Act
     upstream: Upstream
 
 
@@ -63,17 +63,17 @@ def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now
     for topic in registration.topics:
         upstream = there.pop(topic.normal, None)
         if upstream is not None and upstream.terminates_ms is not None and upstream.terminates_ms <= now_ms:
-            planned.append(ChangeUpstream(Change.FORGET, upstream))
+            planned.append(ChangeUpstream(Act.FORGET, upstream))
             upstream = None
         if wanted(topic):
             if upstream is None:
                 planned.append(SubscribeUpstream(topic))
             elif upstream.paused:
-                planned.append(ChangeUpstream(Change.RESUME, upstream))
+                planned.append(ChangeUpstream(Act.RESUME, upstream))
             elif upstream.renew_ms is not None and upstream.renew_ms <= now_ms:
-                planned.append(ChangeUpstream(Change.RENEW, upstream))
+                planned.append(ChangeUpstream(Act.RENEW, upstream))
         elif upstream is not None and not upstream.paused:
-            planned.append(ChangeUpstream(Change.PAUSE if registration.pausable else Change.END, upstream))
+            planned.append(ChangeUpstream(Act.PAUSE if registration.pausable else Act.END, upstream))
     return planned
 
 

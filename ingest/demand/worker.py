@@ -26,7 +26,7 @@ import msgspec
 from core.errors import InfrastructureError
 from ingest.demand import steps
 from ingest.demand.calls import PublisherCalls
-from ingest.demand.steps import Change, ChangeUpstream, Step, SubscribeUpstream
+from ingest.demand.steps import Act, ChangeUpstream, Step, SubscribeUpstream
 from ingest.errors import PublisherRefused, PublisherUnreachable
 from ingest.operations.gateway import Gateway
 from ingest.operations.publisher_registration import consumer_address
@@ -206,15 +206,15 @@ class DemandWorker:
         match step:
             case SubscribeUpstream(topic):
                 await self._subscribe(registration, topic)
-            case ChangeUpstream(Change.RENEW, upstream):
+            case ChangeUpstream(Act.RENEW, upstream):
                 await self._or_forget(registration, upstream, self._renew(registration, upstream))
-            case ChangeUpstream(Change.RESUME, upstream):
+            case ChangeUpstream(Act.RESUME, upstream):
                 await self._or_forget(registration, upstream, self._resume(registration, upstream))
-            case ChangeUpstream(Change.PAUSE, upstream):
+            case ChangeUpstream(Act.PAUSE, upstream):
                 await self._pause(registration, upstream)
-            case ChangeUpstream(Change.END, upstream):
+            case ChangeUpstream(Act.END, upstream):
                 await self._end(registration, upstream)
-            case ChangeUpstream(Change.FORGET, upstream):
+            case ChangeUpstream(Act.FORGET, upstream):
                 await self._replace(registration, upstream, None)
 
     async def _subscribe(self, registration: Registration, topic: TopicFilter) -> None:

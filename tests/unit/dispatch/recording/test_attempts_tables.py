@@ -13,7 +13,6 @@ from deltalake.schema import PrimitiveType
 from core.errors import InfrastructureError
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
-from dispatch.recording import archive
 from dispatch.recording.archive import notification_rows
 from dispatch.recording.attempts_tables import EndedDeliveries
 from dispatch.settings import TableSettings
@@ -164,9 +163,9 @@ def test_table_of_an_older_arborcast_goes_on_where_its_query_was(places: tuple[P
     assert ids(places[0]) == ids(places[1]) == [f"n{number}" for number in range(5)]
 
 
-def archived(number: int, value: bytes | None = None) -> archive.Logged:
+def archived(number: int, value: bytes | None = None) -> Logged:
     notification = Notification(f"n{number}", TopicPath("a/b"), b"<x/>", 1_700_000_000_123, publisher="me", priority=-5)
-    return archive.Logged(value or notifications.encode(notification)[1], 3, number, 1_700_000_000_125)
+    return Logged(value or notifications.encode(notification)[1], 3, number, 1_700_000_000_125)
 
 
 def test_notification_becomes_a_row_with_every_column() -> None:

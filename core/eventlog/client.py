@@ -164,19 +164,9 @@ class Admin:
                 return False
         return True
 
-    def partition_count(self, name: str) -> int:
-        """How many partitions a topic has; 0 when it does not exist."""
-        with translated(f"Kafka topic {name} could not be described"):
-            (topic,) = self._client.describe_topics([name])
-        return len(topic["partitions"])
-
     def configs(self, name: str) -> dict[str, str]:
         """The effective configuration of a topic."""
-        with translated(f"the configuration of Kafka topic {name} could not be read"):
-            described = self._client.describe_configs(
-                [ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="all"
-            )
-        return {key: entry["value"] for key, entry in described["topic"][name].items()}
+        return self._configs(ConfigResourceType.TOPIC, name)
 
     def partitions(self, name: str) -> list[PartitionState] | None:
         """Where each partition of a topic is stored, in their order; None when there is no such topic."""
@@ -195,11 +185,7 @@ class Admin:
 
     def broker_configs(self, broker: int) -> dict[str, str]:
         """The effective configuration of a broker."""
-        with translated(f"the configuration of Kafka broker {broker} could not be read"):
-            described = self._client.describe_configs(
-                [ConfigResource(ConfigResourceType.BROKER, str(broker))], config_filter="all"
-            )
-        return {key: entry["value"] for key, entry in described["broker"][str(broker)].items()}
+        return self._configs(ConfigResourceType.BROKER, str(broker))
 
     def delete_before(self, name: str, partition: int, offset: int) -> None:
         """Make this the first offset of a partition; what lies before is gone."""
@@ -208,6 +194,12 @@ class Admin:
 
     def close(self) -> None:
         self._client.close()
+
+    def _configs(self, kind: ConfigResourceType, name: str) -> dict[str, str]:
+        what = kind.name.lower()
+        with translated(f"the configuration of Kafka {what} {name} could not be read"):
+            described = self._client.describe_configs([ConfigResource(kind, name)], config_filter="all")
+        return {key: entry["value"] for key, entry in described[what][name].items()}
 
 
 def make_producer(kafka_settings: KafkaSettings, *, linger_ms: int = 0) -> Producer:

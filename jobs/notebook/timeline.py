@@ -15,6 +15,7 @@ from dispatch.operations.trace.story import DeliveryStory, Row, Story
 from jobs.monitoring import ticks
 from jobs.monitoring.figures import WORDS, seconds, shortened
 from jobs.notebook.picture import (
+    ASIDE,
     BLACK,
     GREY,
     PALE,
@@ -234,14 +235,14 @@ def timeline(story: Story, attempts: Sequence[Row], due: Mapping[str, datetime |
     shown = folded(every)
     title = label(plain_topics([story.topic])[story.topic], 70)
     with canvas(title, 1.9 + 0.3 * max(1, len(shown))) as (figure, (axes,)):
-        axes.set_title(_before(story, begin), fontsize=8, color="#666666", pad=18)
+        axes.set_title(_before(story, begin), pad=18, **ASIDE)
         is_log, marks = scale(shown)
         if is_log:
             axes.set_xscale("symlog", linthresh=marks[1][0], linscale=0.4)
         put_ticks(axes, marks)
         axes.set_xlim(0, marks[-1][0])
         notes = [textwrap.fill(f"note: {shortened(one_line(note), 2 * _NOTE)}", _NOTE) for note in story.notes]
-        axes.set_xlabel("\n".join(["since acceptance", *notes]), fontsize=8, color="#666666")
+        axes.set_xlabel("\n".join(["since acceptance", *notes]), **ASIDE)
         put_rows(axes, names_of(shown), quiet=[lane.several > 1 for lane in shown])
         for row, lane in enumerate(shown):
             _draw(axes, row, lane)

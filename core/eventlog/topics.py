@@ -20,7 +20,7 @@ PARKED_OVERHEAD = 16 * 1024
 
 # A reader that was away for less than this still sees what a subscription was when a notification was accepted, and why
 # it ended, not only that it is gone: compaction leaves records alone for so long, and tombstones after it.
-_CONTROL_HISTORY_MS = 24 * _HOUR_MS
+CONTROL_HISTORY_MS = 24 * _HOUR_MS
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
     }
     control = record_bytes | {
         "cleanup.policy": "compact",
-        "min.compaction.lag.ms": str(_CONTROL_HISTORY_MS),
-        "delete.retention.ms": str(_CONTROL_HISTORY_MS),
+        "min.compaction.lag.ms": str(CONTROL_HISTORY_MS),
+        "delete.retention.ms": str(CONTROL_HISTORY_MS),
         # Only closed segments are compacted. With the defaults (1 GB, a week, half dirty) a million subscriptions that
         # came and went would be replayed at every start.
         "segment.bytes": str(64 * 1024 * 1024),
-        "segment.ms": str(_CONTROL_HISTORY_MS),
+        "segment.ms": str(CONTROL_HISTORY_MS),
         "min.cleanable.dirty.ratio": "0.2",
     }
     latest_of_each = record_bytes | {
@@ -81,7 +81,7 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
     # values stay as long as in the control log, for a reader that goes on where it was.
     unfinished = latest_of_each | {
         "max.message.bytes": str(kafka.max_record_bytes + PARKED_OVERHEAD),
-        "delete.retention.ms": str(_CONTROL_HISTORY_MS),
+        "delete.retention.ms": str(CONTROL_HISTORY_MS),
         "min.cleanable.dirty.ratio": "0.2",
     }
     return (

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from core.eventlog.scan import LogScan, Stretch
+from core.eventlog.topics import CONTROL_HISTORY_MS
 from core.progress import Progress, untold
 from core.settings import KafkaSettings
 from dispatch.hot.intervals import Lane, lane_of
@@ -124,9 +125,6 @@ def _problems(kind: Kind, ledger: Ledger, found: Balance, lacking: Deliveries, l
     return problems
 
 
-# Compaction of the control log leaves a day alone; see `core.eventlog.topics`.
-_CONTROL_HISTORY_MS = 24 * 3_600_000
-
 # Between the clocks of gateways and brokers.
 _CLOCKS_MS = 60_000
 
@@ -147,7 +145,7 @@ def examine_deeply(
     """
     report = found.report
     report.deep = True
-    old = int((found.evaluations.written_ms < int(time.time() * 1000) - _CONTROL_HISTORY_MS).sum())
+    old = int((found.evaluations.written_ms < int(time.time() * 1000) - CONTROL_HISTORY_MS).sum())
     if old:
         report.notes.append(
             f"{old} notifications were evaluated more than a day ago. Of the control log's history before that "

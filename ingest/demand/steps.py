@@ -13,15 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from core.recent import Recent
-from topic_model.patterns.patterns import (
-    XPATH_SCHEME,
-    Alternative,
-    Reach,
-    anchors_above,
-    is_below,
-    parse_normal,
-    root_anchor,
-)
+from topic_model.patterns.alternatives import Alternative, Reach, anchors_above, is_below, root_anchor
+from topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
 from topic_model.publishers import Registration, Upstream
 from topic_model.routing import RoutingTable
 from topic_model.subscriptions import Subscription, TopicFilter

@@ -209,7 +209,7 @@ def _parts(element: etree._Element) -> tuple[str, str | None, dict[str, str]]:
     """Its text, its dialect, and the prefixes in scope; the default namespace goes by the prefix ""."""
     text = (element.text or "").strip()
     if len(element):
-        raise ExpressionError("a topic expression is text, not elements", text)
+        raise ExpressionError("a topic expression is text, not elements")
     scope = {prefix or "": namespace for prefix, namespace in element.nsmap.items() if namespace}
     hospitals = dsub.scope_of(text, scope)
     if hospitals is not None:

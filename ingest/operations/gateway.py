@@ -245,7 +245,7 @@ def check_topics(gateway: Gateway, target: Target, sent: Iterable[tuple[TopicPat
     now_ms = times.to_ms(gateway.now())
     named = gateway.registrations.get(target.id) if target.kind is Kind.REGISTRATION else None
     if target.kind is Kind.REGISTRATION and (named is None or named.expired(now_ms)):
-        raise UnknownResource(f"there is no registration {target.id[:200]!r} (any more)", target.id)
+        raise UnknownResource(f"there is no registration {target.id[:200]!r} (any more)")
     if not gateway.settings.requires_registration:
         return
     for topic, addresses in sent:

@@ -319,7 +319,6 @@ def check_supported(gateway: Gateway, expression: TopicFilter) -> None:
         raise ExpressionError(
             f"the expression has {pattern.steps} steps from the first wildcard of each alternative on, "
             f"{gateway.settings.expression_steps} are taken: use fewer alternatives, or several subscriptions",
-            expression.text[:1000],
         )
     if not gateway.topics.fixed:
         return

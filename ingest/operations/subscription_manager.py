@@ -84,7 +84,7 @@ async def _end_of_endpoint(gateway: Gateway, request: Request, endpoint: str) ->
         found = map(gateway.table.get, sorted(gateway.pull_points.endpoints.subscriptions_of(endpoint)))
         meant = [one for one in found if one is not None and may_manage(request.caller, one.owner, one.topics)]
         if not meant:
-            raise UnknownResource(f"no subscription was made with the endpoint {endpoint[:200]!r} (any more)", endpoint)
+            raise UnknownResource(f"no subscription was made with the endpoint {endpoint[:200]!r} (any more)")
         if len({one.consumer.address for one in meant}) > 1:
             # Clients that chose the same name. Nobody may end what another one has subscribed by mistake.
             raise InvalidRequest(
@@ -112,7 +112,7 @@ async def locked_subscription(gateway: Gateway, request: Request, target: Target
             # To others it is not there: even that would tell them something.
             or not may_manage(request.caller, subscription.owner, subscription.topics)
         ):
-            raise UnknownResource(f"there is no subscription {identifier[:200]!r} (any more)", identifier)
+            raise UnknownResource(f"there is no subscription {identifier[:200]!r} (any more)")
         yield subscription
 
 

@@ -115,7 +115,6 @@ def require_free(port: int, what: str, option: str, host: str = LOOPBACK) -> Non
     raise PortInUse(
         f"port {port} for {what} is in use{f' by {by}' if by else ''}; "
         f"stop that, or choose another with {option} PORT ({option} 0 takes a free one)",
-        port,
     )
 
 

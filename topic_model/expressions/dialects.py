@@ -86,14 +86,14 @@ def concrete_topic(
         return plain
     check_length(text)
     if dialect == XPATH:
-        raise MultipleTopics(f"one topic is needed here, and the XPath {text[:60]!r} may select several", text[:1000])
+        raise MultipleTopics(f"one topic is needed here, and the XPath {text[:60]!r} may select several")
     paths = scan(text, Notation.PREFIXES)
     _RULES[CONCRETE if dialect == SIMPLE else dialect](text, paths)
     if dialect == CONCRETE_SET:
         paths = tuple(_without_subtree(path) for path in paths)
     topic = compile_paths(text, paths, Declarations(namespaces)).single_topic()
     if topic is None:
-        raise MultipleTopics(f"one topic is needed here, and {text[:60]!r} may select several", text[:1000])
+        raise MultipleTopics(f"one topic is needed here, and {text[:60]!r} may select several")
     return topic
 
 
@@ -140,7 +140,7 @@ def _known(dialect: str | None) -> str:
     # xsd:anyURI collapses white space; an empty attribute says as little as none.
     dialect = (dialect or "").strip() or SIMPLE
     if dialect not in (*_RULES, XPATH):
-        raise UnknownDialect(f"the topic expression dialect {dialect[:200]!r} is not known here", "")
+        raise UnknownDialect(f"the topic expression dialect {dialect[:200]!r} is not known here")
     return dialect
 
 
@@ -154,7 +154,7 @@ def _colon_topic(text: str) -> TopicPath:
     try:
         return parse_colon_path(text.strip())
     except TopicError as error:
-        raise ExpressionError(f"colon path {text.strip()[:60]!r}: {error}", text[:1000]) from error
+        raise ExpressionError(f"colon path {text.strip()[:60]!r}: {error}") from error
 
 
 def _check_full(text: str, paths: tuple[RawPath, ...]) -> None:
@@ -280,5 +280,5 @@ def _owner(alternative: str, find: Callable[[str], Sequence[TopicPath]]) -> str:
     if owners:
         return f"{owners[0]}{slash}{steps}"
     if not all(map(is_ncname, code.split(":"))):
-        raise ExpressionError(f"no topic has the code {code[:200]!r}", alternative[:1000])
+        raise ExpressionError(f"no topic has the code {code[:200]!r}")
     return ""

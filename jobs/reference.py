@@ -19,9 +19,8 @@ from jobs.gateway.metrics import (
     declare_inflight,
     declare_log,
     declare_pull_points,
-    declare_ready,
     declare_routing,
-    declare_singletons,
+    declare_state,
     declare_workers,
 )
 from jobs.monitoring.endpoint import declare_process
@@ -97,8 +96,7 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     declare_routing(gateway, nothing, nothing)
     declare_pull_points(gateway, nothing, nothing)
     declare_directory(gateway, nothing)
-    declare_ready(gateway, nothing)
-    declare_singletons(gateway, nothing)
+    declare_state(gateway, nothing, nothing)
     declare_handshakes(gateway, nothing)
     declare_workers(gateway, nothing)
     declare_inflight(gateway, nothing)

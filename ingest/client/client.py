@@ -198,7 +198,7 @@ def performed(
 
     @wraps(make)
     def method(self: SynchronousClient[CallsT], /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        return self._perform(make(self._calls, *args, **kwargs))
+        return self._exchange(make(self._calls, *args, **kwargs))[0]
 
     describe(method, make, "{}")
     return method
@@ -210,9 +210,6 @@ class SynchronousClient(BrokerClient[CallsT]):
     def close(self) -> None:
         """Close the connections; calls of other threads that fail from now on are not repeated."""
         self._free()
-
-    def _perform(self, call: Call[ResultT]) -> ResultT:
-        return self._exchange(call)[0]
 
     def _exchange(self, call: Call[ResultT]) -> tuple[ResultT, HttpAnswer]:
         """What every request goes through: the call's result, and the answer that it was read from."""

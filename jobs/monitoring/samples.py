@@ -250,6 +250,11 @@ def cpu_shares(samples: Sequence[MetricsSample], process: str) -> list[float | N
     return result[: len(samples)]
 
 
+def newest(values: Sequence[float | None]) -> float | None:
+    """The last one that is known."""
+    return next((value for value in reversed(values) if value is not None), None)
+
+
 def thinned(samples: Sequence[MetricsSample], most: int) -> list[MetricsSample]:
     """At most so many of them, evenly, the last always among them. Counters lose nothing by it."""
     if len(samples) <= most:

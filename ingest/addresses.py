@@ -33,7 +33,6 @@ class NotificationIds:
         self._random = random.Random(secrets.randbits(128))  # noqa: S311  # unlike every other process's, not secret
 
     def next(self) -> str:
-        """A new identifier."""
         now = (time.time_ns() // 1_000_000) << _SEQUENCE_BITS
         self._last = max(self._last + 1, now)
         milliseconds, sequence = self._last >> _SEQUENCE_BITS, self._last & ((1 << _SEQUENCE_BITS) - 1)

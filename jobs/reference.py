@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from core.telemetry.metrics import Description, Registry
 from dispatch.monitoring.metrics import JobMetrics
-from dispatch.tables import TABLES, TableSpec
+from dispatch.tables import TABLES
+from dispatch.tables.spec import TableSpec
 from ingest.http.app import RequestMetrics
 from ingest.state.notification_log import NotificationLog
 from jobs.gateway import zmq_edge
@@ -20,9 +21,8 @@ from jobs.gateway.metrics import (
     declare_inflight,
     declare_log,
     declare_pull_points,
-    declare_ready,
     declare_routing,
-    declare_singletons,
+    declare_state,
     declare_workers,
 )
 from jobs.monitoring.endpoint import declare_process
@@ -98,8 +98,7 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     declare_routing(gateway, nothing, nothing)
     declare_pull_points(gateway, nothing, nothing)
     declare_directory(gateway, nothing)
-    declare_ready(gateway, nothing)
-    declare_singletons(gateway, nothing)
+    declare_state(gateway, nothing, nothing)
     declare_handshakes(gateway, nothing)
     declare_workers(gateway, nothing)
     declare_inflight(gateway, nothing)

@@ -15,7 +15,8 @@ from typing import Any
 
 from benchmarks.harness import Report, run, warn
 from benchmarks.model.routing_data import NAMESPACE, subscription, topic
-from topic_model.patterns.patterns import Reach, parse_normal
+from topic_model.patterns.alternatives import Reach
+from topic_model.patterns.patterns import parse_normal
 from topic_model.records.control import SubscriptionRecord, TopicRecord
 from topic_model.routing import RoutingTable
 from topic_model.subscriptions import Subscription

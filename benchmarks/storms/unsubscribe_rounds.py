@@ -45,9 +45,8 @@ from dispatch.tables import (
     ROUTES,
     SUBSCRIPTIONS,
     TOPICS,
-    TableSpec,
 )
-from dispatch.tables.spec import is_there, open_table
+from dispatch.tables.spec import TableSpec, is_there, open_table
 from ingest.client import Client, FuturesClient
 
 TOPIC = "rounds/all"

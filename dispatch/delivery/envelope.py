@@ -19,25 +19,30 @@ for beside (signatures, credentials) is `guard`'s.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
 from core.errors import SecretError
 from core.recent import Recent
+from core.security.keyring import Marks
 from core.telemetry import tracing
 from core.telemetry.tracing import shared
-from dispatch.delivery.callbacks import callback_of
 from dispatch.delivery.credentials import Guard, Vault
 from dispatch.delivery.transport.contract import PushRequest
 from topic_model.expressions import CONCRETE, write_topic
 from topic_model.legacy_content import unwrap
 from topic_model.namespaces import ARBORCAST_DELIVERY, HPWSN_PUSH, WSA, WSNT
 from topic_model.records.notifications import Notification
+from topic_model.records.results import PATH, Promise, write_promise
 from topic_model.subscriptions import Subscription, parameter_blocks
 from topic_model.topics import TopicPath
+
+logger = logging.getLogger(__name__)
 
 SOAP_NAMESPACES = {
     "1.1": "http://schemas.xmlsoap.org/soap/envelope/",
@@ -249,3 +254,42 @@ def _guard(subscription: Subscription, vault: Vault | None) -> Guard | None:
 
 def _header_value(text: str) -> str:
     return _UNSAFE.sub("_", text)
+
+
+# Where a receiver may say later how a push ended: an address of the gateway, named in the push. The gateway is where
+# the subscription is managed, so it needs no setting. The address carries all that is to be known of the push
+# (`topic_model.records.results`); nothing is kept of it here.
+CALLBACK_HEADER = "Arborcast-Callback"
+PUSH_HEADER = "Arborcast-Push"
+
+_MANAGER = "/wsn/subscriptions/"
+
+
+@dataclass(frozen=True)
+class Callback:
+    """Names addresses for the pushes of one subscription."""
+
+    subscription: str
+    base: str
+    keys: Marks
+    wait_ms: int
+
+    def headers(self, push: str, started_ms: int, messages: int) -> tuple[tuple[tuple[str, str], ...], int]:
+        """The headers of a push that leaves now, and until when its result is taken; neither without keys."""
+        promise = Promise(self.subscription, push, started_ms, started_ms + self.wait_ms, messages)
+        try:
+            address = self.base + write_promise(promise, self.keys)
+        except SecretError as error:
+            # Such a push can be answered as ever.
+            logger.debug("no address for a result: %s", error)
+            return (), 0
+        return ((PUSH_HEADER, push), (CALLBACK_HEADER, address)), promise.until_ms
+
+
+def callback_of(subscription: Subscription, keys: Marks, wait_s: float) -> Callback | None:
+    """For the pushes of a subscription; None where receivers cannot say later how they ended. For what is timely nobody
+    waits: who has taken it has it."""
+    base, manager, _ = subscription.address.rpartition(_MANAGER)
+    if not (wait_s and base and manager) or subscription.policy.reliability == "timely":
+        return None
+    return Callback(subscription.id, base + PATH, keys, int(wait_s * 1000))

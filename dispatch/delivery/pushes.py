@@ -77,7 +77,6 @@ class Pusher:
 
     @property
     def in_flight(self) -> int:
-        """Pushes under way."""
         return self._transport.in_flight
 
     def drive(self, timeout_s: float) -> None:

@@ -194,13 +194,13 @@ class DispatchJob:
             watched["archive"] = Watched("notifications", lambda: archive.progress)
         redelivery = self._redeliverer.statistics
         metrics.sources = JobSources(
-            settings.kafka,
-            watched,
-            self._view,
+            lambda: self._view.size,
             lambda: {"parked": (now := redelivery()).parked, "due": now.due},
             lambda: {str(state): count for state, count in redelivery().breakers.items()},
             self._pushes,
             lambda: float(self._events.stored),
+            kafka=settings.kafka,
+            followers=watched,
         )
 
     @property

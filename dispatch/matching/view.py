@@ -80,7 +80,6 @@ class ControlState(ControlView):
 
     @property
     def endpoints(self) -> int:
-        """How many endpoints there are."""
         return len(self._at)
 
     def _moved(self, before: str, after: str) -> None:

@@ -42,7 +42,6 @@ class EndpointFigures:
         return self.seconds / self.pushes if self.pushes else 0.0
 
     def with_more(self, other: EndpointFigures) -> EndpointFigures:
-        """Both together."""
         return EndpointFigures(
             self.endpoint,
             self.pushes + other.pushes,

@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import wraps
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -182,9 +181,7 @@ class BrokerClient(ABC, Generic[CallsT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -201,7 +198,7 @@ def performed(
 
     @wraps(make)
     def method(self: SynchronousClient[CallsT], /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        return self._perform(make(self._calls, *args, **kwargs))
+        return self._exchange(make(self._calls, *args, **kwargs))[0]
 
     describe(method, make, "{}")
     return method
@@ -213,9 +210,6 @@ class SynchronousClient(BrokerClient[CallsT]):
     def close(self) -> None:
         """Close the connections; calls of other threads that fail from now on are not repeated."""
         self._free()
-
-    def _perform(self, call: Call[ResultT]) -> ResultT:
-        return self._exchange(call)[0]
 
     def _exchange(self, call: Call[ResultT]) -> tuple[ResultT, HttpAnswer]:
         """What every request goes through: the call's result, and the answer that it was read from."""

@@ -15,16 +15,15 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self
 
 from core.errors import PeerError, SignatureError
-from ingest.agreement import HEADER, agreement
 from ingest.client.http_server import MAX_BODY, HttpServer, Response
 from ingest.client.later import OpenPush, open_push
 from ingest.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
 from ingest.client.transport import RequestsTransport, Transport
 from ingest.client.triggers import Namespaces, Triggers
+from ingest.elements.endpoints import CHALLENGE_HEADER, agreement
 from ingest.errors import UnreadableRequest
 from ingest.soap import faults
 from ingest.soap.times import utc_now
@@ -123,9 +122,7 @@ class Listener:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _run(self) -> None:
@@ -243,7 +240,7 @@ def _accept(
     headers: Mapping[str, str], body: bytes, verify: Verify | None, push: OpenPush
 ) -> list[ReceivedMessage] | Response:
     """The messages of a push, or the answer to what is none."""
-    challenge = headers.get(HEADER.lower())
+    challenge = headers.get(CHALLENGE_HEADER.lower())
     if challenge is not None and not body:
         agreed = agreement(challenge)
         return Response(400) if agreed is None else Response(200, agreed, "text/plain; charset=utf-8")

@@ -43,7 +43,7 @@ def topic_of(text: str) -> TopicPath:
     """The one topic that a friendly text names. Raises ExpressionError."""
     topic = parse_normal(parse_friendly(text).normal).single_topic()
     if topic is None:
-        raise ExpressionError(f"{text[:200]!r} selects several topics; a notification is published on one", text)
+        raise ExpressionError(f"{text[:200]!r} selects several topics; a notification is published on one")
     return topic
 
 

@@ -77,6 +77,8 @@ class Gateway:
     notifications: NotificationSink
     retained: CurrentMessages
     pulls: PullQueues
+    protector: Protector
+    results: TakesResults
     pull_points: PullPoints = field(default_factory=PullPoints)
     registrations: Registrations = field(default_factory=Registrations)
     suspensions: Suspensions = field(default_factory=Suspensions)
@@ -87,8 +89,6 @@ class Gateway:
     proof: OwnershipProof | None = None
     repeats: Repeats = field(default_factory=Repeats)
     descriptions: ServiceDescriptions | None = None
-    protector: Protector | None = None
-    results: TakesResults | None = None
     gate: Gate | None = None
     tracing: Tracing | None = None
     topic_sets: TopicSets = field(default_factory=TopicSets)
@@ -245,7 +245,7 @@ def check_topics(gateway: Gateway, target: Target, sent: Iterable[tuple[TopicPat
     now_ms = times.to_ms(gateway.now())
     named = gateway.registrations.get(target.id) if target.kind is Kind.REGISTRATION else None
     if target.kind is Kind.REGISTRATION and (named is None or named.expired(now_ms)):
-        raise UnknownResource(f"there is no registration {target.id[:200]!r} (any more)", target.id)
+        raise UnknownResource(f"there is no registration {target.id[:200]!r} (any more)")
     if not gateway.settings.requires_registration:
         return
     for topic, addresses in sent:

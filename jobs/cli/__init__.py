@@ -6,7 +6,7 @@
     trace, audit, waiting           what became of notifications
     dead_letters                    what was given up, and what to do about it
     watching, maintenance           how it is; backups and keys
-    common, topics_work, listening  what several of them share; the subscription of `listen`
+    common, topics_work             what several of them share
 
 Everything heavy (Spark, Kafka, the HTTP client) is imported inside the command that needs it, so that `--help` and
 `status` answer at once.
@@ -31,12 +31,12 @@ from jobs.cli import (
     maintenance,
     messages,
     subscriptions,
+    topics,
     trace,
     users,
     waiting,
     watching,
 )
-from jobs.cli.topics import group as topics
 from jobs.terminal import error_console, guard, say
 
 app = typer.Typer(

@@ -31,7 +31,7 @@ from jobs.cli.common import (
     resolved,
     settings_of,
 )
-from jobs.terminal import console, error_console, print_json, print_json_line, say
+from jobs.terminal import complain, console, print_json, print_json_line, say
 
 if TYPE_CHECKING:
     from ingest.client import Client, RemoteSubscription
@@ -82,7 +82,6 @@ class _Kind(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.command(rich_help_panel=MESSAGES)(publish)
     app.command(rich_help_panel=MESSAGES)(listen)
     for command in (subscribe, unsubscribe, rotate_secret):
@@ -272,7 +271,7 @@ def publish(
     elif made:
         say(made)
     else:
-        error_console().print("stored; the broker does not say under which id", highlight=False)
+        complain("stored; the broker does not say under which id")
 
 
 def listen(
@@ -293,10 +292,7 @@ def listen(
     The subscription ends with the command; when that is killed, or its machine goes away, five minutes later.
     """
     from ingest.client.listener import Listener
-    from jobs.cli.listening import LeasedSubscription
-
-    def tell(sentence: str) -> None:
-        error_console().print(sentence, highlight=False, markup=False, soft_wrap=True)
+    from jobs.engine.shell_client import LeasedSubscription
 
     topic = _topic(topic, url, namespace, config, home)
     arrived: queue.SimpleQueue[ReceivedMessage | None] = queue.SimpleQueue()
@@ -311,9 +307,9 @@ def listen(
 
         with (
             suppress(KeyboardInterrupt),
-            LeasedSubscription(client, subscribe_for, tell, ended=lambda: arrived.put(None)),
+            LeasedSubscription(client, subscribe_for, complain, ended=lambda: arrived.put(None)),
         ):
-            tell(f"listening to {topic} at {listener.url}; Ctrl-C ends it")
+            complain(f"listening to {topic} at {listener.url}; Ctrl-C ends it")
             received = 0
             while count is None or received < count:
                 message = arrived.get()

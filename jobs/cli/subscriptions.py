@@ -25,7 +25,7 @@ from jobs.cli.common import (
     namespaces_of,
     tell_of_more,
 )
-from jobs.terminal import console, error_console, print_json
+from jobs.terminal import complain, console, print_json, say
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -46,7 +46,6 @@ class _Activity(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.add_typer(subscriptions_app, name="subscriptions", rich_help_panel=SUBSCRIBING)
 
 
@@ -88,7 +87,7 @@ def list_subscriptions(
         return
     if not facts:
         others = next(table.subscriptions(), None) is not None
-        error_console().print("no subscription is as asked for" if others else "nobody is subscribed")
+        complain("no subscription is as asked for" if others else "nobody is subscribed")
         return
     for line in _lines(facts):
         console().print(line, soft_wrap=True)
@@ -162,9 +161,9 @@ def resume(
         print_json({"resumed": list(dict.fromkeys(chosen))})
         return
     for name in dict.fromkeys(chosen):
-        console().print(f"resumed {name}", markup=False, highlight=False, soft_wrap=True)
+        say(f"resumed {name}")
     if not chosen:
-        console().print("none is suspended" + (f" of {endpoint}" if endpoint else ""), markup=False, highlight=False)
+        say("none is suspended" + (f" of {endpoint}" if endpoint else ""))
 
 
 def _all_suspended(table: RoutingTable, suspensions: Suspensions) -> Iterator[Subscription]:

@@ -60,13 +60,6 @@ def declare_framed(metrics: Registry, server: FramedServer) -> None:
     )
 
 
-def declare_singletons(metrics: Registry, ours: Callable[[], bool]) -> None:
-    """Who does what must be done once."""
-    metrics.gauge(
-        "arborcast_gateway_duties", "1 in the one process that does what must be done once.", lambda: int(ours())
-    )
-
-
 def declare_workers(metrics: Registry, hung: Callable[[], int]) -> None:
     """What only the parent of several workers knows."""
     metrics.counted(
@@ -110,9 +103,12 @@ def declare_inflight(metrics: Registry, inflight: Inflight) -> None:
     )
 
 
-def declare_ready(metrics: Registry, ready: Callable[[], bool]) -> None:
-    """Whether the gateway does its work."""
+def declare_state(metrics: Registry, ready: Callable[[], bool], ours: Callable[[], bool]) -> None:
+    """Whether the gateway does its work, and what must be done once."""
     metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: int(ready()))
+    metrics.gauge(
+        "arborcast_gateway_duties", "1 in the one process that does what must be done once.", lambda: int(ours())
+    )
 
 
 def declare_routing(metrics: Registry, view: ControlLogView, gateway: Gateway) -> None:

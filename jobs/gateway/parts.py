@@ -16,7 +16,7 @@ from ingest.access.rates import Rates, is_loopback
 from ingest.access.username_token import NonceMemory
 from ingest.access.users import FileUsers, Guesses, Users, UserSource
 from ingest.http.serving import proxies
-from ingest.soap.wsdl import PublishedDocuments, ServiceDescriptions
+from ingest.soap.wsdl import ServiceDescriptions, published_documents
 from jobs.install import jars
 from jobs.processes.errors import StackError
 from jobs.settings.loading import Settings
@@ -120,7 +120,7 @@ def descriptions() -> ServiceDescriptions | None:
     """What `?wsdl` needs; None where the published schemas are not there, which is no reason not to work."""
     try:
         (jar,) = jars.jar_paths("wsdl")
-        return ServiceDescriptions(PublishedDocuments(jar))
+        return ServiceDescriptions(published_documents(jar))
     except (StackError, InfrastructureError) as error:
         logger.warning("no WSDL is served: %s", error)
         return None

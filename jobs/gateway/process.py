@@ -42,9 +42,8 @@ from jobs.gateway.metrics import (
     declare_inflight,
     declare_log,
     declare_pull_points,
-    declare_ready,
     declare_routing,
-    declare_singletons,
+    declare_state,
 )
 from jobs.gateway.parts import check_sizes, descriptions, directory_sync, gate, public_url, pull_limits
 from jobs.gateway.workers import LoopBeats, Share, WorkerMetrics
@@ -285,10 +284,13 @@ class GatewayProcess:
         declare_pull_points(metrics, self._pull_view.store, self._pulls)
         if self._sync is not None:
             declare_directory(metrics, self._sync)
-        declare_ready(metrics, lambda: not self._own_obstacle())
+        declare_state(
+            metrics,
+            ready=lambda: not self._own_obstacle(),
+            ours=lambda: self._singletons is not None and self._singletons.ours,
+        )
         if self._tls is not None:
             declare_handshakes(metrics, self._tls.handshakes)
-        declare_singletons(metrics, lambda: self._singletons is not None and self._singletons.ours)
 
 
 async def _within(seconds: float, work: Callable[[], None]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import http.client
-import importlib.util
 import os
 import shutil
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from core.errors import ConfigError
+from core.files import write_atomically
 from core.security.ip_addresses import kind_of, read_address
 from core.security.outbound import OutboundSettings
 from core.telemetry import log_format
@@ -23,7 +23,6 @@ from dispatch.spark import properties
 from jobs.install import jars, java
 from jobs.install.java import Java, java_environ
 from jobs.processes import processes
-from jobs.processes.errors import StackError
 from jobs.processes.processes import words
 from jobs.settings.loading import ENV_PREFIX, Settings, dump
 from jobs.settings.stack import MetricsSettings, StackSettings
@@ -70,7 +69,7 @@ def find_tools(cache: Path | None = None) -> Tools:
 def class_archive_name(tools: Tools, cache: Path, size: int | str) -> Path:
     """The file of an archive of classes. Its name says what it is for, and how large it is: Java checks the first, but
     a JVM that maps a file which is shorter than it was does not live long."""
-    fits = (tools.java.executable, tools.java.version, tools.java_home, _package_folder("pyspark"), *tools.spark_jars)
+    fits = (tools.java.executable, tools.java.version, tools.java_home, jars.pyspark_folder(), *tools.spark_jars)
     digest = hashlib.sha256("\n".join(map(str, fits)).encode()).hexdigest()[:12]
     return cache / "java" / f"classes-{digest}-{size}.jsa"
 
@@ -176,9 +175,7 @@ def questions_of(settings: Settings, home: Home) -> dict[str, Question]:
 
 def write_settings(settings: Settings, home: Home) -> None:
     """Writes the effective settings where the parts read them; readable for the owner only, there are passwords."""
-    home.settings_file.unlink(missing_ok=True)
-    with os.fdopen(os.open(home.settings_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(dump(settings))
+    write_atomically(home.settings_file, dump(settings), mode=0o600, durable=False)
 
 
 def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str] = os.environ) -> list[PartSpec]:
@@ -229,7 +226,7 @@ def _kafka(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, s
 
 
 def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> PartSpec:
-    spark_home = _package_folder("pyspark")
+    spark_home = jars.pyspark_folder()
     properties_file = home.run / "spark.properties"
     temporary = home.spark / "tmp"
 
@@ -344,14 +341,6 @@ def _reachable(settings: Settings) -> str:
 
 def _host(listened: str) -> str:
     return processes.LOOPBACK if listened in ("", "0.0.0.0", "::") else listened  # noqa: S104
-
-
-def _package_folder(name: str) -> Path:
-    # Not imported: pyspark takes half a second and we only want its folder.
-    spec = importlib.util.find_spec(name)
-    if spec is None or not spec.origin:
-        raise StackError(f"the package {name} is not installed; run: make setup")
-    return Path(spec.origin).parent
 
 
 def _replace(settings: Settings, **sections: object) -> Settings:

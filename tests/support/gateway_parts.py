@@ -14,8 +14,10 @@ from lxml import etree
 from core.errors import InfrastructureError
 from core.security.keyring import KeyRing
 from core.security.outbound import AddressPolicy
+from core.settings import SecretSettings
 from core.telemetry.metrics import Registry
 from ingest.addresses import OwnAddresses
+from ingest.elements.protection import Protector
 from ingest.http.app import GatewayApp
 from ingest.operations.gateway import Gateway
 from ingest.operations.push_results import PushResults
@@ -224,6 +226,7 @@ class GatewayParts:
             notifications=self.notifications,
             retained=CurrentMessageList(self.notifications),
             pulls=self.pulls,
+            protector=Protector(SecretSettings(), RESULT_KEYS),
             pull_points=self.pull_points,
             registrations=self.registrations,
             suspensions=self.suspensions,

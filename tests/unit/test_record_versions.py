@@ -18,10 +18,11 @@ from dispatch.job import lease as job_lease
 from dispatch.logs import attempts, dead_letters, parked
 from dispatch.operations.audit import ledger
 from dispatch.realtime import messages
-from dispatch.recording.archive import Logged, notification_rows
+from dispatch.recording.archive import notification_rows
 from dispatch.recording.folds import DeadLettersFold, RetriesFold, SubscriptionsFold
-from dispatch.recording.state_tables import RowChanges, TableFold
+from dispatch.recording.state_tables import RowChanges, TableFold, apply
 from jobs.gateway import lease
+from tests.support.table_rows import Logged
 from topic_model.records import control, notifications, pull, results
 
 
@@ -294,7 +295,7 @@ def test_tables_leave_out_what_is_damaged_and_stop_at_what_is_newer(which: str, 
     log = LOGS["notifications" if which == "archive" else which]
     value = b"\xff\xff" if damaged else log.encode(log.older[0] | {log.version_field: log.version + 1})
     readers: dict[str, Callable[[], int]] = {
-        "archive": lambda: notification_rows([Logged(value, 0, 0, 0)], 0).num_rows,
+        "archive": lambda: notification_rows([Logged(value, 0, 0)], 0).num_rows,
         "parked": lambda: applied(RetriesFold(), value),
         "dead": lambda: applied(DeadLettersFold(), value),
         "control": lambda: applied(SubscriptionsFold(), value),
@@ -311,5 +312,6 @@ def applied(fold: TableFold, value: bytes) -> int:
     """How many rows a record has changed."""
     changes = RowChanges(fold.spec)
     key = parked.Delivery("s1", parked.Place(0, 0, 0)).key()
-    fold.apply(SimpleNamespace(key=key, value=value, timestamp=1, offset=0, partition=0, topic="t"), changes)
+    record = SimpleNamespace(key=key, value=value, timestamp=1, offset=0, partition=0, topic="t")
+    apply(fold, record, changes, "t")
     return len(changes)

@@ -53,7 +53,7 @@ SEEN: dict[str, tuple[int, str]] = {
     "ingest.operations.legacy.messages._ONLY_BARE": (_ANY, "search"),
     "ingest.operations.legacy.messages._VERBATIM_OR_BARE": (_ANY, "search"),
     "ingest.zeromq.messages._ELEMENT": (_ANY, "match"),
-    "ingest.agreement._WORD": (_ANY, "match"),
+    "ingest.elements.endpoints._WORD": (_ANY, "match"),
     "ingest.elements.protection._CONTROL": (_ANY, "search"),
     "ingest.elements.protection._TOKEN": (_ANY, "match"),
     "ingest.operations.notification_broker._SLASHED": (_ANY, "search"),

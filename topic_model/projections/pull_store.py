@@ -87,7 +87,6 @@ class PullStore:
         """The pull point that lost a message last."""
 
     def apply(self, pull_point_id: str, record: PullRecord, offset: int) -> None:
-        """Fold one record."""
         match record:
             case StoredMessage():
                 self._put(pull_point_id, record, offset)
@@ -125,7 +124,6 @@ class PullStore:
         return [] if found is None else list(found.messages)
 
     def waiting(self, pull_point_id: str) -> int:
-        """How many messages wait."""
         queue = self._queues.get(pull_point_id)
         return 0 if queue is None else len(queue.waiting)
 

@@ -64,7 +64,6 @@ class Suspensions:
         return [Tombstone(suspension_key(subscription_id))] if subscription_id in self._suspended else []
 
     def ids(self) -> frozenset[str]:
-        """All that are suspended."""
         return frozenset(self._suspended)
 
     def unjudged(self) -> frozenset[str]:

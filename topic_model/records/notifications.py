@@ -16,24 +16,6 @@ from topic_model.topics import TopicPath
 
 VERSION = 8
 
-# What a record needs its reader to know: since 2 that it may be for one subscription only, since 3 that it may be a
-# replay, which has to be labelled as one; since 4 that it may be parked for somebody who was not asked whether it wants
-# it; since 5 that conditions are asked about something else than the payload; since 6 that its topic does not lead to
-# its recipient; since 7 that its validity may end; since 8 that it may have a priority, or be one not to be dropped.
-_VERSION_VALID = 7
-
-_VERSION_SELECTED = 6
-
-_VERSION_WITH_SUBJECT = 5
-
-_VERSION_UNJUDGED = 4
-
-_VERSION_REPLAYED = 3
-
-_VERSION_FOR_ONE = 2
-
-_VERSION_FOR_ALL = 1
-
 # Between the id of a notification and that of the replay which brings it again.
 _AGAIN = "~"
 
@@ -145,19 +127,20 @@ def encode(notification: Notification) -> tuple[bytes, bytes]:
 
 
 def _version_for(notification: Notification) -> int:
+    """The first version that knows what this record needs its reader to know."""
     if notification.priority or notification.reliable:
-        return VERSION
-    if notification.valid_until_ms:
-        return _VERSION_VALID
-    if notification.selector:
-        return _VERSION_SELECTED
-    if notification.subject:
-        return _VERSION_WITH_SUBJECT
-    if notification.unjudged:
-        return _VERSION_UNJUDGED
-    if notification.replay:
-        return _VERSION_REPLAYED
-    return _VERSION_FOR_ONE if notification.only else _VERSION_FOR_ALL
+        return 8
+    if notification.valid_until_ms:  # its validity may end
+        return 7
+    if notification.selector:  # its topic does not lead to its recipient
+        return 6
+    if notification.subject:  # conditions are asked about something else than the payload
+        return 5
+    if notification.unjudged:  # it is parked for somebody who was not asked whether it wants it
+        return 4
+    if notification.replay:  # which has to be labelled as one
+        return 3
+    return 2 if notification.only else 1
 
 
 def decode(value: bytes | None) -> Notification:

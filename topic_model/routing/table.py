@@ -62,7 +62,6 @@ class Route(msgspec.Struct, frozen=True):
 
     @property
     def subscription_id(self) -> str:
-        """The subscription's id."""
         return self.subscription.id
 
 
@@ -125,7 +124,6 @@ class RoutingTable(Resolver):
                 self._put_if_there(self._resealings.take_back(subscription_id, self.get(subscription_id)))
 
     def get(self, subscription_id: str) -> Subscription | None:
-        """The subscription with this id."""
         return self._subscriptions.get(subscription_id)
 
     @property

@@ -81,7 +81,6 @@ class FlatMap:
         return self._count
 
     def get(self, key: str) -> memoryview | None:
-        """The value of this key."""
         encoded = key.encode()
         hashed = zlib.crc32(encoded)
         bucket = hashed >> self._shift
@@ -94,7 +93,6 @@ class FlatMap:
         return None
 
     def keys(self) -> Iterator[str]:
-        """All keys."""
         for index in range(self._count):
             begin = self._offsets[index] + _LENGTH.size
             yield str(self._blob[begin : begin + self._key_length(index)], "utf-8")

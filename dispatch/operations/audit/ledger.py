@@ -243,7 +243,6 @@ class Ledger:
             self._evaluate(record.evaluation, written_ms)
 
     def deliveries(self) -> Deliveries:
-        """One entry per delivery."""
         self._close_rows()
         if not self._parts:
             self._parts = [columns([], self.numbers)]
@@ -251,7 +250,6 @@ class Ledger:
         return self._parts[0]
 
     def evaluations(self) -> Evaluations:
-        """One entry per place."""
         columns = {name: np.array(values, np.int64) for name, values in self._columns.items()}
         order = np.lexsort((columns["offset"], columns["partition"]))  # stable: the last one written stays the last
         c = {name: values[order] for name, values in columns.items()}

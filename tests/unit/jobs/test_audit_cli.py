@@ -27,7 +27,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Report | Exception) -> li
         return answer
 
     monkeypatch.setattr(dispatch.operations.audit, "audit", audit)
-    monkeypatch.setattr("jobs.stack.state.why_away", lambda _: "")
+    monkeypatch.setattr("jobs.stack.questions.why_away", lambda _: "")
     monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", "broker.example:9092")
     return asked
 

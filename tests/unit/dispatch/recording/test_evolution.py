@@ -26,10 +26,9 @@ from dispatch.tables import (
     ROUTES,
     SUBSCRIPTIONS,
     TABLES,
-    Column,
-    TableSpec,
 )
 from dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from dispatch.tables.spec import Column, TableSpec
 from tests.support.table_rows import attempt, fill, record
 
 pytestmark = pytest.mark.slow

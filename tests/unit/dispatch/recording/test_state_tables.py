@@ -16,7 +16,7 @@ from core.settings import KafkaSettings
 from dispatch.logs import dead_letters, parked
 from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
-from dispatch.recording import state_tables
+from dispatch.recording import follower
 from dispatch.recording.folds import (
     DeadLettersFold,
     RetriesFold,
@@ -76,7 +76,7 @@ class Log:
             def close(self) -> None:
                 pass
 
-        monkeypatch.setattr(state_tables, "Tail", FakeTail)
+        monkeypatch.setattr(follower, "Tail", FakeTail)
 
     def add(self, key: bytes, value: bytes | None) -> None:
         self.records.append(Record(key, value, len(self.records)))

@@ -6,7 +6,8 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from tests.support.routing import NaiveTable, compacted, histories, normals, paths
-from topic_model.patterns.patterns import Reach, parse_normal
+from topic_model.patterns.alternatives import Reach
+from topic_model.patterns.patterns import parse_normal
 from topic_model.records.control import ControlRecord, SubscriptionEnded, TopicRemoved
 from topic_model.routing import RoutingTable
 from topic_model.routing.selectors import is_one_topic, is_simple

@@ -1,7 +1,7 @@
 """The `arborcast` command: one module per group of commands, assembled here.
 
     engine, configuration           the embedded engine; settings, and what a Spark cluster gets
-    messages, topics, subscriptions a client for the shell; what the engine knows
+    messages, topics, subscriptions a client for the shell; what the engine knows; triggers
     users                           who may come in, and who might not any more
     trace, audit, waiting           what became of notifications
     dead_letters                    what was given up, and what to do about it
@@ -30,12 +30,13 @@ from jobs.cli import (
     engine,
     maintenance,
     messages,
-    subscriptions,
     trace,
     users,
     waiting,
     watching,
 )
+from jobs.cli.subscriptions import showing as subscribed
+from jobs.cli.subscriptions import triggers
 from jobs.cli.topics import group as topics
 from jobs.terminal import error_console, guard, say
 
@@ -70,7 +71,7 @@ def _arborcast(
 
 # The order of the groups in the help, and in each of them.
 for module in (
-    *(engine, messages, topics, subscriptions, trace, audit, waiting, dead_letters),
+    *(engine, messages, topics, subscribed, triggers, trace, audit, waiting, dead_letters),
     *(configuration, watching, maintenance, users),
 ):
     module.register(app)

@@ -20,6 +20,7 @@ from topic_model.subscriptions import (
     Protection,
     Subscription,
     TopicFilter,
+    Trigger,
     XPathFilter,
 )
 
@@ -121,6 +122,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, 
     protection: Protection | None = None
     endpoint: BoundEndpoint | None = None
     types: tuple[str, ...] = ()
+    trigger: Trigger | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -186,6 +188,7 @@ class Packer:
             member.protection,
             member.endpoint,
             member.types,
+            member.trigger,
         )
 
 
@@ -226,4 +229,5 @@ def unpack(packed: _Packed, shape: Subscription) -> Subscription:
         packed.protection,
         packed.endpoint,
         packed.types,
+        packed.trigger,
     )

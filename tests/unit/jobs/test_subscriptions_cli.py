@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-import jobs.cli.subscriptions
+import jobs.cli.subscriptions.showing
 import jobs.cli.topics_work
 from jobs.cli import app
 from topic_model.expressions import parse_friendly
@@ -24,7 +24,7 @@ def listed(monkeypatch: pytest.MonkeyPatch, *names: str, options: tuple[str, ...
     if "away" in names:
         suspensions.apply(SubscriptionSuspended("away", "refused", 1_000, 2_000))
     monkeypatch.setattr(jobs.cli.topics_work, "read_subscriptions", lambda *_: (table, suspensions))
-    monkeypatch.setattr(jobs.cli.subscriptions, "kafka_of", lambda *_: None)
+    monkeypatch.setattr(jobs.cli.subscriptions.showing, "kafka_of", lambda *_: None)
     done = CliRunner().invoke(app, ["subscriptions", "list", *options], env={"COLUMNS": "60"})
     assert done.exit_code == 0, done.output
     return done.stdout.splitlines(), done.stderr

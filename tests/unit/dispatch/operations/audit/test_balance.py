@@ -160,6 +160,20 @@ def test_the_log_is_examined_from_where_the_interval_begins_to_where_it_ends_in_
         assert (few.gaps, few.gap_count) == (found.gaps[:limit], 4)
 
 
+def test_what_a_trigger_has_published_again_after_a_crash_is_for_the_same_ones() -> None:
+    """It was delivered before the crash, and is left out where it stands again."""
+    again = evaluation({"n1": 2}, first=5, caused=True)
+    twice = (evaluation({"n1": 2}, caused=True), again)
+    found = compared(*twice, rows(row("n1", "s1"), row("n1", "s2")), end=1)
+    assert (problems(found), found.report.matches) == ([], 2)
+    pushed_twice = compared(
+        *twice, rows(row("n1", "s1"), row("n1", "s2")), rows(row("n1", "s1"), row("n1", "s2")), end=1
+    )
+    assert (problems(pushed_twice), pushed_twice.report.duplicates) == ([], 2)
+    lacking = compared(*twice, rows(row("n1", "s1")), evaluation({"n2": 0}, batch=9, first=6), end=1)
+    assert problems(lacking) == [("missing", "n1", 2, 1)]
+
+
 def test_places_that_no_batch_has_looked_at_are_found_by_their_offsets() -> None:
     found = compared(evaluation({"n1": 0, "n4": 0, "n6": 0}, offsets=[0, 3, 5]), end=8)
     assert found.gaps == [(0, 1), (0, 2), (0, 4)]

@@ -57,6 +57,7 @@ async def create_trigger(gateway: Gateway, request: Request, target: Target) -> 
     async with gateway.locks.hold(("trigger", trigger.name)):
         await gateway.changes.catch_up()
         _check_free(gateway, trigger.name)
+        _check_room(gateway)
         made = msgspec.structs.replace(wanted, created_ms=times.to_ms(gateway.now()))
         await gateway.changes.commit([TriggerRecord(made)])
         try:
@@ -167,6 +168,12 @@ def _check_sense(gateway: Gateway, trigger: Trigger, wanted: Subscription) -> No
             f"the trigger {trigger.name} would match what it publishes to {trigger.topic}, again and again: let it "
             "publish to a topic that it does not look at, or let its filters leave that out"
         )
+
+
+def _check_room(gateway: Gateway) -> None:
+    limit = gateway.settings.triggers
+    if len(gateway.table.triggers) >= limit:
+        raise InvalidRequest(f"there are {limit} triggers, and gateway.triggers allows no more: remove some first")
 
 
 def _check_free(gateway: Gateway, name: str, mine: str = "") -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import threading
 import time
 import uuid
@@ -11,11 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import psutil
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from core.errors import InfrastructureError
 from core.eventlog.client import Producer, make_producer, translated
+from core.eventlog.scan import LogScan
 from core.eventlog.topics import ensure_topics
 from core.settings import KafkaSettings, SecretSettings
 from dispatch.job.runtime import DispatchJob
@@ -30,7 +35,7 @@ from topic_model.records import notifications
 from topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
 from topic_model.records.control_log import ControlLog
 from topic_model.records.notifications import UNSTAMPED, Notification
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, Trigger
 from topic_model.topics import TopicPath
 
 
@@ -58,6 +63,12 @@ def subscription(name: str, url: str, topic: str, **more: object) -> Subscriptio
         topics=(TopicFilter("", topic, topic),),
         **more,  # type: ignore[arg-type]
     )
+
+
+def trigger(name: str, on: str, to: str, payload: str = "", **more: object) -> Subscription:
+    """A trigger that publishes to a topic what matched, or this payload, an element x."""
+    its = Trigger(name, TopicPath(to), payload, "x" if payload else "")
+    return msgspec.structs.replace(subscription(name, its.endpoint, on, **more), address="", trigger=its)
 
 
 class Logs:
@@ -210,6 +221,27 @@ def running(spark: SparkSession, settings: JobSettings) -> Iterator[RunningJob]:
         yield job
     finally:
         job.stop()
+
+
+def kill_workers() -> None:
+    """Spark's Python workers: whatever they have under way is gone."""
+    daemons, parents = set(), {}
+    for each in psutil.Process(os.getpid()).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            parents[each] = each.ppid()
+            if "dispatch.job.worker_daemon" in each.cmdline():
+                daemons.add(each.pid)
+    workers = [each for each, parent in parents.items() if parent in daemons]
+    assert workers
+    for each in workers:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+
+
+def notifications_in(kafka: KafkaSettings, name: str = "notifications") -> list[Notification]:
+    """All that a log of notifications holds."""
+    with LogScan(kafka, name) as log:
+        return [notifications.decode(record.value) for record in log.read_all()]
 
 
 class Own:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections import Counter
 from pathlib import Path
 
-import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -17,7 +14,7 @@ from dispatch.operations.audit import audit
 from dispatch.operations.trace.explain import explain
 from dispatch.operations.trace.gathering import Gatherer
 from dispatch.realtime.gearbox import Gear
-from tests.support.dispatch_job import Logs, job_settings, running, subscription
+from tests.support.dispatch_job import Logs, job_settings, kill_workers, running, subscription
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad, ids
 from topic_model.subscriptions import DeliveryPolicy
@@ -29,21 +26,6 @@ EACH_MS, TOGETHER_MS = 150, 400
 
 def some_more(receiver: Receiver, path: str, count: int = 15) -> None:
     receiver.wait_for(len(receiver.received(path)) + count, path, timeout=240)
-
-
-def kill_workers() -> None:
-    """Spark's Python workers: whatever they have under way is gone."""
-    daemons, parents = set(), {}
-    for each in psutil.Process(os.getpid()).children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it has just ended
-            parents[each] = each.ppid()
-            if "dispatch.job.worker_daemon" in each.cmdline():
-                daemons.add(each.pid)
-    workers = [each for each, parent in parents.items() if parent in daemons]
-    assert workers
-    for each in workers:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
 
 
 @pytest.mark.parametrize(("gear", "other"), [("realtime", "batch"), ("batch", "realtime")])

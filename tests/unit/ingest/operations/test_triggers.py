@@ -154,6 +154,13 @@ def test_a_name_is_there_once(parts: GatewayParts) -> None:
     created(parts.post(create(name="hot.2")))
 
 
+def test_so_many_may_be_there_as_the_settings_say() -> None:
+    parts = with_topic(GatewayParts(GatewaySettings(triggers=1)))
+    created(parts.post(create()))
+    assert "gateway.triggers allows no more" in parts.post(create(name="cold")).reason
+    assert len(parts.table.triggers) == 1
+
+
 def test_nothing_of_a_subscription_can_be_done_to_it(parts: GatewayParts) -> None:
     identifier = created(parts.post(create()))
     before = len(parts.control.records)

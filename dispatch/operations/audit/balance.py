@@ -97,7 +97,9 @@ def balance(
 def _count_kinds(report: Report, ledger: Ledger, evaluations: Evaluations, rows: Numbers) -> None:
     """How many of the notifications no publisher has sent."""
     own = [number for topic, number in ledger.topics.items() if topic == SYSTEM or topic.startswith(f"{SYSTEM}/")]
-    system = np.isin(evaluations.topic[rows], own)
+    caused = evaluations.caused[rows] > 0
+    report.triggered = int(caused.sum())
+    system = np.isin(evaluations.topic[rows], own) & ~caused
     report.system_notices = int(system.sum())
     ids = (ledger.ids[at] for at in evaluations.index[rows[~system]].tolist())
     report.replays = sum(is_replay(each) for each in ids)

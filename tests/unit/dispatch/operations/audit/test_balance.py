@@ -73,9 +73,11 @@ def test_notices_of_the_engine_and_replays_are_told_from_what_publishers_sent() 
         rows(row("n1", "s1"), row("n2", "s1"), row("n1~f00", "s1")),
         evaluation({"e1": 0}, first=3, topic=f"{SYSTEM}/breaker/opened"),
         evaluation({"e2": 0}, first=4, topic=f"{SYSTEM}-of-mine"),
+        evaluation({"t1": 0, "t2": 0}, first=5, topic=f"{SYSTEM}/breaker/opened", caused=True),
     )
     report = found.report
-    assert (report.notifications, report.published, report.system_notices, report.replays) == (5, 3, 1, 1)
+    assert (report.notifications, report.published, report.system_notices, report.replays) == (7, 3, 1, 1)
+    assert report.triggered == 2
     assert report.as_json()["published"] == 3
 
 

@@ -235,6 +235,9 @@ def test_from_the_shell_through_the_gateway_to_a_receiver_and_back(
     assert made["id"] not in shell("subscriptions", "list", at_gateway=False)
     assert f"trigger:{name}" in shell("topics", "who", on, at_gateway=False)
 
+    gateway.kill()
+    gateway.start()
+    assert "already" in shell.refused("triggers", "add", name, *options, "--same"), "it is in the log"
     shell("triggers", "remove", name)
     assert "there is no trigger" in shell.refused("triggers", "remove", name)
     assert name not in shell("triggers", "list", at_gateway=False)

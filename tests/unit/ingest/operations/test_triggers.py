@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ingest.settings import GatewaySettings, TopicSettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import START, GatewayParts, HttpAnswer, live
 from tests.support.guarded_gateway import ANNA, BERT, OLGA, Clock, guarded
-from topic_model.records.control import TopicRecord, TriggerEnded, TriggerRecord
+from tests.support.routing import make_trigger
+from topic_model.records.control import ControlRecord, TopicRecord, TriggerEnded, TriggerRecord
 from topic_model.subscriptions import DeliveryPolicy, Trigger
 from topic_model.topics import TopicPath
 
@@ -152,6 +155,24 @@ def test_a_name_is_there_once(parts: GatewayParts) -> None:
     assert "there is a trigger hot already" in answer.reason
     assert len(parts.table.triggers) == 1
     created(parts.post(create(name="hot.2")))
+
+
+def test_of_two_gateways_that_make_one_at_the_same_moment_one_is_refused(
+    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, others = parts.control.commit, make_trigger("theirs", "on", "to")
+    assert others.trigger is not None
+    rival = TriggerRecord(msgspec.structs.replace(others, trigger=msgspec.structs.replace(others.trigger, name="hot")))
+
+    async def late(records: Sequence[ControlRecord]) -> int:
+        monkeypatch.setattr(parts.control, "commit", commit)
+        await commit([rival])
+        return await commit(records)
+
+    monkeypatch.setattr(parts.control, "commit", late)
+    assert "there is a trigger hot already" in parts.post(create()).reason
+    assert list(parts.table.triggers) == [rival.subscription]
+    assert live(parts.control.records) == {"trigger:theirs"}
 
 
 def test_so_many_may_be_there_as_the_settings_say() -> None:

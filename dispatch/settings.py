@@ -316,6 +316,15 @@ class TableSettings:
 
 
 @dataclass(frozen=True)
+class TopicRules:
+    """What the gateway's settings say of all topics, for what is published here: `topics.retain_all` and
+    `topics.check_types`."""
+
+    retain_all: bool = False
+    check_types: bool = False
+
+
+@dataclass(frozen=True)
 class JobSettings:
     """All that the job needs to know."""
 
@@ -328,6 +337,7 @@ class JobSettings:
     retry: RetrySettings
     secrets: SecretSettings
     tracing: TracingSettings = NO_TRACING
+    topics: TopicRules = TopicRules()
 
     def checkpoint(self, query: str) -> str:
         """Where a query keeps its progress."""

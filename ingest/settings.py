@@ -87,6 +87,9 @@ class GatewaySettings:
         unit="s",
     )
     pull_points: int = setting(10_000, "So many pull points may be created.", minimum=0)
+    triggers: int = setting(
+        1_000, "So many triggers may be made; each is kept in the memory of every process.", minimum=0
+    )
     endpoint_idle_s: int = setting(
         600,
         "A pull point that a client of HPwsn made (by WsnProcess, or at /WSN/CreatePullPoint) ends after this, unless "

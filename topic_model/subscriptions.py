@@ -14,6 +14,7 @@ import msgspec
 
 from core.security.uris import to_uri
 from topic_model.namespaces import ARBORCAST_DELIVERY, WSA
+from topic_model.topics import TopicPath
 
 if TYPE_CHECKING:
     from lxml import etree
@@ -149,13 +150,45 @@ class BoundEndpoint(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     name: str = ""
 
 
+class TriggerTarget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What holds for the topic that a trigger publishes to, by the topic's facts; see `TopicPolicy`. A notification
+    there has one of these `types`; none at all means any."""
+
+    retain: bool | None = None
+    priority: int = 0
+    reliable: bool = False
+    types: tuple[str, ...] = ()
+
+
+class Trigger(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What makes a subscription a trigger: what matches it is not pushed, but has a notification published on `topic`.
+
+    That has the `payload`, of this `type`; where it is empty, the payload that matched. `prefixes` are as in a
+    notification. `target` follows from the topic tree, and is there in routing tables only: None in records, and for a
+    topic that is not there (any more).
+    """
+
+    name: str
+    topic: TopicPath
+    payload: str = ""
+    type: str = ""
+    prefixes: str = ""
+    target: TriggerTarget | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """What stands where other subscriptions have the address that they are pushed to."""
+        return f"trigger:{self.name}"
+
+
 class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One subscription. Filters of one kind are ANDed, as are the kinds; no topic filter at all means every topic.
 
     `address` is the subscription manager's URL as SubscribeResponse returned it; pushes carry the same one.
     `pull_point` is the id of the pull point of ours that the consumer is, empty for consumers that are pushed to;
     `endpoint` concerns gateways alone. `types` are the types of message that are wanted (`topic_model.message_types`),
-    sorted; none at all means every type.
+    sorted; none at all means every type. One with a `trigger` is none that anybody has subscribed: it has records of
+    its own, no address, and no end.
     Times are milliseconds since the epoch, UTC; `terminates_ms` None means no end.
     """
 
@@ -177,6 +210,12 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     protection: Protection | None = None
     endpoint: BoundEndpoint | None = None
     types: tuple[str, ...] = ()
+    trigger: Trigger | None = None
+
+    @property
+    def pushed(self) -> bool:
+        """Whether its notifications go to an endpoint, and not into a log of ours."""
+        return not self.pull_point and self.trigger is None
 
     @property
     def receives(self) -> bool:
@@ -216,4 +255,5 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             self.owner,
             self.pull_point,
             self.types,
+            self.trigger,
         )

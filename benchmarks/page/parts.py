@@ -77,6 +77,7 @@ PARTS = (
     ),
     Part("redelivery", "operation.redelivery", _OPERATION, "Redelivery", long=True),
     Part("parked-elsewhere", "operation.parked_elsewhere", _OPERATION, "A million parked elsewhere", long=True),
+    Part("triggers", "operation.triggers", _OPERATION, "A chain of triggers"),
     Part("reliabilities", "operation.reliabilities", _OPERATION, "Away, under each reliability", long=True),
     Part(
         "broker-loss",

@@ -246,6 +246,14 @@ TARGETS = (
         most=1.2,
     ),
     Target(
+        "latency",
+        "through three triggers in a row: p50, times that of a plain delivery, in the worse gear",
+        "triggers",
+        "x",
+        worst("plain, and through three triggers", "p50 ratio"),
+        most=6,
+    ),
+    Target(
         "isolation",
         "a receiver away for 10 s, strict, adaptive or timely: p99 of the others, times that without it",
         "reliabilities",

@@ -24,10 +24,11 @@ from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
 from topic_model.topics import TopicPath
 
-VERSION = 2
+VERSION = 3
 
-# What a record needs its reader to know: since 2 that a delivery may have been dropped, which is final.
-_VERSION_FOR_ALL = 1
+# What a record needs its reader to know: since 2 that a delivery may have been dropped, which is final; since 3 that a
+# trigger may be one too many in a row.
+_VERSION_FOR_ALL, _VERSION_WITH_DROPPED = 1, 2
 
 # A record is full when its attempts have so many bytes: some two hundred of them, well below the broker's limit.
 RECORD_BYTES = 64 * 1024
@@ -70,7 +71,9 @@ ErrorClass = Literal[
     "purged",  # a dead letter was thrown away
     "timely",  # dropped, since it could not be pushed at once; the detail says why
     "resources",  # dropped, since too much waits for its subscription
-    "skipped",  # never to be tried: the subscription's conditions do not want it, or cost too much; the detail says
+    "skipped",  # never to be tried: the subscription's conditions do not want it, or cost too much, or a trigger cannot
+    # publish because of it; the detail says
+    "hops",  # a trigger published nothing: so many triggers in a row are behind the notification
     "internal",  # our own fault; the detail says what
 ]
 
@@ -115,7 +118,8 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
 class Matched(msgspec.Struct, frozen=True, array_like=True):
     """How many subscriptions a notification was for, those among them whose turn has not come yet. A notification that
     was for nobody has a record, too: so one that nobody ever looked at can be told from it. `passed` are those of them
-    that have a minimum interval, and `thinned` is how many others it was not for because of theirs."""
+    that have a minimum interval, and `thinned` is how many others it was not for because of theirs. `caused` says that
+    a trigger has published it: after a crash it may stand in its log again, for the same subscriptions."""
 
     notification: str
     topic: TopicPath
@@ -124,6 +128,7 @@ class Matched(msgspec.Struct, frozen=True, array_like=True):
     subscriptions: int
     passed: tuple[str, ...] = ()
     thinned: int = 0
+    caused: bool = False
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -169,7 +174,9 @@ def pack(attempt: Attempt) -> bytes:
 
 def version_for(attempt: Attempt) -> int:
     """The version of a record that holds an attempt, at least."""
-    return VERSION if attempt.state == "dropped" else _VERSION_FOR_ALL
+    if attempt.error == "hops":
+        return VERSION
+    return _VERSION_WITH_DROPPED if attempt.state == "dropped" else _VERSION_FOR_ALL
 
 
 def join(packed: Iterable[bytes], version: int = _VERSION_FOR_ALL) -> bytes:

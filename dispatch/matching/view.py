@@ -96,8 +96,8 @@ class ControlState(ControlView):
 
 
 def _endpoint(subscription: Subscription | None) -> str:
-    """Where a subscription is pushed to; empty for none, and for one that is pulled from."""
-    return "" if subscription is None or subscription.pull_point else subscription.consumer.address
+    """Where a subscription is pushed to; empty for none, and for one that is not pushed."""
+    return subscription.consumer.address if subscription is not None and subscription.pushed else ""
 
 
 # Looking at so many topics takes about a millisecond.

@@ -117,9 +117,20 @@ _NOTIFICATION: dict[str, Build[_Archived]] = {
     "accepted_at": lambda them: times(each.notification.accepted_ms for each in them),
     "logged_at": lambda them: times(each.logged_ms for each in them),
     "priority": lambda them: pa.array([each.notification.priority for each in them], pa.int32()),
+    "hops": lambda them: pa.array([each.notification.hops for each in them], pa.int32()),
     "payload_bytes": lambda them: pa.array([len(each.notification.payload) for each in them], pa.int64()),
     **{
         name: _column(name)
-        for name in ("topic", "publisher", "message_id", "only", "payload", "producer", "traceparent", "control")
+        for name in (
+            "topic",
+            "publisher",
+            "message_id",
+            "only",
+            "payload",
+            "producer",
+            "traceparent",
+            "control",
+            "cause",
+        )
     },
 }

@@ -155,6 +155,8 @@ NOTIFICATIONS = TableSpec(
         Column("traceparent", "string", "The publisher's trace context (W3C), empty for none."),
         Column("control", "long", "Where the control log stood for who accepted it; -1: not known."),
         Column("priority", "integer", "Its priority; of what waits for a subscription the larger is pushed first."),
+        Column("cause", "string", "The notification because of which a trigger published it, empty for none."),
+        Column("hops", "integer", "How many triggers in a row are behind it."),
     ),
     partition_by=("day",),
     time="accepted_at",

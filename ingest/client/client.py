@@ -262,6 +262,8 @@ class Client(SynchronousClient[Calls]):
     create_pull_point = performed(Calls.create_pull_point)
     get_messages = performed(Calls.get_messages)
     destroy_pull_point = performed(Calls.destroy_pull_point)
+    create_trigger = performed(Calls.create_trigger)
+    destroy_trigger = performed(Calls.destroy_trigger)
     register_publisher = performed(Calls.register_publisher)
     destroy_registration = performed(Calls.destroy_registration)
 

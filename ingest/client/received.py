@@ -205,6 +205,11 @@ def subscription(reply: Reply) -> RemoteSubscription:
     return RemoteSubscription(remote.address, remote.parameters, _terminates(reply), returned_secret(reply))
 
 
+def trigger_id(reply: Reply) -> str:
+    """The id of the trigger that a CreateTriggerResponse is about; empty where it does not say."""
+    return "" if reply is None else reply.operation.get("Id", "")
+
+
 def returned_secret(reply: Reply) -> str:
     """The signing secret that the broker has made, empty when it did not."""
     return "" if reply is None else (reply.operation.findtext(_SECRET) or "").strip()

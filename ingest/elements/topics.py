@@ -158,7 +158,8 @@ class PublishedTopic(NamedTuple):
     prefixes: str
 
 
-def _read_published(element: etree._Element, colons: bool) -> PublishedTopic:
+def read_published(element: etree._Element, colons: bool = False) -> PublishedTopic:
+    """The one topic that is to be published on. Raises ExpressionError."""
     text, dialect, namespaces = _parts(element)
     path = expressions.concrete_topic(text, dialect, namespaces, colons=colons)
     return PublishedTopic(path, prefixes_in(text, path, namespaces))
@@ -190,7 +191,7 @@ class TopicMemory:
             identity = b":" + identity  # the same bytes mean nothing elsewhere
         topic = self._topics.get(identity) or unchecked.get(identity)
         if topic is None:
-            topic = unchecked[identity] = _read_published(element, colons)
+            topic = unchecked[identity] = read_published(element, colons)
         return topic
 
     def remember(self, checked: Mapping[bytes, PublishedTopic]) -> None:

@@ -33,6 +33,7 @@ from ingest.operations import (
     push_results,
     resources,
     subscription_manager,
+    triggers,
 )
 from ingest.operations.gateway import Gateway, Operation, Reply, Stored
 from ingest.operations.legacy import operations as legacy
@@ -71,6 +72,7 @@ _OPERATIONS: dict[tuple[str, Kind], Operation] = {
         *notification_broker.OPERATIONS,
         *current_message.OPERATIONS,
         *subscription_manager.OPERATIONS,
+        *triggers.OPERATIONS,
         *pull_points.OPERATIONS,
         *onvif.OPERATIONS,
         *legacy.OPERATIONS,

@@ -108,6 +108,7 @@ async def locked_subscription(gateway: Gateway, request: Request, target: Target
         subscription = gateway.table.get(identifier)
         if (
             subscription is None
+            or subscription.trigger is not None  # which has an operation of its own
             or _beyond_grace(gateway, subscription)
             # To others it is not there: even that would tell them something.
             or not may_manage(request.caller, subscription.owner, subscription.topics)

@@ -1,7 +1,7 @@
 """The `arborcast` command: one module per group of commands, assembled here.
 
     engine, configuration           the embedded engine; settings, and what a Spark cluster gets
-    messages, topics, subscriptions a client for the shell; what the engine knows
+    messages, topics, subscriptions a client for the shell; what the engine knows; triggers
     users                           who may come in, and who might not any more
     trace, audit, waiting           what became of notifications
     dead_letters                    what was given up, and what to do about it
@@ -33,6 +33,7 @@ from jobs.cli import (
     subscriptions,
     topics,
     trace,
+    triggers,
     users,
     waiting,
     watching,
@@ -70,7 +71,7 @@ def _arborcast(
 
 # The order of the groups in the help, and in each of them.
 for module in (
-    *(engine, messages, topics, subscriptions, trace, audit, waiting, dead_letters),
+    *(engine, messages, topics, subscriptions, triggers, trace, audit, waiting, dead_letters),
     *(configuration, watching, maintenance, users),
 ):
     module.register(app)

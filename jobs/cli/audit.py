@@ -102,6 +102,7 @@ def _print(report: Report) -> None:
 
     out = console()
     kinds = [f"{report.published:,} notifications"]
+    kinds += [f"{report.triggered:,} of triggers"] * bool(report.triggered)
     kinds += [f"{report.replays:,} replayed ones"] * bool(report.replays)
     kinds += [f"{report.system_notices:,} system notices"] * bool(report.system_notices)
     *first, last = kinds

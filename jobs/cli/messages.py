@@ -143,7 +143,7 @@ def subscribe(
     """Subscribe a URL to a topic or a subtree; prints the subscription's address."""
     from ingest.client import Credentials, Delivery
 
-    topic = _topic(topic, url, namespace, config, home)
+    topic = topic_of(topic, url, namespace, config, home)
     said: dict[str, Any] = {
         "reliability": reliability.value if reliability else None,
         "strict": strict or None,
@@ -159,7 +159,7 @@ def subscribe(
         Delivery.of(kind.value) if kind else Delivery(),
         **{name: value for name, value in said.items() if value is not None},
     )
-    with _client(url, config, home) as client:
+    with client_of(url, config, home) as client:
         subscription = client.subscribe(
             topic,
             to=to,
@@ -182,7 +182,7 @@ def subscribe(
             say(subscription.secret)
 
 
-def _topic(topic: str, url: str | None, namespace: list[str] | None, config: Path | None, home: Path | None) -> str:
+def topic_of(topic: str, url: str | None, namespace: list[str] | None, config: Path | None, home: Path | None) -> str:
     """With topics in the place of their codes; of a broker somewhere else we do not have the codes."""
     return topic if url is not None else resolved(topic, namespaces_of(namespace), config, home)
 
@@ -195,7 +195,7 @@ def unsubscribe(
 ) -> None:
     """End a subscription."""
     broker = url or _broker_url(config, home)
-    with _client(broker, config, home) as client:
+    with client_of(broker, config, home) as client:
         client.unsubscribe(_address(subscription, broker))
 
 
@@ -213,7 +213,7 @@ def rotate_secret(
     """Sign a subscription's pushes with another secret; prints it, once only, when the broker made it."""
     given = _read_secret(secret_file)
     broker = url or _broker_url(config, home)
-    with _client(broker, config, home) as client:
+    with client_of(broker, config, home) as client:
         secret = client.rotate_secret(
             _address(subscription, broker),
             given,
@@ -252,10 +252,10 @@ def publish(
     json: JsonOption = False,
 ) -> None:
     """Publish a notification; when this returns, the broker has stored it. Prints its id, for `trace` and `why`."""
-    payload = _read(file)
-    topic = _topic(topic, url, namespace, config, home)
+    payload = read_file(file)
+    topic = topic_of(topic, url, namespace, config, home)
     until = _time(valid_until) if valid_until is not None else None
-    with _client(url, config, home) as client:
+    with client_of(url, config, home) as client:
         made = client.notify(
             topic,
             payload,
@@ -294,13 +294,13 @@ def listen(
     from ingest.client.listener import Listener
     from jobs.engine.shell_client import LeasedSubscription
 
-    topic = _topic(topic, url, namespace, config, home)
+    topic = topic_of(topic, url, namespace, config, home)
     arrived: queue.SimpleQueue[ReceivedMessage | None] = queue.SimpleQueue()
     try:
         listener = Listener(arrived.put, port=port, host=host)
     except OSError as error:
         raise InputError(f"cannot listen at {host}:{port}: {reason_of(error)}; choose another with --port") from error
-    with listener, _client(url, config, home) as client, _as_interrupts(signal.SIGTERM, signal.SIGHUP):
+    with listener, client_of(url, config, home) as client, _as_interrupts(signal.SIGTERM, signal.SIGHUP):
 
         def subscribe_for(lasts: timedelta) -> RemoteSubscription:
             return client.subscribe(topic, to=listener.url, lasts=lasts, namespaces=namespaces_of(namespace))
@@ -370,7 +370,8 @@ def _address(subscription: str, broker: str) -> str:
     return f"{base.scheme}://{base.netloc}{Kind.SUBSCRIPTION.value}{quote(subscription, safe='')}"
 
 
-def _client(url: str | None, config: Path | None, home: Path | None) -> Client:
+def client_of(url: str | None, config: Path | None, home: Path | None) -> Client:
+    """A client of the broker that is meant."""
     from jobs.engine.shell_client import ShellClient
 
     return ShellClient(url or _broker_url(config, home))
@@ -395,10 +396,11 @@ def _time(text: str) -> datetime:
 
 
 def _read_secret(file: str | None) -> str:
-    return "" if file is None else _read(file).decode(errors="replace").strip()
+    return "" if file is None else read_file(file).decode(errors="replace").strip()
 
 
-def _read(file: str) -> bytes:
+def read_file(file: str) -> bytes:
+    """What is in a file, or comes on standard input. Raises InputError."""
     if file == "-":
         return sys.stdin.buffer.read()
     try:

@@ -76,7 +76,8 @@ def list_subscriptions(
     found = [
         each
         for each in table.subscriptions()
-        if (state is None or suspensions.state_of(each, now_ms) == state)
+        if each.trigger is None
+        and (state is None or suspensions.state_of(each, now_ms) == state)
         and (endpoint is None or to_uri(each.consumer.address) == to_uri(endpoint))
         and (wanted is None or each.id in wanted)
     ]
@@ -86,7 +87,7 @@ def list_subscriptions(
         print_json({"subscriptions": facts, "more": len(found) - len(facts)})
         return
     if not facts:
-        others = next(table.subscriptions(), None) is not None
+        others = table.statistics().subscriptions > 0
         complain("no subscription is as asked for" if others else "nobody is subscribed")
         return
     for line in _lines(facts):

@@ -106,8 +106,8 @@ def _story(notification: str, subscription: str | None, config: Any, home: Any) 
 
 def _hint(notification: str, kept_days: int) -> str:
     """What may be the reason that nothing is known."""
-    from dispatch.operations.trace.gathering import made_at
     from dispatch.operations.trace.story import utc
+    from topic_model.records.notifications import made_at
 
     made_ms = made_at(notification)
     if not made_ms:
@@ -144,6 +144,8 @@ def format_story(story: Story) -> Iterable[Text]:
     if story.payload:
         first, *rest = story.payload.strip().splitlines() or [""]
         yield Text.assemble(("  payload  ", "dim"), first[:200], " …" if rest or len(first) > 200 else "")
+    if story.cause:
+        yield Text.assemble(("  cause    ", "dim"), one_line(story.cause))
     if story.traceparent:
         yield Text.assemble(("  trace    ", "dim"), trace_of(story.traceparent), ("  " + story.traceparent, "dim"))
     first_at = next((step.at for step in story.steps if step.at), None)

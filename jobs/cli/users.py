@@ -149,11 +149,16 @@ def check_access(
     if ended:
         from contextlib import closing
 
-        from topic_model.records.control import ending
+        from topic_model.records.control import ending, ending_trigger
         from topic_model.records.control_log import ControlLog
 
         at_ms = int(time.time() * 1000)
-        records = [record for each in ended for record in ending(each.subscription.id, "removed", at_ms)]
+        records = [
+            record
+            for each in ended
+            for end in [ending if each.subscription.trigger is None else ending_trigger]
+            for record in end(each.subscription.id, "removed", at_ms)
+        ]
         with closing(ControlLog(kafka)) as log:
             log.append(records)
     if json:

@@ -124,6 +124,7 @@ def declare_routing(metrics: Registry, view: ControlLogView, gateway: Gateway) -
     metrics.gauge("arborcast_topics", "Topics in the tree.", lambda: len(gateway.table.topics))
     metrics.gauge("arborcast_publisher_registrations", "Publishers registered.", lambda: len(gateway.registrations))
     metrics.gauge("arborcast_pull_points", "Pull points there are.", lambda: len(gateway.pull_points))
+    metrics.gauge("arborcast_triggers", "Triggers there are.", lambda: len(gateway.table.triggers))
     metrics.gauge("arborcast_control_position", "Offset of the next control record to apply.", lambda: view.applied)
     metrics.gauge(
         "arborcast_gateway_repeated_requests",

@@ -32,6 +32,7 @@ from topic_model.subscriptions import (
     SoapVersion,
     Subscription,
     TopicFilter,
+    Trigger,
     XPathFilter,
 )
 from topic_model.topics import TopicPath
@@ -157,6 +158,8 @@ def control_seeds() -> tuple[bytes, ...]:
         control.PullPointRecord("p1", "http://b/p1", "name", 5),
         control.PullPointEnded("p1", "gone", 7),
         control.SecretsResealed("s1", {"k1:AAAA": "k2:CCCC", "k1:BBBB": "k2:DDDD"}),
+        control.TriggerRecord(msgspec.structs.replace(subscription, trigger=Trigger("t", TopicPath("a"), "<x/>", "x"))),
+        control.TriggerEnded("s1", "removed", 7),
         control.Tombstone("seal:s1"),
         control.Tombstone("sub:s1"),
     )

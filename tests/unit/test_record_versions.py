@@ -97,6 +97,14 @@ CONTROL: list[dict[str, Any]] = [
     {"v": 5, "record": {"type": "topic-places", "path": "a", "place": "1", "last": 2, "used": True}},
     {"v": 6, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"types": ["{urn:t}a"]}}},
     {"v": 7, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"policy": {"interval_ms": 1000}}}},
+    {
+        "v": 8,
+        "record": {
+            "type": "trigger",
+            "subscription": SUBSCRIPTION | {"trigger": {"name": "n", "topic": "a/b", "payload": "<x/>", "type": "x"}},
+        },
+    },
+    {"v": 8, "record": {"type": "trigger-ended", "id": "s1", "reason": "removed", "at_ms": 1}},
 ]
 NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION},
@@ -109,6 +117,7 @@ NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 6, "notification": NOTIFICATION | {"only": "s1", "selector": "a//."}},
     {"v": 7, "notification": NOTIFICATION | {"valid_until_ms": 9, "type": "{urn:t}e"}},
     {"v": 8, "notification": NOTIFICATION | {"priority": 5, "reliable": True}},
+    {"v": 9, "notification": NOTIFICATION | {"cause": "n0", "hops": 1}},
 ]
 ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "delivered", "status": 200, "batch": 7}]},
@@ -116,6 +125,7 @@ ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "failed", "error": "skipped"}]},
     {"v": 1, "attempts": [ATTEMPT | {"state": "parked", "error": "timeout", "next_ms": 9}]},
     {"v": 2, "attempts": [ATTEMPT | {"state": "dropped", "error": "timely"}]},
+    {"v": 3, "attempts": [ATTEMPT | {"state": "cancelled", "error": "hops"}]},
     {
         "v": 1,
         "attempts": [],

@@ -58,6 +58,7 @@ SEEN: dict[str, tuple[int, str]] = {
     "ingest.elements.protection._TOKEN": (_ANY, "match"),
     "ingest.operations.notification_broker._SLASHED": (_ANY, "search"),
     "ingest.operations.pull_points._NUMBER": (_ANY, "match"),
+    "ingest.operations.triggers._NAME": (_ANY, "match"),
     "ingest.soap.xml_reading.ATTRIBUTE": (_ANY, "search"),
     "ingest.soap.xml_reading._LARGE_TAG": (_ANY, "search"),
     "ingest.soap.times._DATE_TIME": (_ANY, "match"),

@@ -14,7 +14,7 @@ from core.eventlog.versions import Versioned, VersionedCodec
 from topic_model.message_types import root_type
 from topic_model.topics import TopicPath
 
-VERSION = 8
+VERSION = 9
 
 # Between the id of a notification and that of the replay which brings it again.
 _AGAIN = "~"
@@ -26,6 +26,9 @@ UNSTAMPED = -1
 
 MOST_PRIORITY = 100
 """Of a notification or a subscription; the least is the same below zero."""
+
+MOST_HOPS = 8
+"""So many triggers in a row publish something because of one notification."""
 
 
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,7 +53,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     wants it delivered, 0 for no such time: fixed when it was accepted. `type` is the QName, `{namespace}name`, of what
     it is: as its publisher says, else of the payload's element; empty where an older Arborcast has written it
     (`type_of`). `priority` ranks it among others of its topic, larger first. `reliable` says that nobody is to lose it
-    for the sake of time.
+    for the sake of time. `cause` is the id of the notification that matched the trigger which has published this one,
+    empty for one that a trigger has nothing to do with; `hops` is how many triggers there were in a row.
     """
 
     id: str
@@ -74,6 +78,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str = ""
     priority: int = 0
     reliable: bool = False
+    cause: str = ""
+    hops: int = 0
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its publisher does not want it delivered any more."""
@@ -88,6 +94,16 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
 def type_of(notification: Notification) -> str:
     """The type of a notification, also where it is not kept beside the payload; empty for one that cannot be read."""
     return notification.type or root_type(notification.payload)
+
+
+def made_at(notification_id: str) -> int:
+    """When the id was made, in milliseconds since the epoch; 0 when it does not say (it is none of the gateway's)."""
+    if len(notification_id) != 32 or notification_id[12:13] != "7":
+        return 0
+    try:
+        return int(notification_id[:12], 16)
+    except ValueError:
+        return 0
 
 
 def is_replay(notification_id: str) -> bool:
@@ -128,6 +144,8 @@ def encode(notification: Notification) -> tuple[bytes, bytes]:
 
 def _version_for(notification: Notification) -> int:
     """The first version that knows what this record needs its reader to know."""
+    if notification.cause:  # a trigger has published it, and such go no further than so many in a row
+        return 9
     if notification.priority or notification.reliable:
         return 8
     if notification.valid_until_ms:  # its validity may end

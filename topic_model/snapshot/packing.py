@@ -20,6 +20,7 @@ from topic_model.subscriptions import (
     Protection,
     Subscription,
     TopicFilter,
+    Trigger,
     XPathFilter,
 )
 
@@ -119,6 +120,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, 
     protection: Protection | None = None
     endpoint: BoundEndpoint | None = None
     types: tuple[str, ...] = ()
+    trigger: Trigger | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -184,6 +186,7 @@ class Packer:
             member.protection,
             member.endpoint,
             member.types,
+            member.trigger,
         )
 
 
@@ -224,4 +227,5 @@ def unpack(packed: _Packed, shape: Subscription) -> Subscription:
         packed.protection,
         packed.endpoint,
         packed.types,
+        packed.trigger,
     )

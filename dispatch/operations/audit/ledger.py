@@ -197,6 +197,8 @@ class Evaluations:
     topic: npt.NDArray[np.int32]
     least: Numbers
     most: Numbers
+    caused: Numbers
+    """1 for what a trigger has published."""
     index: Numbers
     """Where its id is among `Ledger.ids`."""
 
@@ -228,6 +230,7 @@ class Ledger:
                 "batch",
                 "written_ms",
                 "topic",
+                "caused",
             )
         }
 
@@ -283,6 +286,7 @@ class Ledger:
         c["batch"].extend([evaluation.batch] * size)
         c["written_ms"].extend([written_ms] * size)
         c["topic"].extend([self.topics[each.topic] for each in matched])
+        c["caused"].extend([each.caused for each in matched])
 
     def _close_rows(self) -> None:
         if self._open:
@@ -309,5 +313,6 @@ def _evaluations(c: dict[str, Numbers], index: Numbers, least: Numbers, most: Nu
         topic=c["topic"].astype(np.int32),
         least=least,
         most=most,
+        caused=c["caused"],
         index=index,
     )

@@ -28,7 +28,7 @@ from dispatch.tables import ATTEMPTS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, S
 from dispatch.tables.spec import TableSpec, is_there, newest, open_table, rows_with
 from topic_model.records import control as records
 from topic_model.records import notifications
-from topic_model.records.notifications import UNSTAMPED, Notification
+from topic_model.records.notifications import UNSTAMPED, Notification, made_at
 
 
 def batch_of(checkpoint: str, topic: str, partition: int, offset: int) -> BatchFate | None:
@@ -149,6 +149,8 @@ class Gatherer:
             # Not there in tables, and null in rows, that an older Arborcast has written.
             traceparent=row.get("traceparent") or "",
             priority=row.get("priority") or 0,
+            cause=row.get("cause") or "",
+            hops=row.get("hops") or 0,
             control=UNSTAMPED if (control := row.get("control")) is None else control,
         )
         return Evidence(
@@ -161,9 +163,16 @@ class Gatherer:
         )
 
     def _from_log(self, notification_id: str, notes: list[str]) -> Evidence | None:
-        """From the log: about when the id was made, if it says so, else its end."""
+        """From the log: about when the id was made, if it says so, then its end. What a trigger has published long
+        after its cause has an id as old as that."""
         made_ms = made_at(notification_id)
-        since_ms = made_ms - _CLOCKS_MS if made_ms else self._newest(NOTIFICATIONS) - _OVERLAP_MS
+        found = None
+        if made_ms:
+            found = self._between(notification_id, made_ms - _CLOCKS_MS, made_ms + _APPEND_MS, notes)
+        return found or self._between(notification_id, self._newest(NOTIFICATIONS) - _OVERLAP_MS, None, notes)
+
+    def _between(self, notification_id: str, since_ms: int, until_ms: int | None, notes: list[str]) -> Evidence | None:
+        """From this part of the log."""
         for record in self._log("notifications", since_ms, notes):
             # Ids are in the record as they are: most records need not be decoded.
             if record.value is not None and notification_id.encode() in record.value:
@@ -171,7 +180,7 @@ class Gatherer:
                 if notification.id == notification_id:
                     place = (record.timestamp, record.partition, record.offset)
                     return Evidence(notification_id, notification, ControlHistory(), *place)
-            if made_ms and record.timestamp > made_ms + _APPEND_MS:
+            if until_ms is not None and record.timestamp > until_ms:
                 return None
         return None
 
@@ -300,16 +309,6 @@ def _evaluated_in(record: ConsumerRecord, notification_id: str) -> MatchedBy | N
                     each.passed,
                 )
     return None
-
-
-def made_at(notification_id: str) -> int:
-    """When the id was made, in milliseconds since the epoch; 0 when it does not say (it is none of the gateway's)."""
-    if len(notification_id) != 32 or notification_id[12:13] != "7":
-        return 0
-    try:
-        return int(notification_id[:12], 16)
-    except ValueError:
-        return 0
 
 
 def _together(recorded: Sequence[AttemptRow], recent: Sequence[AttemptRow]) -> list[AttemptRow]:

@@ -58,6 +58,10 @@ def test_it_says_what_it_counts_in_words_that_need_no_manual(monkeypatch: pytest
     assert "5 notifications, 2 replayed ones and 11 system notices accepted" in " ".join(
         CliRunner().invoke(app, ["audit"], env={"COLUMNS": "200"}).output.split()
     )
+    report.triggered = 1
+    assert "4 notifications, 1 of triggers, 2 replayed ones and 11 system notices accepted" in " ".join(
+        CliRunner().invoke(app, ["audit"], env={"COLUMNS": "200"}).output.split()
+    )
     report.system_notices = 0
     assert "system notices" not in CliRunner().invoke(app, ["audit"]).output
 

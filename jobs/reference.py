@@ -17,6 +17,7 @@ from jobs.gateway.metrics import (
     declare_handshakes,
     declare_inflight,
     declare_log,
+    declare_parts,
     declare_pull_points,
     declare_ready,
     declare_routing,
@@ -95,6 +96,7 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     declare_log(gateway, cast(NotificationLog, _Settable()))
     declare_routing(gateway, nothing, nothing)
     declare_pull_points(gateway, nothing, nothing)
+    declare_parts(gateway, nothing)
     declare_directory(gateway, nothing)
     declare_ready(gateway, nothing)
     declare_singletons(gateway, nothing)

@@ -19,10 +19,14 @@ NO_PUBLICATIONS: Mapping[str, Publication] = {}
 
 
 async def accept(
-    gateway: Gateway, notifications: Sequence[Notification], said: Mapping[str, Publication] = NO_PUBLICATIONS
+    gateway: Gateway,
+    notifications: Sequence[Notification],
+    said: Mapping[str, Publication] = NO_PUBLICATIONS,
+    accepted_ms: int | None = None,
 ) -> bool:
     """Store the notifications of a request, in their order, however they came in; not those of a repeated request:
-    False, they are stored under other ids. `said` is by id, and counts from when they are accepted.
+    False, they are stored under other ids. `said` is by id, and counts from when they are accepted: at this moment,
+    or, of what has waited here, at `accepted_ms`.
 
     Raises InvalidRequest for a type that its topic does not have, where that is asked; TopicNotSupported, TooManyTopics
     or another InfrastructureError.
@@ -31,8 +35,8 @@ async def accept(
         check_types(gateway.table.topics, notifications)
     request = fingerprint(notifications) if gateway.repeats.enabled else b""
     if request:
-        return await gateway.repeats.once(request, lambda: _store(gateway, notifications, said, request))
-    await _store(gateway, notifications, said)
+        return await gateway.repeats.once(request, lambda: _store(gateway, notifications, said, request, accepted_ms))
+    await _store(gateway, notifications, said, accepted_ms=accepted_ms)
     return True
 
 
@@ -66,13 +70,18 @@ def _accepted(notification: Notification, tree: TopicTree, said: Publication, fa
 
 
 async def _store(
-    gateway: Gateway, notifications: Sequence[Notification], said: Mapping[str, Publication], request: bytes = b""
+    gateway: Gateway,
+    notifications: Sequence[Notification],
+    said: Mapping[str, Publication],
+    request: bytes = b"",
+    accepted_ms: int | None = None,
 ) -> None:
     """`request` is what the request is recognised by; it is in each record, so that it is known after a restart."""
     # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
     await gateway.admit({notification.topic: notification.prefixes for notification in notifications})
     # It belongs to the subscriptions that are there now, whenever it is matched.
-    facts: dict[str, bytes | int] = {"control": gateway.table.position, "accepted_ms": times.to_ms(gateway.now())}
+    accepted_ms = times.to_ms(gateway.now()) if accepted_ms is None else accepted_ms
+    facts: dict[str, bytes | int] = {"control": gateway.table.position, "accepted_ms": accepted_ms}
     if request:
         facts |= {"request": request, "request_size": len(notifications)}
     tree = gateway.table.topics

@@ -46,7 +46,7 @@ SEEN: dict[str, tuple[int, str]] = {
     "ingest.soap.fragments._BEFORE_COLON": (_ANY, "search"),
     "ingest.soap.fragments._BETWEEN_WORDS": (_ANY, "search"),
     "ingest.soap.fragments._TOKEN": (_ANY, "search"),
-    "ingest.operations.legacy.messages._FRAGMENT": (_ANY, "match"),
+    "topic_model.records.fragments._FRAGMENT": (_ANY, "match"),
     "ingest.operations.legacy.messages._CONTENT": (_ANY, "search"),
     "ingest.operations.legacy.messages._DECLARATION": (_ANY, "match"),
     "ingest.operations.legacy.messages._NOT_XML": (_ANY, "search"),

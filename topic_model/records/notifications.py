@@ -68,7 +68,10 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     wants it delivered, 0 for no such time: fixed when it was accepted. `type` is the QName, `{namespace}name`, of what
     it is: as its publisher says, else of the payload's element; empty where an older Arborcast has written it
     (`type_of`). `priority` ranks it among others of its topic, larger first. `reliable` says that nobody is to lose it
-    for the sake of time.
+    for the sake of time. `package` is what an old publisher said in its wsnt:Package, of messages whose parts may be
+    delivered alone (`topic_model.records.fragments.write_package`): which part it is of which message, or that it is
+    whole; readers who do not know it deliver the part all the same. `split_bytes`, unless 0, is what a push of it to an
+    old subscriber may have: a larger one leaves in parts.
     """
 
     id: str
@@ -92,6 +95,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str = ""
     priority: int = 0
     reliable: bool = False
+    package: str = ""
+    split_bytes: int = 0
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its publisher does not want it delivered any more."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from xml.sax.saxutils import quoteattr
 
 from lxml import etree
 
@@ -12,9 +13,10 @@ from core.errors import ExpressionError
 from ingest.errors import InvalidRequest, MalformedMessage, TooLarge
 from ingest.soap.envelope import Request
 from ingest.soap.fragments import Node, Source
-from ingest.soap.xml_reading import Xml, check_tags, read_xml
+from ingest.soap.xml_reading import Xml, check_tags, memory_to_read, read_xml
 from topic_model import expressions, legacy_content
 from topic_model.namespaces import WSNT, WSNT_SLASH, wsa
+from topic_model.records.fragments import MOST_IDENTIFICATION, Fragment, read_fragment, write_package
 from topic_model.topics import TopicPath
 
 # Old clients put XML together as strings: ampersands stay bare, and whatever a user typed stands inside wsnt:Message,
@@ -57,9 +59,12 @@ def parse(text: str) -> Xml:
     text = decoded_once(text).removeprefix("\ufeff").lstrip()
     if (declaration := _DECLARATION.match(text)) is not None:
         text = text[declaration.end() :]
-    document = with_escaped_ampersands(text)
+    return _mended(text)
+
+
+def _mended(text: str) -> Xml:
     try:
-        return _parsed(document)
+        return _parsed(with_escaped_ampersands(text))
     except MalformedMessage:
         plain = _with_plain_content(text)
         if plain is None:
@@ -107,10 +112,10 @@ _PAYLOAD_DEPTH = 4
 # And around an element: Envelope, Body, WsnProcess.
 _ENVELOPE_DEPTH = 3
 
+_PACKAGE = ("Identification", "Fragment")
+
 # Loose content is asked about each of them; older clients declare three or four.
 _MAX_IN_SCOPE = 64
-
-_FRAGMENT = re.compile(r"([01])-([01])-([01])-([0-9]{1,9})")
 
 
 @dataclass(frozen=True)
@@ -140,11 +145,25 @@ class CreatePullPoint:
 
 @dataclass(frozen=True)
 class Message:
-    """One message of a Notify. `payload` is an element, where need be the one around loose content; `type` its name."""
+    """One message of a Notify. `payload` is an element, where need be the one around loose content; `type` its name.
+    `package` is what stood in its Package, as `write_package` writes it, where parts of it may be delivered alone."""
 
     topic: TopicPath
     payload: bytes
     type: str
+    package: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a message that waits for the others. `content` is what stood in its Message, as it was written;
+    `namespaces` are those in scope there."""
+
+    topic: TopicPath
+    identification: str
+    fragment: Fragment
+    content: str
+    namespaces: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -154,7 +173,7 @@ class Notify:
     messages: tuple[Message, ...]
 
 
-Asked = Subscribe | Unsubscribe | CreatePullPoint | Notify
+Asked = Subscribe | Unsubscribe | CreatePullPoint | Notify | Part
 
 
 def read(text: str, default: TopicPath | None = None) -> Asked:
@@ -163,7 +182,7 @@ def read(text: str, default: TopicPath | None = None) -> Asked:
     Raises MalformedMessage, InvalidRequest or ExpressionError.
     """
     root, document = parse(text)
-    return _read(root, lambda: Source(document, root, _PAYLOAD_DEPTH), default)
+    return _read(root, lambda: Source(document, root, _PAYLOAD_DEPTH), default, text)
 
 
 def read_request(request: Request, default: TopicPath | None = None) -> Asked:
@@ -177,7 +196,7 @@ def read_request(request: Request, default: TopicPath | None = None) -> Asked:
             "WsnProcess takes one WS-Notification message, as an element or as escaped text; this one holds "
             + ("an element and text beside it" if stray else f"{len(holder)} elements")
         )
-    return _read(holder[0], lambda: request.source(_ENVELOPE_DEPTH + _PAYLOAD_DEPTH), default)
+    return _read(holder[0], lambda: request.source(_ENVELOPE_DEPTH + _PAYLOAD_DEPTH), default, None)
 
 
 def read_subscribe(root: etree._Element) -> Subscribe:
@@ -187,7 +206,8 @@ def read_subscribe(root: etree._Element) -> Subscribe:
     return Subscribe(*_address_and_topic(root), "" if endpoint is None else _text(endpoint))
 
 
-def _read(root: etree._Element, cut: Callable[[], Source], default: TopicPath | None) -> Asked:
+def _read(root: etree._Element, cut: Callable[[], Source], default: TopicPath | None, text: str | None) -> Asked:
+    """`text` is what the root was read from, before it was mended; None where it came as an element."""
     namespace, name = _split(root)
     match name if namespace in _NAMESPACES else "":
         case "Subscribe":
@@ -196,10 +216,14 @@ def _read(root: etree._Element, cut: Callable[[], Source], default: TopicPath | 
             return Unsubscribe(*_address_and_topic(root))
         case "NotificationMessage":
             source = cut()
+            if _is_held(root):
+                return _part(root, source.node(root), source, default, text)
             return Notify((_message(root, source.node(root), source, default),))
         case "Notify":
             source = cut()
             nodes = source.node(root).children
+            if (part := _held_part(root)) is not None:
+                return _part(part, nodes[root.index(part)], source, default, text)
             messages = tuple(
                 _message(child, node, source, default)
                 for child, node in zip(root, nodes, strict=True)
@@ -222,7 +246,59 @@ def _address_and_topic(root: etree._Element) -> tuple[str, str]:
     return _text_of(root, "SubscriberAddress"), "" if expression is None else _text(expression)
 
 
+def _held_part(notify: etree._Element) -> etree._Element | None:
+    """The one message of a Notify, when it is a part that waits for others. Raises InvalidRequest for one among several
+    messages: some would be stored, and others not."""
+    messages = [child for child in notify if _is(child, "NotificationMessage")]
+    held = list(filter(_is_held, messages))
+    if not held:
+        return None
+    if len(messages) > 1:
+        raise InvalidRequest("a part of a message that has to be put together is sent by itself, not among others")
+    return held[0]
+
+
+def _is_held(element: etree._Element) -> bool:
+    fragment, _ = _package(element)
+    return fragment.part and not fragment.alone
+
+
 def _message(element: etree._Element, node: Node, source: Source, default: TopicPath | None) -> Message:
+    path, content = _topic_and_content(element, default)
+    fragment, identification = _package(element)
+    package = write_package(fragment, identification if fragment.part else "") if fragment.alone else ""
+    return Message(path, *_payload(content, node.children[element.index(content)], source), package)
+
+
+def _part(element: etree._Element, node: Node, source: Source, default: TopicPath | None, text: str | None) -> Part:
+    path, content = _topic_and_content(element, default)
+    fragment, identification = _package(element)
+    if text is None:
+        inside = source.inside(node.children[element.index(content)]).decode()
+    else:
+        # What was mended to make XML of it may be half of a tag, or of a reference, whose other half is in the next.
+        inside = _raw_content(decoded_once(text))
+    return Part(path, identification, fragment, inside, _scope(content))
+
+
+def _raw_content(text: str) -> str:
+    start = _CONTENT.search(text)
+    return "" if start is None else text[start.end() : max(start.end(), text.rfind(f"</{start[1]}", start.end()))]
+
+
+def joined(content: str, namespaces: Mapping[str, str], most_elements: int) -> tuple[bytes, str]:
+    """The payload and the type of a message whose Message holds this, with these namespaces in scope: read as that of
+    one which came in one piece. Raises MalformedMessage or TooLarge."""
+    scope = {"wsnt": WSNT} | dict(namespaces)
+    declared = "".join(f" xmlns{':' if prefix else ''}{prefix}={quoteattr(uri)}" for prefix, uri in scope.items())
+    text = f"<wsnt:NotificationMessage{declared}><wsnt:Message>{content}</wsnt:Message></wsnt:NotificationMessage>"
+    memory_to_read(text.encode(), most_elements)
+    root, document = _mended(text)
+    source = Source(document, root, _PAYLOAD_DEPTH - 1)
+    return _payload(root[0], source.node(root).children[0], source)
+
+
+def _topic_and_content(element: etree._Element, default: TopicPath | None) -> tuple[TopicPath, etree._Element]:
     topic = next(_children(element, "Topic"), None)
     path = default if topic is None else expressions.concrete_topic(_text(topic), None, {}, legacy=True)
     if path is None:
@@ -230,31 +306,27 @@ def _message(element: etree._Element, node: Node, source: Source, default: Topic
     content = next(_children(element, "Message"), None)
     if content is None:
         raise InvalidRequest("NotificationMessage has no Message")
-    _check_whole(element)
-    return Message(path, *_payload(content, node.children[element.index(content)], source))
+    return path, content
 
 
-def _check_whole(element: etree._Element) -> None:
-    """A message in one piece, or a part that its publisher wants delivered by itself, passes. Raises InvalidRequest.
-
-    Parts that must be put together are refused rather than taken and lost.
-    """
+def _package(element: etree._Element) -> tuple[Fragment, str]:
+    """What Package says: a whole message where there is none. Raises InvalidRequest."""
     package = next(_children(element, "Package"), None)
     # Package's own children are written without a prefix.
     parts = () if package is None else tuple(package)
-    fragment = next((_text(child) for child in parts if _split(child)[1] == "Fragment"), "")
-    if not fragment:
-        return
-    fields = _FRAGMENT.fullmatch(fragment)
-    if fields is None:
-        raise InvalidRequest(f"Fragment {fragment[:60]!r} is not of the form 0-0-1-0")
-    fragmented, more, partial, index = fields.groups()
-    whole = fragmented == "0" and more == "0" and int(index) == 0
-    if not whole and partial == "0":
+    said = {name: _text(child) for child in reversed(parts) if (name := _split(child)[1]) in _PACKAGE}
+    try:
+        fragment = read_fragment(said["Fragment"]) if said.get("Fragment") else Fragment()
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+    identification = said.get("Identification", "")
+    if fragment.part and not 0 < len(identification) <= MOST_IDENTIFICATION:
         raise InvalidRequest(
-            f"Fragment {fragment!r}: parts of a message are not put together here; send it whole (0-0-1-0), or allow "
-            "parts to be delivered one by one (third digit 1)"
+            f"Fragment {fragment} is a part, and its Package has no Identification, which says of what message"
+            if not identification
+            else f"an Identification of {len(identification)} characters: {MOST_IDENTIFICATION} may be"
         )
+    return fragment, identification
 
 
 def _payload(content: etree._Element, node: Node, source: Source) -> tuple[bytes, str]:
@@ -263,11 +335,16 @@ def _payload(content: etree._Element, node: Node, source: Source) -> tuple[bytes
         return source.fragment(node.children[0]), str(content[0].tag)
     inside = source.inside(node).decode().strip()
     # Of the prefixes in scope those that it may use; wsnt and wsa are nearly always declared and hardly ever used.
+    scope = _scope(content)
+    used = {prefix: uri for prefix, uri in scope.items() if (f"{prefix}:" in inside if prefix else len(content))}
+    return legacy_content.wrap(inside, used), legacy_content.TYPE
+
+
+def _scope(content: etree._Element) -> dict[str, str]:
     scope = {prefix or "": uri for prefix, uri in content.nsmap.items()}
     if len(scope) > _MAX_IN_SCOPE:
         raise TooLarge(f"{len(scope)} namespaces are declared around a message, {_MAX_IN_SCOPE} may be")
-    used = {prefix: uri for prefix, uri in scope.items() if (f"{prefix}:" in inside if prefix else len(content))}
-    return legacy_content.wrap(inside, used), legacy_content.TYPE
+    return scope
 
 
 def _text_of(root: etree._Element, name: str) -> str:

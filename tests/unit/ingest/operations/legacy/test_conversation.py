@@ -155,7 +155,7 @@ def test_requests_in_another_encoding() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "hello", "<a/>", legacy.notify(ALARM, "<x/>", "1-1-0-0"), legacy.notify("a b", "")]
+    "text", ["", "hello", "<a/>", legacy.notify(ALARM, "<x/>", "0-1-0-0"), legacy.notify("a b", "")]
 )
 def test_what_must_not_pass_for_success_is_a_fault(text: str) -> None:
     parts = GatewayParts()

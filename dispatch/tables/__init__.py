@@ -9,6 +9,7 @@ from dispatch.tables.schemas import (
     DEAD_LETTERS,
     DELIVERIES,
     ENDPOINT_HEALTH,
+    INCOMPLETE,
     NOTIFICATIONS,
     RETRIES,
     ROUTES,
@@ -22,6 +23,7 @@ __all__ = [
     "DEAD_LETTERS",
     "DELIVERIES",
     "ENDPOINT_HEALTH",
+    "INCOMPLETE",
     "NOTIFICATIONS",
     "RETRIES",
     "ROUTES",
@@ -42,4 +44,5 @@ TABLES: Sequence[TableSpec] = (
     RETRIES,
     DEAD_LETTERS,
     ENDPOINT_HEALTH,
+    INCOMPLETE,
 )

@@ -126,6 +126,31 @@ DEAD_LETTERS = TableSpec(
     time="ended_at",
 )
 
+INCOMPLETE = TableSpec(
+    name="incomplete",
+    help="Messages of old publishers that came in parts and were given up, because not all came or for what they are.",
+    columns=(
+        Column("message", "string", "Names the message: where its first part was in the log, and whose it is."),
+        Column("identification", "string", "What its publisher calls it: Identification in wsnt:Package."),
+        Column("topic", "string", "Its topic, as a canonical path."),
+        Column("owner", "string", "Who sent it, empty when nobody had to say."),
+        Column(
+            "reason",
+            "string",
+            "time: no further part came; size: it is too large; content: its parts make no message that is taken; "
+            "lost: parts are not in the log any more.",
+        ),
+        Column("detail", "string", "For content and lost: what is wrong, in words."),
+        Column("had", "string", "The numbers of the parts that came, such as 0-3 7."),
+        Column("missing", "string", "Those that did not; 8- where the last one is not known."),
+        Column("bytes", "long", "Size of the parts that came.", "bytes"),
+        Column("began_at", "timestamp", "When its first part came.", "UTC"),
+        Column("given_up_at", "timestamp", "When it was given up.", "UTC"),
+    ),
+    key="message",
+    time="given_up_at",
+)
+
 NOTIFICATIONS = TableSpec(
     name="notifications",
     help="Every accepted notification, with its payload: the archive of the notifications log.",

@@ -15,6 +15,7 @@ from dispatch.tables import (
     DEAD_LETTERS,
     DELIVERIES,
     ENDPOINT_HEALTH,
+    INCOMPLETE,
     NOTIFICATIONS,
     RETRIES,
     ROUTES,
@@ -97,6 +98,11 @@ class Tables:
     def endpoint_health(self) -> TableReader:
         """Breakers over time."""
         return self._table(ENDPOINT_HEALTH)
+
+    @property
+    def incomplete(self) -> TableReader:
+        """Messages that came in parts and were given up."""
+        return self._table(INCOMPLETE)
 
     @property
     def plot(self) -> Plots:

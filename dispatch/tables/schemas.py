@@ -50,6 +50,7 @@ SUBSCRIPTIONS = TableSpec(
         Column("interval_per", "string", "topic or subscription: what that counts for; empty: it gets all."),
         Column("deadline_ms", "long", "After how long without a message it is told so; 0: never.", "ms"),
         Column("deadline_per", "string", "topic or subscription: what that counts for; empty: it is never told."),
+        Column("fragment_bytes", "long", "What is larger leaves in parts of so many bytes; 0: whole.", "bytes"),
         Column("owner", "string", "Who subscribed, empty when nobody had to say."),
         Column("pull_point", "string", "The pull point that it fills, empty for one that is pushed to."),
         Column("created_at", "timestamp", "When it was made.", "UTC"),

@@ -52,9 +52,11 @@ def check_types(tree: TopicTree, notifications: Sequence[Notification]) -> None:
             )
 
 
-def _accepted(notification: Notification, tree: TopicTree, said: Publication, facts: Mapping[str, Any]) -> Notification:
+def _accepted(
+    notification: Notification, tree: TopicTree, said: Publication, facts: Mapping[str, Any], split_bytes: int
+) -> Notification:
     """A notification as it is stored: `facts` are those of its request, the rest is what its publisher says of it, else
-    what its topic does."""
+    what its topic does. `split_bytes` is for topics that say split."""
     policy, priority = tree.policy(notification.topic), said.priority
     if priority is None:
         # A directory may say more than there is.
@@ -65,6 +67,7 @@ def _accepted(notification: Notification, tree: TopicTree, said: Publication, fa
         valid_until_ms=said.until_ms(facts["accepted_ms"]),
         priority=priority,
         reliable=notification.reliable or policy.reliable,
+        split_bytes=split_bytes if policy.split else 0,
         **facts,
     )
 
@@ -85,7 +88,10 @@ async def _store(
     if request:
         facts |= {"request": request, "request_size": len(notifications)}
     tree = gateway.table.topics
-    notifications = [_accepted(each, tree, said.get(each.id, NOTHING_SAID), facts) for each in notifications]
+    split_bytes = gateway.fragments.bytes
+    notifications = [
+        _accepted(each, tree, said.get(each.id, NOTHING_SAID), facts, split_bytes) for each in notifications
+    ]
     # The last of each topic that keeps it.
     retained = {each.topic: each for each in notifications if gateway.retains(each.topic)}
     context = notifications[0].traceparent

@@ -23,8 +23,9 @@ from tests.support.broker import settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run
 from topic_model.legacy_content import unwrap
 from topic_model.records import fragments
-from topic_model.records.fragments import GivenUp, read_package
+from topic_model.records.fragments import GivenUp
 from topic_model.records.notifications import Notification, notification_in
+from topic_model.records.packages import read_package
 
 pytestmark = [pytest.mark.kafka]
 

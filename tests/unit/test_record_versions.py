@@ -96,6 +96,7 @@ CONTROL: list[dict[str, Any]] = [
     {"v": 5, "record": {"type": "topic-places", "path": "a", "place": "1", "last": 2, "used": True}},
     {"v": 6, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"types": ["{urn:t}a"]}}},
     {"v": 7, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"policy": {"interval_ms": 1000}}}},
+    {"v": 8, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"policy": {"fragment_bytes": 3000}}}},
 ]
 NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION},

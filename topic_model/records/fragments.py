@@ -1,8 +1,4 @@
-"""Parts of messages, as HPwsn's family cuts them, and the records of the log `fragments`.
-
-A part says in wsnt:Package whose it is (Identification, the same for all parts of a message) and what it is: Fragment,
-`f-m-p-i`. f is 1 for a part, m is 1 when more follow, p is 1 when parts may be delivered alone, i counts from 0. A
-whole message is `0-0-p-0`.
+"""Records of the log `fragments`: parts of messages that have to be put together, and what became of the messages.
 
     StoredPart    a part that waits for the others
     Assembled     all were there, and the message is in `notifications`
@@ -13,61 +9,15 @@ One partition, so everybody who folds the log (`topic_model.projections.open_mes
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
 from core.eventlog.versions import Versioned, VersionedCodec
 from topic_model.topics import TopicPath
 
-MOST_PARTS = 100_000
-"""The number of a part is below this."""
-
-MOST_IDENTIFICATION = 200
-"""So many characters may an Identification have: it is part of keys and headers."""
-
 VERSION = 1
-
-_FRAGMENT = re.compile(r"([01])-([01])-([01])-([0-9]{1,9})")
-
-
-class Fragment(NamedTuple):
-    """What a message says of itself; `alone` says that its parts may be delivered alone."""
-
-    part: bool = False
-    more: bool = False
-    alone: bool = False
-    number: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.part:d}-{self.more:d}-{self.alone:d}-{self.number}"
-
-
-def read_fragment(text: str) -> Fragment:
-    """What a Fragment says. Raises ValueError with what is wrong with it."""
-    fields = _FRAGMENT.fullmatch(text)
-    if fields is None:
-        raise ValueError(f"Fragment {text[:60]!r} is not of the form 0-0-1-0")
-    part, more, alone = (field == "1" for field in fields.groups()[:3])
-    read = Fragment(part, more, alone, int(fields[4]))
-    if not part and (more or read.number):
-        raise ValueError(f"Fragment {text}: a whole message is 0-0-0-0 or 0-0-1-0, a part begins with 1")
-    if read.number >= MOST_PARTS:
-        raise ValueError(f"Fragment {text}: the number of a part is below {MOST_PARTS}")
-    return read
-
-
-def write_package(fragment: Fragment, identification: str) -> str:
-    """Both in one text, as a notification carries them."""
-    return f"{fragment} {identification}" if identification else str(fragment)
-
-
-def read_package(text: str) -> tuple[Fragment, str]:
-    """What `write_package` wrote. Raises ValueError."""
-    fragment, _, identification = text.partition(" ")
-    return read_fragment(fragment), identification
 
 
 class StoredPart(msgspec.Struct, frozen=True, omit_defaults=True, tag="part"):

@@ -69,7 +69,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     it is: as its publisher says, else of the payload's element; empty where an older Arborcast has written it
     (`type_of`). `priority` ranks it among others of its topic, larger first. `reliable` says that nobody is to lose it
     for the sake of time. `package` is what an old publisher said in its wsnt:Package, of messages whose parts may be
-    delivered alone (`topic_model.records.fragments.write_package`): which part it is of which message, or that it is
+    delivered alone (`topic_model.records.packages.write_package`): which part it is of which message, or that it is
     whole; readers who do not know it deliver the part all the same. `split_bytes`, unless 0, is what a push of it to an
     old subscriber may have: a larger one leaves in parts.
     """

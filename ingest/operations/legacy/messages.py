@@ -10,13 +10,15 @@ from xml.sax.saxutils import quoteattr
 from lxml import etree
 
 from core.errors import ExpressionError
+from ingest.elements.filters import read_old_delivery
 from ingest.errors import InvalidRequest, MalformedMessage, TooLarge
 from ingest.soap.envelope import Request
 from ingest.soap.fragments import Node, Source
 from ingest.soap.xml_reading import Xml, check_tags, memory_to_read, read_xml
 from topic_model import expressions, legacy_content
 from topic_model.namespaces import WSNT, WSNT_SLASH, wsa
-from topic_model.records.fragments import MOST_IDENTIFICATION, Fragment, read_fragment, write_package
+from topic_model.records.packages import MOST_IDENTIFICATION, Fragment, read_fragment, write_package
+from topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
 from topic_model.topics import TopicPath
 
 # Old clients put XML together as strings: ampersands stay bare, and whatever a user typed stands inside wsnt:Message,
@@ -121,11 +123,12 @@ _MAX_IN_SCOPE = 64
 @dataclass(frozen=True)
 class Subscribe:
     """`address` is where to push, `topic` a colon path; everything below it is meant, too. `endpoint` is the address in
-    ConsumerReference. None is judged yet; empty is what is not there."""
+    ConsumerReference. None is judged yet; empty is what is not there. `delivery` says how large pushes may be."""
 
     address: str
     topic: str
     endpoint: str = ""
+    delivery: DeliveryPolicy = DEFAULT_POLICY
 
 
 @dataclass(frozen=True)
@@ -200,10 +203,11 @@ def read_request(request: Request, default: TopicPath | None = None) -> Asked:
 
 
 def read_subscribe(root: etree._Element) -> Subscribe:
-    """What a Subscribe with a SubscriberAddress asks for."""
+    """What a Subscribe with a SubscriberAddress asks for. Raises InvalidRequest, UnsupportedPolicy."""
+    delivery = read_old_delivery(next(_children(root, "SubscriptionPolicy"), None))
     reference = next(_children(root, "ConsumerReference"), None)
     endpoint = None if reference is None else next(reference.iterdescendants(wsa("Address")), None)
-    return Subscribe(*_address_and_topic(root), "" if endpoint is None else _text(endpoint))
+    return Subscribe(*_address_and_topic(root), "" if endpoint is None else _text(endpoint), delivery)
 
 
 def _read(root: etree._Element, cut: Callable[[], Source], default: TopicPath | None, text: str | None) -> Asked:
@@ -267,7 +271,9 @@ def _message(element: etree._Element, node: Node, source: Source, default: Topic
     path, content = _topic_and_content(element, default)
     fragment, identification = _package(element)
     package = write_package(fragment, identification if fragment.part else "") if fragment.alone else ""
-    return Message(path, *_payload(content, node.children[element.index(content)], source), package)
+    inside = node.children[element.index(content)]
+    # Of a part the blanks at its ends belong to the message.
+    return Message(path, *_payload(content, inside, source, strip=not fragment.part), package)
 
 
 def _part(element: etree._Element, node: Node, source: Source, default: TopicPath | None, text: str | None) -> Part:
@@ -329,11 +335,13 @@ def _package(element: etree._Element) -> tuple[Fragment, str]:
     return fragment, identification
 
 
-def _payload(content: etree._Element, node: Node, source: Source) -> tuple[bytes, str]:
+def _payload(content: etree._Element, node: Node, source: Source, *, strip: bool = True) -> tuple[bytes, str]:
     stray = "".join([content.text or "", *(child.tail or "" for child in content)]).strip()
     if len(content) == 1 and not stray:
         return source.fragment(node.children[0]), str(content[0].tag)
-    inside = source.inside(node).decode().strip()
+    inside = source.inside(node).decode()
+    if strip:
+        inside = inside.strip()
     # Of the prefixes in scope those that it may use; wsnt and wsa are nearly always declared and hardly ever used.
     scope = _scope(content)
     used = {prefix: uri for prefix, uri in scope.items() if (f"{prefix}:" in inside if prefix else len(content))}

@@ -40,9 +40,9 @@ from ingest.soap.envelope import Request
 from topic_model import expressions
 from topic_model.message_types import kept_type
 from topic_model.namespaces import HPWSN, WSA, WSNT
-from topic_model.records.control import ControlRecord, ending, ending_pull_point
+from topic_model.records.control import ControlRecord, SubscriptionRecord, ending, ending_pull_point
 from topic_model.records.notifications import Notification
-from topic_model.subscriptions import BoundEndpoint, EndpointReference, Subscription
+from topic_model.subscriptions import DEFAULT_POLICY, BoundEndpoint, EndpointReference, Subscription
 
 logger = logging.getLogger(__name__)
 
@@ -141,8 +141,11 @@ async def subscribed(gateway: Gateway, asked: Subscribe, caller: Caller | None) 
             raise ConsumerRefused("the pull point was destroyed at this moment")
         endpoint, ended = _bound(gateway, named, caller)
         if (existing := gateway.table.find_equal(wanted)) is not None:
-            if ended:
-                await gateway.changes.commit(ended)
+            changed: list[ControlRecord] = []
+            if existing.policy != wanted.policy:
+                changed = [SubscriptionRecord(msgspec.structs.replace(existing, policy=wanted.policy))]
+            if ended or changed:
+                await gateway.changes.commit([*ended, *changed])
         else:
             check_room(gateway, wanted.owner)
             made, _ = await commit_new(gateway, msgspec.structs.replace(wanted, endpoint=endpoint), ended)
@@ -220,6 +223,7 @@ def _subscription(gateway: Gateway, asked: Subscribe | Unsubscribe, caller: Call
         paused=asked.address == DUMMY,
         owner=owner_of(caller),
         pull_point=point.id if point is not None else "",
+        policy=asked.delivery if isinstance(asked, Subscribe) and point is None else DEFAULT_POLICY,
     )
 
 

@@ -18,7 +18,7 @@ from ingest.operations.legacy.messages import (
 )
 from tests.support import legacy_messages as legacy
 from topic_model.legacy_content import TYPE, unwrap, wrap
-from topic_model.records.fragments import Fragment
+from topic_model.records.packages import Fragment
 from topic_model.topics import TopicPath
 
 ADDRESS = "http://host:9002/wsn-subscribe"

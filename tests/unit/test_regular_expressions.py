@@ -50,6 +50,7 @@ SEEN: dict[str, tuple[int, str]] = {
     "topic_model.records.packages._MESSAGE": (_ANY, "search"),
     "topic_model.records.packages._REFERENCE": (_ANY, "search"),
     "topic_model.records.packages._UNWRAPPED": (_ANY, "search"),
+    "ingest.operations.legacy.messages._CHARACTER": (_ANY, "search"),
     "ingest.operations.legacy.messages._CONTENT": (_ANY, "search"),
     "ingest.operations.legacy.messages._DECLARATION": (_ANY, "match"),
     "ingest.operations.legacy.messages._NOT_XML": (_ANY, "search"),

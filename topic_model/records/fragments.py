@@ -22,7 +22,7 @@ VERSION = 1
 
 class StoredPart(msgspec.Struct, frozen=True, omit_defaults=True, tag="part"):
     """A part. `content` is what stood in wsnt:Message, in UTF-8, as it was written; `namespaces` are those in scope
-    there, the default one under ""."""
+    there, the default one under "". `as_text` says that the message came as text, not as XML."""
 
     owner: str
     topic: TopicPath
@@ -33,6 +33,7 @@ class StoredPart(msgspec.Struct, frozen=True, omit_defaults=True, tag="part"):
     accepted_ms: int
     namespaces: dict[str, str] = {}
     traceparent: str = ""
+    as_text: bool = False
 
 
 class Assembled(msgspec.Struct, frozen=True, tag="assembled"):

@@ -33,6 +33,8 @@ _VERBATIM_OR_BARE = re.compile(rf"<!\[CDATA\[.*?(?:\]\]>|\Z)|<!--.*?(?:-->|\Z)|<
 
 _ONLY_BARE = re.compile(_BARE)
 
+_CHARACTER = re.compile(r"&#(?:([0-9]{1,7})|x([0-9A-Fa-f]{1,6}));")
+
 _DECLARATION = re.compile(r"<\?xml\s[^>]*\?>")
 
 _CONTENT = re.compile(r"<((?:[^\s<>/:!?]+:)?Message)(?:\s[^<>]*)?(?<!/)>")
@@ -83,6 +85,13 @@ def with_escaped_ampersands(text: str) -> str:
     return _VERBATIM_OR_BARE.sub(lambda found: "&amp;" if found[1] else found[0], text)
 
 
+def _if_there_is_one(reference: re.Match[str]) -> str:
+    """The reference, with its ampersand as a character when there is no such one in XML."""
+    number = int(reference[1]) if reference[1] else int(reference[2], 16)
+    there = number < 0x110000 and _NOT_XML.match(chr(number)) is None
+    return reference[0] if there else f"&amp;{reference[0][1:]}"
+
+
 def _parsed(document: str) -> Xml:
     xml = read_xml(document.encode(), what="the text of WsnProcess")
     check_tags(xml.document)
@@ -98,7 +107,8 @@ def _with_plain_content(text: str) -> str | None:
     if end < 0:
         return None
     content = _NOT_XML.sub("?", text[start.end() : end])
-    escaped = _ONLY_BARE.sub("&amp;", content).replace("<", "&lt;").replace(">", "&gt;")
+    escaped = _CHARACTER.sub(_if_there_is_one, _ONLY_BARE.sub("&amp;", content))
+    escaped = escaped.replace("<", "&lt;").replace(">", "&gt;")
     return with_escaped_ampersands(text[: start.end()]) + escaped + with_escaped_ampersands(text[end:])
 
 
@@ -160,13 +170,14 @@ class Message:
 @dataclass(frozen=True)
 class Part:
     """A part of a message that waits for the others. `content` is what stood in its Message, as it was written;
-    `namespaces` are those in scope there."""
+    `namespaces` are those in scope there. `as_text`: it came as text, which is to be decoded once when it is whole."""
 
     topic: TopicPath
     identification: str
     fragment: Fragment
     content: str
     namespaces: dict[str, str]
+    as_text: bool = False
 
 
 @dataclass(frozen=True)
@@ -279,12 +290,10 @@ def _message(element: etree._Element, node: Node, source: Source, default: Topic
 def _part(element: etree._Element, node: Node, source: Source, default: TopicPath | None, text: str | None) -> Part:
     path, content = _topic_and_content(element, default)
     fragment, identification = _package(element)
-    if text is None:
-        inside = source.inside(node.children[element.index(content)]).decode()
-    else:
-        # What was mended to make XML of it may be half of a tag, or of a reference, whose other half is in the next.
-        inside = _raw_content(decoded_once(text))
-    return Part(path, identification, fragment, inside, _scope(content))
+    # What was mended to make XML of a text may be half of a tag, or of a reference, whose other half is in the next.
+    sent = node.children[element.index(content)]
+    inside = source.inside(sent).decode() if text is None else _raw_content(text)
+    return Part(path, identification, fragment, inside, _scope(content), text is not None)
 
 
 def _raw_content(text: str) -> str:

@@ -59,6 +59,7 @@ async def take(gateway: Gateway, part: Part, target: Target, request: Request) -
         times.to_ms(gateway.now()),
         part.namespaces,
         request.traceparent,
+        part.as_text,
     )
     known = held.again(stored)
     if known is None:
@@ -153,6 +154,8 @@ async def _accept_whole(gateway: Gateway, message: OpenMessage, parts: Sequence[
     first, last = parts[0], next(each for each in parts if each.last)
     most = gateway.settings.max_elements
     content = b"".join(each.content for each in parts).decode()
+    if all(each.as_text for each in parts):
+        content = messages.decoded_once(content)
     if len(content) > _LARGE:
         payload, kind = await asyncio.to_thread(messages.joined, content, first.namespaces, most)
     else:

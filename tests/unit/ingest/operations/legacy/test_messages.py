@@ -65,6 +65,7 @@ def test_a_notify_around_several_messages() -> None:
         ("<topic>t</topic><message>m</message>", wrap("<topic>t</topic><message>m</message>", {})),
         ("text <wsnt:x/>", wrap("text <wsnt:x/>", {"wsnt": legacy.WSNT})),
         ("<cut off", wrap("&lt;cut off", {})),
+        ("<cut &#0; &#xD800; &#x110000; &#65;", wrap("&lt;cut &amp;#0; &amp;#xD800; &amp;#x110000; &#65;", {})),
     ],
 )
 def test_content_becomes_one_element(content: str, payload: bytes) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 from core.errors import ArborcastError, InfrastructureError, PeerError
 from ingest.access.grants import check_publish, owner_of
@@ -133,8 +134,12 @@ async def assemble(gateway: Gateway, message: OpenMessage) -> None:
     Raises PeerError for that, and InfrastructureError when it has to be done again.
     """
     held = gateway.parts
-    # One at a time: so there is one text of them in memory, however many are complete.
-    async with gateway.locks.hold("assemble"):
+    async with AsyncExitStack() as locks:
+        if message.bytes > _LARGE:
+            # One at a time: so there is one text of them in memory, however many are complete.
+            await locks.enter_async_context(gateway.locks.hold("assemble"))
+        # A part that comes again may have begun the same.
+        await locks.enter_async_context(gateway.locks.hold(("assemble", message.at)))
         if message.at not in held.messages.complete:
             return
         parts = await held.parts(message)

@@ -205,13 +205,16 @@ async def look_after_forever(gateway: Gateway) -> None:
 async def look_after(gateway: Gateway) -> None:
     """Do what is due. Raises InfrastructureError."""
     held, now = gateway.parts.messages, gateway.parts.now()
+    oldest_ms = times.to_ms(gateway.now()) - _OLDEST_MS
     for message in [each for each in held.complete.values() if now - each.seen >= _LEFT_S]:
+        if message.since_ms < oldest_ms:
+            await give_up(gateway, message, "lost", "it was complete, and could not be stored in all that time")
+            continue
         try:
             await assemble(gateway, message)
         except ArborcastError as error:
             # Where it cannot be done now it is done with the next look.
             logger.warning("the message %r is complete and was not taken: %s", message.key[1], error)
-    oldest_ms = times.to_ms(gateway.now()) - _OLDEST_MS
     silent = gateway.fragments.timeout_s
     for message in [e for e in held.open.values() if now - e.seen >= silent or e.since_ms < oldest_ms]:
         await give_up(gateway, message, "time")

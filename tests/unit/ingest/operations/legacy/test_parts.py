@@ -246,6 +246,21 @@ def test_when_the_whole_cannot_be_stored_a_repeated_part_has_it_done() -> None:
     assert stored(parts) == [CONTENT.encode()]
 
 
+def test_what_cannot_be_stored_for_as_long_as_it_is_kept_is_given_up() -> None:
+    parts = GatewayParts()
+    parts.notifications.error = InfrastructureError("Kafka is away", 1)
+    for text in legacy.in_parts("a", CONTENT, 100):
+        send(parts, text)
+    parts.later(minutes=49)
+    parts.parts.clock += 49 * 60
+    look(parts)
+    assert len(parts.parts.messages.complete) == 1, "it is tried again and again"
+    parts.later(minutes=2)
+    look(parts)
+    assert [each.reason for each in given_up(parts)] == ["lost"]
+    assert not parts.parts.messages.complete
+
+
 def test_what_is_stored_by_one_that_dies_before_it_says_so_has_the_same_id(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = GatewayParts()
     texts = legacy.in_parts("a", CONTENT, 100)

@@ -20,6 +20,9 @@ from topic_model.records.fragments import FragmentRecord, StoredPart, decode, en
 # Messages are mostly put together within the second, so their parts are mostly in memory: up to this.
 _RESIDENT_BYTES = 16 * 1024 * 1024
 
+# Each of these reads has the time of a request.
+_READ_AT_ONCE = 5_000
+
 # Appends wait in threads; see ingest.state.changes.
 _WRITERS = 16
 
@@ -83,10 +86,11 @@ class FragmentLog:
     async def parts(self, message: OpenMessage) -> list[StoredPart]:
         """See HoldsParts."""
         resident = dict(message.resident)
-        missing = {number: offset for number, offset in message.offsets() if number not in resident}
-        if missing:
-            loop = asyncio.get_running_loop()
-            values = await loop.run_in_executor(self._readers, self._reader.read, list(missing.values()))
+        missing = sorted(offset for number, offset in message.offsets() if number not in resident)
+        loop = asyncio.get_running_loop()
+        for begin in range(0, len(missing), _READ_AT_ONCE):
+            some = missing[begin : begin + _READ_AT_ONCE]
+            values = await loop.run_in_executor(self._readers, self._reader.read, some)
             for value in values.values():
                 record = decode(b"", value)
                 if isinstance(record, StoredPart):

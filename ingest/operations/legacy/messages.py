@@ -126,6 +126,8 @@ _ENVELOPE_DEPTH = 3
 
 _PACKAGE = ("Identification", "Fragment")
 
+_NO_PACKAGE = Fragment(), ""
+
 # Loose content is asked about each of them; older clients declare three or four.
 _MAX_IN_SCOPE = 64
 
@@ -230,23 +232,27 @@ def _read(root: etree._Element, cut: Callable[[], Source], default: TopicPath | 
         case "Unsubscribe":
             return Unsubscribe(*_address_and_topic(root))
         case "NotificationMessage":
-            source = cut()
-            if _is_held(root):
+            source, package = cut(), _package(root)
+            if _is_held(package):
                 return _part(root, source.node(root), source, default, text)
-            return Notify((_message(root, source.node(root), source, default),))
+            return Notify((_message(root, package, source.node(root), source, default),))
         case "Notify":
             source = cut()
             nodes = source.node(root).children
-            if (part := _held_part(root)) is not None:
-                return _part(part, nodes[root.index(part)], source, default, text)
-            messages = tuple(
-                _message(child, node, source, default)
+            found = [
+                (child, _package(child), node)
                 for child, node in zip(root, nodes, strict=True)
                 if _is(child, "NotificationMessage")
-            )
-            if not messages:
+            ]
+            if not found:
                 raise InvalidRequest("Notify holds no NotificationMessage")
-            return Notify(messages)
+            if any(_is_held(package) for _, package, _ in found if package is not _NO_PACKAGE):
+                (part, _, node), *others = found
+                if others:
+                    # Some would be stored, and others not.
+                    raise InvalidRequest("a part that has to be put together is sent by itself, not among others")
+                return _part(part, node, source, default, text)
+            return Notify(tuple(_message(child, package, node, source, default) for child, package, node in found))
         case "CreatePullPoint":
             return CreatePullPoint(_text(root))
         case _:
@@ -261,30 +267,20 @@ def _address_and_topic(root: etree._Element) -> tuple[str, str]:
     return _text_of(root, "SubscriberAddress"), "" if expression is None else _text(expression)
 
 
-def _held_part(notify: etree._Element) -> etree._Element | None:
-    """The one message of a Notify, when it is a part that waits for others. Raises InvalidRequest for one among several
-    messages: some would be stored, and others not."""
-    messages = [child for child in notify if _is(child, "NotificationMessage")]
-    held = list(filter(_is_held, messages))
-    if not held:
-        return None
-    if len(messages) > 1:
-        raise InvalidRequest("a part of a message that has to be put together is sent by itself, not among others")
-    return held[0]
-
-
-def _is_held(element: etree._Element) -> bool:
-    fragment, _ = _package(element)
+def _is_held(package: tuple[Fragment, str]) -> bool:
+    fragment, _ = package
     return fragment.part and not fragment.alone
 
 
-def _message(element: etree._Element, node: Node, source: Source, default: TopicPath | None) -> Message:
+def _message(
+    element: etree._Element, package: tuple[Fragment, str], node: Node, source: Source, default: TopicPath | None
+) -> Message:
     path, content = _topic_and_content(element, default)
-    fragment, identification = _package(element)
-    package = write_package(fragment, identification if fragment.part else "") if fragment.alone else ""
+    fragment, identification = package
+    said = write_package(fragment, identification if fragment.part else "") if fragment.alone else ""
     inside = node.children[element.index(content)]
     # Of a part the blanks at its ends belong to the message.
-    return Message(path, *_payload(content, inside, source, strip=not fragment.part), package)
+    return Message(path, *_payload(content, inside, source, strip=not fragment.part), said)
 
 
 def _part(element: etree._Element, node: Node, source: Source, default: TopicPath | None, text: str | None) -> Part:
@@ -327,9 +323,10 @@ def _topic_and_content(element: etree._Element, default: TopicPath | None) -> tu
 def _package(element: etree._Element) -> tuple[Fragment, str]:
     """What Package says: a whole message where there is none. Raises InvalidRequest."""
     package = next(_children(element, "Package"), None)
-    # Package's own children are written without a prefix.
-    parts = () if package is None else tuple(package)
-    said = {name: _text(child) for child in reversed(parts) if (name := _split(child)[1]) in _PACKAGE}
+    if package is None:
+        return _NO_PACKAGE
+    # Its own children are written without a prefix.
+    said = {name: _text(child) for child in reversed(package) if (name := _split(child)[1]) in _PACKAGE}
     try:
         fragment = read_fragment(said["Fragment"]) if said.get("Fragment") else Fragment()
     except ValueError as error:

@@ -106,7 +106,8 @@ async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Requ
         for message in asked.messages
     ]
     for message in asked.messages:
-        parts.check_alone(gateway, request, message.package.partition(" ")[2])
+        if message.package:
+            parts.check_alone(gateway, request, message.package.partition(" ")[2])
     gateway.check_new(message.topic for message in asked.messages)
     check_fan_out(gateway, request, (message.topic for message in asked.messages))
     await accept(gateway, notifications)

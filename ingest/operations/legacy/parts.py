@@ -21,6 +21,7 @@ from ingest.operations.acceptance import accept
 from ingest.operations.gateway import Gateway, check_fan_out, check_topics
 from ingest.operations.legacy import messages
 from ingest.operations.legacy.messages import Part
+from ingest.operations.legacy.text import decoded_once
 from ingest.soap import times
 from ingest.soap.envelope import Request
 from topic_model.message_types import kept_type
@@ -160,7 +161,7 @@ async def _accept_whole(gateway: Gateway, message: OpenMessage, parts: Sequence[
     most = gateway.settings.max_elements
     content = b"".join(each.content for each in parts).decode()
     if all(each.as_text for each in parts):
-        content = messages.decoded_once(content)
+        content = decoded_once(content)
     if len(content) > _LARGE:
         payload, kind = await asyncio.to_thread(messages.joined, content, first.namespaces, most)
     else:

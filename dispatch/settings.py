@@ -289,6 +289,9 @@ class TableSettings:
     deliveries_days: int = setting(30, "How long ended deliveries are kept.", minimum=1, unit="days")
     endpoint_health_days: int = setting(90, "How long changes of endpoints' health are kept.", minimum=1, unit="days")
     ended_subscriptions_days: int = setting(90, "How long subscriptions that ended are kept.", minimum=1, unit="days")
+    incomplete_days: int = setting(
+        90, "How long messages that were given up for want of parts are kept.", minimum=1, unit="days"
+    )
     # What delta-rs keeps in memory of a table grows with its files: some 100 KB for each commit until they are joined.
     upkeep_interval_s: float = setting(
         600.0,

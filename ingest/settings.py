@@ -261,3 +261,38 @@ class TopicSettings:
     def default_path(self) -> TopicPath | None:
         """The topic of a Notify that names none; None where that is refused."""
         return parse_path(self.default) if self.default else None
+
+
+@dataclass(frozen=True)
+class FragmentSettings:
+    """Messages of old publishers that come in parts, and for old subscribers leave in parts."""
+
+    bytes: int = setting(
+        3_000,
+        "Of topics whose routing says split: messages to old subscribers leave in parts of at most so many bytes, the "
+        "wrapper among them. 0: never.",
+        minimum=0,
+        unit="bytes",
+    )
+    timeout_s: float = setting(
+        30.0,
+        "When no further part comes for so long, a message is given up, which is told to operators and kept in the "
+        "table incomplete. At most half of the hour that parts are kept.",
+        minimum=1,
+        maximum=1_800,
+        unit="s",
+    )
+    open: int = setting(
+        1_000,
+        "So many messages of one client may lack parts at a time; where nobody has to say who it is, of all together.",
+        minimum=1,
+    )
+    max_bytes: int = setting(
+        0,
+        "What the parts of one message that have to be put together may have in all; beyond it the part is refused and "
+        "the message given up. 0: as gateway.max_body_bytes. One that is larger needs larger kafka.max_record_bytes "
+        "and gateway.max_unacknowledged_bytes, too.",
+        minimum=0,
+        maximum=128 * 1024 * 1024,
+        unit="bytes",
+    )

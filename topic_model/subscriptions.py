@@ -98,7 +98,8 @@ class DeliveryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What a subscriber asked for beyond "push it". None means: the engine's setting; of `deadline_ms`, after how long
     without a message the subscriber is told so, that there is none. `interval_ms`, unless 0, is how far apart messages
     are accepted that it gets, of each topic or of all together; `priority` ranks it among the subscriptions that are
-    pushed to, larger first."""
+    pushed to, larger first. `fragment_bytes`, unless 0, is what a push in the older form may have: what is larger comes
+    in parts."""
 
     reliability: Reliability = "adaptive"
     order: Order = "acceptance"
@@ -109,6 +110,7 @@ class DeliveryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     deadline_per: Per = "subscription"
     interval_ms: int = 0
     interval_per: Per = "topic"
+    fragment_bytes: int = 0
 
     @property
     def strict(self) -> bool:
@@ -241,7 +243,8 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def identity(self) -> tuple[object, ...]:
         """Equal for two subscriptions that would deliver the same things to the same place in the same way.
 
-        How they are protected is left out: who subscribes again with a new secret replaces the old one.
+        How they are protected is left out: who subscribes again with a new secret replaces the old one. So is the size
+        of parts: old subscribers are known by their address and topic.
         """
         return (
             to_uri(self.consumer.address),  # an earlier version kept IRIs
@@ -251,7 +254,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             tuple((f.dialect, f.text, tuple(sorted(f.namespaces.items()))) for f in self.producer),
             self.form,
             self.soap,
-            self.policy,
+            msgspec.structs.replace(self.policy, fragment_bytes=0) if self.policy.fragment_bytes else self.policy,
             self.owner,
             self.pull_point,
             self.types,

@@ -61,6 +61,7 @@ PARTS = (
     Part("fairness", "dispatch.fairness", _DISPATCH, "Lanes served in turn", quick=("--quick",)),
     Part("priority", "dispatch.priority", _DISPATCH, "What is urgent, behind what waits"),
     Part("subscription-qos", "dispatch.subscription_qos", _DISPATCH, "Minimum intervals, deadlines, types"),
+    Part("fragments", "dispatch.fragments", _DISPATCH, "Large messages, whole and in parts"),
     Part("stages", "dispatch.stages", _DISPATCH, "A worker's steps"),
     Part("view", "dispatch.view", _DISPATCH, "Bringing the workers up to date"),
     Part("gateway", "gateway.gateway", "Gateway and clients", "Accepting"),

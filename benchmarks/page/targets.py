@@ -357,6 +357,22 @@ TARGETS = (
         least=460,
     ),
     Target(
+        "older system",
+        "30,000 bytes in ten parts: messages/s (its floor: 460)",
+        "fragments",
+        "/s",
+        cell("Ten times as large", "messages/s", case="30,000 bytes, ten pushes", publishers=16),
+        least=460,
+    ),
+    Target(
+        "older system",
+        "30,000 bytes in ten parts: messages/s beside those that are whole",
+        "fragments",
+        "x",
+        ratio("Ten times as large", "messages/s", ("case", "30,000 bytes, ten"), ("case", "30,000 bytes, whole")),
+        least=0.8,
+    ),
+    Target(
         "scaling",
         "lost, twice or out of order in all scaling runs",
         "scaling",

@@ -75,7 +75,7 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         "segment.bytes": str(64 * 1024 * 1024),
         "segment.ms": str(_HOUR_MS),
     }
-    # Two records a second that are old after a few seconds; an hour of them shows what happened.
+    # What is old after seconds, two records of a lease each second among it; an hour shows what happened.
     lease = record_bytes | {"cleanup.policy": "delete", "retention.ms": str(_HOUR_MS), "segment.ms": str(_HOUR_MS // 4)}
     # Deliveries that wait, or were given up: mostly short-lived, so that old segments are worth compacting soon. Null
     # values stay as long as in the control log, for a reader that goes on where it was.
@@ -95,6 +95,8 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         # One partition here too: the order of the claims decides who hands out what.
         LogSpecification(kafka.topic(PULL_LOG), 1, False, kept_for_a_while, ordered=True),
         LogSpecification(kafka.topic(RESULTS_LOG), 1, False, kept_for_a_while),
+        # Who reads it must come to one result. A message that is not together by then was given up long before.
+        LogSpecification(kafka.topic(FRAGMENT_LOG), 1, False, lease, ordered=True),
         LogSpecification(kafka.topic(LEASE_LOG), 1, False, lease, ordered=True),
         LogSpecification(kafka.topic(JOB_LEASE_LOG), 1, False, lease, ordered=True),
         # Steps build on those before them.
@@ -160,3 +162,5 @@ PROGRESS_LOG = "progress"
 PULL_LOG = "pullpoints"
 
 RESULTS_LOG = "results"
+
+FRAGMENT_LOG = "fragments"

@@ -4,6 +4,7 @@
     {urn:arborcast}system/subscription/{failing,recovered,suspended,gone}
     {urn:arborcast}system/subscription/{deadline-missed,deadline-met}
     {urn:arborcast}system/dead-letters/growing
+    {urn:arborcast}system/fragments/incomplete
 
 What concerns a deadline goes to the subscriber as well, whatever its topics are.
 
@@ -47,6 +48,7 @@ TOPICS: Mapping[EventKind, TopicPath] = {
     "deadline-missed": TopicPath(f"{SYSTEM}/subscription/deadline-missed"),
     "deadline-met": TopicPath(f"{SYSTEM}/subscription/deadline-met"),
     "dead-letters-growing": TopicPath(f"{SYSTEM}/dead-letters/growing"),
+    "fragments-incomplete": TopicPath(f"{SYSTEM}/fragments/incomplete"),
 }
 
 _FOR_SUBSCRIBERS: frozenset[EventKind] = frozenset({"deadline-missed", "deadline-met"})
@@ -64,6 +66,7 @@ def payload(event: OperatorEvent) -> bytes:
         ("Subscription", event.subscription),
         ("Topic", event.topic),
         ("Count", str(event.count) if event.count else ""),
+        *event.facts,
         ("Detail", event.detail),
     )
     children = "".join(f"<{name}>{escape(text)}</{name}>" for name, text in facts if text)

@@ -170,6 +170,7 @@ class DispatchJob:
             routes=self._view.routes,
             recorded=metrics.recorded,
             attempts_before=self._attempts_before,
+            tell=self._events.tell,
         )
         self._deadlines = deadlines = DeadlineWatch(
             settings.kafka,

@@ -125,6 +125,7 @@ def subscription_row(subscription: Subscription, changed_ms: int) -> dict[str, o
         "interval_per": subscription.policy.interval_per if subscription.policy.interval_ms else "",
         "deadline_ms": subscription.policy.deadline_ms or 0,
         "deadline_per": subscription.policy.deadline_per if subscription.policy.deadline_ms else "",
+        "fragment_bytes": subscription.policy.fragment_bytes,
         "owner": subscription.owner,
         "pull_point": subscription.pull_point,
         "created_at": moment(subscription.created_ms),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from core.eventlog.topics import FRAGMENT_LOG
 from core.settings import KafkaSettings
 from dispatch.delivery.health import Health
 from dispatch.recording.archive import Archive
@@ -26,7 +27,9 @@ from dispatch.recording.folds import (
     TopicsFold,
 )
 from dispatch.recording.follower import Work
+from dispatch.recording.incomplete import IncompleteFold
 from dispatch.recording.state_tables import FoldedTables, RoutesSnapshot, TableFold
+from dispatch.redelivery.events import EventListener
 from dispatch.settings import TableSettings
 from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import (
@@ -34,6 +37,7 @@ from dispatch.tables import (
     DEAD_LETTERS,
     DELIVERIES,
     ENDPOINT_HEALTH,
+    INCOMPLETE,
     NOTIFICATIONS,
     RETRIES,
     ROUTES,
@@ -217,6 +221,9 @@ _ATTEMPTS_SHARE = 2
 # fifth of their throughput from the batches.
 _ARCHIVE_SHARE = 4
 
+# Parts are read past on the way to what became of their messages, so many at a time.
+_PART_BYTES = 16 * 1024 * 1024
+
 # Merges and snapshots leave the files that they have replaced behind; they are read quickly.
 _STATES_UNUSED_HOURS = 1
 
@@ -236,10 +243,11 @@ class Recording:
         routes: Callable[[int], Sequence[tuple[Route, State]]],
         recorded: Callable[[pa.Table], None],
         attempts_before: Callable[[DeltaTableWriter], Mapping[int, int]],
+        tell: EventListener = lambda _: None,
     ) -> None:
         """`health` gives what is known of endpoints; `routes` so many routes at most, with the state of each,
         `control_position` the offset up to which the control log is in them. For `recorded` and `attempts_before` see
-        `AttemptsTables`."""
+        `AttemptsTables`. `tell` is called with messages that were given up."""
         self._settings = settings
         self._home = home
         self.attempts = AttemptsTables(
@@ -262,6 +270,10 @@ class Recording:
             (FoldedTables(kafka, "control", control), interval_s),
             (FoldedTables(kafka, "parked", [(self._at(RETRIES), RetriesFold())]), interval_s),
             (FoldedTables(kafka, "dead", [(self._at(DEAD_LETTERS), DeadLettersFold())]), interval_s),
+            (
+                FoldedTables(kafka, FRAGMENT_LOG, [(self._at(INCOMPLETE), IncompleteFold(tell))], _PART_BYTES),
+                interval_s,
+            ),
             (HealthHistory(self._at(ENDPOINT_HEALTH), health), interval_s),
         ]
         if settings.max_routes:
@@ -271,6 +283,7 @@ class Recording:
         states += [(self._upkeep(spec), upkeep_s) for spec in (TOPICS, ROUTES, RETRIES, DEAD_LETTERS)]
         ended = settings.ended_subscriptions_days
         states.append((self._upkeep(SUBSCRIPTIONS, ended, "state = 'ended' and ended_at < '{}'"), upkeep_s))
+        states.append((self._upkeep(INCOMPLETE, settings.incomplete_days, "given_up_at < '{}'"), upkeep_s))
         events: list[tuple[Work, float]] = [
             (self._upkeep(NOTIFICATIONS, settings.notifications_days), upkeep_s),
             (self._upkeep(ATTEMPTS, settings.attempts_days), upkeep_s),

@@ -158,8 +158,12 @@ def apply(fold: TableFold, record: ConsumerRecord, changes: RowChanges, log: str
 class FoldedTables(TableFollower):
     """The tables that follow one log. No commit is made when nothing changed."""
 
-    def __init__(self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, TableFold]]) -> None:
-        """`folds` with the location of their table; of several for one table each is done after those before it."""
+    def __init__(
+        self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, TableFold]], bytes_per_step: int | None = None
+    ) -> None:
+        """`folds` with the location of their table; of several for one table each is done after those before it. A log
+        of large records is read in steps of about so many bytes."""
+        self._bytes_per_step = bytes_per_step
         self._folds = [(fold, DeltaTableWriter(fold.spec, location)) for location, fold in folds]
         super().__init__(kafka, log, [table for _, table in self._folds])
 
@@ -167,7 +171,7 @@ class FoldedTables(TableFollower):
         return self._behind([table.positions(fold.writer) for fold, table in self._folds])
 
     def _write(self, tail: Tail) -> bool:
-        records = tail.read(_RECORDS_PER_STEP)
+        records = tail.read(_RECORDS_PER_STEP, self._bytes_per_step)
         for fold, table in self._folds:
             progress = as_progress(fold.writer, tail.positions)
             changes = RowChanges(fold.spec)
@@ -178,6 +182,8 @@ class FoldedTables(TableFollower):
             elif records and not table.positions(fold.writer):
                 # So that "nothing yet" and "crashed before the first commit" can be told apart.
                 table.extend(fold.spec.arrow([]), progress)
+        if self._bytes_per_step is not None:
+            return bool(records)
         return len(records) >= _RECORDS_PER_STEP
 
     def _restart(self) -> None:

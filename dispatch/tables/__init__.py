@@ -53,6 +53,7 @@ SUBSCRIPTIONS = TableSpec(
         Column("interval_per", "string", "topic or subscription: what that counts for; empty: it gets all."),
         Column("deadline_ms", "long", "After how long without a message it is told so; 0: never.", "ms"),
         Column("deadline_per", "string", "topic or subscription: what that counts for; empty: it is never told."),
+        Column("fragment_bytes", "long", "What is larger leaves in parts of so many bytes; 0: whole.", "bytes"),
         Column("owner", "string", "Who subscribed, empty when nobody had to say."),
         Column("pull_point", "string", "The pull point that it fills, empty for one that is pushed to."),
         Column("created_at", "timestamp", "When it was made.", "UTC"),
@@ -127,6 +128,31 @@ DEAD_LETTERS = TableSpec(
     ),
     key="delivery",
     time="ended_at",
+)
+
+INCOMPLETE = TableSpec(
+    name="incomplete",
+    help="Messages of old publishers that came in parts and were given up, because not all came or for what they are.",
+    columns=(
+        Column("message", "string", "Names the message: where its first part was in the log, and whose it is."),
+        Column("identification", "string", "What its publisher calls it: Identification in wsnt:Package."),
+        Column("topic", "string", "Its topic, as a canonical path."),
+        Column("owner", "string", "Who sent it, empty when nobody had to say."),
+        Column(
+            "reason",
+            "string",
+            "time: no further part came; size: it is too large; content: its parts make no message that is taken; "
+            "lost: parts are not in the log any more.",
+        ),
+        Column("detail", "string", "For content and lost: what is wrong, in words."),
+        Column("had", "string", "The numbers of the parts that came, such as 0-3 7."),
+        Column("missing", "string", "Those that did not; 8- where the last one is not known."),
+        Column("bytes", "long", "Size of the parts that came.", "bytes"),
+        Column("began_at", "timestamp", "When its first part came.", "UTC"),
+        Column("given_up_at", "timestamp", "When it was given up.", "UTC"),
+    ),
+    key="message",
+    time="given_up_at",
 )
 
 NOTIFICATIONS = TableSpec(
@@ -259,4 +285,5 @@ TABLES: Sequence[TableSpec] = (
     RETRIES,
     DEAD_LETTERS,
     ENDPOINT_HEALTH,
+    INCOMPLETE,
 )

@@ -14,10 +14,12 @@ import logging
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from core.errors import PeerError, SignatureError
+from ingest.client.assembler import Assembler
 from ingest.client.http_server import MAX_BODY, HttpServer, Response
 from ingest.client.later import OpenPush, open_push
 from ingest.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
@@ -28,7 +30,7 @@ from ingest.errors import UnreadableRequest
 from ingest.soap import faults
 from ingest.soap.times import utc_now
 
-__all__ = ["Listener", "ListenerApp", "OnMessage", "ReceivedMessage", "Verify", "read_push"]
+__all__ = ["Assembler", "Listener", "ListenerApp", "OnMessage", "ReceivedMessage", "Verify", "read_push"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+Parts = Assembler | Literal["joined", "apart"]
+
 OnMessageAsync = Callable[[ReceivedMessage], Awaitable[None]]
 
 
@@ -50,7 +54,8 @@ class Listener:
 
     Callbacks run in threads, perhaps in several at once: `on_message` for all messages, and others for those of some
     topics, see `on`. Port 0 takes a free one; see `url`. With `verify`, a push for which it raises is answered 401 and
-    not handed over. `transport` carries results that are said later.
+    not handed over. `transport` carries results that are said later. Messages in `parts` are joined, by an Assembler of
+    its own or the one that is given; "apart" hands over each part.
     """
 
     def __init__(
@@ -61,12 +66,13 @@ class Listener:
         *,
         verify: Verify | None = None,
         transport: Transport | None = None,
+        parts: Parts = "joined",
     ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._host, self._port = self._socket.getsockname()[:2]
         self._triggers = Triggers(on_message)
-        self._app = _ThreadedApp(self._triggers, verify, transport)
+        self._app = _ThreadedApp(self._triggers, verify, transport, parts)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
         self._stopping = asyncio.Event()
@@ -151,8 +157,11 @@ class ListenerApp:
         on_message: OnMessage | OnMessageAsync,
         verify: Verify | None = None,
         transport: Transport | None = None,
+        parts: Parts = "joined",
     ) -> None:
         self._on_message = on_message
+        self._own_assembler = Assembler()
+        self._assembler = {"joined": self._own_assembler, "apart": None}[parts] if isinstance(parts, str) else parts
         self._verify = verify
         self._own = RequestsTransport()
         self._transport: Transport = self._own if transport is None else transport
@@ -186,23 +195,28 @@ class ListenerApp:
             return messages
         try:
             for message in messages:
-                handled = self._on_message(message)
-                if handled is not None:
-                    await handled
+                with self._joined(message) as whole:
+                    handled = None if whole is None else self._on_message(whole)
+                    if handled is not None:
+                        await handled
         except Exception:
             return _failed(push)
         return _done(push)
 
+    def _joined(self, message: ReceivedMessage) -> AbstractContextManager[ReceivedMessage | None]:
+        return contextlib.nullcontext(message) if self._assembler is None else self._assembler.joined(message)
+
     def close(self) -> None:
-        """Close connections to brokers; what is said later opens them again."""
+        """Close connections to brokers; what is said later opens them again. Messages that lack parts are given up."""
         self._own.close()
+        self._own_assembler.close()
 
 
 class _ThreadedApp(ListenerApp):
     """With a callback that may block: each push has a thread of its own, which is not joined at the end."""
 
-    def __init__(self, on_message: OnMessage, verify: Verify | None, transport: Transport | None) -> None:
-        super().__init__(on_message, verify, transport)
+    def __init__(self, on_message: OnMessage, verify: Verify | None, transport: Transport | None, parts: Parts) -> None:
+        super().__init__(on_message, verify, transport, parts)
         self._hand_over = on_message
 
     async def handled(self, headers: Mapping[str, str], body: bytes) -> Response:
@@ -230,7 +244,9 @@ class _ThreadedApp(ListenerApp):
             if isinstance(messages, Response):
                 return messages
             for message in messages:
-                self._hand_over(message)
+                with self._joined(message) as whole:
+                    if whole is not None:
+                        self._hand_over(whole)
         except Exception:
             return _failed(push)
         return _done(push)

@@ -21,12 +21,13 @@ from ingest.elements.protection import Protector
 from ingest.elements.topics import TopicSets
 from ingest.errors import NotRegistered, OperationRefused
 from ingest.operations.admission import Admitted, TopicAdmission
-from ingest.settings import GatewaySettings, TopicSettings
+from ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
 from ingest.soap import times
 from ingest.soap.envelope import Request
 from ingest.soap.times import utc_now
 from ingest.soap.wsdl import ServiceDescriptions
 from ingest.state.changes import CommitsChanges, KeyedLocks
+from ingest.state.fragment_log import HoldsParts
 from ingest.state.pull_queues import PullQueues
 from ingest.state.repeats import Repeats
 from topic_model.namespaces import wsa, wsnt
@@ -79,6 +80,8 @@ class Gateway:
     pulls: PullQueues
     protector: Protector
     results: TakesResults
+    parts: HoldsParts
+    fragments: FragmentSettings = field(default_factory=FragmentSettings)
     pull_points: PullPoints = field(default_factory=PullPoints)
     registrations: Registrations = field(default_factory=Registrations)
     suspensions: Suspensions = field(default_factory=Suspensions)

@@ -13,6 +13,7 @@ from ingest.operations.gateway import Gateway
 from ingest.state.log_view import ControlLogView
 from ingest.state.notification_log import NotificationLog
 from ingest.state.pull_queues import PullQueues
+from topic_model.projections.open_messages import OpenMessages
 from topic_model.projections.pull_store import PullStore
 
 
@@ -149,6 +150,27 @@ def declare_pull_points(metrics: Registry, store: PullStore, pulls: PullQueues) 
         lambda: pulls.expired,
     )
     metrics.gauge("arborcast_pull_waiting_clients", "Requests that wait for messages.", lambda: pulls.waiting_clients)
+
+
+def declare_parts(metrics: Registry, messages: OpenMessages) -> None:
+    """Messages that come in parts. All gateways see the same."""
+    metrics.gauge("arborcast_fragments_open", "Messages that lack parts.", lambda: len(messages.open))
+    metrics.gauge(
+        "arborcast_fragments_held_bytes",
+        "Of the parts of messages that lack others, or wait to be put together.",
+        lambda: messages.bytes,
+    )
+    metrics.gauge(
+        "arborcast_fragments_assembled",
+        "Messages that were put together, since the start and within the hour before it.",
+        lambda: messages.assembled,
+    )
+    metrics.gauge(
+        "arborcast_fragments_given_up",
+        "Messages that were given up because parts did not come, they were too large, or no message: also in the table "
+        "incomplete.",
+        lambda: messages.given_up,
+    )
 
 
 def declare_directory(metrics: Registry, sync: DirectorySync) -> None:

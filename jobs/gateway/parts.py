@@ -41,6 +41,16 @@ def check_sizes(settings: Settings) -> None:
             f"kafka.max_record_bytes = {settings.kafka.max_record_bytes} is too small for gateway.max_body_bytes = "
             f"{settings.gateway.max_body_bytes}: at least {needed} are needed"
         )
+    whole = 3 * settings.fragments.max_bytes // 2 + 128 * 1024
+    for name, size in (
+        ("kafka.max_record_bytes", settings.kafka.max_record_bytes),
+        ("gateway.max_unacknowledged_bytes", settings.gateway.max_unacknowledged_bytes),
+    ):
+        if size < whole:
+            raise ConfigError(
+                f"{name} = {size} is too small for fragments.max_bytes = {settings.fragments.max_bytes}: at least "
+                f"{whole} are needed"
+            )
 
 
 def ensure_home(settings: Settings) -> None:

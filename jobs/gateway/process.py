@@ -25,11 +25,13 @@ from ingest.http.serving import GatewayServer, make_server
 from ingest.http.tls import ServerTls
 from ingest.operations.current_message import RetainedMessages
 from ingest.operations.gateway import Gateway
+from ingest.operations.legacy import parts
 from ingest.operations.pull_points import end_orphans
 from ingest.operations.push_results import results_for
 from ingest.operations.subscription_manager import end_expired_forever
 from ingest.operations.topic_codes import TopicCodes
 from ingest.state.changes import ControlChanges, LogEnd
+from ingest.state.fragment_log import FragmentLog, FragmentView
 from ingest.state.log_view import ControlLogView
 from ingest.state.notification_log import NotificationLog
 from ingest.state.pull_queues import PullLog, PullQueues, PullView
@@ -41,6 +43,7 @@ from jobs.gateway.metrics import (
     declare_handshakes,
     declare_inflight,
     declare_log,
+    declare_parts,
     declare_pull_points,
     declare_routing,
     declare_state,
@@ -104,6 +107,8 @@ class GatewayProcess:
             claim_s=settings.gateway.pull_claim_s,
             max_bytes=settings.gateway.max_body_bytes,
         )
+        self._part_view = FragmentView(settings.kafka, self._cannot_go_on)
+        self._part_log = FragmentLog(settings.kafka, self._part_view)
         self._notifications = NotificationLog(settings.kafka, settings.gateway)
         self._retained = RetainedMessages(settings.kafka)
         self._results = results_for(settings.kafka, settings.secrets)
@@ -123,6 +128,8 @@ class GatewayProcess:
             notifications=self._notifications,
             retained=self._retained,
             pulls=self._pulls,
+            parts=self._part_log,
+            fragments=settings.fragments,
             pull_points=pull_points,
             registrations=registrations,
             suspensions=control.suspensions,
@@ -179,6 +186,7 @@ class GatewayProcess:
             self._notifications.stop(),
             self._view.stop(),
             self._pull_view.stop(),
+            self._part_view.stop(),
             _within(_STOP_S, self._close_control),
         )
         if isinstance(self._failure, ConfigError):
@@ -186,10 +194,12 @@ class GatewayProcess:
         return 1 if self._failure else 0
 
     def _caught_up(self) -> bool:
-        return self._view.caught_up and self._pull_view.caught_up and self._remembers
+        views = (self._view, self._pull_view, self._part_view)
+        return all(each.caught_up for each in views) and self._remembers
 
     def _close_control(self) -> None:
         self._pull_log.close()
+        self._part_log.close()
         self._results.close()
         self._changes.close()
         self._log_end.close()
@@ -205,10 +215,12 @@ class GatewayProcess:
         self._spawn(self._remember_history(), "history")
         self._view.start()
         self._pull_view.start()
+        self._part_view.start()
         self._notifications.start()
         self._spawn(self._retained.warm(), "retained")
         await self._view.until_caught_up()
         await self._pull_view.until_caught_up()
+        await self._part_view.until_caught_up()
         # What is there now stays. The garbage collector looks through all objects that it has not been told to leave
         # alone, and nothing else runs meanwhile: a tenth of a second for the modules alone, seconds for many
         # subscriptions.
@@ -220,7 +232,10 @@ class GatewayProcess:
             self._singletons.start()
 
     def _make_singleton_tasks(self) -> SingletonTasks:
-        work: dict[str, Work] = {"expiry": partial(end_expired_forever, self._gateway)}
+        work: dict[str, Work] = {
+            "expiry": partial(end_expired_forever, self._gateway),
+            "parts": partial(parts.look_after_forever, self._gateway),
+        }
         if self._codes is not None:
             work["codes"] = partial(self._codes.give_forever, self._gateway)
         if self._settings.gateway.demand_publishing:
@@ -282,6 +297,7 @@ class GatewayProcess:
         declare_log(metrics, self._notifications)
         declare_routing(metrics, self._view, self._gateway)
         declare_pull_points(metrics, self._pull_view.store, self._pulls)
+        declare_parts(metrics, self._part_view.messages)
         if self._sync is not None:
             declare_directory(metrics, self._sync)
         declare_state(

@@ -15,6 +15,7 @@ from dispatch.tables import (
     DEAD_LETTERS,
     DELIVERIES,
     ENDPOINT_HEALTH,
+    INCOMPLETE,
     NOTIFICATIONS,
     RETRIES,
     ROUTES,
@@ -81,6 +82,8 @@ class Tables:
     """What was given up."""
     endpoint_health = _TableOf(ENDPOINT_HEALTH)
     """Breakers over time."""
+    incomplete = _TableOf(INCOMPLETE)
+    """Messages that came in parts and were given up."""
 
     @property
     def plot(self) -> Plots:

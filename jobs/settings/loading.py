@@ -29,7 +29,7 @@ from core.telemetry.tracing import TracingSettings
 from directory.settings import DirectorySettings
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
 from ingest.access.settings import AccessSettings, LimitSettings, TlsSettings
-from ingest.settings import FramedSettings, GatewaySettings, TopicSettings, ZmqSettings
+from ingest.settings import FragmentSettings, FramedSettings, GatewaySettings, TopicSettings, ZmqSettings
 from jobs.settings.stack import LoggingSettings, MetricsSettings, StackSettings
 
 ENV_PREFIX = "ARBORCAST_"
@@ -68,6 +68,7 @@ class Settings:
     topics: TopicSettings
     directory: DirectorySettings
     gateway: GatewaySettings
+    fragments: FragmentSettings
     framed: FramedSettings
     zmq: ZmqSettings
     tls: TlsSettings

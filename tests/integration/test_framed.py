@@ -1,22 +1,18 @@
-"""The framed edge of the real gateway process, over real Kafka and with the real job; and one suite of behaviours for
-SOAP and framed alike."""
+"""The framed edge of the real gateway process, over real Kafka and with the real job."""
 
 from __future__ import annotations
 
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 from pyspark.sql import SparkSession
 
-from core.errors import ArborcastError
 from core.settings import KafkaSettings
 from ingest.access.users_file import User, hash_password, write_users
-from ingest.client import Client
 from ingest.client.framed import Connection, ConnectionFactory, Message, Outgoing, published
 from ingest.client.values import BrokerUnavailable, FaultReceived
 from tests.support.certificates import make_certificates
@@ -57,104 +53,6 @@ def wait_for(true: Callable[[], bool], what: str) -> None:
     while not true():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
-
-
-class Inbox(Protocol):
-    """What came to a subscriber: topic and payload."""
-
-    def got(self) -> list[tuple[str, str]]: ...
-
-
-class Face(Protocol):
-    """One door of the broker, as its clients see it."""
-
-    def publish(self, topic: str, payload: str) -> None:
-        """Raises ArborcastError."""
-
-    def subscribe(self, expression: str) -> Inbox:
-        """Raises ArborcastError."""
-
-
-class FramedFace:
-    def __init__(self, connection: Connection) -> None:
-        self._session = connection.session()
-
-    def publish(self, topic: str, payload: str) -> None:
-        self._session.producer(topic).send(payload)
-
-    def subscribe(self, expression: str) -> Inbox:
-        found: list[Message] = []
-        self._session.consumer(expression, found.append)
-
-        class Came:
-            def got(self) -> list[tuple[str, str]]:
-                return [(each.topic, each.payload.decode()) for each in found]
-
-        return Came()
-
-
-class SoapFace:
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def publish(self, topic: str, payload: str) -> None:
-        self._client.notify(topic, payload)
-
-    def subscribe(self, expression: str) -> Inbox:
-        point = self._client.create_pull_point()
-        self._client.subscribe(expression, to=point)
-        client, found = self._client, list[tuple[str, str]]()
-
-        class Came:
-            def got(self) -> list[tuple[str, str]]:
-                found.extend((str(each.topic), each.payload.decode()) for each in client.get_messages(point, wait_s=0))
-                return found
-
-        return Came()
-
-
-FACES = ("soap", "framed")
-
-
-@contextmanager
-def open_face(kind: str, edge: Edge) -> Iterator[Face]:
-    if kind == "soap":
-        with Client(edge.gateway.base) as client:
-            yield SoapFace(client)
-    else:
-        with edge.connection() as connection:
-            yield FramedFace(connection)
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("from_face", FACES)
-@pytest.mark.parametrize("to_face", FACES)
-def test_every_door_leads_to_every_other(edge: Edge, job: None, from_face: str, to_face: str) -> None:
-    """Subscribing to a subtree, publishing in order, and nothing that was not asked for."""
-    with ExitStack() as open_faces:
-        publisher = open_faces.enter_context(open_face(from_face, edge))
-        subscriber = open_faces.enter_context(open_face(to_face, edge))
-        inbox = subscriber.subscribe("plant/a//.")
-        for number in range(60):
-            for topic in ("plant/a", "plant/a/b", "plant/c"):
-                publisher.publish(topic, f"<n>{number}</n>")
-        wait_for(lambda: len(inbox.got()) >= 120, "what was asked for")
-        found = inbox.got()
-    for topic in ("plant/a", "plant/a/b"):
-        assert [payload for where, payload in found if where == topic] == [f"<n>{number}</n>" for number in range(60)]
-    assert len(found) == 120
-
-
-@pytest.mark.parametrize("kind", FACES)
-def test_what_is_wrong_is_refused_at_every_door_and_leaves_nothing(edge: Edge, kind: str) -> None:
-    with open_face(kind, edge) as face:
-        for topic, payload in (("a//.", "<x/>"), ("a", "<x>"), ("a[", "<x/>"), ("a", "<!DOCTYPE x []><x/>")):
-            with pytest.raises(ArborcastError):
-                face.publish(topic, payload)
-        with pytest.raises(ArborcastError):
-            face.subscribe("a[")
-    assert edge.gateway.metric("arborcast_gateway_accepted_total") == 0
-    assert edge.gateway.metric("arborcast_subscriptions") == 0
 
 
 @pytest.mark.spark

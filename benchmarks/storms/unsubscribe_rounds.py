@@ -126,7 +126,11 @@ class Rounds:
     def _look(self) -> Look:
         time.sleep(_SETTLE_S)
         used = self._victim.usage().items()
-        figures = {f"memory of {part} (MiB)": usage.memory_mib for part, usage in used if usage.processes}
+        figures: dict[str, float] = {}
+        for part, usage in used:
+            if usage.processes:
+                figures[f"memory of {part} (MiB)"] = usage.memory_mib
+                figures[f"memory of {part}, processes"] = usage.processes
         figures |= {f"live keys of {log}": count for log, count in live_keys(self._victim.kafka).items()}
         figures |= rows(self._victim.home.path)
         with closing(sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True)) as opened:

@@ -33,6 +33,8 @@ ID = "0" * 32
 CLIENT = {
     "subscribe": "a --to http://127.0.0.1:9/",
     "unsubscribe": "{url}/wsn/subscriptions/x",
+    "triggers add": "t --on a --publish b --same",
+    "triggers remove": "t",
     "rotate-secret": "{url}/wsn/subscriptions/x",
     "publish": "a {file}",
     "listen": "a --count 1",
@@ -57,6 +59,7 @@ LOGS = {
     "topics who": "a",
     "subscriptions list": "",
     "subscriptions resume": "x",
+    "triggers list": "",
     "access check": "",
     "waiting list": "",
     "dead-letters list": "",

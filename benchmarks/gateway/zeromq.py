@@ -11,14 +11,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import zmq
 
+from benchmarks.dispatching import dispatching
 from benchmarks.harness import Report, run
-from tests.support.broker import new_broker, settings_for
 from tests.support.zmq_edges import Edges, edges_of
 
 _PAYLOAD = b"<m>" + b"x" * 1_017 + b"</m>"
@@ -38,16 +41,14 @@ print(time.perf_counter() - began, flush=True)
 
 def measure(report: Report) -> None:
     count = 20_000 if report.quick else 1_000_000
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        broker = new_broker(folder / "kafka")
-        broker.start()
-        try:
-            with edges_of(folder / "edges", settings_for(broker)) as edges:
-                _publishing(report, edges, count)
-                _asking(report, edges, 100 if report.quick else 2_000)
-        finally:
-            broker.kill()
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        bench = opened.enter_context(dispatching())
+        edges = opened.enter_context(edges_of(folder / "edges", bench.kafka))
+        _publishing(report, edges, count)
+        _asking(report, edges, 100 if report.quick else 2_000)
+        _fan_out(report, edges, 100, 20 if report.quick else 100)
+        _tasks(report, edges, 2_000 if report.quick else 8_000)  # a pull point keeps 10,000
 
 
 def _publishing(report: Report, edges: Edges, count: int) -> None:
@@ -88,6 +89,63 @@ def _asking(report: Report, edges: Edges, count: int) -> None:
             table.add(clients, count * clients, count * clients / took, p50 * 1e3, p99 * 1e3)
             for each in opened:
                 each.close()
+
+
+def _fan_out(report: Report, edges: Edges, receivers: int, count: int) -> None:
+    columns = ("receivers", "messages", "received", "lost", "a second, all together")
+    note = "published with REQ, so that none waits for room; each receiver asks ready first"
+    with report.table("One publisher, many SUB", *columns, note=note) as table, ExitStack() as opened:
+        subs = [opened.enter_context(edges.subscriber(b"fan/out")) for _ in range(receivers)]
+        began = time.perf_counter()
+        for _ in range(count):
+            assert edges.ask(b"publish", b"fan/out", _PAYLOAD)[0] == b"ok"
+        received = 0
+        for each in subs:
+            while received < receivers * count and each.poll(20_000 if received < count else 2_000):
+                each.recv_multipart()
+                received += 1
+                if received % count == 0:
+                    break
+        took = time.perf_counter() - began
+        table.add(receivers, count, received, receivers * count - received, received / took)
+
+
+def _tasks(report: Report, edges: Edges, count: int) -> None:
+    columns = ("workers", "tasks", "done", "max / min behind the first 1,000", "a second")
+    note = "the second row: one worker closes its socket after a third; what it had not read is lost"
+    with report.table("Tasks", *columns, note=note) as table:
+        for leaves in (False, True):
+            with ExitStack() as opened:
+                workers = [opened.enter_context(edges.socket(zmq.PULL, "tasks")) for _ in range(5)]
+                poller = zmq.Poller()
+                for each in workers:
+                    poller.register(each, zmq.POLLIN)
+                push = opened.enter_context(edges.socket(zmq.PUSH, "pipeline"))
+                sender = threading.Thread(target=_push_tasks, args=(push, count))
+                began = time.perf_counter()
+                sender.start()
+                done: Counter[int] = Counter()
+                early: Counter[int] = Counter()
+                while ready := poller.poll(20_000):
+                    for each, _ in ready:
+                        each.recv_multipart()
+                        done[workers.index(each)] += 1
+                    if done.total() <= 1_000:
+                        early = done.copy()
+                    if leaves and done.total() > count // 3 and workers[0] in dict(poller.sockets):
+                        poller.unregister(workers[0])
+                        workers[0].close(0)
+                    if done.total() >= count:
+                        break
+                took = time.perf_counter() - began
+                sender.join()
+                late = [done[number] - early[number] for number in range(int(leaves), 5)]
+                table.add(5, count, done.total(), max(late) / max(min(late), 1), done.total() / took)
+
+
+def _push_tasks(push: zmq.Socket[bytes], count: int) -> None:
+    for _ in range(count):
+        push.send_multipart((b"jobs/resize", _PAYLOAD))
 
 
 def _raw(count: int) -> float:

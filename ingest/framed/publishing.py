@@ -108,7 +108,9 @@ class Publisher:
         try:
             while self._waiting:
                 together: list[_Wanted] = []
-                for _ in range(min(len(self._waiting), _AT_ONCE)):
+                for _ in range(_AT_ONCE):
+                    if not self._waiting:
+                        break  # or it was closed meanwhile
                     frame = self._waiting.popleft()
                     try:
                         wanted = await self._read(frame)

@@ -260,6 +260,8 @@ class FramedServer:
                 each.refuse("FrameError", f"a frame was not there as a whole within {times.frame_s:g} s")
             elif now - each.heard_at > times.idle_s:
                 each.refuse("Idle", f"nothing came for {times.idle_s:g} s: send PING")
+            elif each.session is not None:
+                each.session.look(now)
 
 
 def listen(settings: FramedSettings, gateway: GatewaySettings) -> socket.socket:

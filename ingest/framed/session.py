@@ -160,11 +160,15 @@ class FramedSession:
                 raise InvalidRequest(f"protocol {frames.VERSION} is spoken here, not {said.protocol}")
             self._scope = {**self._scope, "headers": _credentials(said)}
             await self._ask_who()
+            self._asked_at = asyncio.get_running_loop().time()
             limits = self._edge.limits
             answer = frames.ConnectedBody(secrets.token_urlsafe(12), limits.max_frame_bytes, limits.idle_s)
             self._link.send(frames.encode(FrameKind.CONNECTED, frame.correlation, answer))
             self.connected = True
         except (PeerError, InfrastructureError) as error:
+            self._refuse(frame, error)
+        except Exception as error:
+            logger.exception("CONNECT failed")
             self._refuse(frame, error)
         finally:
             early, self._early = self._early or [], None
@@ -175,30 +179,35 @@ class FramedSession:
         for each in early:
             self.received(each)
 
-    async def _ask_who(self) -> Caller | None:
+    async def _ask_who(self) -> None:
         """Raises AccessRefused, or InfrastructureError where it cannot be found out."""
-        self._asked_at = asyncio.get_running_loop().time()
         gate = self._edge.gateway.gate
         if gate is None:
-            return None
-        self._client = await gate.enter(self._scope)
-        return await gate.identify(self._client, _NOBODY)
+            return
+        client = await gate.enter(self._scope)
+        await gate.identify(client, _NOBODY)
+        self._client = client
 
     def _enter(self, frame: Frame) -> tuple[Caller | None, str]:
         """Who asks, and what rates count by. Raises AccessRefused."""
         gate = self._edge.gateway.gate
         if gate is None or self._client is None:
             return None, ""
-        if asyncio.get_running_loop().time() - self._asked_at > _ASK_AGAIN_S:
-            self._asked_at = asyncio.get_running_loop().time()
-            self._begin(self._ask_again())
         caller = gate.again(self._client)
         gate.received(self._client, len(frame.body))
         return caller, self._client.client
 
+    def look(self, now: float) -> None:
+        """Ask once more who it is, if that was long ago: also of somebody who only receives."""
+        if self._client is not None and now - self._asked_at > _ASK_AGAIN_S:
+            self._asked_at = now
+            self._begin(self._ask_again())
+
     async def _ask_again(self) -> None:
         try:
             await self._ask_who()
+        except TooManyRequests:
+            logger.debug("it stays open who this is: it asks too often")
         except AccessRefused as error:
             logger.info("a connection is closed: %s", error)
             self._link.send(_error(0, error))

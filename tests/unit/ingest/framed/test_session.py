@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 import time
@@ -12,14 +13,17 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigError, InfrastructureError
+from ingest.access.grants import ClientRequest
 from ingest.access.settings import LimitSettings
 from ingest.client.framed import Connection, ConnectionFactory, Message, Outgoing, published
 from ingest.client.values import BrokerUnavailable, FaultReceived
+from ingest.errors import NotAuthenticated, TooManyRequests
 from ingest.framed import frames
 from ingest.framed.frames import Decoder, Frame, FrameKind
 from ingest.settings import FramedSettings, TopicSettings
 from tests.support.framed import FramedEdge, framed_edge
 from tests.support.gateway_parts import GatewayParts
+from tests.support.guarded_gateway import guarded
 from topic_model.records.pull import StoredMessage
 
 
@@ -427,3 +431,49 @@ def test_a_factory_reads_its_settings(tmp_path: Path, edge: FramedEdge) -> None:
         ConnectionFactory("tcp://x").connection()
     with pytest.raises(BrokerUnavailable):
         ConnectionFactory("framed://127.0.0.1:1").connection()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_somebody_who_only_receives_is_asked_again_who_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """Who may not come in any more is cut off; whom a rate holds back is not."""
+    parts = guarded(tmp_path, time.time)
+    gate = parts.gateway.gate
+    assert gate is not None
+    with framed_edge(parts, FramedSettings(idle_s=10_000)) as edge:
+        factory = ConnectionFactory(edge.url, "anna", "pa", timeout_s=120)
+        with factory.connection() as connection:
+            asked = threading.Event()
+
+            async def enter(_: object) -> ClientRequest:
+                asked.set()
+                raise NotAuthenticated("gone") if ends else TooManyRequests("often", 1.0)
+
+            async def sweep() -> None:
+                edge.server.sweep(asyncio.get_running_loop().time() + 61)
+
+            monkeypatch.setattr(gate, "enter", enter)
+            edge.on_loop(sweep)
+            assert asked.wait(120)
+            if ends:
+                assert connection.lost.wait(120)
+            else:
+                with pytest.raises(FaultReceived, match="may not publish"):
+                    connection.session().producer("a").send("<x/>")
+
+
+def test_a_connection_that_ends_amid_its_publications_leaves_no_error(
+    dial: Connects, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Large payloads are read in a thread, and what waits behind them is forgotten meanwhile."""
+    with framed_edge() as edge:
+        for _ in range(5):
+            raw = dial(edge)
+            large = frames.PublishBody("a", b"<x>" + b"y" * 500_000 + b"</x>")
+            raw.send(b"".join(frames.encode(FrameKind.PUBLISH, number, large) for number in range(6)))
+            raw.socket.close()
+        wait_for(lambda: edge.server.connections == 0)
+        edge.on_loop(edge.server.stop)
+    gc.collect()
+    assert not [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]

@@ -24,7 +24,7 @@ from ingest.framed.messages import loose_payload, producer_with, topic_of
 from ingest.http.inflight import SMALL, Inflight, Reservation
 from ingest.operations.acceptance import accept
 from ingest.operations.gateway import Gateway, check_fan_out, check_topics
-from ingest.operations.publish import read_payload
+from ingest.operations.publish import checked_key, read_payload
 from ingest.soap import times
 from ingest.soap.envelope import Request
 from ingest.soap.xml_reading import memory_to_read
@@ -46,8 +46,6 @@ _LONGEST_LIFESPAN_S = 366 * 86_400.0
 
 # The end of the year 9999.
 _LAST_MS = 253_402_300_799_999
-
-_MOST_KEY = 200
 
 
 class Link(Protocol):
@@ -154,7 +152,7 @@ class Publisher:
             source.fragment(source.node(request.operation)),
             times.to_ms(gateway.now()),
             producer=producer_with(body.properties) if body.properties else b"",
-            message_id=_key(body.key),
+            message_id=checked_key(body.key),
             type=said.type or kept_type(str(request.operation.tag)),
             reliable=said.reliable,
         )
@@ -232,9 +230,3 @@ def _said(body: frames.PublishBody) -> Publication:
         raise InvalidRequest(f"type: {error}") from error
     lifespan_ms = max(1, int(body.lifespan * 1000)) if body.lifespan else 0
     return Publication(body.valid_until, lifespan_ms, kind, body.priority, body.reliable)
-
-
-def _key(key: str) -> str:
-    if not (key.isascii() and (key.isprintable() or not key)) or len(key) > _MOST_KEY:
-        raise InvalidRequest(f"a key is up to {_MOST_KEY} printable characters of ASCII")
-    return key

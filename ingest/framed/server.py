@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from core.errors import ConfigError
 from ingest.access.gate import CERTIFICATE
 from ingest.access.rates import PeerConnections
 from ingest.access.settings import LimitSettings
@@ -24,7 +23,7 @@ from ingest.framed.session import Counts, Edge, FramedSession, FrameLimits
 from ingest.http.inflight import Inflight
 from ingest.http.tls import ServerTls, TlsAcceptor
 from ingest.operations.gateway import Gateway
-from ingest.settings import FramedSettings, GatewaySettings
+from ingest.settings import FramedSettings
 
 logger = logging.getLogger(__name__)
 
@@ -246,7 +245,11 @@ class FramedServer:
     async def _sweep_forever(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_S)
-            self.sweep(asyncio.get_running_loop().time())
+            now = asyncio.get_running_loop().time()
+            # After a turn that took long, what has come meanwhile is read first.
+            for _ in range(2):
+                await asyncio.sleep(0)
+            self.sweep(now)
 
     def sweep(self, now: float) -> None:
         """Cut off who keeps a connection for nothing."""
@@ -254,7 +257,7 @@ class FramedServer:
         for each in list(self._connections):
             if each.unread_since and now - each.unread_since > times.unread_s:
                 each.cut_off()
-            elif each.session is not None and not each.session.connected and now - each.whole_at > times.connect_s:
+            elif each.session is not None and each.session.unknown and now - each.whole_at > times.connect_s:
                 each.refuse("NotAuthenticated", f"no CONNECT came within {times.connect_s:g} s")
             elif each.unfinished and now - each.whole_at > times.frame_s:
                 each.refuse("FrameError", f"a frame was not there as a whole within {times.frame_s:g} s")
@@ -262,26 +265,3 @@ class FramedServer:
                 each.refuse("Idle", f"nothing came for {times.idle_s:g} s: send PING")
             elif each.session is not None:
                 each.session.look(now)
-
-
-def listen(settings: FramedSettings, gateway: GatewaySettings) -> socket.socket:
-    """A listening socket; workers of one gateway share the port. Raises ConfigError."""
-    host = gateway.host or "0.0.0.0"  # noqa: S104  # an operator's choice
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"gateway.host = {host!r} is not an address to listen on: {error}") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if gateway.workers > 1:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"cannot listen on {host} port {settings.port}: {error.strerror or error}; choose another with framed.port"
-        ) from error
-    listener.setblocking(False)
-    return listener

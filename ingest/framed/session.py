@@ -108,6 +108,11 @@ class FramedSession:
             return
         self._handle(frame)
 
+    @property
+    def unknown(self) -> bool:
+        """Whether it has not even been said who this is; to find out whether that is true may take longer."""
+        return not self.connected and self._early is None
+
     async def close(self) -> None:
         """The connection is gone: what is under way ends, subscriptions that were of this connection end, too."""
         for task in list(self._tasks):

@@ -113,7 +113,7 @@ class Publish:
             topic,
             source.fragment(source.node(request.operation)),
             times.to_ms(gateway.now()),
-            message_id=self._message_id(),
+            message_id=checked_key(self._headers.get(b"idempotency-key", b"").decode("latin-1")),
             traceparent=request.traceparent,
             type=said.type or kept_type(str(request.operation.tag)),
             reliable=said.reliable,
@@ -138,11 +138,12 @@ class Publish:
                     raise InvalidRequest(f"the header {name.decode()} is not UTF-8") from error
         return read_said(texts, {}, "the headers")
 
-    def _message_id(self) -> str:
-        key = self._headers.get(b"idempotency-key", b"").decode("latin-1")
-        if not (key.isascii() and (key.isprintable() or not key)) or len(key) > _MOST_KEY:
-            raise InvalidRequest(f"an Idempotency-Key is up to {_MOST_KEY} printable characters of ASCII")
-        return key
+
+def checked_key(key: str) -> str:
+    """The key by which a publication that is repeated is known; raises InvalidRequest."""
+    if not (key.isascii() and (key.isprintable() or not key)) or len(key) > _MOST_KEY:
+        raise InvalidRequest(f"an Idempotency-Key is up to {_MOST_KEY} printable characters of ASCII")
+    return key
 
 
 _STATUS: Mapping[type[PeerError], int] = {

@@ -1,8 +1,8 @@
 """The loop between the sockets and the gateway. One thread; libzmq has its own for the network.
 
-What arrives is published through the framed edge, so many at a time: a PUSH socket is not read while there is no room,
-so it blocks at its mark; what a PUB socket sends then is counted as lost. What receivers want is subscribed to, and a
-message is acknowledged when the socket has it: at most once from there on.
+What arrives is published through the framed edge, so many at a time. A PUSH socket is not read while there is no room
+or the gateway is away, so it blocks at its mark; what a PUB socket sends then is counted as lost. What receivers want
+is subscribed to, and a message is acknowledged when the socket has it: at most once from there on.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import zmq
 
+from core.errors import ArborcastError
 from core.recent import Recent
 from ingest.client.framed import ConnectionFactory
+from ingest.client.values import BrokerUnavailable
 from ingest.framed import frames
 from ingest.framed.frames import Frame
 from ingest.settings import ZmqSettings
 from ingest.zeromq.messages import MessageError, expression_of, read_publication, read_topic, written_topic
 from ingest.zeromq.sockets import Sockets
-from ingest.zeromq.upstream import FramedUpstream
+from ingest.zeromq.upstream import Answer, FramedUpstream
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +45,9 @@ _TURN_MS, _ASKED_MS = 200, 20
 # Errors of each kind are logged once in so long.
 _SAY_AGAIN_S = 60.0
 
+# What the gateway could not store is sent again after so long.
+_AGAIN_S = 0.5
+
 # How long `ready` waits until a subscription is in force.
 _READY_S = 10.0
 
@@ -49,6 +55,15 @@ _REMEMBERED = 4 * 1024 * 1024
 
 _TASKS_NAME = "zmq-tasks"
 _WINDOW = 1_000
+
+
+class _Publication(NamedTuple):
+    """One that a PUSH socket has sent."""
+
+    by: str
+    body: frames.PublishBody
+    flags: int
+    user: str
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,8 @@ class ZmqEdge:
         self._asked: list[_Asked] = []
         self._sent: Recent[str, bool] = Recent(_REMEMBERED)
         self._frames = self._bytes = 0
+        self._held: deque[_Publication] = deque()  # the gateway could not store them
+        self._again_at = 0.0
         self._said: dict[str, float] = {}
         self._stopping = False
         factory = replace(gateway, user=settings.user, password=settings.password, name="zmq")
@@ -118,9 +135,9 @@ class ZmqEdge:
         for opened, wanted in (
             (sockets.xpub, True),
             (sockets.sub, True),
-            (sockets.pull, has_room),
+            (sockets.pull, has_room and not self._held),
             (sockets.router, has_room),
-            (sockets.results, has_room),
+            (sockets.results, has_room and not self._held),
         ):
             if opened is not None and wanted:
                 poller.register(opened, zmq.POLLIN)
@@ -131,27 +148,30 @@ class ZmqEdge:
             os.eventfd_read(self._wake)
         while self._done:
             self._done.popleft()()
-        if sockets.xpub in ready:
-            self._each(sockets.xpub, self._subscription)
-        if sockets.sub in ready:
-            self._each(sockets.sub, lambda parts, user: self._publish("publish", parts, user))
-        if sockets.pull in ready:
-            self._each(sockets.pull, lambda parts, user: self._publish("pipeline", parts, user))
-        if sockets.router in ready:
-            self._each(sockets.router, self._request)
-        if sockets.results in ready:
-            self._each(sockets.results, self._result)
+        for opened, take in (
+            (sockets.xpub, self._subscription),
+            (sockets.sub, lambda parts, user: self._publish("publish", parts, user)),
+            (sockets.pull, lambda parts, user: self._publish("pipeline", parts, user)),
+            (sockets.router, self._request),
+            (sockets.results, self._result),
+        ):
+            if opened is not None and opened in ready:
+                self._each(opened, take)
         if sockets.tasks in ready:
             self._hand_out()
         if self._asked:
             self._answer_ready()
+        if self._held and time.monotonic() >= self._again_at:
+            self._again_at = time.monotonic() + _AGAIN_S
+            held, self._held = self._held, deque()
+            for each in held:
+                self._store(each)
 
     @property
     def _has_room(self) -> bool:
         return self._frames < _MOST_FRAMES and self._bytes < _MOST_BYTES
 
-    def _each(self, opened: zmq.Socket[bytes] | None, take: Callable[[list[bytes], str], None]) -> None:
-        assert opened is not None  # noqa: S101  # it was polled
+    def _each(self, opened: zmq.Socket[bytes], take: Callable[[list[bytes], str], None]) -> None:
         for _ in range(_TURN):
             try:
                 if self._sockets.clients:
@@ -172,8 +192,20 @@ class ZmqEdge:
             self._count(by, error.reason, str(error))
             return
 
-        def answer(_: str, error: str) -> None:
-            self._count(by, "refused" if error else "accepted", error)
+        self._store(_Publication(by, body, flags, user))
+
+    def _store(self, publication: _Publication) -> None:
+        by, body, flags, user = publication
+
+        def answer(_: str, error: ArborcastError | None) -> None:
+            if error is None:
+                self._count(by, "accepted")
+            elif isinstance(error, BrokerUnavailable) and by != "publish":
+                if not self._held:
+                    self._again_at = time.monotonic() + _AGAIN_S
+                self._held.append(publication)
+            else:
+                self._count(by, "refused", str(error))
 
         self._begin(body, flags, user, answer)
 
@@ -196,9 +228,9 @@ class ZmqEdge:
             self._reply(identity, b"error", str(error).encode())
             return
 
-        def answer(name: str, error: str) -> None:
-            self._count("asked", "refused" if error else "accepted", error)
-            self._reply(identity, *((b"error", error.encode()) if error else (b"ok", name.encode())))
+        def answer(name: str, error: ArborcastError | None) -> None:
+            self._count("asked", "refused" if error else "accepted", str(error or ""))
+            self._reply(identity, *((b"error", str(error).encode()) if error else (b"ok", name.encode())))
 
         self._begin(body, flags, user, answer)
 
@@ -213,17 +245,14 @@ class ZmqEdge:
             self._count("results", error.reason, str(error))
             return
 
-        def answer(_: str, error: str) -> None:
-            self._count("results", "refused" if error else "accepted", error)
+        self._store(_Publication("results", body, flags, user))
 
-        self._begin(body, flags, user, answer)
-
-    def _begin(self, body: frames.PublishBody, flags: int, user: str, answer: Callable[[str, str], None]) -> None:
+    def _begin(self, body: frames.PublishBody, flags: int, user: str, answer: Answer) -> None:
         size = len(body.payload)
         self._frames += 1
         self._bytes += size
 
-        def done(name: str, error: str) -> None:
+        def done(name: str, error: ArborcastError | None) -> None:
             self._frames -= 1
             self._bytes -= size
             answer(name, error)

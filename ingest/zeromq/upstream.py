@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from core.errors import ArborcastError
 from ingest.client.framed import Connection, ConnectionFactory, published
+from ingest.client.values import BrokerUnavailable, FaultReceived
 from ingest.framed import frames
 from ingest.framed.frames import Frame, FrameKind
 
@@ -23,8 +24,8 @@ _LOOK_S = 0.5
 # What the gateway has refused is asked for again after so long.
 _AGAIN_S = 30.0
 
-Answer = Callable[[str, str], None]
-"""Called with the notification's id, or with an empty one and the error."""
+Answer = Callable[[str, ArborcastError | None], None]
+"""Called with the notification's id, or with an empty one and the error: after BrokerUnavailable try again."""
 
 OnMessage = Callable[[Frame, frames.MessageBody], None]
 
@@ -37,6 +38,7 @@ class FramedUpstream:
         self._on_message = on_message
         self._lock = threading.Lock()
         self._connection: Connection | None = None
+        self._refusal: FaultReceived | None = None  # why the gateway does not let us in
         self._wanted: dict[str, frames.SubscribeBody] = {}
         self._in_force: dict[str, str] = {}  # expression to the subscription's name
         self._failed: dict[str, float] = {}  # expression to when it is tried again
@@ -54,14 +56,14 @@ class FramedUpstream:
         """Publish; the answer is called when it is known what came of it."""
         connection = self._connection
         if connection is None:
-            answer("", "the gateway cannot be reached now")
+            answer("", self._refusal or BrokerUnavailable("the gateway cannot be reached now", None))
             return
 
         def done(future: Future[Frame]) -> None:
             try:
-                answer(published(future, 0), "")
+                answer(published(future, 0), None)
             except ArborcastError as error:
-                answer("", str(error))
+                answer("", error)
 
         connection.begin(FrameKind.PUBLISH, body, flags).add_done_callback(done)
 
@@ -98,11 +100,12 @@ class FramedUpstream:
             try:
                 connection = self._factory.connection()
             except ArborcastError as error:
+                self._refusal = error if isinstance(error, FaultReceived) else None
                 logger.warning("the framed edge at %s: %s; trying again", self._factory.url, error)
                 self._closed.wait(wait_s)
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
                 continue
-            wait_s = _FIRST_WAIT_S
+            wait_s, self._refusal = _FIRST_WAIT_S, None
             with connection:
                 self._connection = connection
                 self._keep(connection)

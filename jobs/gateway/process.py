@@ -12,16 +12,16 @@ from functools import partial
 from typing import Any
 
 from core.errors import ArborcastError, ConfigError, InfrastructureError
+from core.security.ip_addresses import host_to_reach
 from core.telemetry.metrics import Registry
 from core.telemetry.tracing import make_tracing
 from ingest.addresses import OwnAddresses
 from ingest.consumers import DnsCheck, OutboundRoute, OwnershipProof
 from ingest.demand.worker import DemandWorker
 from ingest.elements.protection import Protector
-from ingest.framed import server as framed
 from ingest.framed.server import FramedServer
 from ingest.http.app import GatewayApp
-from ingest.http.serving import GatewayServer, make_server
+from ingest.http.serving import GatewayServer, listen_on, make_server
 from ingest.http.tls import ServerTls
 from ingest.operations.current_message import RetainedMessages
 from ingest.operations.gateway import Gateway
@@ -61,7 +61,6 @@ from topic_model.records.control_log import ControlLog
 
 logger = logging.getLogger("arborcast.gateway")
 
-_WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # looked for, not listened on
 
 # Between attempts to find Kafka at start; doubled up to the second.
 _FIRST_WAIT_S = 0.25
@@ -114,7 +113,7 @@ class GatewayProcess:
         self._results = results_for(settings.kafka, settings.secrets)
         self._log_end = LogEnd(settings.kafka, "control")
         self._changes = ControlChanges(settings.kafka, self._log, self._view, self._log_end)
-        announced = "127.0.0.1" if host in _WILDCARDS else host
+        announced = host_to_reach(host)
         self.own = OwnAddresses(announced, port, public_url(settings, announced, port))
         policy = policy_of(settings, port)
         route = OutboundRoute(settings.push.proxy, settings.push.tls_ca_file)
@@ -172,7 +171,8 @@ class GatewayProcess:
         if self._tls is not None:
             self._spawn(self._tls.follow_files(), "tls")
         if self._framed is not None:
-            await self._framed.start(framed.listen(self._settings.framed, self._settings.gateway))
+            gateway, port = self._settings.gateway, self._settings.framed.port
+            await self._framed.start(listen_on(gateway.host, port, "framed.port", shared=gateway.workers > 1))
         await self._server.serve(sockets=[listener])
         if self._framed is not None:
             await self._framed.stop()

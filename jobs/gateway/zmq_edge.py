@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from core.errors import ConfigError
+from core.security.ip_addresses import host_to_reach
 from core.telemetry import log_format
 from core.telemetry.metrics import CONTENT_TYPE, Registry
 from ingest.client.framed import ConnectionFactory
@@ -25,8 +26,6 @@ from jobs.settings.loading import Settings, level_of, load_settings
 from jobs.terminal import complain
 
 logger = logging.getLogger("arborcast.zmq")
-
-_WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # looked for, not listened on
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -78,9 +77,8 @@ def _run(settings: Settings, alive: Path | None) -> None:
 def _gateway(settings: Settings) -> ConnectionFactory:
     if not settings.framed.port:
         raise ConfigError("the ZeroMQ edges are a client of the framed edge: set framed.port")
-    host = settings.gateway.host
     scheme = "framed+tls" if settings.tls.certificate_file else "framed"
-    url = f"{scheme}://{'127.0.0.1' if host in _WILDCARDS else host}:{settings.framed.port}"
+    url = f"{scheme}://{host_to_reach(settings.gateway.host)}:{settings.framed.port}"
     return ConnectionFactory(url, tls_ca_file=settings.zmq.tls_ca_file)
 
 

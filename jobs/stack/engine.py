@@ -16,7 +16,7 @@ import psutil
 
 from core.errors import ConfigError
 from core.files import write_atomically
-from core.security.ip_addresses import kind_of, read_address
+from core.security.ip_addresses import host_to_reach, kind_of, read_address
 from core.security.outbound import OutboundSettings
 from core.telemetry import log_format
 from dispatch.spark import properties
@@ -150,15 +150,15 @@ def addresses(settings: Settings) -> dict[str, str]:
         "notification_broker": f"{base}/wsn/NotificationBroker",
         **framed,
         "kafka": settings.kafka.bootstrap_servers,
-        "metrics": f"http://{_host(settings.metrics.host)}:{settings.metrics.port}",
+        "metrics": f"http://{host_to_reach(settings.metrics.host)}:{settings.metrics.port}",
     }
 
 
 def metrics_urls(settings: Settings) -> dict[str, str]:
     """Where the parts that count things show their metrics, by part."""
-    found = {"gateway": f"{_scheme(settings)}://{_host(settings.gateway.host)}:{settings.gateway.port}"}
+    found = {"gateway": f"{_scheme(settings)}://{host_to_reach(settings.gateway.host)}:{settings.gateway.port}"}
     if settings.metrics.job_port:  # or nobody knows where an external job has its own
-        found["dispatch"] = f"http://{_host(settings.metrics.host)}:{settings.metrics.job_port}"
+        found["dispatch"] = f"http://{host_to_reach(settings.metrics.host)}:{settings.metrics.job_port}"
     return found
 
 
@@ -336,11 +336,7 @@ def _scheme(settings: Settings) -> str:
 
 def _reachable(settings: Settings) -> str:
     """The gateway's host as a client on this machine says it."""
-    return _host(settings.gateway.host)
-
-
-def _host(listened: str) -> str:
-    return processes.LOOPBACK if listened in ("", "0.0.0.0", "::") else listened  # noqa: S104
+    return host_to_reach(settings.gateway.host)
 
 
 def _replace(settings: Settings, **sections: object) -> Settings:

@@ -44,7 +44,7 @@ FINAL = ("delivered", "dead", "expired", "cancelled", "dropped")
 def test_tables_hold_each_row_once_however_often_their_writer_is_killed(
     tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
-    moments = random.Random(7)  # noqa: S311
+    moments = random.Random(7)
     sent: list[str] = []
     tables = Tables(tmp_path)
     with (

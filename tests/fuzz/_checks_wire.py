@@ -120,7 +120,7 @@ def check_fragments(data: bytes) -> None:
         return
     whole = GatewayParts()
     whole.post(legacy.wsn_process(legacy.notify("a", text)), "/wsnprocess")
-    chance = random.Random(data)  # noqa: S311
+    chance = random.Random(data)
     pieces = legacy.in_parts("a", text, max(1, chance.randrange(len(text)), len(text) // 20))
     chance.shuffle(pieces)
     parts = GatewayParts()

@@ -46,7 +46,7 @@ def pair(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[Pair]:
 
 def content(parts: int, seed: int) -> str:
     """So much that it makes so many parts, the last of them short."""
-    chance = random.Random(seed)  # noqa: S311
+    chance = random.Random(seed)
     text = f"<m n='{seed}'>"
     while len(text) < PART * (parts - 1):
         text += chance.choice(("abcdefgh", "&amp;", "é告", "<x/>", "<y>zz</y>"))
@@ -86,7 +86,7 @@ def wait_for(kafka: KafkaSettings, topic: str, count: int) -> list[Notification]
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_each_size_arrives_once_through_both_gateways(kafka_settings: KafkaSettings, pair: Pair, alone: bool) -> None:
-    chance = random.Random(3)  # noqa: S311
+    chance = random.Random(3)
     sizes = (1, 2, 5, 10, 100)
     topic, texts = f"size{alone:d}", []
     contents = {f"me:{number}": content(number, number) for number in sizes}
@@ -136,7 +136,7 @@ def test_who_is_killed_while_it_completes_a_message_has_it_done_by_the_other(
     kafka_settings: KafkaSettings, pair: Pair
 ) -> None:
     """Its publisher goes away, too: what is complete in the log is put together all the same."""
-    chance = random.Random(7)  # noqa: S311
+    chance = random.Random(7)
     rounds = 4
     for number in range(rounds):
         one, other = pair if number % 2 else pair[::-1]

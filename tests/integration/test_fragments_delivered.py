@@ -71,10 +71,10 @@ def test_whatever_way_parts_go_each_subscriber_has_the_whole_once(engine: Engine
         texts = []
         for number, each in enumerate(contents):
             texts += legacy.in_parts("parts", each, PART, alone=alone, identification=f"me:{number}")
-        random.Random(5).shuffle(texts)  # noqa: S311
+        random.Random(5).shuffle(texts)
         for gateway, text in zip(cycle((one, other)), texts, strict=False):
             assert "success!" in legacy.post(f"{gateway.base}/wsnprocess/", text).text
-            if not alone and random.Random(len(text)).random() < 0.1:  # noqa: S311
+            if not alone and random.Random(len(text)).random() < 0.1:
                 assert "success!" in legacy.post(f"{other.base}/wsnprocess/", text).text
         expected = sorted(contents)
         assert whole.wait_for(5) == expected

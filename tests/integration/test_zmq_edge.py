@@ -96,6 +96,21 @@ def test_a_pipeline_is_held_back_and_loses_nothing(edges: Edges) -> None:
     assert edges.gateway.metric("arborcast_gateway_accepted_total") == 20_000
 
 
+def test_what_is_pushed_while_the_gateway_is_away_is_held_back(edges: Edges) -> None:
+    with edges.socket(zmq.PUSH, "pipeline") as push, edges.socket(zmq.PUSH, "results") as results:
+        edges.gateway.kill()
+        for number in range(3_000):
+            push.send_multipart([b"a/t%d" % (number % 4), b"<n>%d</n>" % number])
+            if number % 100 == 0:
+                results.send_multipart([b"task-%d" % number, b"done", b"<x/>"])
+        wait_for(lambda: edges.ask(b"publish", b"a", b"<x/>")[0] == b"error", "it is seen that nobody is there")
+        edges.gateway.start()
+        wait_for(lambda: edges.count("pipeline", "accepted") == 3_000, "all of them are in the log")
+        wait_for(lambda: edges.count("results", "accepted") == 30, "the results, too")
+    assert edges.count("pipeline", "refused") == edges.count("results", "refused") == 0
+    assert edges.gateway.metric("arborcast_gateway_accepted_total") == 3_030
+
+
 def test_what_is_wrong_is_counted_and_said(edges: Edges) -> None:
     with edges.socket(zmq.PUSH, "pipeline") as push:
         for parts in ([b"a"], [b"", b"<x/>"], [b"\xff", b"<x/>"], [b"a", b"<x/>", b"no"], [b"a", b"<x>"]):

@@ -43,7 +43,7 @@ def test_at_the_latest_changes_nothing_about_a_turn_that_is_as_early() -> None:
 
 
 def test_turns_that_were_put_off_often_still_come_in_order() -> None:
-    chance = random.Random(3)  # noqa: S311 - not a secret
+    chance = random.Random(3)
     agenda: TimerQueue[str] = TimerQueue()
     latest: dict[str, int] = {}
     for number in range(20_000):

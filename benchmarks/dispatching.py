@@ -98,7 +98,7 @@ class Dispatching:
 
     def append_at(self, rate: float, seconds: float, label: str, seed: int = 1, priority: int = 0) -> dict[str, float]:
         """Open loop: random arrivals at this mean rate, whatever the engine does. Id -> the time it was meant for."""
-        generator = random.Random(seed)  # noqa: S311
+        generator = random.Random(seed)
         producer = make_producer(self.kafka)
         intended: dict[str, float] = {}
         at = time.time() + 0.1

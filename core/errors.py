@@ -51,13 +51,12 @@ class FilterError(PeerError):
 
 
 class ExpressionError(FilterError):
-    """A topic expression is illegal. Carries the expression and the position of the trouble."""
+    """A topic expression is illegal. Carries the position of the trouble."""
 
     fault = "InvalidTopicExpressionFault"
 
-    def __init__(self, message: str, expression: str = "", position: int | None = None) -> None:
+    def __init__(self, message: str, position: int | None = None) -> None:
         super().__init__(message)
-        self.expression = expression
         self.position = position
 
 
@@ -90,13 +89,9 @@ class ProducerExpressionError(ConditionError):
 
 
 class TopicError(PeerError):
-    """A topic is illegal, already there, or not there. Carries the topic's path."""
+    """A topic is illegal, already there, or not there."""
 
     fault = "InvalidTopicExpressionFault"
-
-    def __init__(self, message: str, topic: str = "") -> None:
-        super().__init__(message)
-        self.topic = topic
 
 
 class TopicNotSupported(TopicError):
@@ -108,19 +103,14 @@ class TopicNotSupported(TopicError):
 class DocumentError(TopicError):
     """A document of topics cannot be read. `line` is where, counted from 1, None when that is not known."""
 
-    def __init__(self, message: str, topic: str = "", line: int | None = None) -> None:
-        super().__init__(message if line is None else f"line {line}: {message}", topic)
-        self.line = line
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message if line is None else f"line {line}: {message}")
 
 
 class UnknownResource(PeerError):
-    """No subscription, pull point or registration with this id. Carries the id."""
+    """No subscription, pull point or registration with this id."""
 
     fault = "ResourceUnknownFault"
-
-    def __init__(self, message: str, resource: str = "") -> None:
-        super().__init__(message)
-        self.resource = resource
 
 
 class SignatureError(PeerError):

@@ -10,13 +10,13 @@ memory that the driver shares with the workers on its host, in a file that their
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from core import liveness
+from core.files import new_shared_memory, shared_memory
 
 logger = logging.getLogger(__name__)
 
@@ -35,17 +35,12 @@ def clock() -> float:
     return time.clock_gettime(_CLOCK)
 
 
-def _mapped(file: str) -> memoryview[float]:
-    with Path(file).open("r+b") as opened:
-        return memoryview(mmap.mmap(opened.fileno(), _BYTES)).cast("d")
-
-
 def _inherited() -> memoryview[float] | None:
     file = os.environ.get(FILE, "")
     if not file:
         return None
     try:
-        return _mapped(file)
+        return shared_memory(Path(file)).cast("d")
     except (OSError, ValueError) as error:
         # Another job has been here since, and has removed it.
         logger.error("no push begins here: %s cannot be mapped (%s)", file, error)
@@ -62,12 +57,10 @@ class Fence:
         """`file` is of this process alone. Those of jobs before it, in the same folder with the same name before the
         last -, are removed: whoever of them is still there has it mapped, or may not push."""
         global _until
-        file.parent.mkdir(parents=True, exist_ok=True)
         for old in file.parent.glob(f"{file.name.rpartition('-')[0]}-*"):
             old.unlink(missing_ok=True)
-        file.write_bytes(bytes(_BYTES))
         self.file = str(file.absolute())
-        self._until = _until = _mapped(self.file)
+        self._until = _until = new_shared_memory(file, _BYTES).cast("d")
 
     def extend(self, until: float) -> None:
         """The lease holds until then (of `clock`)."""

@@ -74,6 +74,21 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def shared_memory(path: Path) -> memoryview:
+    """A file as memory that all processes share which have it mapped. Raises OSError, ValueError."""
+    with path.open("r+b") as opened:
+        return memoryview(mmap(opened.fileno(), 0))
+
+
+def new_shared_memory(path: Path, size: int) -> memoryview:
+    """The same of a new file of so many bytes, all 0: who still has an earlier one of this name shares that one with
+    nobody any more."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_bytes(bytes(size))
+    return shared_memory(path)
+
+
 class WatchedFile(Generic[_T]):
     """A value that `read` makes of a file's text and name: read again when the file has changed, and as it was when it
     cannot be read. The constructor raises ConfigError, later reads only log."""

@@ -22,11 +22,7 @@ class DirectoryAway(DirectoryError):
 
 
 class DirectoryRefused(DirectoryError):
-    """The directory is there and refuses. `dn` is whom we came as, or the entry that is at fault."""
-
-    def __init__(self, message: str, dn: str = "", retry_after: float | None = None) -> None:
-        super().__init__(message, retry_after)
-        self.dn = dn
+    """The directory is there and refuses."""
 
 
 class LdifError(DirectoryError):

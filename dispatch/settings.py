@@ -289,6 +289,9 @@ class TableSettings:
     deliveries_days: int = setting(30, "How long ended deliveries are kept.", minimum=1, unit="days")
     endpoint_health_days: int = setting(90, "How long changes of endpoints' health are kept.", minimum=1, unit="days")
     ended_subscriptions_days: int = setting(90, "How long subscriptions that ended are kept.", minimum=1, unit="days")
+    incomplete_days: int = setting(
+        90, "How long messages that were given up for want of parts are kept.", minimum=1, unit="days"
+    )
     # What delta-rs keeps in memory of a table grows with its files: some 100 KB for each commit until they are joined.
     upkeep_interval_s: float = setting(
         600.0,
@@ -316,6 +319,15 @@ class TableSettings:
 
 
 @dataclass(frozen=True)
+class TopicRules:
+    """What the gateway's settings say of all topics, for what is published here: `topics.retain_all` and
+    `topics.check_types`."""
+
+    retain_all: bool = False
+    check_types: bool = False
+
+
+@dataclass(frozen=True)
 class JobSettings:
     """All that the job needs to know."""
 
@@ -328,6 +340,7 @@ class JobSettings:
     retry: RetrySettings
     secrets: SecretSettings
     tracing: TracingSettings = NO_TRACING
+    topics: TopicRules = TopicRules()
 
     def checkpoint(self, query: str) -> str:
         """Where a query keeps its progress."""

@@ -9,6 +9,7 @@ import secrets
 import time
 from dataclasses import dataclass
 from enum import Enum
+from hashlib import blake2b
 from urllib.parse import urlsplit
 
 from core.security.uris import to_uri
@@ -33,12 +34,19 @@ class NotificationIds:
         self._random = random.Random(secrets.randbits(128))  # noqa: S311  # unlike every other process's, not secret
 
     def next(self) -> str:
-        """A new identifier."""
         now = (time.time_ns() // 1_000_000) << _SEQUENCE_BITS
         self._last = max(self._last + 1, now)
         milliseconds, sequence = self._last >> _SEQUENCE_BITS, self._last & ((1 << _SEQUENCE_BITS) - 1)
         value = milliseconds << 80 | _VERSION | sequence << 64 | _VARIANT | self._random.getrandbits(_RANDOM_BITS)
         return f"{value:032x}"
+
+
+def derived_id(at_ms: int, of: bytes) -> str:
+    """The identifier that anybody makes of the same bytes and time; among those of NotificationIds it sorts by time."""
+    digest = int.from_bytes(blake2b(of, digest_size=16).digest())
+    sequence = digest >> 64 & ((1 << _SEQUENCE_BITS) - 1)
+    value = at_ms << 80 | _VERSION | sequence << 64 | _VARIANT | digest & ((1 << _RANDOM_BITS) - 1)
+    return f"{value:032x}"
 
 
 def resource_id() -> str:

@@ -26,8 +26,7 @@ from core.errors import InfrastructureError
 from core.security.ip_addresses import read_address
 from core.security.outbound import AddressPolicy, GuardedSockets, Refusal, place_of
 from core.security.uris import to_uri
-from ingest.agreement import HEADER
-from ingest.elements.endpoints import refused
+from ingest.elements.endpoints import CHALLENGE_HEADER, refused
 from ingest.errors import ConsumerRefused, NoAnswer, NotCalled
 
 _CONNECT_S = 5
@@ -202,13 +201,13 @@ class OwnershipProof:
         status, answer = await asyncio.shield(asked)
         if status != 200 or not hmac.compare_digest(answer.strip(), word.encode()):
             raise ConsumerRefused(
-                f"the consumer at {url[:200]!r} did not agree to be one: a POST with the header {HEADER} must be "
-                f"answered with 200 and that header's value as the whole body; it answered {status}",
+                f"the consumer at {url[:200]!r} did not agree to be one: a POST with the header {CHALLENGE_HEADER} "
+                f"must be answered with 200 and that header's value as the whole body; it answered {status}",
                 "ownership",
             )
 
     def _post(self, url: str, word: str) -> tuple[int, bytes]:
-        headers = [f"{HEADER}: {word}", "Content-Type: text/plain"]
+        headers = [f"{CHALLENGE_HEADER}: {word}", "Content-Type: text/plain"]
         try:
             return post(url, headers, b"", self._policy, self._route, total_s=_TOTAL_S, max_answer=1_024)
         except NotCalled as error:

@@ -87,6 +87,9 @@ class GatewaySettings:
         unit="s",
     )
     pull_points: int = setting(10_000, "So many pull points may be created.", minimum=0)
+    triggers: int = setting(
+        1_000, "So many triggers may be made; each is kept in the memory of every process.", minimum=0
+    )
     endpoint_idle_s: int = setting(
         600,
         "A pull point that a client of HPwsn made (by WsnProcess, or at /WSN/CreatePullPoint) ends after this, unless "
@@ -166,6 +169,52 @@ class GatewaySettings:
 
 
 @dataclass(frozen=True)
+class FramedSettings:
+    """The framed TCP edge of the gateway: small binary frames on connections that are kept. It listens on gateway.host,
+    with [tls] where that has a certificate; rates and users are the gateway's."""
+
+    port: int = setting(0, "Port to listen on; 0 for no framed edge.", minimum=0, maximum=65_535)
+    max_frame_bytes: int = setting(
+        4 * 1024 * 1024, "Longer frames end their connection.", minimum=1024, maximum=1024 * 1024 * 1024, unit="bytes"
+    )
+    max_connections: int = setting(10_000, "Beyond this many connections new ones are refused (per worker).", minimum=1)
+    idle_s: float = setting(
+        60.0, "A connection on which nothing comes for so long is closed; clients send PING.", minimum=1, unit="s"
+    )
+
+
+@dataclass(frozen=True)
+class ZmqSettings:
+    """The ZeroMQ edges: sockets for clients that speak ZeroMQ, in a process of their own, which is a client of the
+    framed edge. An address is bound, or connected to when it begins with `>`; empty for no such socket."""
+
+    enabled: bool = setting(False, "Whether the embedded engine starts the ZeroMQ edges. Needs the extra zmq.")
+    subscribe: str = setting("tcp://127.0.0.1:5555", "XPUB, for SUB sockets that receive.")
+    publish: str = setting("tcp://127.0.0.1:5556", "SUB, for PUB sockets that publish, at most once.")
+    pipeline: str = setting("tcp://127.0.0.1:5557", "PULL, for PUSH sockets that publish, held back when need be.")
+    asked: str = setting("tcp://127.0.0.1:5558", "ROUTER, for REQ sockets that publish and want an answer.")
+    tasks: str = setting("", "PUSH, for PULL sockets of workers: each message of tasks_topics goes to one of them.")
+    results: str = setting("", "PULL, for PUSH sockets of workers that have a result.")
+    tasks_topics: str = setting("", "The topics whose messages are tasks, as in `arborcast subscribe`: jobs//.")
+    topics: Literal["slash", "colon"] = setting(
+        "slash", "How topics are written to receivers: a/b, or a:b as the older system had it. Both are read."
+    )
+    send_hwm: int = setting(1_000, "Messages that wait for one receiver; beyond it they are dropped.", minimum=1)
+    receive_hwm: int = setting(1_000, "Messages that wait to be read from one publisher.", minimum=1)
+    io_threads: int = setting(1, "Threads of ZeroMQ's own; not more than cores.", minimum=1, maximum=64)
+    user: str = setting("", "Who the edges are to the gateway, where it has users.")
+    password: str = setting("", "The password of that user.", secret=True)
+    curve_key_file: str = setting(
+        "", "The secret key of the sockets (a .key_secret file of ZeroMQ's), for CURVE. Needed off this machine."
+    )
+    clients_file: str = setting(
+        "", "With CURVE: a TOML file of clients, [[client]] with key, user and password; others may not connect."
+    )
+    tls_ca_file: str = setting("", "Whose certificate the gateway's is, where that has [tls]; empty: the system's.")
+    metrics_port: int = setting(0, "Port on which the edges show metrics; 0 for none.", minimum=0, maximum=65_535)
+
+
+@dataclass(frozen=True)
 class TopicSettings:
     """What topics there may be, and what holds for all of them."""
 
@@ -212,3 +261,38 @@ class TopicSettings:
     def default_path(self) -> TopicPath | None:
         """The topic of a Notify that names none; None where that is refused."""
         return parse_path(self.default) if self.default else None
+
+
+@dataclass(frozen=True)
+class FragmentSettings:
+    """Messages of old publishers that come in parts, and for old subscribers leave in parts."""
+
+    bytes: int = setting(
+        3_000,
+        "Of topics whose routing says split: messages to old subscribers leave in parts of at most so many bytes, the "
+        "wrapper among them. 0: never.",
+        minimum=0,
+        unit="bytes",
+    )
+    timeout_s: float = setting(
+        30.0,
+        "When no further part comes for so long, a message is given up, which is told to operators and kept in the "
+        "table incomplete. At most half of the hour that parts are kept.",
+        minimum=1,
+        maximum=1_800,
+        unit="s",
+    )
+    open: int = setting(
+        1_000,
+        "So many messages of one client may lack parts at a time; where nobody has to say who it is, of all together.",
+        minimum=1,
+    )
+    max_bytes: int = setting(
+        0,
+        "What the parts of one message that have to be put together may have in all; beyond it the part is refused and "
+        "the message given up. 0: as gateway.max_body_bytes. One that is larger needs larger kafka.max_record_bytes "
+        "and gateway.max_unacknowledged_bytes, too.",
+        minimum=0,
+        maximum=128 * 1024 * 1024,
+        unit="bytes",
+    )

@@ -51,7 +51,7 @@ from dispatch.job.lease import JobLease
 from dispatch.job.runtime import DispatchJob
 from dispatch.matching.bases import workers_are_here
 from dispatch.monitoring.metrics import JobMetrics
-from dispatch.settings import JobSettings
+from dispatch.settings import JobSettings, TopicRules
 from dispatch.spark.query_supervisor import StopGate
 from jobs.monitoring.endpoint import serve_job_sometime
 from jobs.settings.loading import Settings, level_of, load_settings
@@ -138,6 +138,7 @@ def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLeas
         settings.retry,
         settings.secrets,
         settings.tracing,
+        TopicRules(settings.topics.retain_all, settings.topics.check_types),
     )
     if workers_are_here(spark.sparkContext):
         spark.sparkContext.environment[fence.FILE] = str(lease.file.absolute())

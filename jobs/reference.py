@@ -9,18 +9,21 @@ from typing import Any, cast
 
 from core.telemetry.metrics import Description, Registry
 from dispatch.monitoring.metrics import JobMetrics
-from dispatch.tables import TABLES, TableSpec
+from dispatch.tables import TABLES
+from dispatch.tables.spec import TableSpec
 from ingest.http.app import RequestMetrics
 from ingest.state.notification_log import NotificationLog
+from jobs.gateway import zmq_edge
 from jobs.gateway.metrics import (
     declare_directory,
+    declare_framed,
     declare_handshakes,
     declare_inflight,
     declare_log,
+    declare_parts,
     declare_pull_points,
-    declare_ready,
     declare_routing,
-    declare_singletons,
+    declare_state,
     declare_workers,
 )
 from jobs.monitoring.endpoint import declare_process
@@ -95,13 +98,16 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     declare_log(gateway, cast(NotificationLog, _Settable()))
     declare_routing(gateway, nothing, nothing)
     declare_pull_points(gateway, nothing, nothing)
+    declare_parts(gateway, nothing)
     declare_directory(gateway, nothing)
-    declare_ready(gateway, nothing)
-    declare_singletons(gateway, nothing)
+    declare_state(gateway, nothing, nothing)
     declare_handshakes(gateway, nothing)
     declare_workers(gateway, nothing)
     declare_inflight(gateway, nothing)
+    declare_framed(gateway, nothing)
     RequestMetrics(gateway)
+    edges = Registry()
+    zmq_edge.declare(edges, nothing)
     job = JobMetrics().registry
     declare_process(job)
     stack = Registry()
@@ -110,6 +116,7 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
         "Gateway": gateway.descriptions(),
         "Dispatch job": job.descriptions(),
         "Embedded engine": stack.descriptions(),
+        "ZeroMQ edges": edges.descriptions(),
     }
 
 
@@ -237,10 +244,10 @@ TABLES_PROMISES = """\
 
 - **Each row once.** A commit holds the rows together with how far its writer has come, so after a crash nothing is
   missing and nothing is there twice. A push that really happened twice is two attempts, and one delivery.
-- **Texts in merged tables.** `topics`, `subscriptions`, `retries` and `dead_letters` (and `deliveries`, once a dead
-  letter was sent again) are merged into by delta-rs, and of the files that it then writes pyarrow can read texts, but
-  not compare them. For a condition on one take `tables.retries.dataset()`, which DuckDB takes, too, or SQL in delta-rs;
-  pandas and Spark notice nothing of it.
+- **Texts in merged tables.** `topics`, `subscriptions`, `retries`, `dead_letters` and `incomplete` (and `deliveries`,
+  once a dead letter was sent again) are merged into by delta-rs, and of the files that it then writes pyarrow can read
+  texts, but not compare them. For a condition on one take `tables.retries.dataset()`, which DuckDB takes, too, or SQL
+  in delta-rs; pandas and Spark notice nothing of it.
 - **Delays.** A table is `tables.interval_s` behind its log, plus the commit. `arborcast trace` reads on in the logs.
   Tables that are merged into (`topics`, `subscriptions`, `retries`, `dead_letters`) take at most a tenth of one core:
   when they are large and change all the time they are written less often.

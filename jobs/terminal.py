@@ -15,10 +15,10 @@ import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from core.printable import as_json, printable
+from core.printable import as_json, one_line, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
@@ -61,6 +61,17 @@ def console(file: TextIO | None = None) -> Console:
 def error_console() -> Console:
     """Where complaints go."""
     return _console_class()(stderr=True)
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Rows below their headings, each on a line of its own."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(*heads, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(escape(one_line(cell)) for cell in row))
+    console().print(table)
 
 
 def guard() -> None:

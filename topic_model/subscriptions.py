@@ -98,7 +98,8 @@ class DeliveryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What a subscriber asked for beyond "push it". None means: the engine's setting; of `deadline_ms`, after how long
     without a message the subscriber is told so, that there is none. `interval_ms`, unless 0, is how far apart messages
     are accepted that it gets, of each topic or of all together; `priority` ranks it among the subscriptions that are
-    pushed to, larger first."""
+    pushed to, larger first. `fragment_bytes`, unless 0, is what a push in the older form may have: what is larger comes
+    in parts."""
 
     reliability: Reliability = "adaptive"
     order: Order = "acceptance"
@@ -109,6 +110,7 @@ class DeliveryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     deadline_per: Per = "subscription"
     interval_ms: int = 0
     interval_per: Per = "topic"
+    fragment_bytes: int = 0
 
     @property
     def strict(self) -> bool:
@@ -150,14 +152,46 @@ class BoundEndpoint(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     name: str = ""
 
 
+class TriggerTarget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What holds for the topic that a trigger publishes to, by the topic's facts; see `TopicPolicy`. A notification
+    there has one of these `types`; none at all means any."""
+
+    retain: bool | None = None
+    priority: int = 0
+    reliable: bool = False
+    types: tuple[str, ...] = ()
+
+
+class Trigger(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What makes a subscription a trigger: what matches it is not pushed, but has a notification published on `topic`.
+
+    That has the `payload`, of this `type`; where it is empty, the payload that matched. `prefixes` are as in a
+    notification. `target` follows from the topic tree, and is there in routing tables only: None in records, and for a
+    topic that is not there (any more).
+    """
+
+    name: str
+    topic: TopicPath
+    payload: str = ""
+    type: str = ""
+    prefixes: str = ""
+    target: TriggerTarget | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """What stands where other subscriptions have the address that they are pushed to."""
+        return f"trigger:{self.name}"
+
+
 class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One subscription. Filters of one kind are ANDed, as are the kinds; no topic filter at all means every topic.
 
     `address` is the subscription manager's URL as SubscribeResponse returned it; pushes carry the same one.
     `pull_point` is the id of the pull point of ours that the consumer is, empty for consumers that are pushed to;
     `endpoint` concerns gateways alone. `types` are the types of message that are wanted (`topic_model.message_types`),
-    sorted; none at all means every type. `queue`, unless 0, says that it is a server of the queue which is its one
-    topic: it gets some of the requests, so many at a time.
+    sorted; none at all means every type. One with a `trigger` is none that anybody has subscribed: it has records of
+    its own, no address, and no end. `queue`, unless 0, says that it is a server of the queue which is its one topic: it
+    gets some of the requests, so many at a time.
     Times are milliseconds since the epoch, UTC; `terminates_ms` None means no end.
     """
 
@@ -179,7 +213,13 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     protection: Protection | None = None
     endpoint: BoundEndpoint | None = None
     types: tuple[str, ...] = ()
+    trigger: Trigger | None = None
     queue: int = 0
+
+    @property
+    def pushed(self) -> bool:
+        """Whether its notifications go to an endpoint, and not into a log of ours."""
+        return not self.pull_point and self.trigger is None
 
     @property
     def receives(self) -> bool:
@@ -205,7 +245,8 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def identity(self) -> tuple[object, ...]:
         """Equal for two subscriptions that would deliver the same things to the same place in the same way.
 
-        How they are protected is left out: who subscribes again with a new secret replaces the old one.
+        How they are protected is left out: who subscribes again with a new secret replaces the old one. So is the size
+        of parts: old subscribers are known by their address and topic.
         """
         return (
             to_uri(self.consumer.address),  # an earlier version kept IRIs
@@ -215,10 +256,11 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             tuple((f.dialect, f.text, tuple(sorted(f.namespaces.items()))) for f in self.producer),
             self.form,
             self.soap,
-            self.policy,
+            msgspec.structs.replace(self.policy, fragment_bytes=0) if self.policy.fragment_bytes else self.policy,
             self.owner,
             self.pull_point,
             self.types,
+            self.trigger,
             self.queue > 0,
         )
 

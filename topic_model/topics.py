@@ -76,14 +76,14 @@ def make_path(steps: Iterable[Step]) -> TopicPath:
     parent = ""
     for namespace, name in steps:
         if not is_ncname(name):
-            raise TopicError(f"{name[:200]!r} is not a legal topic name (an NCName is needed)", "/".join(parts))
+            raise TopicError(f"{name[:200]!r} is not a legal topic name (an NCName is needed)")
         if not is_namespace(namespace):
-            raise TopicError(f"the namespace {namespace[:200]!r} is no legal URI", "/".join(parts))
+            raise TopicError(f"the namespace {namespace[:200]!r} is no legal URI")
         if namespace == parent:
             parts.append(name)
         elif not namespace:
             # QName paths have no way to write this, and we could not read it back.
-            raise TopicError(f"topic {name!r} in no namespace cannot stand below one in {parent!r}", "/".join(parts))
+            raise TopicError(f"topic {name!r} in no namespace cannot stand below one in {parent!r}")
         else:
             parts.append(f"{{{namespace}}}{name}")
             parent = namespace
@@ -91,7 +91,7 @@ def make_path(steps: Iterable[Step]) -> TopicPath:
     if not parts:
         raise TopicError("a topic path needs at least one name")
     if len(parts) > MAX_DEPTH:
-        raise TopicError(f"a topic path may be {MAX_DEPTH} levels deep, this one is {len(parts)}", path[:200])
+        raise TopicError(f"a topic path may be {MAX_DEPTH} levels deep, this one is {len(parts)}")
     _check_length(path)
     return TopicPath(path)
 
@@ -104,7 +104,7 @@ def split_path(path: str) -> Iterator[Step]:
     while position < end:
         match = _step.match(path, position)
         if match is None or (match.end() < end and path[match.end()] != "/") or match.end() == end - 1:
-            raise TopicError(f"{path[:200]!r} is not a canonical topic path", path[:200])
+            raise TopicError(f"{path[:200]!r} is not a canonical topic path")
         namespace, name = match.groups()
         parent = parent if namespace is None else namespace
         yield parent, name
@@ -147,7 +147,7 @@ def last_step(path: TopicPath) -> str:
 
 def _check_length(path: str) -> None:
     if len(path) > MAX_PATH_LENGTH:
-        raise TopicError(f"a topic path may be {MAX_PATH_LENGTH} characters long, this one is {len(path)}", path[:200])
+        raise TopicError(f"a topic path may be {MAX_PATH_LENGTH} characters long, this one is {len(path)}")
 
 
 def _last_slash(path: str, end: int) -> int:

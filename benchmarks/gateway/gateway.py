@@ -22,7 +22,7 @@ from tests.support.broker import new_broker, settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run
 
 # With its envelope the request body is about 800 bytes.
-_PAYLOAD = '<o:order xmlns:o="urn:o" id="1234567890">' + "<o:line>widget, blue, 12</o:line>" * 10 + "</o:order>"
+PAYLOAD = '<o:order xmlns:o="urn:o" id="1234567890">' + "<o:line>widget, blue, 12</o:line>" * 10 + "</o:order>"
 
 
 def measure(report: Report) -> None:
@@ -61,21 +61,21 @@ def _notify(report: Report, gateway: GatewayRun, folder: Path, seconds: int) -> 
     with report.table(
         "Notify, accepted", *columns, note="keep-alive; answered 202 after Kafka's acknowledgement"
     ) as table:
-        _load(gateway, _request(folder, 1), 64, 1)  # the first second compiles, connects, creates the topic
-        for load, messages, connections, rate in (
+        load(gateway, request_file(folder, 1), 64, 1)  # the first second compiles, connects, creates the topic
+        for shape, messages, connections, rate in (
             ("64 connections", 1, 64, None),
             ("64 connections", 10, 64, None),
             ("1 connection", 1, 1, None),
             ("1,000/s", 1, 64, 1_000),
             ("4,000/s", 1, 64, 4_000),
         ):
-            file = _request(folder, messages)
+            file = request_file(folder, messages)
             before = sum(process.cpu_times()[:2])
             started = time.monotonic()
-            result = _load(gateway, file, connections, seconds, rate)
+            result = load(gateway, file, connections, seconds, rate)
             used = (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - started)
             table.add(
-                load,
+                shape,
                 len(file.read_bytes().partition(b"\r\n\r\n")[2]),
                 result["per_second"],
                 result["per_second"] * messages,
@@ -106,10 +106,10 @@ def _memory(report: Report, gateway: GatewayRun, folder: Path, idle: float, coun
     """Resident memory while many requests pass."""
     with report.table("Memory", "requests", "RSS MiB", note="first row: idle before its first request") as table:
         table.add(0, idle)
-        file, sent = _request(folder, 1), 0
+        file, sent = request_file(folder, 1), 0
         while sent < count:
             share = count / 10
-            result = _load(gateway, file, 64, 5 if not report.quick else 1)
+            result = load(gateway, file, 64, 5 if not report.quick else 1)
             sent += int(result["per_second"] * (5 if not report.quick else 1))
             if sent >= share * (len(table.rows)):
                 table.add(sent, _resident(gateway))
@@ -119,9 +119,9 @@ def _workers(report: Report, gateway: GatewayRun, folder: Path, seconds: int) ->
     with report.table(
         "Two workers", "load", "requests/s", "p50 ms", "p99 ms", note="helps only where there are cores to spare"
     ) as table:
-        file = _request(folder, 1)
-        _load(gateway, file, 64, 1)
-        result = _load(gateway, file, 64, seconds)
+        file = request_file(folder, 1)
+        load(gateway, file, 64, 1)
+        result = load(gateway, file, 64, seconds)
         table.add("64 connections", result["per_second"], result["p50_ms"], result["p99_ms"])
 
 
@@ -129,8 +129,8 @@ def _resident(gateway: GatewayRun) -> float:
     return float(psutil.Process(gateway.pid).memory_info().rss / 2**20)
 
 
-def _request(folder: Path, messages: int) -> Path:
-    body = soap.envelope(soap.notify(*[soap.message("t:plant/line1/press", _PAYLOAD)] * messages))
+def request_file(folder: Path, messages: int) -> Path:
+    body = soap.envelope(soap.notify(*[soap.message("t:plant/line1/press", PAYLOAD)] * messages))
     head = (
         "POST /wsn/NotificationBroker HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: text/xml; charset=utf-8\r\n"
         f'SOAPAction: ""\r\nContent-Length: {len(body)}\r\n\r\n'
@@ -140,7 +140,7 @@ def _request(folder: Path, messages: int) -> Path:
     return file
 
 
-def _load(
+def load(
     gateway: GatewayRun, file: Path, connections: int, seconds: float, rate: float | None = None
 ) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.gateway.http_load", str(gateway.port), str(file)]

@@ -2,8 +2,10 @@
 
     python -m benchmarks.gateway.publishers PORT COUNT SECONDS OUT [--rate R] [--bytes 800]
                                            [--topic bench/p] [--topics 1 | --one-topic]
+                                           [--old [--parts N [--alone]]]
 
-With --topics each takes so many topics below its own in turn; with --one-topic all publish to --topic itself.
+With --topics each takes so many topics below its own in turn; with --one-topic all publish to --topic itself. With
+--old they speak the older envelope, and send each message in N parts, which may be delivered alone or not.
 Without a rate each publisher sends when its last message was acknowledged. With one, messages begin at fixed times in
 all, whether or not earlier ones are answered. OUT gets a JSON object: mark -> the time at which it was meant to begin,
 of every acknowledged message.
@@ -22,6 +24,7 @@ from typing import cast
 
 import uvloop
 
+from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 
 # Replaced by a mark of the same length: publisher and number.
@@ -32,8 +35,14 @@ class Publisher(asyncio.Protocol):
     """One connection. Answers come in the order of the requests."""
 
     def __init__(
-        self, number: int, requests: Sequence[bytes], acknowledged: dict[str, float], closed_loop: bool
+        self,
+        number: int,
+        requests: Sequence[bytes],
+        acknowledged: dict[str, float],
+        closed_loop: bool,
+        parts: int = 1,
     ) -> None:
+        self._parts = parts
         self._number = number
         self._requests = requests
         self._acknowledged = acknowledged
@@ -49,10 +58,11 @@ class Publisher(asyncio.Protocol):
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def begin(self, at: float) -> None:
-        mark = f"{self._number:03d}-{self._count:08d}"
+        mark = f"{self._number:03d}-{self._count // self._parts:08d}"
         request = self._requests[self._count % len(self._requests)]
         self._count += 1
-        self._begun.append((mark, at))
+        # A message in parts is acknowledged with its last one.
+        self._begun.append(("" if self._count % self._parts else mark, at))
         self._transport.write(request.replace(_PLACE, mark.encode()))
 
     @property
@@ -63,8 +73,10 @@ class Publisher(asyncio.Protocol):
         *answers, self._rest = (self._rest + data).split(b"\r\n\r\n")
         for answer in answers:
             mark, at = self._begun.popleft()
-            if answer.startswith(b"HTTP/1.1 202"):
-                self._acknowledged[mark] = at
+            # Behind the body of the one before, in the older envelope.
+            if b"HTTP/1.1 202" in answer or b"HTTP/1.1 200" in answer:
+                if mark:
+                    self._acknowledged[mark] = at
             else:
                 self.refused += 1
             if self._closed_loop and self.going:
@@ -86,6 +98,21 @@ def request(port: int, topic: str, size: int, dialect: str = "Concrete") -> byte
     return head.encode() + content
 
 
+def old_requests(port: int, topic: str, size: int, parts: int, alone: bool) -> list[bytes]:
+    """The same in the older envelope, with a content of so many bytes; each message in so many parts."""
+    content = f'<b:m xmlns:b="urn:bench" mark="{_PLACE.decode()}">'
+    content += "x" * (size - len(content) - len("</b:m>")) + "</b:m>"
+    at, requests = -(-len(content) // parts), []
+    for number in range(parts):
+        fragment = f"1-{number < parts - 1:d}-{alone:d}-{number}" if parts > 1 else "0-0-1-0"
+        piece = content[number * at : (number + 1) * at]
+        text = legacy.notify(topic.replace("/", ":"), piece, fragment, f"bench:{_PLACE.decode()}")
+        body = legacy.wsn_process(text)
+        head = f"POST /wsnprocess/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: text/xml; charset=utf-8\r\n"
+        requests.append(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    return requests
+
+
 async def publish(
     port: int,
     count: int,
@@ -95,17 +122,21 @@ async def publish(
     topic: str,
     topics: int = 1,
     one_topic: bool = False,
+    parts: int = 0,
+    alone: bool = False,
 ) -> tuple[dict[str, float], int]:
     loop = asyncio.get_running_loop()
     acknowledged: dict[str, float] = {}
     publishers = []
     for number in range(count):
         names = [f"{topic}{number}/t{each}" for each in range(topics)] if topics > 1 else [f"{topic}{number}"]
-        if one_topic:
+        if parts:
+            requests = old_requests(port, f"{topic}{number}", size, parts, alone)
+        elif one_topic:
             requests = [request(port, topic, size, "Simple")]
         else:
             requests = [request(port, name, size) for name in names]
-        publisher = Publisher(number, requests, acknowledged, rate is None)
+        publisher = Publisher(number, requests, acknowledged, rate is None, parts or 1)
         await loop.create_connection(lambda publisher=publisher: publisher, "127.0.0.1", port)  # type: ignore[misc]
         publishers.append(publisher)
     started = time.time()
@@ -138,6 +169,9 @@ def main() -> None:
     parser.add_argument("--topic", default="bench/p")
     parser.add_argument("--topics", type=int, default=1, help="topics of each publisher")
     parser.add_argument("--one-topic", action="store_true", help="all publish to it, in the dialect Simple")
+    parser.add_argument("--old", action="store_true", help="speak the older envelope")
+    parser.add_argument("--parts", type=int, default=1, help="parts of each message, in the older envelope")
+    parser.add_argument("--alone", action="store_true", help="the parts may be delivered alone")
     options = parser.parse_args()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         acknowledged, refused = runner.run(
@@ -150,6 +184,8 @@ def main() -> None:
                 options.topic,
                 options.topics,
                 options.one_topic,
+                options.parts if options.old else 0,
+                options.alone,
             )
         )
     options.out.write_text(json.dumps({"acknowledged": acknowledged, "refused": refused}))

@@ -15,7 +15,8 @@ from typing import Any
 
 from benchmarks.harness import Report, run, warn
 from benchmarks.model.routing_data import NAMESPACE, subscription, topic
-from topic_model.patterns.patterns import Reach, parse_normal
+from topic_model.patterns.alternatives import Reach
+from topic_model.patterns.patterns import parse_normal
 from topic_model.records.control import SubscriptionRecord, TopicRecord
 from topic_model.routing import RoutingTable
 from topic_model.subscriptions import Subscription
@@ -97,7 +98,7 @@ def grid(report: Report) -> None:
 
 
 def _cell(size: int, number: int, depth: int, draws: int) -> tuple[float, float, float, float, float]:
-    generator = random.Random(size + number)  # noqa: S311
+    generator = random.Random(size + number)
     topics = [topic(each, depth) for each in range(size)]
     asked = generator.sample(topics, min(size, number))
     others = (topic(each, depth, "elsewhere") for each in range(number - len(asked)))
@@ -117,7 +118,7 @@ def _cell(size: int, number: int, depth: int, draws: int) -> tuple[float, float,
 def answers(report: Report) -> None:
     """What a wider answer costs, and the first look-up after a change."""
     size = 10_000 if report.quick else 100_000
-    generator = random.Random(3)  # noqa: S311
+    generator = random.Random(3)
     with report.table(
         f"first and further look-ups of a topic, nanoseconds, {size:,} topics, one exact subscription each",
         "depth",
@@ -194,7 +195,7 @@ def rivals(report: Report) -> None:
         note="Uniform draws; each answer is the exact subscription and the subtrees above it.",
     ) as table:
         for number, depth in itertools.product(numbers, (4, 12)):
-            generator = random.Random(number)  # noqa: S311
+            generator = random.Random(number)
             topics = [topic(each, depth) for each in range(number - 10)]
             subtrees = sorted({above for path in topics[:200] for above in ancestors(path)}, key=len)[:10]
             normals = itertools.chain(topics, (f"{above}//." for above in subtrees))

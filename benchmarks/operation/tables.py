@@ -21,14 +21,14 @@ import pyarrow.dataset as ds
 from benchmarks.harness import Report, run
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
-from dispatch.recording.archive import Logged, notification_rows
+from dispatch.recording.archive import notification_rows
 from dispatch.recording.attempts_tables import EndedDeliveries
 from dispatch.recording.recording import Upkeep
 from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES
 from dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from jobs.notebook import Tables
 from jobs.settings.loading import load_settings
-from tests.support.table_rows import attempts_tables, logged, write
+from tests.support.table_rows import Logged, attempts_tables, logged, write
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification
 from topic_model.topics import TopicPath

@@ -61,9 +61,12 @@ PARTS = (
     Part("fairness", "dispatch.fairness", _DISPATCH, "Lanes served in turn", quick=("--quick",)),
     Part("priority", "dispatch.priority", _DISPATCH, "What is urgent, behind what waits"),
     Part("subscription-qos", "dispatch.subscription_qos", _DISPATCH, "Minimum intervals, deadlines, types"),
+    Part("fragments", "dispatch.fragments", _DISPATCH, "Large messages, whole and in parts"),
     Part("stages", "dispatch.stages", _DISPATCH, "A worker's steps"),
     Part("view", "dispatch.view", _DISPATCH, "Bringing the workers up to date"),
     Part("gateway", "gateway.gateway", "Gateway and clients", "Accepting"),
+    Part("framed", "gateway.framed", "Gateway and clients", "The framed edge beside SOAP"),
+    Part("zeromq", "gateway.zeromq", "Gateway and clients", "The ZeroMQ edges beside raw sockets"),
     Part("client", "gateway.client", "Gateway and clients", "Publishing from Python"),
     Part("pulling", "gateway.pulling", "Gateway and clients", "Pull points"),
     Part(
@@ -75,6 +78,8 @@ PARTS = (
     ),
     Part("redelivery", "operation.redelivery", _OPERATION, "Redelivery", long=True),
     Part("parked-elsewhere", "operation.parked_elsewhere", _OPERATION, "A million parked elsewhere", long=True),
+    Part("triggers", "operation.triggers", _OPERATION, "A chain of triggers"),
+    Part("queues", "operation.queues", _OPERATION, "Work queues"),
     Part("reliabilities", "operation.reliabilities", _OPERATION, "Away, under each reliability", long=True),
     Part(
         "broker-loss",

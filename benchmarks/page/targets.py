@@ -246,6 +246,14 @@ TARGETS = (
         most=1.2,
     ),
     Target(
+        "latency",
+        "through three triggers in a row: p50, times that of a plain delivery, in the worse gear",
+        "triggers",
+        "x",
+        worst("plain, and through three triggers", "p50 ratio"),
+        most=6,
+    ),
+    Target(
         "isolation",
         "a receiver away for 10 s, strict, adaptive or timely: p99 of the others, times that without it",
         "reliabilities",
@@ -347,6 +355,22 @@ TARGETS = (
             default=None,
         ),
         least=460,
+    ),
+    Target(
+        "older system",
+        "30,000 bytes in ten parts: messages/s (its floor: 460)",
+        "fragments",
+        "/s",
+        cell("Ten times as large", "messages/s", case="30,000 bytes, ten pushes", publishers=16),
+        least=460,
+    ),
+    Target(
+        "older system",
+        "30,000 bytes in ten parts: messages/s beside those that are whole",
+        "fragments",
+        "x",
+        ratio("Ten times as large", "messages/s", ("case", "30,000 bytes, ten"), ("case", "30,000 bytes, whole")),
+        least=0.8,
     ),
     Target(
         "scaling",

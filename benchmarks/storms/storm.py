@@ -122,7 +122,7 @@ class Storm:
     """One storm over one engine."""
 
     def __init__(self, folder: Path, seed: int, rate: float, quick: bool = False) -> None:
-        self._chance = random.Random(seed)  # noqa: S311  # to be repeated, not to be secret
+        self._chance = random.Random(seed)
         self._file = folder / "arrivals.jsonl"
         self._victim = Victim(folder / "home", SETTINGS)
         self._receivers = Receivers(self._file, [each.receiver for each in WANTED if not each.pulled])

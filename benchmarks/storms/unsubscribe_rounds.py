@@ -45,9 +45,8 @@ from dispatch.tables import (
     ROUTES,
     SUBSCRIPTIONS,
     TOPICS,
-    TableSpec,
 )
-from dispatch.tables.spec import is_there, open_table
+from dispatch.tables.spec import TableSpec, is_there, open_table
 from ingest.client import Client, FuturesClient
 
 TOPIC = "rounds/all"
@@ -127,7 +126,11 @@ class Rounds:
     def _look(self) -> Look:
         time.sleep(_SETTLE_S)
         used = self._victim.usage().items()
-        figures = {f"memory of {part} (MiB)": usage.memory_mib for part, usage in used if usage.processes}
+        figures: dict[str, float] = {}
+        for part, usage in used:
+            if usage.processes:
+                figures[f"memory of {part} (MiB)"] = usage.memory_mib
+                figures[f"memory of {part}, processes"] = usage.processes
         figures |= {f"live keys of {log}": count for log, count in live_keys(self._victim.kafka).items()}
         figures |= rows(self._victim.home.path)
         with closing(sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True)) as opened:
@@ -162,7 +165,7 @@ def rows(home: Path) -> dict[str, float]:
 
 def _rows(home: Path, spec: TableSpec, wanted: ds.Expression | None = None) -> float:
     location = spec.location(TableSettings(), home)
-    return float(open_table(location).to_pyarrow_dataset().count_rows(filter=wanted)) if is_there(location) else 0.0
+    return float(spec.dataset(open_table(location)).count_rows(filter=wanted)) if is_there(location) else 0.0
 
 
 def _not_well(home: Path) -> float:

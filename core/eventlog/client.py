@@ -17,7 +17,6 @@ from kafka.partitioner import murmur2
 
 from core.errors import InfrastructureError
 from core.eventlog.client_fixes import ClosingSocket, LeanProducer, built
-from core.eventlog.meaning import meaning_of
 from core.reasons import reason_of
 from core.settings import KafkaSettings
 
@@ -165,19 +164,9 @@ class Admin:
                 return False
         return True
 
-    def partition_count(self, name: str) -> int:
-        """How many partitions a topic has; 0 when it does not exist."""
-        with translated(f"Kafka topic {name} could not be described"):
-            (topic,) = self._client.describe_topics([name])
-        return len(topic["partitions"])
-
     def configs(self, name: str) -> dict[str, str]:
         """The effective configuration of a topic."""
-        with translated(f"the configuration of Kafka topic {name} could not be read"):
-            described = self._client.describe_configs(
-                [ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="all"
-            )
-        return {key: entry["value"] for key, entry in described["topic"][name].items()}
+        return self._configs(ConfigResourceType.TOPIC, name)
 
     def partitions(self, name: str) -> list[PartitionState] | None:
         """Where each partition of a topic is stored, in their order; None when there is no such topic."""
@@ -196,11 +185,7 @@ class Admin:
 
     def broker_configs(self, broker: int) -> dict[str, str]:
         """The effective configuration of a broker."""
-        with translated(f"the configuration of Kafka broker {broker} could not be read"):
-            described = self._client.describe_configs(
-                [ConfigResource(ConfigResourceType.BROKER, str(broker))], config_filter="all"
-            )
-        return {key: entry["value"] for key, entry in described["broker"][str(broker)].items()}
+        return self._configs(ConfigResourceType.BROKER, str(broker))
 
     def delete_before(self, name: str, partition: int, offset: int) -> None:
         """Make this the first offset of a partition; what lies before is gone."""
@@ -208,8 +193,13 @@ class Admin:
             self._client.delete_records({TopicPartition(name, partition): offset})
 
     def close(self) -> None:
-        """Free the connection."""
         self._client.close()
+
+    def _configs(self, kind: ConfigResourceType, name: str) -> dict[str, str]:
+        what = kind.name.lower()
+        with translated(f"the configuration of Kafka {what} {name} could not be read"):
+            described = self._client.describe_configs([ConfigResource(kind, name)], config_filter="all")
+        return {key: entry["value"] for key, entry in described[what][name].items()}
 
 
 def make_producer(kafka_settings: KafkaSettings, *, linger_ms: int = 0) -> Producer:
@@ -339,3 +329,31 @@ def _connection(kafka_settings: KafkaSettings) -> dict[str, Any]:
         arguments["sasl_plain_username"] = kafka_settings.sasl_username
         arguments["sasl_plain_password"] = kafka_settings.sasl_password
     return arguments
+
+
+# What Kafka's errors mean to somebody who has to do something about them.
+_MEANING: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+    (
+        (errors.SaslAuthenticationFailedError,),
+        "it does not accept our credentials: see kafka.sasl_username, kafka.sasl_password and kafka.sasl_mechanism",
+    ),
+    ((errors.UnsupportedSaslMechanismError,), "it does not know kafka.sasl_mechanism"),
+    ((errors.AuthorizationError,), "its access rules do not let our user do that: whoever runs it can allow it"),
+    ((errors.UnknownTopicOrPartitionError,), "there is no such topic"),
+    (
+        (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError),
+        "the record is too large: kafka.max_record_bytes and the topic's max.message.bytes say how large one may be",
+    ),
+    ((errors.KafkaTimeoutError,), "no answer in time"),
+)
+
+
+def meaning_of(error: BaseException) -> str:
+    """What people can act on; where there is no more to say, with the name that Kafka's documents have for it."""
+    for kinds, words in _MEANING:
+        if isinstance(error, kinds):
+            return words
+    if not isinstance(error, errors.KafkaError):
+        return str(error)
+    said = " ".join(str(each) for each in error.args) or getattr(error, "description", "") or "no reason was given"
+    return f"{said} ({type(error).__name__})"

@@ -43,7 +43,6 @@ class LogConsumer:
         return bool(self._assigned)
 
     def partitions(self) -> list[int]:
-        """The numbers of the log's partitions."""
         with translated(f"the {self.name} log cannot be read"):
             numbers = self._connected().partitions_for_topic(self.topic)
         if not numbers:
@@ -99,7 +98,6 @@ class LogConsumer:
         return {partition.partition: records for partition, records in polled.items()}
 
     def close(self) -> None:
-        """Free the connection."""
         consumer, self._consumer = self._consumer, None
         self._assigned = []
         if consumer is not None:

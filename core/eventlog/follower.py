@@ -92,7 +92,6 @@ class LogFollower(Generic[Record]):
         return len(records)
 
     def close(self) -> None:
-        """Free the connection."""
         self._log.close()
 
     def _open(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import NamedTuple
 
 from core import liveness
@@ -43,9 +42,7 @@ class LogScan(LogConsumer):
     def __enter__(self) -> LogScan:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def read_all(self) -> Iterator[ConsumerRecord]:
@@ -123,7 +120,6 @@ class LogReader:
         return found
 
     def close(self) -> None:
-        """Free the connection."""
         self._log.close()
 
     def _fetch(self, wanted: list[int], found: dict[int, bytes]) -> list[int]:

@@ -20,7 +20,7 @@ PARKED_OVERHEAD = 16 * 1024
 
 # A reader that was away for less than this still sees what a subscription was when a notification was accepted, and why
 # it ended, not only that it is gone: compaction leaves records alone for so long, and tombstones after it.
-_CONTROL_HISTORY_MS = 24 * _HOUR_MS
+CONTROL_HISTORY_MS = 24 * _HOUR_MS
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
     }
     control = record_bytes | {
         "cleanup.policy": "compact",
-        "min.compaction.lag.ms": str(_CONTROL_HISTORY_MS),
-        "delete.retention.ms": str(_CONTROL_HISTORY_MS),
+        "min.compaction.lag.ms": str(CONTROL_HISTORY_MS),
+        "delete.retention.ms": str(CONTROL_HISTORY_MS),
         # Only closed segments are compacted. With the defaults (1 GB, a week, half dirty) a million subscriptions that
         # came and went would be replayed at every start.
         "segment.bytes": str(64 * 1024 * 1024),
-        "segment.ms": str(_CONTROL_HISTORY_MS),
+        "segment.ms": str(CONTROL_HISTORY_MS),
         "min.cleanable.dirty.ratio": "0.2",
     }
     latest_of_each = record_bytes | {
@@ -75,13 +75,13 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         "segment.bytes": str(64 * 1024 * 1024),
         "segment.ms": str(_HOUR_MS),
     }
-    # Two records a second that are old after a few seconds; an hour of them shows what happened.
+    # What is old after seconds, two records of a lease each second among it; an hour shows what happened.
     lease = record_bytes | {"cleanup.policy": "delete", "retention.ms": str(_HOUR_MS), "segment.ms": str(_HOUR_MS // 4)}
     # Deliveries that wait, or were given up: mostly short-lived, so that old segments are worth compacting soon. Null
     # values stay as long as in the control log, for a reader that goes on where it was.
     unfinished = latest_of_each | {
         "max.message.bytes": str(kafka.max_record_bytes + PARKED_OVERHEAD),
-        "delete.retention.ms": str(_CONTROL_HISTORY_MS),
+        "delete.retention.ms": str(CONTROL_HISTORY_MS),
         "min.cleanable.dirty.ratio": "0.2",
     }
     return (
@@ -95,6 +95,8 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         # One partition here too: the order of the claims decides who hands out what.
         LogSpecification(kafka.topic(PULL_LOG), 1, False, kept_for_a_while, ordered=True),
         LogSpecification(kafka.topic(RESULTS_LOG), 1, False, kept_for_a_while),
+        # Who reads it must come to one result. A message that is not together by then was given up long before.
+        LogSpecification(kafka.topic(FRAGMENT_LOG), 1, False, lease, ordered=True),
         LogSpecification(kafka.topic(LEASE_LOG), 1, False, lease, ordered=True),
         LogSpecification(kafka.topic(JOB_LEASE_LOG), 1, False, lease, ordered=True),
         # Steps build on those before them.
@@ -120,11 +122,10 @@ def ensure_topics(kafka: KafkaSettings, only: Collection[str] = ()) -> None:
             if created:
                 logger.info("created Kafka topic %s", specification.name)
             else:
-                _check(admin, specification)
-                _warn_of_few_replicas(admin, specification.name, kafka.replication)
+                _check(admin, specification, kafka.replication)
 
 
-def _check(admin: Admin, specification: LogSpecification) -> None:
+def _check(admin: Admin, specification: LogSpecification, replication: int) -> None:
     # More partitions or another retention are an operator's choice. These two would break what the engine promises.
     policy = admin.configs(specification.name).get("cleanup.policy", "")
     if ("compact" in policy) != specification.compacted:
@@ -133,23 +134,20 @@ def _check(admin: Admin, specification: LogSpecification) -> None:
             f"Kafka topic {specification.name} has cleanup.policy={policy}, {wanted} is needed: alter it, or choose "
             f"another kafka.prefix"
         )
-    partitions = admin.partition_count(specification.name)
-    if specification.ordered and partitions != 1:
+    partitions = admin.partitions(specification.name) or []
+    if specification.ordered and len(partitions) != 1:
         raise ConfigError(
-            f"Kafka topic {specification.name} has {partitions} partitions, it must have one: delete it when it is "
-            f"not ours, or choose another kafka.prefix"
+            f"Kafka topic {specification.name} has {len(partitions)} partitions, it must have one: delete it when it "
+            f"is not ours, or choose another kafka.prefix"
         )
-
-
-def _warn_of_few_replicas(admin: Admin, name: str, wanted: int) -> None:
     # Kafka moves replicas only when told to, so we cannot repair this; and it works as it is, until a broker goes.
-    fewest = min((partition.replicas for partition in admin.partitions(name) or ()), default=wanted)
-    if fewest < wanted:
+    fewest = min((partition.replicas for partition in partitions), default=replication)
+    if fewest < replication:
         logger.warning(
             "Kafka topic %s has %d replicas, kafka.replication asks for %d: add them with kafka-reassign-partitions",
-            name,
+            specification.name,
             fewest,
-            wanted,
+            replication,
         )
 
 
@@ -164,3 +162,5 @@ PROGRESS_LOG = "progress"
 PULL_LOG = "pullpoints"
 
 RESULTS_LOG = "results"
+
+FRAGMENT_LOG = "fragments"

@@ -126,6 +126,15 @@ _SITE_NAT64 = IPv6Network("64:ff9b:1::/48")
 _V4 = 0xFFFF_FFFF
 
 
+# What one listens on to be reached at every address of the machine, as an operator may choose.
+EVERYWHERE = "0.0.0.0"  # noqa: S104  # the operator's choice, not ours
+
+
+def host_to_reach(listened: str) -> str:
+    """The host for clients on this machine, of a server that listens there."""
+    return "127.0.0.1" if listened in ("", EVERYWHERE, "::") else listened
+
+
 def plain(address: IpAddress) -> IpAddress:
     """The address that a connection to `address` really goes to: IPv4-mapped ones are IPv4; zones do not count."""
     if isinstance(address, IPv6Address):

@@ -24,15 +24,20 @@ class Description:
     help: str
 
 
-class Counter:
+class _Metric:
+    """What all have: how they are described."""
+
+    def __init__(self, name: str, kind: str, labels: Labels, help: str) -> None:
+        self.name = name
+        self.labels = labels
+        self.description = Description(name, kind, labels, help)
+
+
+class Counter(_Metric):
     """Only goes up; one count for each combination of label values."""
 
-    kind = "counter"
-
     def __init__(self, name: str, help: str, labels: Labels = ()) -> None:
-        self.name = name
-        self.help = help
-        self.labels = labels
+        super().__init__(name, "counter", labels, help)
         self._counts: dict[Labels, float] = {} if labels else {(): 0}
 
     def add(self, *values: str, by: float = 1) -> None:
@@ -40,54 +45,30 @@ class Counter:
         self._counts[values] = self._counts.get(values, 0) + by
 
     def lines(self) -> Iterator[str]:
-        """Samples in text form."""
         for values, count in sorted(self._counts.items()):
             yield f"{self.name}{_braces(self.labels, values)} {count}"
 
 
-class Reading:
-    """What is read when somebody asks: a gauge, or a counter that is counted elsewhere."""
-
-    labels: Labels = ()
-
-    def __init__(self, name: str, help: str, kind: str, read: Callable[[], float]) -> None:
-        self.name = name
-        self.help = help
-        self.kind = kind
-        self._read = read
-
-    def lines(self) -> Iterator[str]:
-        """The sample in text form."""
-        yield f"{self.name} {self._read()}"
-
-
-class Readings:
-    """Several of a kind, with different labels; what is no longer read is no longer shown."""
+class Readings(_Metric):
+    """What is read when somebody asks, for each combination of label values: gauges, or counters that are counted
+    elsewhere. What is no longer read is no longer shown."""
 
     def __init__(
         self, name: str, help: str, kind: str, labels: Labels, read: Callable[[], Mapping[Labels, float]]
     ) -> None:
-        self.name = name
-        self.help = help
-        self.kind = kind
-        self.labels = labels
+        super().__init__(name, kind, labels, help)
         self._read = read
 
     def lines(self) -> Iterator[str]:
-        """The samples in text form."""
         for values, value in sorted(self._read().items()):
             yield f"{self.name}{_braces(self.labels, values)} {value}"
 
 
-class Histogram:
+class Histogram(_Metric):
     """How long something takes, for each combination of label values."""
 
-    kind = "histogram"
-
     def __init__(self, name: str, help: str, labels: Labels = (), buckets: Sequence[float] = BUCKETS) -> None:
-        self.name = name
-        self.help = help
-        self.labels = labels
+        super().__init__(name, "histogram", labels, help)
         self._buckets = tuple(buckets)
         self._counts: dict[Labels, list[int]] = {}
         self._sums: dict[Labels, float] = {}
@@ -107,7 +88,6 @@ class Histogram:
         self._sums[values] += seconds
 
     def lines(self) -> Iterator[str]:
-        """Samples in text form."""
         for values, counts in sorted(self._counts.items()):
             total = 0
             for bound, count in zip((*self._buckets, float("inf")), counts, strict=True):
@@ -127,21 +107,20 @@ class Registry:
     """The metrics of one process."""
 
     def __init__(self) -> None:
-        self._metrics: list[Counter | Reading | Readings | Histogram] = []
+        self._metrics: list[Counter | Readings | Histogram] = []
 
     def counter(self, name: str, help: str, labels: Labels = ()) -> Counter:
-        """A new counter."""
         metric = Counter(name, help, labels)
         self._metrics.append(metric)
         return metric
 
     def counted(self, name: str, help: str, read: Callable[[], float]) -> None:
         """A new counter that is counted elsewhere, read with `read`."""
-        self._metrics.append(Reading(name, help, "counter", read))
+        self.counts(name, help, (), lambda: {(): read()})
 
     def gauge(self, name: str, help: str, read: Callable[[], float]) -> None:
         """A new gauge, read with `read`."""
-        self._metrics.append(Reading(name, help, "gauge", read))
+        self.gauges(name, help, (), lambda: {(): read()})
 
     def gauges(self, name: str, help: str, labels: Labels, read: Callable[[], Mapping[Labels, float]]) -> None:
         """New gauges, read with `read`, which gives a value for each combination of label values."""
@@ -159,13 +138,14 @@ class Registry:
 
     def descriptions(self) -> list[Description]:
         """All of them, without their values."""
-        return [Description(metric.name, metric.kind, metric.labels, metric.help) for metric in self._metrics]
+        return [metric.description for metric in self._metrics]
 
     def text(self) -> str:
         """All of them, as Prometheus reads them."""
         lines: list[str] = []
         for metric in self._metrics:
-            lines += (f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}", *metric.lines())
+            said = metric.description
+            lines += (f"# HELP {said.name} {said.help}", f"# TYPE {said.name} {said.kind}", *metric.lines())
         return "\n".join(lines) + "\n"
 
 

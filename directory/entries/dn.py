@@ -126,7 +126,6 @@ def format_dn(dn: Dn) -> str:
 
 
 def format_rdn(rdn: Rdn) -> str:
-    """The text of one RDN."""
     return "+".join(f"{_WRITTEN.get(kind, kind)}={_escape(value)}" for kind, value in rdn)
 
 

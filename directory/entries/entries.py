@@ -57,7 +57,6 @@ class EntrySet:
         return key in self._entries
 
     def get(self, key: Dn) -> Entry | None:
-        """The entry with this key."""
         return self._entries.get(key)
 
     def put(self, entry: Entry) -> None:

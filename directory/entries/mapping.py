@@ -83,7 +83,6 @@ class Listing:
     version: int = field(default=0, compare=False)
 
     def records(self) -> dict[TopicPath, TopicRecord]:
-        """The topics alone."""
         return {path: entry.record for path, entry in self.entries.items()}
 
 

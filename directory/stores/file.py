@@ -56,7 +56,6 @@ class FileDirectory:
 
     @property
     def name(self) -> str:
-        """The file's path."""
         return str(self._path)
 
     def load(self) -> Listing:

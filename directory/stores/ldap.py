@@ -78,7 +78,6 @@ class LdapDirectory:
 
     @property
     def name(self) -> str:
-        """URL and base DN."""
         return f"{self._settings.url} {self._settings.base_dn}"
 
     def load(self) -> Listing:

@@ -46,7 +46,7 @@ def connect(settings: DirectorySettings) -> Any:
     url = urlsplit(settings.url)
     if settings.bind == "simple" and not settings.password:
         # LDAP would take this for an anonymous bind, which succeeds (RFC 4513, 5.1.2).
-        raise DirectoryRefused(f"directory.password is empty; {settings.bind_dn} cannot bind so", settings.bind_dn)
+        raise DirectoryRefused(f"directory.password is empty; {settings.bind_dn} cannot bind so")
     with translated(settings):
         server = ldap3.Server(
             settings.url,
@@ -103,7 +103,6 @@ def _refused_bind(settings: DirectorySettings, result: Mapping[str, Any]) -> Non
     raise DirectoryRefused(
         f"LDAP server {settings.url} refuses the bind as {_who(settings)}: {words(result)}; check directory.bind, "
         "directory.bind_dn and directory.password",
-        settings.bind_dn,
     )
 
 
@@ -153,7 +152,6 @@ def translated(settings: DirectorySettings) -> Iterator[None]:
             raise DirectoryRefused(
                 f"LDAP server {settings.url}: no secure connection ({text}); check directory.ca_file, and that the "
                 "certificate names the host of directory.url",
-                settings.bind_dn,
             ) from error
         raise DirectoryAway(f"LDAP server {settings.url} cannot be reached ({text})", RETRY_SECONDS) from error
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -177,13 +175,10 @@ def check(settings: DirectorySettings, result: Mapping[str, Any], doing: str) ->
         raise DirectoryRefused(
             f"{doing}: {url} stops at its size or time limit for {who} ({words(result)}); give it "
             "`limits dn.exact=... size=unlimited` (slapd.conf) or olcLimits (cn=config)",
-            settings.bind_dn,
         )
     if code in NOT_ALLOWED:
-        raise DirectoryRefused(
-            f"{doing}: {url} does not allow it to {who} ({words(result)}); check its access rules", settings.bind_dn
-        )
-    raise DirectoryRefused(f"{doing}: {url} says {words(result)}", settings.bind_dn)
+        raise DirectoryRefused(f"{doing}: {url} does not allow it to {who} ({words(result)}); check its access rules")
+    raise DirectoryRefused(f"{doing}: {url} says {words(result)}")
 
 
 def _who(settings: DirectorySettings) -> str:

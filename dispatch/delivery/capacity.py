@@ -67,7 +67,6 @@ class InFlightLimiter:
 
     @property
     def waiting(self) -> int:
-        """How many lanes wait."""
         return len(self._where)
 
     def enter(self, scopes: Scopes) -> None:

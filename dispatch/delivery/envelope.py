@@ -12,32 +12,48 @@ subscribers whose Subscribe had some. We mark no header mustUnderstand. The noti
 the subscription are in HTTP headers of every push and, except in the legacy form, in a SOAP header block, so that a
 receiver can drop repeats behind whatever stack it has. A notification that is replayed keeps the id it had, and the
 replay stands beside it. A trace context that came with a notification stands there too; the HTTP header `traceparent`
-has room for one, so of several notifications it is only there when all are of the same trace. What a subscription asks
+has room for one, so of several notifications it is only there when all are of the same trace. Which part of what a
+notification is stands there as well (`topic_model.records.packages`); what is too large for an old subscriber that
+asked leaves in several pushes. What a subscription asks
 for beside (signatures, credentials) is `guard`'s.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
 from core.errors import SecretError
 from core.recent import Recent
+from core.security.keyring import Marks
 from core.telemetry import tracing
 from core.telemetry.tracing import shared
-from dispatch.delivery.callbacks import callback_of
 from dispatch.delivery.credentials import Guard, Vault
 from dispatch.delivery.transport.contract import PushRequest
 from topic_model.expressions import CONCRETE, write_topic
 from topic_model.legacy_content import unwrap
 from topic_model.namespaces import ARBORCAST_DELIVERY, HPWSN_PUSH, WSA, WSNT
 from topic_model.records.notifications import Notification
+from topic_model.records.packages import (
+    PACKAGE_HEADER,
+    Fragment,
+    Piece,
+    package_header,
+    read_content,
+    read_package,
+    split,
+)
+from topic_model.records.results import PATH, Promise, write_promise
 from topic_model.subscriptions import Subscription, parameter_blocks
 from topic_model.topics import TopicPath
+
+logger = logging.getLogger(__name__)
 
 SOAP_NAMESPACES = {
     "1.1": "http://schemas.xmlsoap.org/soap/envelope/",
@@ -79,6 +95,7 @@ class Envelope:
         self._addressing = subscription.addressing
         self._serves = subscription.queue > 0
         self._form = subscription.form
+        self._fragment_bytes = subscription.policy.fragment_bytes
         self._headers = _http_headers(subscription)
         if self._guard is not None:
             self._headers += self._guard.fixed
@@ -96,6 +113,38 @@ class Envelope:
             f"<wsa:Address>{escape(subscription.address)}</wsa:Address></wsnt:SubscriptionReference>"
         ).encode()
 
+    def requests(
+        self,
+        notifications: Sequence[Notification],
+        attempt: int,
+        now_s: float,
+        traceparent: str | None = None,
+        push: str = "",
+        sequence: int | None = None,
+    ) -> Iterator[PushRequest]:
+        """As `request`, the one; or several, each to be sent when the one before was taken: what is too large for an
+        old subscriber leaves in parts. Each is made when it is asked for. Raises ValueError when it cannot be split."""
+        pieces = self._pieces(notifications[0])
+        piece = next(pieces, None)
+        if piece is None:
+            yield self.request(notifications, attempt, now_s, traceparent, push, sequence)
+        while piece is not None:
+            following = next(pieces, None)
+            # What becomes of all of them is said with the last one.
+            name = push if following is None else ""
+            yield self.request(notifications, attempt, now_s, traceparent, name, sequence, piece)
+            piece, now_s = following, time.time()
+
+    def _pieces(self, notification: Notification) -> Iterator[Piece]:
+        limit = self._fragment_bytes or notification.split_bytes
+        if not limit or self._form != "legacy":
+            return iter(())
+        said = read_package(notification.package)[0] if notification.package else Fragment()
+        if said.part:
+            return iter(())
+        content = read_content(_as_text(notification.payload, strip=True).decode())
+        return split(content, notification.topic, f"arborcast:{notification.original_id}", limit, alone=said.alone)
+
     def request(
         self,
         notifications: Sequence[Notification],
@@ -104,8 +153,10 @@ class Envelope:
         traceparent: str | None = None,
         push: str = "",
         sequence: int | None = None,
+        piece: Piece | None = None,
     ) -> PushRequest:
-        """The push of these notifications, as the `attempt`th try. Only the `notify` form takes more than one.
+        """The push of these notifications, as the `attempt`th try. Only the `notify` form takes more than one. Of a
+        `piece` of the one notification it is that.
 
         `now_s` is when it leaves, in seconds since the epoch, the present when left out: a signature says so, and is
         refused when it has become old, so a request is made for each try. `traceparent` is the trace context of the
@@ -114,7 +165,15 @@ class Envelope:
         """
         now_s = time.time() if now_s is None else now_s
         ids = _header_value(",".join([notification.original_id for notification in notifications]))
+        if piece is not None:
+            ids += f".{piece.fragment.number}"
         headers = (*self._headers, (ID_HEADER, ids), (ATTEMPT_HEADER, str(attempt)))
+        if piece is not None:
+            headers += ((PACKAGE_HEADER, package_header(piece.fragment, piece.identification)),)
+        elif any(notification.package for notification in notifications):
+            packages = ",".join(_package(each) or "-" for each in notifications)
+            if packages.strip("-,"):
+                headers += ((PACKAGE_HEADER, packages),)
         sequence = attempt - 1 if sequence is None else sequence
         if sequence:
             headers += ((SEQUENCE_HEADER, str(sequence)),)
@@ -128,10 +187,12 @@ class Envelope:
         if self._callback is not None and push:
             named, by_ms = self._callback.headers(push, int(now_s * 1000), len(notifications))
             headers += named
-        body = self._body(notifications, attempt)
+        body = self._body(notifications, attempt) if piece is None else _pushed(piece.text)
         if self._guard is None:
             return PushRequest(self._url, headers, body, result_by_ms=by_ms)
         message_id = f"msg_{_digest(self._subscription_id, notifications).hex()}"
+        if piece is not None:
+            message_id += f".{piece.fragment.number}"
         signature = self._guard.signature(message_id, body, now_s)
         return PushRequest(self._url, (*headers, *signature), body, self._guard.certificate, by_ms)
 
@@ -147,7 +208,7 @@ class Envelope:
 
     def _body(self, notifications: Sequence[Notification], attempt: int) -> bytes:
         if self._form == "legacy":
-            return self._start + _legacy_content(notifications[0].payload) + self._end
+            return self._start + _legacy_content(notifications[0]) + self._end
         parts = [self._start]
         for notification in notifications:
             parts.append(_delivered(notification))
@@ -205,6 +266,8 @@ def _delivered(notification: Notification) -> bytes:
     label = f" replay={quoteattr(notification.replay)}" if notification.replay else ""
     if notification.traceparent:
         label += f" traceparent={quoteattr(notification.traceparent)}"
+    if notification.package and (package := _package(notification)):
+        label += f" package={quoteattr(package)}"
     return f"<ac:Notification{label}>{escape(notification.original_id)}</ac:Notification>".encode()
 
 
@@ -236,13 +299,33 @@ def _http_headers(subscription: Subscription) -> tuple[tuple[str, str], ...]:
     return (("Content-Type", f"application/soap+xml; charset=utf-8{parameter}"), *fixed)
 
 
-def _legacy_content(payload: bytes) -> bytes:
+def _package(notification: Notification) -> str:
+    """Which part it is of what, as headers say it; empty for a whole message."""
+    fragment, identification = read_package(notification.package) if notification.package else (Fragment(), "")
+    return package_header(fragment, identification) if fragment.part else ""
+
+
+def _pushed(text: str) -> bytes:
+    """The body of a push in the older form, of which its receiver is to read this text."""
+    # A bare carriage return would be read as a line feed.
+    return _LEGACY_START + escape(text, {"\r": "&#13;"}).encode() + _LEGACY_END
+
+
+def _legacy_content(notification: Notification) -> bytes:
     """The payload as text. Its references stay as they are, which is what the receivers were written for."""
-    content = unwrap(payload).strip()
+    # Of a part the blanks at its ends belong to the message.
+    content = _as_text(notification.payload, strip=not _package(notification))
+    return content.replace(b"<", b"&lt;").replace(b">", b"&gt;")
+
+
+def _as_text(payload: bytes, *, strip: bool) -> bytes:
+    content = unwrap(payload)
+    if strip:
+        content = content.strip()
     if b"<!" in content or b"<?" in content:
         # There an ampersand begins no reference, and one that stands bare would break the XML around it.
         content = _VERBATIM.sub(lambda found: found[0].replace(b"&", b"&amp;"), content)
-    return content.replace(b"<", b"&lt;").replace(b">", b"&gt;")
+    return content
 
 
 def _addressing_headers(subscription: Subscription) -> str:
@@ -277,3 +360,42 @@ def _guard(subscription: Subscription, vault: Vault | None) -> Guard | None:
 
 def _header_value(text: str) -> str:
     return _UNSAFE.sub("_", text)
+
+
+# Where a receiver may say later how a push ended: an address of the gateway, named in the push. The gateway is where
+# the subscription is managed, so it needs no setting. The address carries all that is to be known of the push
+# (`topic_model.records.results`); nothing is kept of it here.
+CALLBACK_HEADER = "Arborcast-Callback"
+PUSH_HEADER = "Arborcast-Push"
+
+_MANAGER = "/wsn/subscriptions/"
+
+
+@dataclass(frozen=True)
+class Callback:
+    """Names addresses for the pushes of one subscription."""
+
+    subscription: str
+    base: str
+    keys: Marks
+    wait_ms: int
+
+    def headers(self, push: str, started_ms: int, messages: int) -> tuple[tuple[tuple[str, str], ...], int]:
+        """The headers of a push that leaves now, and until when its result is taken; neither without keys."""
+        promise = Promise(self.subscription, push, started_ms, started_ms + self.wait_ms, messages)
+        try:
+            address = self.base + write_promise(promise, self.keys)
+        except SecretError as error:
+            # Such a push can be answered as ever.
+            logger.debug("no address for a result: %s", error)
+            return (), 0
+        return ((PUSH_HEADER, push), (CALLBACK_HEADER, address)), promise.until_ms
+
+
+def callback_of(subscription: Subscription, keys: Marks, wait_s: float) -> Callback | None:
+    """For the pushes of a subscription; None where receivers cannot say later how they ended. For what is timely nobody
+    waits: who has taken it has it."""
+    base, manager, _ = subscription.address.rpartition(_MANAGER)
+    if not (wait_s and base and manager) or subscription.policy.reliability == "timely":
+        return None
+    return Callback(subscription.id, base + PATH, keys, int(wait_s * 1000))

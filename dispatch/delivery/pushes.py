@@ -77,7 +77,6 @@ class Pusher:
 
     @property
     def in_flight(self) -> int:
-        """Pushes under way."""
         return self._transport.in_flight
 
     def drive(self, timeout_s: float) -> None:
@@ -102,7 +101,8 @@ class Pusher:
             envelope = envelope_of(subscription)
             traceparent = span.traceparent if span is not None else None
             push_id = f"{self._prefix}-{next(self._numbers)}"
-            request = envelope.request(notifications, number, started_ms / 1000, traceparent, push_id, sequence)
+            requests = envelope.requests(notifications, number, started_ms / 1000, traceparent, push_id, sequence)
+            request = next(requests)
         except Exception as error:
             # One subscription that we cannot write an envelope for must not stop all the others.
             if not self._unwritable.get(subscription.id):
@@ -113,9 +113,19 @@ class Pusher:
             _end(span, outcome)
             return Push("", notifications, NO_REQUEST, NO_RESULT, started_ms), outcome
 
+        took_s = 0.0  # of parts that were taken
+
         def answered(result: PushResult) -> None:
+            nonlocal request, took_s
             outcome = classify(result, request.result_by_ms)
+            following = next(requests, None) if outcome.taken else None
+            if following is not None:
+                request, took_s = following, took_s + result.duration_s
+                self._transport.submit(request, answered)
+                return
             _end(span, outcome)
+            if took_s:
+                result = dataclasses.replace(result, duration_s=took_s + result.duration_s)
             if result.response:
                 result = dataclasses.replace(result, response=envelope.redact(result.response))
             push = Push(push_id, notifications, request, result, started_ms)

@@ -177,8 +177,8 @@ class BatchOutcomes:
         )
 
     def expired(self, subscription: Subscription, received: Received, otherwise: str = "too old when read") -> bool:
-        """Whether a notification has lived too long to be tried at all; then that is written down. What waits in a pull
-        point is too old when its publisher says so, and not before."""
+        """Whether a notification has lived too long to be tried at all; then that is written down. What is not
+        pushed, but goes into a log, is too old when its publisher says so, and not before."""
         notification, now_ms = received.notification, self._now_ms()
         lifespan = self._lifespan_ms(subscription)
         if notification.accepted_ms + lifespan > now_ms and not notification.is_over(now_ms):
@@ -193,7 +193,7 @@ class BatchOutcomes:
         return [each for each in taken if not self.expired(subscription, each, "too old when its turn came")]
 
     def _lifespan_ms(self, subscription: Subscription) -> int:
-        return _NEVER_MS if subscription.pull_point else lifespan_ms(subscription.policy, self._retry)
+        return lifespan_ms(subscription.policy, self._retry) if subscription.pushed else _NEVER_MS
 
     def _judged(
         self, subscription: Subscription, received: Received, push: Push, outcome: Outcome, cut_off: bool

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import defaultdict
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,10 +17,18 @@ from dispatch.hot.earlier import NOTHING, Earlier
 from dispatch.hot.intervals import Intervals
 from dispatch.hot.lanes import Lanes, Received
 from dispatch.hot.sink_journal import SinkJournal
+from dispatch.hot.triggers import Refused, is_kept, published
 from dispatch.logs.attempts import Matched
 from dispatch.matching.filters import TOO_MUCH, Judge
+from dispatch.settings import TopicRules
+from topic_model.records.notifications import UNSTAMPED
 from topic_model.routing import Found
-from topic_model.subscriptions import Subscription, queue_topic
+from topic_model.subscriptions import Subscription, Trigger, queue_topic
+
+logger = logging.getLogger(__name__)
+
+# Triggers of which this process has said that too many are in a row.
+_told: set[str] = set()
 
 HELD = "earlier messages are parked, or the subscription is suspended"
 
@@ -62,7 +72,8 @@ class Diversions:
 @dataclass
 class Intake:
     """`earlier` is what an earlier run came to; `intervals` know what has passed before. `matched` gathers, by
-    partition, how many each notification was for."""
+    partition, how many each notification was for. `control` is how far the control log was read; what triggers publish
+    is stamped with it, and is by the `rules`."""
 
     journal: SinkJournal
     lanes: Lanes
@@ -72,6 +83,9 @@ class Intake:
     earlier: Earlier = NOTHING
     intervals: Intervals = field(default_factory=Intervals)
     matched: defaultdict[int, list[Matched]] = field(default_factory=lambda: defaultdict(list))
+    rules: TopicRules = field(default_factory=TopicRules)
+    control: int = UNSTAMPED
+    now: Callable[[], float] = time.time
 
     def take(self, received: Received, found: Found) -> int:
         """Take in a notification for those whom it belongs to; how many want it. Who has ended since it was accepted
@@ -117,16 +131,16 @@ class Intake:
                 count,
                 tuple(passed),
                 thinned,
+                bool(notification.cause),
             )
         )
         return count
 
-    def tell_matched(self, control: int) -> None:
-        """Write down how many subscriptions each notification was for, which comes before what became of it. `control`
-        is how far the control log was read."""
+    def tell_matched(self) -> None:
+        """Write down how many subscriptions each notification was for, which comes before what became of it."""
         report = self.outcomes.report
         for partition, counts in self.matched.items():
-            self.journal.matched(partition, control, counts)
+            self.journal.matched(partition, self.control, counts)
             report.notifications += len(counts)
             report.deliveries += sum(each.subscriptions for each in counts)
             report.thinned += sum(each.thinned for each in counts)
@@ -136,8 +150,8 @@ class Intake:
 
     def _keep_unjudged(self, subscription: Subscription, received: Received) -> None:
         """Its conditions were not evaluated: it waits until the subscription is resumed."""
-        if subscription.pull_point:
-            # A pull point holds what may be fetched now, and nothing that is still to be judged.
+        if not subscription.pushed:
+            # A pull point holds what may be fetched now, and nothing that is still to be judged; nor is such published.
             self.outcomes.put_off(subscription, (received,), PutOff(Verdict("cancelled"), failed("skipped", TOO_MUCH)))
         elif not self.outcomes.expired(subscription, received):
             self.outcomes.put_off(subscription, (received,), waits(TOO_MUCH))
@@ -151,6 +165,8 @@ class Intake:
             return
         if subscription.pull_point:
             self.journal.store(subscription, received.notification)
+        elif subscription.trigger is not None:
+            self._publish(subscription, subscription.trigger, received)
         elif why := self.diversions.reason(subscription):
             # What is under way, or queued, comes first, and would be overtaken.
             if self.lanes.is_busy(subscription.id):
@@ -160,3 +176,16 @@ class Intake:
                 self.outcomes.put_off(subscription, (*self.lanes.drain(subscription.id), received), waits(why))
         else:
             self.lanes.add(received, subscription)
+
+    def _publish(self, subscription: Subscription, trigger: Trigger, received: Received) -> None:
+        """Have a trigger publish, or say why it does not."""
+        cause = received.notification
+        made = published(subscription.id, trigger, cause, self.control, int(self.now() * 1000), self.rules)
+        if not isinstance(made, Refused):
+            if self.journal.publish(cause, subscription, made, is_kept(trigger, self.rules)):
+                return
+            made = Refused("skipped", "kafka.max_record_bytes has no room for it")
+        if made.error == "hops" and subscription.id not in _told:
+            _told.add(subscription.id)
+            logger.warning("the trigger %s publishes nothing because of %s: %s", trigger.name, cause.id, made.detail)
+        self.outcomes.put_off(subscription, (received,), PutOff(Verdict("cancelled"), failed(made.error, made.detail)))

@@ -165,7 +165,11 @@ class Worker:
         judge = Judge(self.conditions, allowance, job.diversions.unjudged)
         earlier = _before(job)
         intervals = Intervals(job.passed)
-        intake = Intake(self.journal, lanes, outcomes, judge, job.diversions, earlier, intervals)
+        intake = Intake(
+            *(self.journal, lanes, outcomes, judge, job.diversions, earlier, intervals),
+            rules=job.settings.topics,
+            control=job.view.control,
+        )
         report, taken = outcomes.report, 0
         for row in rows:
             liveness.beat()
@@ -183,8 +187,8 @@ class Worker:
             received = Received(notification, row.partition, row.offset, job.batch, number)
             taken += max(1, intake.take(received, recipients.of(notification)))
             if len(intake.matched[row.partition]) == _MATCHED_AT_ONCE:
-                intake.tell_matched(job.view.control)
-        intake.tell_matched(job.view.control)
+                intake.tell_matched()
+        intake.tell_matched()
         report.passed = intervals.passed
         return lanes
 

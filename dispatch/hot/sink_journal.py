@@ -1,4 +1,5 @@
-"""A worker's journal: beside what every journal writes, messages for pull points, and whom notifications are for."""
+"""A worker's journal: beside what every journal writes, messages for pull points, what triggers publish, and whom
+notifications are for."""
 
 from __future__ import annotations
 
@@ -6,12 +7,12 @@ import itertools
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from core import fence
-from core.eventlog.client import Acknowledgement, Producer, make_producer
+from core.eventlog.client import Acknowledgement, Producer, make_producer, partition_of_key
 from core.eventlog.topics import PULL_LOG
 from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
@@ -20,8 +21,9 @@ from dispatch.delivery.journal import Journal
 from dispatch.logs.attempts import Attempt, AttemptsLog, Matched
 from dispatch.logs.parked import DeadLetterLog, ParkingLog
 from topic_model.namespaces import WSA, WSNT
+from topic_model.records import notifications, pull
 from topic_model.records.notifications import Notification
-from topic_model.records.pull import StoredMessage, encode
+from topic_model.records.pull import StoredMessage
 from topic_model.subscriptions import Subscription
 
 
@@ -44,52 +46,87 @@ def stored_element(notification: Notification, subscription: Subscription) -> by
 class _TimedWriter(DurableWriter):
     """Remembers when each record was acknowledged."""
 
-    def __init__(self, kafka: KafkaSettings, connect: Callable[[KafkaSettings], Producer]) -> None:
-        super().__init__(kafka, PULL_LOG, connect)
+    def __init__(self, kafka: KafkaSettings, log: str, connect: Callable[[KafkaSettings], Producer]) -> None:
+        super().__init__(kafka, log, connect)
         self.times: dict[int, float] = {}
 
     def acknowledged(self, number: int, label: str, acknowledgement: Acknowledgement) -> None:
         self.times[number] = time.time()
 
+    def close(self) -> None:
+        super().close()
+        self.times.clear()
+
 
 class _Begun(NamedTuple):
-    """A message that is being stored: how large, since when (s since the epoch), and the number of its record."""
+    """A delivery whose records are being written: how large they are, since when (s since the epoch), their writers and
+    numbers, and what its row says beside that."""
 
     notification: Notification
     subscription: Subscription
     size: int
     started: float
-    number: int
+    records: Sequence[tuple[_TimedWriter, int]]
+    detail: str = ""
+
+    def is_written(self) -> bool:
+        """Whether Kafka has all of them."""
+        return all(number in writer.times for writer, number in self.records)
+
+    def take_time(self) -> float:
+        """When it had the last of them."""
+        return max(writer.times.pop(number) for writer, number in self.records)
 
 
-class PullDelivery:
-    """Stores notifications for subscriptions whose consumer is a pull point. Used by one thread. Order is that of
-    `add`."""
+# Beside its value Kafka has a record's key and some bytes of its own.
+_ROOM = 8 * 1024
+
+
+class LogDelivery:
+    """Deliveries that are records in logs of ours: messages for pull points, and what triggers publish. Used by one
+    thread. Order is that of `store` and `publish`, which do not wait, but may have to connect first: then they raise
+    InfrastructureError."""
 
     def __init__(self, kafka: KafkaSettings, connect: Callable[[KafkaSettings], Producer] = make_producer) -> None:
-        self._writer = _TimedWriter(kafka, connect)
+        self._kafka = kafka
+        self._connect = connect
+        self._writers: dict[str, _TimedWriter] = {}  # most workers need none of them
         self._begun: deque[_Begun] = deque()
         self._prefix = uuid.uuid4().hex[:16]
         self._numbers = itertools.count(1)
         self.begun = 0
-        """How many messages were added, since the beginning, and of how many the rows were taken out."""
+        """How many deliveries were begun since the beginning, and of how many the rows were taken out."""
         self.released = 0
 
-    def add(self, notification: Notification, subscription: Subscription) -> None:
-        """Begin to store a notification, without waiting. May have to connect first; raises InfrastructureError."""
+    def store(self, notification: Notification, subscription: Subscription) -> None:
+        """Begin to put a notification into the pull point of its subscription."""
         fence.wait()
         element = stored_element(notification, subscription)
         until_ms = notification.valid_until_ms
         message = StoredMessage(element, notification.id, subscription.id, notification.accepted_ms, until_ms)
-        key, value = encode(subscription.pull_point, message)
-        started = time.time()
-        number = self._writer.send(0, value, key)  # the log has one partition
-        self._begun.append(_Begun(notification, subscription, len(element), started, number))
-        self.begun += 1
+        key, value = pull.encode(subscription.pull_point, message)
+        started, writer = time.time(), self._writer(PULL_LOG)
+        records = [(writer, writer.send(0, value, key))]  # the log has one partition
+        self._begin(_Begun(notification, subscription, len(element), started, records))
 
-    def stored(self, batch: int) -> Iterator[Attempt]:
-        """The rows of the messages that Kafka has meanwhile, without those that wait behind one which it has not."""
-        while self._begun and (stored_at := self._writer.times.pop(self._begun[0].number, None)) is not None:
+    def publish(self, cause: Notification, subscription: Subscription, made: Notification, kept: bool) -> bool:
+        """Begin to publish what a trigger has made of its cause; `kept`: it becomes the current message of its topic.
+        False where no log takes so large a record: then nothing is begun."""
+        fence.wait()
+        key, value = notifications.encode(made)
+        if len(key) + len(value) + _ROOM > self._kafka.max_record_bytes:
+            return False
+        started, writer = time.time(), self._writer("notifications")
+        records = [(writer, writer.send(partition_of_key(key, writer.partitions), value, key))]
+        if kept:
+            current = self._writer("retained")
+            records.append((current, current.send(0, value, key)))
+        self._begin(_Begun(cause, subscription, len(made.payload), started, records, f"published as {made.id}"))
+        return True
+
+    def written(self, batch: int) -> Iterator[Attempt]:
+        """The rows of the deliveries that Kafka has meanwhile, without those that wait behind one which it has not."""
+        while self._begun and self._begun[0].is_written():
             begun = self._begun.popleft()
             self.released += 1
             yield Attempt(
@@ -102,20 +139,31 @@ class PullDelivery:
                 state="delivered",
                 accepted_ms=begun.notification.accepted_ms,
                 started_ms=int(begun.started * 1000),
-                duration_ms=round((stored_at - begun.started) * 1000, 3),
+                duration_ms=round((begun.take_time() - begun.started) * 1000, 3),
+                detail=begun.detail,
                 request_bytes=begun.size,
                 batch=batch,
             )
 
     def settle(self, timeout_s: float) -> None:
-        """Return when Kafka has all that was added. Raises InfrastructureError when that takes longer."""
-        self._writer.settle(timeout_s)
+        """Return when Kafka has all that was begun. Raises InfrastructureError when that takes longer."""
+        for writer in self._writers.values():
+            writer.settle(timeout_s)
 
     def close(self) -> None:
-        """Drop the connection and what is not acknowledged."""
-        self._writer.close()
+        """Drop the connections and what is not acknowledged."""
+        for writer in self._writers.values():
+            writer.close()
         self._begun.clear()
-        self._writer.times.clear()
+
+    def _begin(self, begun: _Begun) -> None:
+        self._begun.append(begun)
+        self.begun += 1
+
+    def _writer(self, log: str) -> _TimedWriter:
+        if log not in self._writers:
+            self._writers[log] = _TimedWriter(self._kafka, log, self._connect)
+        return self._writers[log]
 
 
 class SinkJournal(Journal):
@@ -130,10 +178,10 @@ class SinkJournal(Journal):
         self._rows.connect()
         # Most workers never need these, so they connect when they do.
         self._parked = ParkingLog(kafka)
-        self._pulls = PullDelivery(kafka)
+        self._appends = LogDelivery(kafka)
         super().__init__(self._rows, DeadLetterLog(kafka), self._parked, timeout_s, clock)
         self._batch = 0
-        self._pulls_marked = 0
+        self._appends_marked = 0
 
     def begin(self, batch: int) -> None:
         """A new batch, or another partition of one."""
@@ -150,10 +198,14 @@ class SinkJournal(Journal):
 
     def store(self, subscription: Subscription, notification: Notification) -> None:
         """A message for a pull point. Raises InfrastructureError."""
-        self._pulls.add(notification, subscription)
+        self._appends.store(notification, subscription)
+
+    def publish(self, cause: Notification, subscription: Subscription, made: Notification, kept: bool) -> bool:
+        """What a trigger publishes; see `LogDelivery.publish`. Raises InfrastructureError."""
+        return self._appends.publish(cause, subscription, made, kept)
 
     def catch_up(self) -> None:
-        self._pulls.settle(self._timeout_s)
+        self._appends.settle(self._timeout_s)
         super().catch_up()
 
     def settle(self) -> dict[str, tuple[int, int]]:
@@ -163,17 +215,17 @@ class SinkJournal(Journal):
 
     def close(self) -> None:
         super().close()
-        self._pulls.close()
+        self._appends.close()
 
     def mark(self) -> None:
-        self._pulls_marked = self._pulls.begun
+        self._appends_marked = self._appends.begun
         super().mark()
 
     def passed(self) -> bool:
         self._release()
-        return self._pulls.released >= self._pulls_marked and super().passed()
+        return self._appends.released >= self._appends_marked and super().passed()
 
     def _release(self) -> None:
-        for row in self._pulls.stored(self._batch):
+        for row in self._appends.written(self._batch):
             self._rows.add(row)
         super()._release()

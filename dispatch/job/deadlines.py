@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from core.errors import ArborcastError
 from core.eventlog.consumer import LogConsumer
 from core.settings import KafkaSettings
 from dispatch.redelivery.events import EventListener, OperatorEvent
 from dispatch.redelivery.held_lanes import PartitionReport
+from dispatch.redelivery.session import WatchedSubscriptions
 from dispatch.redelivery.timer_queue import TimerQueue
 from topic_model.subscriptions import Subscription
 
@@ -39,16 +40,11 @@ _IDLE_S = 1.0
 _PAUSE_S = 5.0
 
 
-class Silence(NamedTuple):
+class Quiet(NamedTuple):
     """What nothing has come for: a subscription, and one of its topics if it has a deadline for each."""
 
     subscription: str
     topic: str = ""
-
-    @property
-    def name(self) -> str:
-        """For a queue of times."""
-        return f"{self.subscription}\t{self.topic}"
 
 
 class _Asked(NamedTuple):
@@ -64,8 +60,8 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._asked: dict[str, _Asked] = {}
-        self._turns = TimerQueue()
-        self._missed: set[Silence] = set()
+        self._turns: TimerQueue[Quiet] = TimerQueue()
+        self._missed: set[Quiet] = set()
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -83,22 +79,22 @@ class Deadlines:
         self.forget(subscription.id)
         self._asked[subscription.id] = _Asked(policy.deadline_ms, per_topic, {})
         if not per_topic:
-            self._came(Silence(subscription.id), since_ms)
+            self._came(Quiet(subscription.id), since_ms)
 
     def forget(self, subscription: str) -> None:
         """It is over, paused or suspended."""
         known = self._asked.pop(subscription, None)
         for topic in known.since_ms if known is not None else ():
-            silence = Silence(subscription, topic)
-            self._turns.cancel(silence.name)
+            silence = Quiet(subscription, topic)
+            self._turns.cancel(silence)
             self._missed.discard(silence)
 
-    def matched(self, subscription: str, topic: str, accepted_ms: int) -> Silence | None:
+    def matched(self, subscription: str, topic: str, accepted_ms: int) -> Quiet | None:
         """Something has come; the silence that it ends, if that was told."""
         known = self._asked.get(subscription)
         if known is None:
             return None
-        silence = Silence(subscription, topic if known.per_topic else "")
+        silence = Quiet(subscription, topic if known.per_topic else "")
         last_ms = known.since_ms.get(silence.topic)
         if last_ms is None and len(known.since_ms) >= _MOST_TOPICS:
             return None
@@ -110,46 +106,33 @@ class Deadlines:
         self._missed.remove(silence)
         return silence
 
-    def over(self, now_ms: int) -> Iterator[Silence]:
+    def over(self, now_ms: int) -> Iterator[Quiet]:
         """Those whose deadline has passed. Each is named once, until it is asked whether it is `missed`."""
-        while (name := self._turns.pop(now_ms)) is not None:
-            subscription, _, topic = name.partition("\t")
-            yield Silence(subscription, topic)
+        while (silence := self._turns.pop(now_ms)) is not None:
+            yield silence
 
-    def missed(self, silence: Silence, now_ms: int) -> int | None:
+    def missed(self, silence: Quiet, now_ms: int) -> int | None:
         """Whether it is as long now as the deadline says; since when, if it is. It ends with the next message."""
         known = self._asked.get(silence.subscription)
         since_ms = None if known is None else known.since_ms.get(silence.topic)
         if known is None or since_ms is None or silence in self._missed:
             return None
         if since_ms + known.deadline_ms > now_ms:
-            self._turns.set(silence.name, since_ms + known.deadline_ms)
+            self._turns.set(silence, since_ms + known.deadline_ms)
             return None
         self._missed.add(silence)
         return since_ms
 
-    def _came(self, silence: Silence, at_ms: int) -> None:
+    def _came(self, silence: Quiet, at_ms: int) -> None:
         known = self._asked[silence.subscription]
         known.since_ms[silence.topic] = at_ms
-        self._turns.set(silence.name, at_ms + known.deadline_ms)
-
-
-class View(Protocol):
-    """What is needed of `matching.view.RoutingView`."""
-
-    def listen(self, listener: DeadlineWatch) -> None: ...
-
-    def catch_up(self, timeout_s: float) -> object: ...
-
-    def subscription(self, subscription_id: str) -> Subscription | None: ...
-
-    def suspended(self, subscription_id: str) -> bool: ...
+        self._turns.set(silence, at_ms + known.deadline_ms)
 
 
 class _Checked(NamedTuple):
     """A silence, and where the log of notifications ended when its deadline had passed."""
 
-    silence: Silence
+    silence: Quiet
     ends: Mapping[int, int]
 
 
@@ -160,7 +143,7 @@ class DeadlineWatch:
     def __init__(
         self,
         kafka: KafkaSettings,
-        view: View,
+        view: WatchedSubscriptions,
         positions: Callable[[], Mapping[int, int] | None],
         follows: Callable[[], bool],
         tell: EventListener,
@@ -174,7 +157,7 @@ class DeadlineWatch:
         self._known: set[str] = set()  # those with a deadline, watched or not
         self._changed: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reports: queue.SimpleQueue[Mapping[tuple[str, str], int]] = queue.SimpleQueue()
-        self._over: list[Silence] = []  # those for which the log is still to be asked
+        self._over: list[Quiet] = []  # those for which the log is still to be asked
         self._checked: list[_Checked] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="deadlines", daemon=True)
@@ -185,7 +168,6 @@ class DeadlineWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell nobody any more."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(2 * _IDLE_S)
@@ -197,7 +179,6 @@ class DeadlineWatch:
                 self._reports.put(report.matched)
 
     def subscription_changed(self, subscription_id: str) -> None:
-        """See `SubscriptionListener`."""
         subscription = self._view.subscription(subscription_id)
         asks = subscription is not None and subscription.policy.deadline_ms is not None
         if asks or subscription_id in self._known:
@@ -270,7 +251,7 @@ class DeadlineWatch:
                 self._tell_of("deadline-missed", each.silence, since_ms)
         self._checked = left
 
-    def _tell_of(self, kind: _Kind, silence: Silence, since_ms: int) -> None:
+    def _tell_of(self, kind: _Kind, silence: Quiet, since_ms: int) -> None:
         self._tell(
             OperatorEvent(kind, _now_ms(), subscription=silence.subscription, topic=silence.topic, since_ms=since_ms)
         )

@@ -33,6 +33,7 @@ from pathlib import Path
 from types import FrameType
 
 from core import liveness
+from core.files import new_shared_memory, shared_memory
 from core.liveness import OwnTime, Silence
 
 FILE = "ARBORCAST_WORKER_BEATS"
@@ -82,7 +83,6 @@ class BeatSlot:
 
     @property
     def free(self) -> bool:
-        """Whether it is free, or its process is gone."""
         pid = self._numbers[self._at + _PID]
         return pid == 0 or (pid != _RESERVED and not started_at(pid))
 
@@ -109,7 +109,7 @@ def beat_from_here_on() -> None:
     if not (file or limit_s):
         return
     try:
-        numbers = _mapped(Path(file)) if file else memoryview(mmap.mmap(-1, _BYTES)).cast("q")
+        numbers = shared_memory(Path(file)).cast("q") if file else memoryview(mmap.mmap(-1, _BYTES)).cast("q")
     except (OSError, ValueError) as error:
         logger.warning("nobody will notice a worker that hangs: %s cannot be mapped (%s)", file, error)
         return
@@ -235,15 +235,7 @@ def started_at(pid: int) -> int:
 
 def new_file(file: Path) -> memoryview:
     """The driver's memory. A new file: workers of a job that was killed may have the last one still."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.unlink(missing_ok=True)
-    file.write_bytes(bytes(_BYTES))
-    return _mapped(file)
-
-
-def _mapped(file: Path) -> memoryview:
-    with file.open("r+b") as opened:
-        return memoryview(mmap.mmap(opened.fileno(), _BYTES)).cast("q")
+    return new_shared_memory(file, _BYTES).cast("q")
 
 
 # Must not stand beside anything heavy: a worker imports the module of every function that it is sent. Beside the

@@ -31,9 +31,10 @@ from typing import Literal
 
 import msgspec
 
-from core.errors import ArborcastError, InfrastructureError, RecordVersionError
+from core.errors import ArborcastError, InfrastructureError
 from core.eventlog.follower import LogFollower
 from core.eventlog.topics import JOB_LEASE_LOG, ensure_topics
+from core.eventlog.versions import Versioned, VersionedCodec
 from core.eventlog.writers import LogWriter
 from core.fence import Fence, clock
 from core.settings import KafkaSettings
@@ -89,36 +90,26 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class JobLeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+class JobLeaseRecord(Versioned, frozen=True, kw_only=True, rename={"v": "version"}):
     """One word about the lease. `at` is the offset of the holder's claim."""
 
     kind: Literal["claim", "renewal", "release"]
     holder: Holder
     at: int
-    version: int = VERSION
+    v: int = VERSION
 
 
-class _Version(msgspec.Struct):
-    version: int
+_codec = VersionedCodec(JobLeaseRecord, "a record of the job's lease", VERSION, readable=True)
 
 
 def encode(record: JobLeaseRecord) -> tuple[bytes, bytes]:
     """Key and value."""
-    return KEY, msgspec.json.encode(record)
+    return KEY, _codec.encode(record)
 
 
 def decode(key: bytes, value: bytes | None) -> JobLeaseRecord:
     """Raises RecordVersionError for a newer Arborcast's, InfrastructureError for what is no lease record."""
-    try:
-        version = msgspec.json.decode(value or b"", type=_Version).version
-        if version > VERSION:
-            raise RecordVersionError(
-                f"a record of the job's lease has version {version}, this Arborcast knows up to {VERSION}: upgrade it "
-                "first"
-            )
-        return msgspec.json.decode(value or b"", type=JobLeaseRecord)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InfrastructureError(f"not a record of the job's lease: {error}") from error
+    return _codec.decode(value)
 
 
 @dataclass
@@ -170,7 +161,6 @@ class JobLeaseState:
 
 
 def this_job(home: Path) -> Holder:
-    """This process."""
     return Holder(
         name=uuid.uuid4().hex,
         host=socket.gethostname(),
@@ -230,7 +220,6 @@ class JobLease:
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
     def start(self) -> None:
-        """Begin to try."""
         self._thread.start()
 
     def acquire(self, timeout_s: float, stopped: Callable[[], bool] = lambda: False) -> bool:

@@ -4,6 +4,7 @@
     {urn:arborcast}system/subscription/{failing,recovered,suspended,gone}
     {urn:arborcast}system/subscription/{deadline-missed,deadline-met}
     {urn:arborcast}system/dead-letters/growing
+    {urn:arborcast}system/fragments/incomplete
 
 What concerns a deadline goes to the subscriber as well, whatever its topics are.
 
@@ -18,7 +19,7 @@ import queue
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from contextlib import closing
 from xml.sax.saxutils import escape
 
 import msgspec
@@ -27,12 +28,12 @@ from core.errors import InfrastructureError
 from core.eventlog.client import partition_of_key
 from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
+from dispatch.matching.view import RoutingView
 from dispatch.redelivery.events import NAMESPACE, SYSTEM, EventKind, OperatorEvent
 from topic_model.records import notifications
 from topic_model.records.control import TopicRecord
 from topic_model.records.control_log import ControlLog
 from topic_model.records.notifications import UNSTAMPED, Notification
-from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ TOPICS: Mapping[EventKind, TopicPath] = {
     "deadline-missed": TopicPath(f"{SYSTEM}/subscription/deadline-missed"),
     "deadline-met": TopicPath(f"{SYSTEM}/subscription/deadline-met"),
     "dead-letters-growing": TopicPath(f"{SYSTEM}/dead-letters/growing"),
+    "fragments-incomplete": TopicPath(f"{SYSTEM}/fragments/incomplete"),
 }
 
 _FOR_SUBSCRIBERS: frozenset[EventKind] = frozenset({"deadline-missed", "deadline-met"})
@@ -64,6 +66,7 @@ def payload(event: OperatorEvent) -> bytes:
         ("Subscription", event.subscription),
         ("Topic", event.topic),
         ("Count", str(event.count) if event.count else ""),
+        *event.facts,
         ("Detail", event.detail),
     )
     children = "".join(f"<{name}>{escape(text)}</{name}>" for name, text in facts if text)
@@ -71,20 +74,10 @@ def payload(event: OperatorEvent) -> bytes:
     return f'<Event xmlns="{NAMESPACE}" kind="{event.kind}" at="{event.at_ms}"{since}>{children}</Event>'.encode()
 
 
-class View(Protocol):
-    """What is needed of `matching.view.RoutingView`."""
-
-    def has_topic(self, path: TopicPath) -> bool: ...
-
-    def catch_up(self, timeout_s: float) -> int: ...
-
-    def subscription(self, subscription_id: str) -> Subscription | None: ...
-
-
 class OperatorEvents:
     """Publishes events."""
 
-    def __init__(self, kafka: KafkaSettings, view: View) -> None:
+    def __init__(self, kafka: KafkaSettings, view: RoutingView) -> None:
         self._kafka = kafka
         self._view = view
         self.stored = 0
@@ -99,11 +92,8 @@ class OperatorEvents:
         """
         missing = [TopicRecord(path) for path in TOPICS.values() if not self._view.has_topic(path)]
         if missing:
-            log = ControlLog(self._kafka)
-            try:
+            with closing(ControlLog(self._kafka)) as log:
                 log.append(missing)
-            finally:
-                log.close()
         self._thread.start()
 
     def tell(self, event: OperatorEvent) -> None:

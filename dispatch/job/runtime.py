@@ -170,6 +170,7 @@ class DispatchJob:
             routes=self._view.routes,
             recorded=metrics.recorded,
             attempts_before=self._attempts_before,
+            tell=self._events.tell,
         )
         self._deadlines = deadlines = DeadlineWatch(
             settings.kafka,
@@ -194,14 +195,14 @@ class DispatchJob:
             watched["archive"] = Watched("notifications", lambda: archive.progress)
         redelivery = self._redeliverer.statistics
         metrics.sources = JobSources(
-            settings.kafka,
-            watched,
-            self._view,
+            lambda: self._view.size,
             lambda: {"parked": (now := redelivery()).parked, "due": now.due},
             lambda: {str(state): count for state, count in redelivery().breakers.items()},
             self._pushes,
             lambda: float(self._events.stored),
             lambda: redelivery().queues,
+            kafka=settings.kafka,
+            followers=watched,
         )
 
     @property

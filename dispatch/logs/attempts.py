@@ -24,11 +24,11 @@ from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
 from topic_model.topics import TopicPath
 
-VERSION = 3
+VERSION = 4
 
-# What a record needs its reader to know: since 2 that a delivery may have been dropped, which is final,
-# since 3 that the servers of a queue may have refused it, or done it with another.
-_VERSION_FOR_ALL, _VERSION_DROPPED = 1, 2
+# What a record needs its reader to know: since 2 that a delivery may have been dropped, which is final; since 3 that a
+# trigger may be one too many in a row; since 4 that a queue's servers may have refused it, or done it with another.
+_VERSION_FOR_ALL, _VERSION_WITH_DROPPED, _VERSION_WITH_HOPS = 1, 2, 3
 
 # A record is full when its attempts have so many bytes: some two hundred of them, well below the broker's limit.
 RECORD_BYTES = 64 * 1024
@@ -71,7 +71,9 @@ ErrorClass = Literal[
     "purged",  # a dead letter was thrown away
     "timely",  # dropped, since it could not be pushed at once; the detail says why
     "resources",  # dropped, since too much waits for its subscription
-    "skipped",  # never to be tried: the subscription's conditions do not want it, or cost too much; the detail says
+    "skipped",  # never to be tried: the subscription's conditions do not want it, or cost too much, or a trigger cannot
+    # publish because of it; the detail says
+    "hops",  # a trigger published nothing: so many triggers in a row are behind the notification
     "merged",  # delivered, together with an equal request; the detail says with which
     "invalid",  # every server of its queue says that it cannot be done
     "internal",  # our own fault; the detail says what
@@ -121,7 +123,8 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
 class Matched(msgspec.Struct, frozen=True, array_like=True):
     """How many subscriptions a notification was for, those among them whose turn has not come yet. A notification that
     was for nobody has a record, too: so one that nobody ever looked at can be told from it. `passed` are those of them
-    that have a minimum interval, and `thinned` is how many others it was not for because of theirs."""
+    that have a minimum interval, and `thinned` is how many others it was not for because of theirs. `caused` says that
+    a trigger has published it: after a crash it may stand in its log again, for the same subscriptions."""
 
     notification: str
     topic: TopicPath
@@ -130,6 +133,7 @@ class Matched(msgspec.Struct, frozen=True, array_like=True):
     subscriptions: int
     passed: tuple[str, ...] = ()
     thinned: int = 0
+    caused: bool = False
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -177,7 +181,9 @@ def version_for(attempt: Attempt) -> int:
     """The version of a record that holds an attempt, at least."""
     if attempt.error in _OF_QUEUES:
         return VERSION
-    return _VERSION_DROPPED if attempt.state == "dropped" else _VERSION_FOR_ALL
+    if attempt.error == "hops":
+        return _VERSION_WITH_HOPS
+    return _VERSION_WITH_DROPPED if attempt.state == "dropped" else _VERSION_FOR_ALL
 
 
 def join(packed: Iterable[bytes], version: int = _VERSION_FOR_ALL) -> bytes:

@@ -76,7 +76,6 @@ class Delivery(NamedTuple):
     place: Place
 
     def key(self) -> bytes:
-        """The Kafka key."""
         batch, partition, offset, redrive = self.place
         again = f".{redrive}" if redrive else ""
         return f"{self.subscription}\t{batch}.{partition}.{offset}{again}".encode()

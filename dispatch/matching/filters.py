@@ -216,8 +216,8 @@ def beyond(
 
 
 def _owner(subscription: Subscription) -> str:
-    if subscription.owner or subscription.pull_point:
-        return subscription.owner or subscription.pull_point
+    if subscription.owner or not subscription.pushed:
+        return subscription.owner or subscription.consumer.address
     return str(scopes_of(subscription.consumer.address)[1][1])
 
 

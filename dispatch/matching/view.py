@@ -98,7 +98,6 @@ class ControlState(ControlView):
 
     @property
     def endpoints(self) -> int:
-        """How many endpoints there are."""
         return len(self._at)
 
     def _moved(self, before: str, after: str) -> None:
@@ -115,8 +114,8 @@ class ControlState(ControlView):
 
 
 def _endpoint(subscription: Subscription | None) -> str:
-    """Where a subscription is pushed to; empty for none, and for one that is pulled from."""
-    return "" if subscription is None or subscription.pull_point else subscription.consumer.address
+    """Where a subscription is pushed to; empty for none, and for one that is not pushed."""
+    return subscription.consumer.address if subscription is not None and subscription.pushed else ""
 
 
 # Looking at so many topics takes about a millisecond.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from core.telemetry.metrics import BUCKETS, Registry
 from dispatch.monitoring.sources import Sources
+from dispatch.queues.parts import QueueFigures
 from dispatch.spark.query_supervisor import StopRequested
 
 WINDOW_S = 300.0
@@ -42,7 +43,6 @@ class EndpointFigures:
         return self.seconds / self.pushes if self.pushes else 0.0
 
     def with_more(self, other: EndpointFigures) -> EndpointFigures:
-        """Both together."""
         return EndpointFigures(
             self.endpoint,
             self.pushes + other.pushes,
@@ -91,6 +91,7 @@ class EndpointsSeen:
 
 # Of a queue: a label for each.
 _MOST_SERVERS = 50
+_MOST_QUEUES = 100
 
 # Seconds from acceptance to answer: retries may take days.
 _DELIVERY_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0, 3_600.0)
@@ -349,7 +350,7 @@ class JobMetrics:
             ("queue", "state"),
             lambda: {
                 (each.queue, state): float(count)
-                for each in self.sources.queues()
+                for each in self._queues()
                 for state, count in (("waiting", each.waiting), ("executing", each.executing))
             },
         )
@@ -359,7 +360,7 @@ class JobMetrics:
             ("queue", "state"),
             lambda: {
                 (each.queue, state): float(count)
-                for each in self.sources.queues()
+                for each in self._queues()
                 for state, count in (("idle", each.idle), ("busy", len(each.busy)), ("sick", each.sick))
             },
         )
@@ -369,7 +370,7 @@ class JobMetrics:
             ("queue",),
             lambda: {
                 (each.queue,): max(0.0, self._clock() - each.oldest_ms / 1000) if each.oldest_ms else 0.0
-                for each in self.sources.queues()
+                for each in self._queues()
             },
         )
         registry.gauges(
@@ -378,10 +379,14 @@ class JobMetrics:
             ("queue", "server"),
             lambda: {
                 (each.queue, server): max(0.0, self._clock() - since_ms / 1000)
-                for each in self.sources.queues()
+                for each in self._queues()
                 for server, since_ms in each.busy[:_MOST_SERVERS]
             },
         )
+
+    def _queues(self) -> Sequence[QueueFigures]:
+        """A label for each: of very many those with the most to do."""
+        return sorted(self.sources.queues(), key=lambda each: each.waiting, reverse=True)[:_MOST_QUEUES]
 
     def _declare_view(self, registry: Registry) -> None:
         registry.gauge(

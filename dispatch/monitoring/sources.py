@@ -8,12 +8,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from core.errors import InfrastructureError
-from core.eventlog.client import Consumer, TopicPartition, make_consumer, translated
+from core.eventlog.consumer import LogConsumer
 from core.settings import KafkaSettings
 from dispatch.queues.parts import QueueFigures
 
@@ -106,9 +106,23 @@ class ViewSize(NamedTuple):
     overlay_bytes: int = 0
 
 
+@dataclass
 class Sources:
     """Where the figures come from that are only looked up when somebody asks. This one is of a job that has not
     begun."""
+
+    view: Callable[[], ViewSize] = ViewSize
+    """The workers' view."""
+    waiting: Callable[[], Mapping[str, float]] = dict
+    """By kind: `parked`, `due`."""
+    breakers: Callable[[], Mapping[str, float]] = dict
+    """Endpoints by the state of their breaker."""
+    pushes: Callable[[], Mapping[str, float]] = dict
+    """Pushes under way, by whose they are: `batch`, if that can be known, `redelivery`."""
+    notices: Callable[[], float] = float
+    """How many notifications of the engine's own were stored."""
+    queues: Callable[[], Sequence[QueueFigures]] = tuple
+    """The work queues."""
 
     def lag(self) -> Mapping[str, Lag]:
         """By who follows a log."""
@@ -118,53 +132,12 @@ class Sources:
         """By who follows a log."""
         return {}
 
-    def view(self) -> ViewSize:
-        """The workers' view."""
-        return ViewSize()
-
-    def waiting(self) -> Mapping[str, float]:
-        """By kind: `parked`, `due`."""
-        return {}
-
-    def breakers(self) -> Mapping[str, float]:
-        """Endpoints by the state of their breaker."""
-        return {}
-
-    def pushes(self) -> Mapping[str, float]:
-        """Pushes under way, by whose they are: `batch`, if that can be known, `redelivery`."""
-        return {}
-
-    def queues(self) -> Sequence[QueueFigures]:
-        """The work queues."""
-        return ()
-
-    def notices(self) -> float:
-        """How many notifications of the engine's own were stored."""
-        return 0.0
-
 
 # Two pages asked for at once, or five gauges of one page, are answered from one look.
 _FRESH_S = 1.0
 
-_PATIENCE_MS = 2_000
-
-_MOST_QUEUES = 100
-
-
-class HasQuery(Protocol):
-    """Somebody who keeps a query running."""
-
-    @property
-    def query(self) -> StreamingQuery | None:
-        """The query as last started."""
-
-
-class HasSize(Protocol):
-    """The view of the workers."""
-
-    @property
-    def size(self) -> ViewSize:
-        """How big it is."""
+# A broker that is away costs so much, and its figures are left out.
+_PATIENCE_S = 2.0
 
 
 class Watched(NamedTuple):
@@ -174,38 +147,20 @@ class Watched(NamedTuple):
     progress: Callable[[], QueryProgress | None]
 
 
-def watched_query(log: str, supervisor: HasQuery) -> Watched:
-    """A query and the log that it reads."""
-    return Watched(log, lambda: progress_of(supervisor.query))
-
-
+@dataclass
 class JobSources(Sources):
     """Nothing is asked of Spark or Kafka more than once a second, or by itself."""
 
-    def __init__(
-        self,
-        kafka: KafkaSettings,
-        followers: Mapping[str, Watched],
-        view: HasSize,
-        waiting: Callable[[], Mapping[str, float]] = dict,
-        breakers: Callable[[], Mapping[str, float]] = dict,
-        pushes: Callable[[], Mapping[str, float]] = dict,
-        notices: Callable[[], float] = float,
-        queues: Callable[[], Sequence[QueueFigures]] = tuple,
-    ) -> None:
-        self._followers = followers
-        self._view = view
-        self._ends = _Ends(kafka)
-        self._clocks = {name: LagClock() for name in followers}
+    kafka: KafkaSettings = field(kw_only=True)
+    followers: Mapping[str, Watched] = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._logs = {each.log: LogConsumer(self.kafka, each.log) for each in self.followers.values()}
+        self._clocks = {name: LagClock() for name in self.followers}
         self._lock = threading.Lock()
         self._looked = 0.0
         self._progress: dict[str, QueryProgress] = {}
         self._lag: dict[str, Lag] = {}
-        self._waiting = waiting
-        self._breakers = breakers
-        self._pushes = pushes
-        self._notices = notices
-        self._queues = queues
 
     def progress(self) -> Mapping[str, QueryProgress]:
         self._look()
@@ -215,62 +170,28 @@ class JobSources(Sources):
         self._look()
         return self._lag
 
-    def view(self) -> ViewSize:
-        return self._view.size
-
-    def waiting(self) -> Mapping[str, float]:
-        return self._waiting()
-
-    def breakers(self) -> Mapping[str, float]:
-        return self._breakers()
-
-    def pushes(self) -> Mapping[str, float]:
-        return self._pushes()
-
-    def queues(self) -> Sequence[QueueFigures]:
-        # A label for each: of very many those with the most to do.
-        return sorted(self._queues(), key=lambda each: each.waiting, reverse=True)[:_MOST_QUEUES]
-
-    def notices(self) -> float:
-        return self._notices()
-
     def _look(self) -> None:
         with self._lock:
             now = time.monotonic()
             if now - self._looked < _FRESH_S:
                 return
-            found = {name: watched.progress() for name, watched in self._followers.items()}
+            found = {name: watched.progress() for name, watched in self.followers.items()}
             self._progress = {name: progress for name, progress in found.items() if progress is not None}
             self._lag = {}
             for name, progress in self._progress.items():
                 # Their number: a partition that was added has nothing settled, and one that Spark does not know yet
                 # counts from its beginning.
-                ends = self._ends.of(self._followers[name].log)
+                ends = self._ends(self._logs[self.followers[name].log])
                 if ends:
                     settled = dict.fromkeys(ends, 0) | dict(progress.settled)
                     self._lag[name] = self._clocks[name].look(now, ends, settled)
             self._looked = time.monotonic()
 
-
-class _Ends:
-    """Where logs end. A broker that is away costs two seconds at most, and its figures are left out."""
-
-    def __init__(self, kafka: KafkaSettings) -> None:
-        self._kafka = kafka
-        self._consumer: Consumer | None = None
-
-    def of(self, log: str) -> Mapping[int, int]:
+    @staticmethod
+    def _ends(log: LogConsumer) -> Mapping[int, int]:
         """The offset of the next record, by partition; empty when nobody can say."""
-        topic = self._kafka.topic(log)
         try:
-            with translated(f"Kafka topic {topic} cannot be asked for its end"):
-                if self._consumer is None:
-                    self._consumer = make_consumer(self._kafka, wait_ms=10)
-                partitions = [TopicPartition(topic, each) for each in self._consumer.partitions_for_topic(topic) or ()]
-                ends = self._consumer.end_offsets(partitions, timeout_ms=_PATIENCE_MS)
+            return log.ends(_PATIENCE_S)
         except InfrastructureError:
-            consumer, self._consumer = self._consumer, None
-            if consumer is not None:
-                consumer.close(autocommit=False, timeout_ms=0)
+            log.close()
             return {}
-        return {partition.partition: end for partition, end in ends.items()}

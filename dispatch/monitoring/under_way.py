@@ -8,11 +8,11 @@ the seconds of all pushes in it, divided by its length.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
 from pathlib import Path
 
 from core import liveness
+from core.files import new_shared_memory, shared_memory
 
 # Tasks of a batch, one for each partition of the log. Of two that share a number one is shown.
 _TASKS = 1_024
@@ -25,14 +25,10 @@ class UnderWay:
 
     def __init__(self, file: Path) -> None:
         """Makes the file anew, with nothing under way: workers of a job that was killed may have the last one still."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.unlink(missing_ok=True)
-        file.write_bytes(bytes(_BYTES))
         self.file = str(file.absolute())
-        self._numbers = _mapped(self.file)
+        self._numbers = new_shared_memory(file, _BYTES).cast("I")
 
     def total(self) -> int:
-        """All pushes under way."""
         return sum(self._numbers)
 
     def clear(self) -> None:
@@ -48,7 +44,7 @@ class Shown:
         self._numbers: memoryview | None = None
         if file:
             try:
-                self._numbers = _mapped(file)
+                self._numbers = shared_memory(Path(file)).cast("I")
             except OSError:
                 self._numbers = None  # a figure is no reason not to push
 
@@ -67,8 +63,3 @@ class Shown:
 
 def nobody(under_way: int) -> None:
     """Nobody wants to know."""
-
-
-def _mapped(file: str) -> memoryview:
-    with Path(file).open("r+b") as opened:
-        return memoryview(mmap.mmap(opened.fileno(), _BYTES)).cast("I")

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from types import TracebackType
 
 import msgspec
 
@@ -53,9 +52,7 @@ class DeadLetterAdmin:
     def __enter__(self) -> DeadLetterAdmin:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._attempts.close()
         self._parking.close()
         self._dead.close()
@@ -169,29 +166,24 @@ class Wanted:
         return self.reason in (letter.error, letter.state, str(letter.status)) or self.reason in letter.detail
 
 
-class DeadLetters:
-    """The letters that are in the log now. Raises InfrastructureError, RecordVersionError."""
+def letters(kafka: KafkaSettings, wanted: Wanted) -> Iterator[tuple[Delivery, DeadLetter]]:
+    """Those that are wanted of the letters in the log, by subscription's partition and in the order in which they were
+    given up. Raises InfrastructureError, RecordVersionError.
 
-    def __init__(self, kafka: KafkaSettings) -> None:
-        self._kafka = kafka
-
-    def matching(self, wanted: Wanted) -> Iterator[tuple[Delivery, DeadLetter]]:
-        """Those that are wanted, by subscription's partition and in the order in which they were given up.
-
-        The log is read twice: first where the last record of each delivery stands, then the letters themselves. So
-        memory is a hundred bytes for each that is wanted, however large the messages, and none for the others.
-        """
-        with LogScan(self._kafka, "dead") as log:
-            beginnings, ends = log.beginnings(), log.ends()
-            standing: dict[bytes, int] = {}
-            for record in log.read_from(beginnings, ends):
-                if record.value is not None and wanted.includes(dead_letters.decode(record.value)):
-                    standing[record.key] = record.offset
-                else:
-                    standing.pop(record.key, None)
-            if not standing:
-                return
-            for record in log.read_from(beginnings, ends):
-                # All records of one delivery are in one partition, so the offset says which one it is.
-                if record.value is not None and standing.get(record.key) == record.offset:
-                    yield parked.decode_key(record.key)[0], dead_letters.decode(record.value)
+    The log is read twice: first where the last record of each delivery stands, then the letters themselves. So memory
+    is a hundred bytes for each that is wanted, however large the messages, and none for the others.
+    """
+    with LogScan(kafka, "dead") as log:
+        beginnings, ends = log.beginnings(), log.ends()
+        standing: dict[bytes, int] = {}
+        for record in log.read_from(beginnings, ends):
+            if record.value is not None and wanted.includes(dead_letters.decode(record.value)):
+                standing[record.key] = record.offset
+            else:
+                standing.pop(record.key, None)
+        if not standing:
+            return
+        for record in log.read_from(beginnings, ends):
+            # All records of one delivery are in one partition, so the offset says which one it is.
+            if record.value is not None and standing.get(record.key) == record.offset:
+                yield parked.decode_key(record.key)[0], dead_letters.decode(record.value)

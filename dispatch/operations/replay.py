@@ -144,6 +144,8 @@ def _able(table: RoutingTable, subscription_id: str) -> Subscription:
     subscription = table.get(subscription_id)
     if subscription is None or subscription.expired(int(time.time() * 1000)):
         raise ReplayRefused(f"there is no subscription {subscription_id}: it never was, or it is over")
+    if subscription.trigger is not None:
+        raise ReplayRefused(f"{subscription_id} is the trigger {subscription.trigger.name}: what it publishes is new")
     if subscription.pull_point:
         raise ReplayRefused(
             f"subscription {subscription_id} delivers into a pull point, where a message cannot be labelled as a replay"

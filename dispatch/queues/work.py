@@ -47,7 +47,7 @@ class Queues:
         )
         self._most = max(1, parts.push.max_in_flight // _SHARE)
         self._queues: dict[str, Queue] = {}
-        self._turns = TimerQueue()
+        self._turns: TimerQueue[str] = TimerQueue()
         self._serving: dict[str, str] = {}  # server to queue
         self._named: dict[str, Server] = {}  # servers for whom there is a slot
         self._waiting: set[str] = set()

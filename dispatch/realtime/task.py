@@ -155,6 +155,7 @@ class Task:
             Diversions(self._held),
             self._earlier,
             Intervals(job.passed),
+            rules=job.settings.topics,
         )
         self._journal.begin(job.run)
         self._number = job.run
@@ -224,7 +225,7 @@ class Task:
             if feed.diverted is not None:
                 self._divert(feed.diverted)
             if feed.complete and self._view is not None:
-                self._position.control = feed.control
+                self._position.control = self._intake.control = feed.control
                 self._complete = True
                 if not self._ready:
                     self._ready = True
@@ -314,7 +315,7 @@ class Task:
         """Of many at once: a record for each costs more than its push."""
         self._matched_at = time.monotonic()
         if self._intake.matched:
-            self._intake.tell_matched(self._position.control)
+            self._intake.tell_matched()
 
     @property
     def _dirty(self) -> bool:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from core.eventlog.client import ConsumerRecord
 from core.eventlog.follower import Tail
 from core.settings import KafkaSettings
 from dispatch.monitoring.sources import QueryProgress
-from dispatch.recording.follower import TableFollower
+from dispatch.recording.follower import GatheringFollower
 from dispatch.spark.checkpoint_repair import RANGE
 from dispatch.tables import ATTEMPTS, DELIVERIES
 from dispatch.tables.delta_table import DeltaTableWriter, as_progress, rows_of
+from dispatch.tables.spec import quoted
 
 # The batches up to this one have been recorded, at least in part.
 _NEWEST = "newest-batch"
@@ -92,7 +94,7 @@ class EndedDeliveries:
         self.table.overwrite(
             changed,
             "t.notification = s.notification and t.subscription = s.subscription "
-            f"and t.notification >= {_quoted(bounds['min'])} and t.notification <= {_quoted(bounds['max'])}",
+            f"and t.notification >= {quoted(bounds['min'])} and t.notification <= {quoted(bounds['max'])}",
         )
 
 
@@ -128,31 +130,10 @@ def _ms(times: pa.ChunkedArray) -> list[int]:
     return [each // 1000 for each in times.cast(pa.int64()).to_pylist()]
 
 
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
 LOG = "attempts"
 
-# A step is kept short: while it decodes, the hot path's driver waits for the interpreter. A full record has 64 KiB.
-_RECORDS_PER_STEP = 2_000
+# A full record has 64 KiB.
 _BYTES_PER_STEP = 2 * 1024 * 1024
-
-# What is gathered until the next commit stays in memory.
-_BYTES_PER_COMMIT = 64 * 1024 * 1024
-
-
-class LogRecord(Protocol):
-    """A record of the log."""
-
-    @property
-    def value(self) -> bytes | None: ...
-
-    @property
-    def partition(self) -> int: ...
-
-    @property
-    def offset(self) -> int: ...
 
 
 class _Gathering:
@@ -164,7 +145,7 @@ class _Gathering:
         self.reached = self.table.positions(LOG) or (before(table) if table.open().version() else {})
         self.rows: list[pa.Table] = []
 
-    def lacks(self, record: LogRecord) -> bool:
+    def lacks(self, record: ConsumerRecord) -> bool:
         """Whether the record comes at or after the position of the table."""
         return record.offset >= self.reached.get(record.partition, 0)
 
@@ -180,8 +161,8 @@ class _Open(NamedTuple):
     deliveries: _Gathering
 
 
-class AttemptsTables(TableFollower):
-    """Gathers what came of pushes and commits it each `interval_s`. `recorded` is called with what `attempts` got."""
+class AttemptsTables(GatheringFollower):
+    """Writes what came of pushes. `recorded` is called with what `attempts` got."""
 
     def __init__(
         self,
@@ -195,30 +176,15 @@ class AttemptsTables(TableFollower):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`before` says where a table is whose commits do not say it."""
-        self._kafka = kafka
         self._attempts = DeltaTableWriter(ATTEMPTS, attempts)
         self._ended = EndedDeliveries(deliveries)
-        super().__init__(LOG, [self._attempts, self._ended.table])
-        self._interval_s = interval_s
+        tables = [self._attempts, self._ended.table]
+        super().__init__(kafka, LOG, tables, interval_s, _BYTES_PER_STEP, clock)
         self._recorded = recorded
         self._before = before
-        self._clock = clock
-        self._committed_at = clock()
         self._open: _Open | None = None
-        self._progress: QueryProgress | None = None
 
-    @property
-    def progress(self) -> QueryProgress | None:
-        """The last commit, as a query would tell it; None before it is known where the tables are."""
-        return self._progress
-
-    def open(self) -> None:
-        """Create the tables if need be."""
-        for table in self._tables:
-            table.open()
-
-    def take(self, records: Sequence[LogRecord]) -> None:
-        """Gather the rows of these records."""
+    def take(self, records: Sequence[ConsumerRecord]) -> None:
         everything: pa.Table | None = None
         for each in self._gatherings():
             lacking = [record.value for record in records if record.value is not None and each.lacks(record)]
@@ -230,8 +196,10 @@ class AttemptsTables(TableFollower):
             if lacking:
                 each.rows.append(rows)
 
-    def commit(self, positions: Mapping[int, int]) -> None:
-        """Write what was gathered, up to these positions (the next offsets)."""
+    def _gathered(self) -> Sequence[Sequence[pa.Table]]:
+        return [each.rows for each in self._gatherings()]
+
+    def _extend(self, positions: Mapping[int, int]) -> int:
         attempts, deliveries = self._gatherings()
         count = 0
         if attempts.rows:
@@ -243,27 +211,17 @@ class AttemptsTables(TableFollower):
         if deliveries.rows:
             self._ended.append(pa.concat_tables(deliveries.rows), deliveries.further(positions))
             deliveries.rows.clear()
-        self._committed_at = self._clock()
-        self._progress = QueryProgress(self._progress.batch + 1 if self._progress else 0, count, dict(positions))
+        return count
 
     def _opened(self) -> Tail:
-        known = [each.reached for each in self._gatherings()]
-        partitions = {each for reached in known for each in reached}
-        begin = {each: min(reached.get(each, 0) for reached in known) for each in partitions}
-        seen = {each: max(reached.get(each, 0) for reached in known) for each in partitions}
-        return Tail(self._kafka, LOG, begin, seen)
+        return self._behind([each.reached for each in self._gatherings()])
 
     def _write(self, tail: Tail) -> bool:
-        records = tail.read(_RECORDS_PER_STEP, _BYTES_PER_STEP)
-        self.take(records)
-        size = max(sum(rows.nbytes for rows in each.rows) for each in self._gatherings())
-        waiting = any(each.rows for each in self._gatherings())
-        if waiting and (self._clock() - self._committed_at >= self._interval_s or size >= _BYTES_PER_COMMIT):
-            self.commit(tail.positions)
-        elif not waiting and self._progress is None:
-            self._progress = QueryProgress(settled=dict(tail.positions))
-        read = sum(len(record.value or b"") for record in records)
-        return len(records) >= _RECORDS_PER_STEP or read >= _BYTES_PER_STEP
+        more = super()._write(tail)
+        if self.progress is None and not any(self._gathered()):
+            # It is known where the tables are, and they lack nothing.
+            self.progress = QueryProgress(settled=dict(tail.positions))
+        return more
 
     def _restart(self) -> None:
         # What the tables have stays: these rows are of the log that was.

@@ -4,30 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from dispatch.delivery.health import Health
 from dispatch.recording.folds import moment
+from dispatch.recording.follower import Work
 from dispatch.tables import ENDPOINT_HEALTH
 from dispatch.tables.delta_table import DeltaTableWriter
-
-
-class EndpointState(Protocol):
-    """What is known of an endpoint's health; `dispatch.delivery.health.Health` is one."""
-
-    @property
-    def breaker(self) -> str: ...
-
-    @property
-    def degraded(self) -> bool: ...
-
-    @property
-    def failures(self) -> int: ...
-
-    @property
-    def relapses(self) -> int: ...
-
-    @property
-    def probe_at_ms(self) -> int: ...
 
 
 class _Seen(NamedTuple):
@@ -42,13 +25,13 @@ _WRITER = "endpoint-health"
 _WELL = _Seen("closed", False)
 
 
-class HealthHistory:
+class HealthHistory(Work):
     """Compares what is with what the table says, so a restart repeats nothing."""
 
     name = "endpoint health"
 
     def __init__(
-        self, location: str, known: Callable[[], Mapping[str, EndpointState]], clock: Callable[[], float] = time.time
+        self, location: str, known: Callable[[], Mapping[str, Health]], clock: Callable[[], float] = time.time
     ) -> None:
         """`known` gives the endpoints of which something is known; any other is well."""
         self._table = DeltaTableWriter(ENDPOINT_HEALTH, location)
@@ -83,9 +66,6 @@ class HealthHistory:
             self._seen = {endpoint: state for endpoint, state in self._seen.items() if state != _WELL}
         return False
 
-    def close(self) -> None:
-        """Nothing is held."""
-
     def _latest(self) -> dict[str, _Seen]:
         columns = ["at", "endpoint", "breaker", "sick"]
         rows = self._table.open().to_pyarrow_dataset().to_table(columns=columns).sort_by("at").to_pylist()
@@ -93,7 +73,7 @@ class HealthHistory:
         return {endpoint: state for endpoint, state in latest.items() if state != _WELL}
 
 
-def _row(endpoint: str, state: _Seen, health: EndpointState | None, now_ms: int) -> dict[str, object]:
+def _row(endpoint: str, state: _Seen, health: Health | None, now_ms: int) -> dict[str, object]:
     now = moment(now_ms)
     return {
         "day": now.date(),

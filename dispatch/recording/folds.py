@@ -1,19 +1,17 @@
-"""What the records of the logs `control`, `parked` and `dead` mean for the tables of states. Pure."""
+"""What the records of the logs `control`, `parked` and `dead` mean for the tables of states. Pure. None notes anything
+before it has read all of its record."""
 
 from __future__ import annotations
 
-import logging
 from datetime import UTC, datetime
 
-from core.errors import InfrastructureError, RecordVersionError
 from core.eventlog.client import ConsumerRecord
 from dispatch.logs import dead_letters, parked
 from dispatch.logs.parked import Parked, Place, Tried, Tries
-from dispatch.recording.state_tables import RowChanges
+from dispatch.recording.state_tables import RowChanges, TableFold
 from dispatch.tables import DEAD_LETTERS, RETRIES, SUBSCRIPTIONS, TOPICS
 from topic_model.records import control
 from topic_model.records.control import (
-    ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,
     SubscriptionSuspended,
@@ -27,25 +25,19 @@ from topic_model.records.control import (
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath, ancestors, last_step, parent_of
 
-logger = logging.getLogger(__name__)
-
 _TOPIC = topic_key(TopicPath(""))
 _SUBSCRIPTION = subscription_key("")
 _SUSPENSION = suspension_key("")
 
 
-class TopicsFold:
+class TopicsFold(TableFold):
     """The topics that are there."""
 
     spec = TOPICS
     writer = "control"
-    patched: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-    guard = ""
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
-        """Note what the record means for the table."""
-        match read(record):
+        match control.decode(record.key or b"", record.value):
             case TopicRecord() as topic:
                 changes.put(topic.path, topic_row(topic, record.timestamp))
             case TopicRemoved(path=path):
@@ -54,7 +46,7 @@ class TopicsFold:
                 changes.drop(key.removeprefix(_TOPIC))
 
 
-class SubscriptionsFold:
+class SubscriptionsFold(TableFold):
     """The subscriptions that are there, and those that were."""
 
     spec = SUBSCRIPTIONS
@@ -65,8 +57,7 @@ class SubscriptionsFold:
     guard = "t.state <> 'ended'"
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
-        """Note what the record means for the table."""
-        match read(record):
+        match control.decode(record.key or b"", record.value):
             case SubscriptionRecord(subscription=subscription):
                 changes.put(subscription.id, subscription_row(subscription, record.timestamp))
             case SubscriptionEnded(id=name, reason=reason, at_ms=at_ms):
@@ -77,7 +68,7 @@ class SubscriptionsFold:
                     changes.patch(name, _ended("unknown", record.timestamp, record.timestamp))
 
 
-class SuspensionsFold:
+class SuspensionsFold(TableFold):
     """Which of them are suspended: records of their own, which say nothing else of the subscription.
 
     So they fill a column of their own, after `SubscriptionsFold`, and remember by themselves how far they have come.
@@ -86,31 +77,17 @@ class SuspensionsFold:
     spec = SUBSCRIPTIONS
     writer = "suspensions"
     patched = ("suspended_at",)
-    kept: tuple[str, ...] = ()
     guard = "t.state <> 'ended'"
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
-        """Note what the record means for the table."""
-        match read(record):
+        match control.decode(record.key or b"", record.value):
             case SubscriptionSuspended(id=name, at_ms=at_ms):
                 changes.patch(name, {"suspended_at": moment(at_ms)})
             case Tombstone(key=key) if key.startswith(_SUSPENSION):
                 changes.patch(key.removeprefix(_SUSPENSION), {"suspended_at": None})
 
 
-def read(record: ConsumerRecord) -> ControlRecord | None:
-    """The control record; None when it cannot be read, which the log says. Raises RecordVersionError."""
-    try:
-        return control.decode(record.key or b"", record.value)
-    except RecordVersionError:
-        raise
-    except InfrastructureError as error:
-        logger.error("offset %d of the control log is left out of the tables: %s", record.offset, error)
-        return None
-
-
 def topic_row(topic: TopicRecord, changed_ms: int) -> dict[str, object]:
-    """The row of a topic."""
     return {
         "topic": topic.path,
         "parent": parent_of(topic.path) or "",
@@ -149,6 +126,7 @@ def subscription_row(subscription: Subscription, changed_ms: int) -> dict[str, o
         "interval_per": subscription.policy.interval_per if subscription.policy.interval_ms else "",
         "deadline_ms": subscription.policy.deadline_ms or 0,
         "deadline_per": subscription.policy.deadline_per if subscription.policy.deadline_ms else "",
+        "fragment_bytes": subscription.policy.fragment_bytes,
         "queue_capacity": subscription.queue,
         "owner": subscription.owner,
         "pull_point": subscription.pull_point,
@@ -175,26 +153,18 @@ def _ended(reason: str, at_ms: int, changed_ms: int) -> dict[str, object]:
     return {"state": "ended", "reason": reason, "ended_at": moment(at_ms), "changed_at": moment(changed_ms)}
 
 
-class RetriesFold:
+class RetriesFold(TableFold):
     """The deliveries that wait. A batch that Spark repeats parks the same ones again; what is known of their tries
     stays."""
 
     spec = RETRIES
     writer = "parked"
     patched = ("tries", "counted", "due_at")
-    kept: tuple[str, ...] = ()
     guard = "s.tries > t.tries or (s.tries = t.tries and s.counted > t.counted)"
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
-        """Note what the record means for the table."""
-        try:
-            delivery, is_tries = parked.decode_key(record.key)
-            entry = None if record.value is None else parked.decode(record.value)
-        except RecordVersionError:
-            raise
-        except InfrastructureError as error:
-            _left_out("parked", record, error)
-            return
+        delivery, is_tries = parked.decode_key(record.key)
+        entry = None if record.value is None else parked.decode(record.value)
         key = delivery.key().decode()
         match entry:
             case Parked(notification=notification, tries=tries):
@@ -214,28 +184,18 @@ class RetriesFold:
                 changes.drop(key)
 
 
-class DeadLettersFold:
+class DeadLettersFold(TableFold):
     """The deliveries that were given up."""
 
     spec = DEAD_LETTERS
     writer = "dead"
-    patched: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-    guard = ""
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
-        """Note what the record means for the table."""
-        try:
-            key = record.key.decode()
-            letter = None if record.value is None else dead_letters.decode(record.value)
-        except RecordVersionError:
-            raise
-        except (InfrastructureError, UnicodeDecodeError) as error:
-            _left_out("dead", record, error)
-            return
-        if letter is None:
+        key = record.key.decode()
+        if record.value is None:
             changes.drop(key)
             return
+        letter = dead_letters.decode(record.value)
         changes.put(
             key,
             {
@@ -266,8 +226,3 @@ def _tries(tries: Tries) -> dict[str, object]:
         "counted": tries.counted,
         "due_at": moment(tries.due_ms) if tries.due_ms else None,
     }
-
-
-def _left_out(log: str, record: ConsumerRecord, error: Exception) -> None:
-    where = f"offset {record.offset} of partition {record.partition}"
-    logger.error("%s of the %s log is left out of the tables: %s", where, log, error)

@@ -1,34 +1,52 @@
-"""What all have in common who write tables from a log: where they are in it, and what follows when that fails."""
+"""What all have in common who write tables from a log: where they are in it, and what follows when that fails.
+
+Some gather what they read, in short steps, until it is time to commit.
+"""
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import pyarrow as pa
+
+from core.eventlog.client import ConsumerRecord
 from core.eventlog.consumer import Replaced
 from core.eventlog.follower import Tail
+from core.settings import KafkaSettings
+from dispatch.monitoring.sources import QueryProgress
 from dispatch.tables.delta_table import DeltaTableWriter
 
 logger = logging.getLogger(__name__)
 
 
-class TableFollower(ABC):
+class Work(ABC):
+    """Something that is done again and again."""
+
+    name: str
+
+    @abstractmethod
+    def step(self) -> bool:
+        """Do a bounded piece; whether there may be more to do at once."""
+
+    def close(self) -> None:  # noqa: B027  # most hold nothing
+        """Free what is held."""
+
+
+class TableFollower(Work):
     """Follows a log, in steps, from where its tables say that they are.
 
     Nothing that is held in memory outlives a failure, for it may have come between a commit and its answer: the next
     step asks the tables again. A log that was created again is followed from its beginning.
     """
 
-    def __init__(self, log: str, tables: Sequence[DeltaTableWriter]) -> None:
-        self._log = log
+    def __init__(self, kafka: KafkaSettings, log: str, tables: Sequence[DeltaTableWriter]) -> None:
+        self._kafka = kafka
+        # The log's name stands for its tables in messages.
+        self.name = self._log = log
         self._tables = tables
         self._tail: Tail | None = None
-
-    @property
-    def name(self) -> str:
-        """The log's, which stands for its tables in messages."""
-        return self._log
 
     def step(self) -> bool:
         """Bring the tables up to date with the log, a bounded piece of it; whether there is more to read at once.
@@ -58,6 +76,13 @@ class TableFollower(ABC):
     def _restart(self) -> None:
         """Have the tables say that they are at the beginning of a log which is not the one that they have."""
 
+    def _behind(self, known: Sequence[Mapping[int, int]]) -> Tail:
+        """The log from where the one is that is furthest back: what comes again is recognised, or changes nothing."""
+        partitions = {each for positions in known for each in positions}
+        begin = {each: min(positions.get(each, 0) for positions in known) for each in partitions}
+        seen = {each: max(positions.get(each, 0) for positions in known) for each in partitions}
+        return Tail(self._kafka, self._log, begin, seen)
+
     def _forget(self) -> None:
         """Give up what is known of the log and the tables; an heir adds what else it holds."""
         self.close()
@@ -75,3 +100,65 @@ class TableFollower(ABC):
         self._forget()
         self._restart()
         return True
+
+
+# A step is kept short: while it decodes, the hot path's driver waits for the interpreter.
+_RECORDS_PER_STEP = 2_000
+
+# What is gathered until the next commit stays in memory.
+_BYTES_PER_COMMIT = 64 * 1024 * 1024
+
+
+class GatheringFollower(TableFollower):
+    """Follows the log in steps of so many bytes at most, and commits what they have gathered each `interval_s`."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        log: str,
+        tables: Sequence[DeltaTableWriter],
+        interval_s: float,
+        bytes_per_step: int,
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(kafka, log, tables)
+        self._interval_s = interval_s
+        self._bytes_per_step = bytes_per_step
+        self._clock = clock
+        self._committed_at = clock()
+        self.progress: QueryProgress | None = None
+        """The last commit, as a query would tell it; None before there was one."""
+
+    def open(self) -> None:
+        """Create the tables if need be."""
+        for table in self._tables:
+            table.open()
+
+    @abstractmethod
+    def take(self, records: Sequence[ConsumerRecord]) -> None:
+        """Gather the rows of these records."""
+
+    @abstractmethod
+    def _gathered(self) -> Sequence[Sequence[pa.Table]]:
+        """What is gathered, for each table."""
+
+    @abstractmethod
+    def _extend(self, positions: Mapping[int, int]) -> int:
+        """Write what was gathered, and forget it; how many rows it was."""
+
+    def commit(self, positions: Mapping[int, int]) -> None:
+        """Write what was gathered, up to these positions (the next offsets)."""
+        count = self._extend(positions)
+        self._committed_at = self._clock()
+        self.progress = QueryProgress(self.progress.batch + 1 if self.progress else 0, count, dict(positions))
+
+    def _write(self, tail: Tail) -> bool:
+        records = tail.read(_RECORDS_PER_STEP, self._bytes_per_step)
+        self.take(records)
+        gathered = self._gathered()
+        size = max(sum(rows.nbytes for rows in each) for each in gathered)
+        due = self._clock() - self._committed_at >= self._interval_s or size >= _BYTES_PER_COMMIT
+        if due and any(gathered):
+            self.commit(tail.positions)
+        read = sum(len(record.value or b"") for record in records)
+        return len(records) >= _RECORDS_PER_STEP or read >= self._bytes_per_step

@@ -9,15 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from core.eventlog.topics import FRAGMENT_LOG
 from core.settings import KafkaSettings
+from dispatch.delivery.health import Health
 from dispatch.recording.archive import Archive
 from dispatch.recording.attempts_tables import AttemptsTables
-from dispatch.recording.endpoint_health import EndpointState, HealthHistory
+from dispatch.recording.endpoint_health import HealthHistory
 from dispatch.recording.folds import (
     DeadLettersFold,
     RetriesFold,
@@ -25,7 +26,10 @@ from dispatch.recording.folds import (
     SuspensionsFold,
     TopicsFold,
 )
+from dispatch.recording.follower import Work
+from dispatch.recording.incomplete import IncompleteFold
 from dispatch.recording.state_tables import FoldedTables, RoutesSnapshot, TableFold
+from dispatch.redelivery.events import EventListener
 from dispatch.settings import TableSettings
 from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import (
@@ -33,15 +37,15 @@ from dispatch.tables import (
     DEAD_LETTERS,
     DELIVERIES,
     ENDPOINT_HEALTH,
+    INCOMPLETE,
     NOTIFICATIONS,
     RETRIES,
     ROUTES,
     SUBSCRIPTIONS,
     TOPICS,
-    TableSpec,
 )
 from dispatch.tables.delta_table import WRITER, DeltaTableWriter
-from dispatch.tables.spec import is_there, open_table
+from dispatch.tables.spec import TableSpec, is_there, open_table
 from topic_model.projections.suspensions import State
 from topic_model.routing.table import Route
 
@@ -57,7 +61,7 @@ _WORTH_IT = 8
 
 # At a commit every 5 s a day has 17,000 files; joined they are a few dozen. Joining reads and writes what came since
 # the last time, and nothing else: files that are large already stay.
-class Upkeep:
+class Upkeep(Work):
     """The upkeep of one table. Appends may go on beside it, and what begins again when we come between
     (`DeltaTableWriter.overwrite`); other merges and snapshots into the same table may not."""
 
@@ -84,7 +88,6 @@ class Upkeep:
         self._deleted_at = -1  # the version after that
 
     def step(self) -> bool:
-        """Do what is due."""
         if not is_there(self._location):
             return False
         table = open_table(self._location)
@@ -97,9 +100,6 @@ class Upkeep:
             table.vacuum(self._unused_hours, dry_run=False, enforce_retention_duration=False, full=True)
             self._deleted_at = open_table(self._location).version()
         return False
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _take_out(self, table: DeltaTable, before: datetime) -> None:
         if self._old is not None:
@@ -145,19 +145,6 @@ _SHARE = 10
 _PAUSE_S = 15.0
 
 
-class Work(Protocol):
-    """Something that is done again and again."""
-
-    @property
-    def name(self) -> str: ...
-
-    def step(self) -> bool:
-        """Do a bounded piece; whether there may be more to do at once."""
-
-    def close(self) -> None:
-        """Free what is held."""
-
-
 class Recorder:
     """Does each work at its interval until the gate closes; one after another, never two at once.
 
@@ -174,7 +161,6 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
@@ -235,6 +221,9 @@ _ATTEMPTS_SHARE = 2
 # fifth of their throughput from the batches.
 _ARCHIVE_SHARE = 4
 
+# Parts are read past on the way to what became of their messages, so many at a time.
+_PART_BYTES = 16 * 1024 * 1024
+
 # Merges and snapshots leave the files that they have replaced behind; they are read quickly.
 _STATES_UNUSED_HOURS = 1
 
@@ -249,15 +238,16 @@ class Recording:
         home: Path,
         gate: StopGate,
         *,
-        health: Callable[[], Mapping[str, EndpointState]],
+        health: Callable[[], Mapping[str, Health]],
         control_position: Callable[[], int],
         routes: Callable[[int], Sequence[tuple[Route, State]]],
         recorded: Callable[[pa.Table], None],
         attempts_before: Callable[[DeltaTableWriter], Mapping[int, int]],
+        tell: EventListener = lambda _: None,
     ) -> None:
         """`health` gives what is known of endpoints; `routes` so many routes at most, with the state of each,
         `control_position` the offset up to which the control log is in them. For `recorded` and `attempts_before` see
-        `AttemptsTables`."""
+        `AttemptsTables`. `tell` is called with messages that were given up."""
         self._settings = settings
         self._home = home
         self.attempts = AttemptsTables(
@@ -280,6 +270,10 @@ class Recording:
             (FoldedTables(kafka, "control", control), interval_s),
             (FoldedTables(kafka, "parked", [(self._at(RETRIES), RetriesFold())]), interval_s),
             (FoldedTables(kafka, "dead", [(self._at(DEAD_LETTERS), DeadLettersFold())]), interval_s),
+            (
+                FoldedTables(kafka, FRAGMENT_LOG, [(self._at(INCOMPLETE), IncompleteFold(tell))], _PART_BYTES),
+                interval_s,
+            ),
             (HealthHistory(self._at(ENDPOINT_HEALTH), health), interval_s),
         ]
         if settings.max_routes:
@@ -289,6 +283,7 @@ class Recording:
         states += [(self._upkeep(spec), upkeep_s) for spec in (TOPICS, ROUTES, RETRIES, DEAD_LETTERS)]
         ended = settings.ended_subscriptions_days
         states.append((self._upkeep(SUBSCRIPTIONS, ended, "state = 'ended' and ended_at < '{}'"), upkeep_s))
+        states.append((self._upkeep(INCOMPLETE, settings.incomplete_days, "given_up_at < '{}'"), upkeep_s))
         events: list[tuple[Work, float]] = [
             (self._upkeep(NOTIFICATIONS, settings.notifications_days), upkeep_s),
             (self._upkeep(ATTEMPTS, settings.attempts_days), upkeep_s),
@@ -317,7 +312,6 @@ class Recording:
                 logger.warning("%s is not written for now: %s", name, error)
 
     def start(self) -> None:
-        """Begin to write."""
         for recorder in self._recorders:
             recorder.start()
 

@@ -7,24 +7,26 @@ the log again changes nothing, so a crash costs nothing but time.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import pyarrow as pa
 
+from core.errors import InfrastructureError, RecordVersionError
 from core.eventlog.client import ConsumerRecord
 from core.eventlog.follower import Tail
 from core.settings import KafkaSettings
-from dispatch.recording.follower import TableFollower
-from dispatch.tables import ROUTES, TableSpec
+from dispatch.recording.follower import TableFollower, Work
+from dispatch.tables import ROUTES
 from dispatch.tables.delta_table import OPERATION, DeltaTableWriter, as_progress
+from dispatch.tables.spec import TableSpec
 from topic_model.projections.suspensions import State
 from topic_model.routing.table import Route
 
 logger = logging.getLogger(__name__)
 
 
-class RoutesSnapshot:
+class RoutesSnapshot(Work):
     """Writes the table when `version` has changed.
 
     A snapshot and no fold: one wide subscription that comes or goes changes a row of every topic. It is bounded,
@@ -74,9 +76,6 @@ class RoutesSnapshot:
             self._table.reopen()
             raise
         return False
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 Row = Mapping[str, object]
@@ -130,62 +129,61 @@ class RowChanges:
 _RECORDS_PER_STEP = 20_000
 
 
-class TableFold(Protocol):
-    """What a record of the log means for a table."""
+class TableFold(ABC):
+    """What a record of the log means for a table. `writer` is the name under which the table says how far it has come:
+    another one for each fold that writes into it. For `patched`, `guard` and `kept` see `DeltaTableWriter.merge`."""
 
-    @property
-    def spec(self) -> TableSpec:
-        """The table."""
+    spec: TableSpec
+    writer: str
+    patched: Sequence[str] = ()
+    guard = ""
+    kept: Sequence[str] = ()
 
-    @property
-    def writer(self) -> str:
-        """Under which name the table says how far it has come: another one for each fold that writes into it."""
-
-    @property
-    def patched(self) -> Sequence[str]:
-        """Columns that change by themselves; see `DeltaTableWriter.merge`."""
-
-    @property
-    def guard(self) -> str:
-        """When they do."""
-
-    @property
-    def kept(self) -> Sequence[str]:
-        """Columns that another fold fills; see `DeltaTableWriter.merge`."""
-
+    @abstractmethod
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
-        """Note what changes. What cannot be read is logged and left out."""
+        """Note what changes. Raises InfrastructureError or UnicodeDecodeError for what cannot be read."""
+
+
+def apply(fold: TableFold, record: ConsumerRecord, changes: RowChanges, log: str) -> None:
+    """Note what changes. What cannot be read is logged and left out. Raises RecordVersionError."""
+    try:
+        fold.apply(record, changes)
+    except RecordVersionError:
+        raise
+    except (InfrastructureError, UnicodeDecodeError) as error:
+        where = f"offset {record.offset} of partition {record.partition}"
+        logger.error("%s of the %s log is left out of the tables: %s", where, log, error)
 
 
 class FoldedTables(TableFollower):
     """The tables that follow one log. No commit is made when nothing changed."""
 
-    def __init__(self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, TableFold]]) -> None:
-        """`folds` with the location of their table; of several for one table each is done after those before it."""
-        self._kafka = kafka
+    def __init__(
+        self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, TableFold]], bytes_per_step: int | None = None
+    ) -> None:
+        """`folds` with the location of their table; of several for one table each is done after those before it. A log
+        of large records is read in steps of about so many bytes."""
+        self._bytes_per_step = bytes_per_step
         self._folds = [(fold, DeltaTableWriter(fold.spec, location)) for location, fold in folds]
-        super().__init__(log, [table for _, table in self._folds])
+        super().__init__(kafka, log, [table for _, table in self._folds])
 
     def _opened(self) -> Tail:
-        known = [table.positions(fold.writer) for fold, table in self._folds]
-        partitions = range(max(map(len, known)))
-        # From where the one is that is furthest back: what is applied again changes nothing.
-        begin = {each: min(positions.get(each, 0) for positions in known) for each in partitions}
-        seen = {each: max(positions.get(each, 0) for positions in known) for each in partitions}
-        return Tail(self._kafka, self._log, begin, seen)
+        return self._behind([table.positions(fold.writer) for fold, table in self._folds])
 
     def _write(self, tail: Tail) -> bool:
-        records = tail.read(_RECORDS_PER_STEP)
+        records = tail.read(_RECORDS_PER_STEP, self._bytes_per_step)
         for fold, table in self._folds:
             progress = as_progress(fold.writer, tail.positions)
             changes = RowChanges(fold.spec)
             for record in records:
-                fold.apply(record, changes)
+                apply(fold, record, changes, self._log)
             if len(changes):
                 table.merge(changes.arrow(), progress, fold.patched, fold.guard, fold.kept)
             elif records and not table.positions(fold.writer):
                 # So that "nothing yet" and "crashed before the first commit" can be told apart.
                 table.extend(fold.spec.arrow([]), progress)
+        if self._bytes_per_step is not None:
+            return bool(records)
         return len(records) >= _RECORDS_PER_STEP
 
     def _restart(self) -> None:

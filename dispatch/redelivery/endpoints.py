@@ -60,7 +60,7 @@ class Endpoints:
         self._health = health
         self._quick_s = quick_s
         self._tell = tell
-        self._probes = TimerQueue()
+        self._probes: TimerQueue[str] = TimerQueue()
         # In the order in which they are to be the probe.
         self._blocked: dict[str, dict[str, None]] = {}
 

@@ -19,6 +19,7 @@ EventKind = Literal[
     "subscription-gone",  # its receiver has ended it (410)
     "deadline-missed",  # nothing has matched for as long as the subscription's deadline; the subscriber is told, too
     "deadline-met",  # something has again
+    "fragments-incomplete",  # a message that came in parts was given up
     "dead-letters-growing",  # deliveries were given up; `count` is how many since the last such event
 ]
 
@@ -26,7 +27,7 @@ EventKind = Literal[
 @dataclass(frozen=True, slots=True)
 class OperatorEvent:
     """Something that an operator wants to know. `at_ms` is milliseconds since the epoch; what does not apply is left
-    empty."""
+    empty. `facts` are names and values that only this kind has."""
 
     kind: EventKind
     at_ms: int
@@ -36,6 +37,7 @@ class OperatorEvent:
     detail: str = ""
     topic: str = ""
     since_ms: int = 0
+    facts: tuple[tuple[str, str], ...] = ()
 
 
 EventListener = Callable[[OperatorEvent], None]

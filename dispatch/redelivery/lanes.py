@@ -106,7 +106,7 @@ class ParkedLanes:
         self._store = store
         self._held = held
         self._lanes: dict[str, ParkedLane] = {}
-        self._turns = TimerQueue()
+        self._turns: TimerQueue[str] = TimerQueue()
 
     def __len__(self) -> int:
         return len(self._lanes)

@@ -126,7 +126,7 @@ class ParkedStore:
         # Those that we have ended and the log does not know of yet.
         self._finished: set[bytes] = set()
         self.promised: list[tuple[str, str]] = []
-        """Lanes and pushes whose results are awaited, as they become known; for `Reports` to take."""
+        """Lanes and pushes whose results are awaited, as they become known; for `AwaitedResults` to take."""
         with self._translated():
             if file is not None:
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,6 @@ class ParkedStore:
 
     @property
     def count(self) -> int:
-        """How many deliveries wait."""
         return self._count
 
     def apply(self, key: bytes, value: bytes | None, offset: int) -> str | None:

@@ -207,13 +207,11 @@ class Redeliverer:
             self._suspend_costly(costly - gone, at_ms)
 
     def subscription_changed(self, subscription_id: str) -> None:
-        """See `SubscriptionListener`."""
         session = self._session
         if session is not None:
             session.redelivery.subscription_changed(subscription_id)
 
     def endpoint_released(self, endpoint: str) -> None:
-        """See `SubscriptionListener`."""
         self.health.forget(endpoint)
 
     def statistics(self) -> RedeliveryStatistics:

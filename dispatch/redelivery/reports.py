@@ -32,7 +32,7 @@ def outcome_of(result: Result) -> Outcome:
     return Outcome("reported", detail + said, hopeless=result.state == "refused")
 
 
-class Reports:
+class AwaitedResults:
     """Used by one thread."""
 
     def __init__(self, store: ParkedStore) -> None:

@@ -36,7 +36,7 @@ from dispatch.redelivery.held_lanes import HeldLanes
 from dispatch.redelivery.lanes import Choice, ParkedLane, ParkedLanes, Subscriptions
 from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
-from dispatch.redelivery.reports import NO_RESULT, Reports, outcome_of
+from dispatch.redelivery.reports import NO_RESULT, AwaitedResults, outcome_of
 from dispatch.settings import PushSettings, RetrySettings
 from topic_model.records.results import Result
 from topic_model.subscriptions import Subscription, queue_topic
@@ -87,7 +87,7 @@ class Redelivery:
         self._allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
         self._alarm = DeadLetterAlarm(tell)
         self._lanes = ParkedLanes(store, context.held)
-        self._reports = Reports(store)
+        self._reports = AwaitedResults(store)
         self._amounts = Amounts(store, retry)
         self._choice = Choice(store, push)
         self._capacity = InFlightLimiter(Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
@@ -128,7 +128,6 @@ class Redelivery:
 
     @property
     def in_flight(self) -> int:
-        """Pushes under way."""
         return self._pusher.in_flight
 
     @property

@@ -56,7 +56,6 @@ class ParkedReading:
         self._log.seek(self.positions)
 
     def ends(self) -> dict[int, int]:
-        """Where each partition ends now."""
         return {number: end for number, end in self._bounds.ends().items() if number in self.positions}
 
     def reached(self, ends: Mapping[int, int]) -> bool:
@@ -71,7 +70,6 @@ class ParkedReading:
                 self.positions[number] = records[-1].offset + 1
 
     def close(self) -> None:
-        """Free the connection."""
         self._log.close()
         self._bounds.close()
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
 
 # Entries that were replaced stay in the heap until their time; with more of them than this the heap is rebuilt.
 _STALE = 1_000
 
 
-class TimerQueue:
+class TimerQueue(Generic[K]):
     """Names and times. Those that are due come in the order of their times, then of being set."""
 
     def __init__(self) -> None:
-        self._times: dict[str, tuple[int, int]] = {}
-        self._heap: list[tuple[int, int, str]] = []
+        self._times: dict[K, tuple[int, int]] = {}
+        self._heap: list[tuple[int, int, K]] = []
         self._ties = itertools.count()
 
-    def set(self, name: str, at_ms: int) -> None:
+    def set(self, name: K, at_ms: int) -> None:
         """Set the time of a name; it replaces an earlier one."""
         entry = (at_ms, next(self._ties))
         self._times[name] = entry
@@ -26,14 +30,13 @@ class TimerQueue:
             self._heap = [(*kept, each) for each, kept in self._times.items()]
             heapq.heapify(self._heap)
 
-    def set_by(self, name: str, at_ms: int) -> None:
+    def set_by(self, name: K, at_ms: int) -> None:
         """Set the time of a name unless it has an earlier one."""
         known = self._times.get(name)
         if known is None or known[0] > at_ms:
             self.set(name, at_ms)
 
-    def cancel(self, name: str) -> None:
-        """Remove the name."""
+    def cancel(self, name: K) -> None:
         self._times.pop(name, None)
 
     def next_ms(self) -> int | None:
@@ -45,7 +48,7 @@ class TimerQueue:
             heapq.heappop(self._heap)
         return None
 
-    def pop(self, now_ms: int) -> str | None:
+    def pop(self, now_ms: int) -> K | None:
         """Remove and return the name that is due first; None when none is due."""
         at_ms = self.next_ms()
         if at_ms is None or at_ms > now_ms:

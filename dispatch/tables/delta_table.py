@@ -15,8 +15,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from core.errors import InfrastructureError
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
-from dispatch.tables import ATTEMPTS, TableSpec
+from dispatch.tables import ATTEMPTS
 from dispatch.tables.repair import mend
+from dispatch.tables.spec import TableSpec
 
 _DAY_MS = 86_400_000
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from deltalake import DeltaTable, Field, Schema
+from deltalake import DeltaTable, Field, QueryBuilder, Schema
+from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
 from core.errors import InfrastructureError
 from dispatch.settings import TableSettings
 
 if TYPE_CHECKING:
-    # Who only looks a row up does without; see `dispatch.tables.lookup`.
+    # Who only looks rows up (`rows_with`) does without: loading it takes several times as long as the question.
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -193,3 +195,39 @@ def _arrow_types() -> Mapping[str, pa.DataType]:
         "date": pa.date32(),
         "timestamp": pa.timestamp("us", tz="UTC"),
     }
+
+
+Row = dict[str, Any]
+"""A row as plain Python values, by column."""
+
+_QUERY = 'SELECT * FROM wanted WHERE "{column}" IN ({texts})'
+
+
+def rows_with(table: DeltaTable, column: str, values: Sequence[str]) -> list[Row]:
+    """The rows that have one of these texts there. Files that can have no such row are not opened. Raises DeltaError
+    when one cannot be read."""
+    if not values:
+        return []
+    query = _QUERY.format(column=column, texts=", ".join(map(quoted, values)))
+    try:
+        found = QueryBuilder().register("wanted", table).execute(query).read_all()
+    except Exception as error:
+        # Reading has no exceptions of its own: whatever is wrong with a file is an Exception and nothing more.
+        raise DeltaError("a file of it is damaged, or was removed meanwhile") from error
+    columns = [found.column(name).to_pylist() for name in found.column_names]
+    return [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def quoted(text: str) -> str:
+    """The text as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def newest(table: DeltaTable, column: str) -> datetime | None:
+    """The latest time of a column, from its files' statistics; None when there are none."""
+    files = table.get_add_actions(flatten=True)
+    name = f"max.{column}"
+    if name not in files.column_names:
+        return None
+    times: list[datetime] = [each for each in files.column(name).to_pylist() if each is not None]
+    return max(times, default=None)

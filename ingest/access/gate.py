@@ -211,6 +211,12 @@ class Gate:
         if not await authenticator.of_head(scope, client_key(host)):
             raise authenticator.missing()
 
+    def again(self, client_request: ClientRequest) -> Caller | None:
+        """One request more on a connection whose client is known; None without authentication. Raises AccessRefused."""
+        if self._rates is not None:
+            self._rates.request(client_request.client)
+        return None if client_request.identity is None else self._caller(client_request.identity)
+
     def received(self, client_request: ClientRequest, size: int) -> None:
         """The body is there, in so many bytes."""
         if self._rates is not None:

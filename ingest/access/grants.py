@@ -33,7 +33,6 @@ class Grant:
         return "" in self.subtrees
 
     def holds(self, path: TopicPath) -> bool:
-        """Whether a topic is in it."""
         return path in self.topics or self._below(path)
 
     def covers(self, filters: Iterable[TopicFilter]) -> bool:

@@ -35,7 +35,6 @@ class LdapUsers:
         self._server = server
 
     def check(self, name: str, password: str) -> Identity | None:
-        """See UserSource."""
         # LDAP takes an empty password for an anonymous bind, which succeeds (RFC 4513, 5.1.2).
         if not password or len(password) > MAX_PASSWORD or not can_bind_with(password) or not may_be_name(name):
             return None
@@ -51,7 +50,6 @@ class LdapUsers:
             return Identity(name, self._groups(connection, name, dn))
 
     def find(self, name: str) -> Identity | None:
-        """See UserSource."""
         if not may_be_name(name):
             return None
         with _reaching(), self._bound() as connection:
@@ -59,7 +57,6 @@ class LdapUsers:
             return Identity(name, self._groups(connection, name, dn)) if dn else None
 
     def clear_password(self, name: str) -> str:
-        """See UserSource."""
         return ""
 
     @contextmanager

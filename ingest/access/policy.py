@@ -186,3 +186,5 @@ def review(
             yield ReviewFinding(subscription, "its owner is no user", certain)
         elif not caller.subscribe.covers(subscription.topics):
             yield ReviewFinding(subscription, "its owner may not subscribe to all of that", certain)
+        elif subscription.trigger is not None and not caller.publish.holds(subscription.trigger.topic):
+            yield ReviewFinding(subscription, f"its owner may not publish to {subscription.trigger.topic}", certain)

@@ -124,7 +124,6 @@ class Rates:
 
     @property
     def enabled(self) -> bool:
-        """Whether anything is limited."""
         limits = self._limits
         return limits.requests_per_s > 0 or limits.bytes_per_s > 0 or limits.deliveries_per_minute > 0
 

@@ -63,7 +63,6 @@ class Guesses:
             )
 
     def wrong(self, address: str, name: str = "") -> None:
-        """Count one."""
         self._count(address, name, 1)
 
     def not_wrong(self, address: str, name: str) -> None:
@@ -126,19 +125,16 @@ class FileUsers:
         self._nobody = hash_password("nobody")
 
     def check(self, name: str, password: str) -> Identity | None:
-        """See UserSource."""
         user = self._users.value.get(name)
         known = user is not None and bool(user.password)
         matches = password_matches(password, user.password if user is not None and known else self._nobody)
         return user.identity if user is not None and known and matches else None
 
     def find(self, name: str) -> Identity | None:
-        """See UserSource."""
         user = self._users.value.get(name)
         return None if user is None else user.identity
 
     def clear_password(self, name: str) -> str:
-        """See UserSource."""
         user = self._users.value.get(name)
         return "" if user is None else user.clear
 

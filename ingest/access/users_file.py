@@ -110,6 +110,16 @@ def no_users(path: Path) -> str:
     return f"access.methods asks for users, and there are none: {path} is not there; {ADD_ONE}"
 
 
+def load_users(path: Path) -> Mapping[str, User]:
+    """The users in a file. Raises FileNotFoundError, and ConfigError for one that cannot be read."""
+    try:
+        return read_users(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        raise
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the users file {path} cannot be read: {reason_of(error)}") from error
+
+
 def read_users(text: str, name: str) -> Mapping[str, User]:
     """The users in a file's text. Raises ConfigError, which never shows a password."""
     try:

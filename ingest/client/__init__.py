@@ -7,6 +7,7 @@
     futures     `FuturesClient`: each call returns a future at once; notifications travel together
     legacy      `LegacyClient`, `LegacyFuturesClient`: the same for old brokers of the HPwsn family
     received    reading answers and pushes
+    assembler   joining the parts in which messages come
     later       saying later how a push ended
     listener    receiving pushes; on http_server, a small HTTP server
     triggers    who is called, or waits, for messages of certain topics

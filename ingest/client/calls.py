@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 from core.errors import ExpressionError
 from ingest.addresses import Kind
 from ingest.client import received
-from ingest.client.publications import message_types, publications
+from ingest.client.publications import conditions, message_types, publications
 from ingest.client.received import ReceivedMessage, Reply
 from ingest.client.values import (
     ClientError,
@@ -265,6 +265,53 @@ class Calls:
         """Give up a pull point and what waits in it."""
         return _plain(pull_point, "DestroyPullPoint", "PullPoint", repeatable=False)
 
+    def create_trigger(
+        self,
+        name: str,
+        topic: str | None,
+        publish: str,
+        payload: str | bytes | None = None,
+        *,
+        content: Iterable[str] = (),
+        types: Iterable[str] = (),
+        minimum_interval: timedelta | None = None,
+        interval_per_topic: bool = True,
+        namespaces: Namespaces = None,
+    ) -> Call[str]:
+        """Have an Arborcast broker publish on the topic `publish` whenever something matches: the XML element
+        `payload`, or, without one, the payload that matched. Returns the id that stands in its records.
+
+        `topic` and `types` are as in `subscribe`; each of `content` is an XPath 1.0 that the payload must fulfil. Of
+        what matches within the `minimum_interval` the first one counts, of each topic, or of all together.
+        """
+        # Not repeatable: the repetition of one that was carried out finds its name taken.
+        expression = parse_friendly(topic, namespaces) if topic is not None else None
+        filters = conditions(content, namespaces) + message_types(types, namespaces)
+        policy = ""
+        if minimum_interval is not None:
+            asked = Delivery(minimum_interval=minimum_interval, interval_per_topic=interval_per_topic)
+            policy = f"<wsnt:SubscriptionPolicy>{_delivery(asked)}</wsnt:SubscriptionPolicy>"
+        message = "" if payload is None else f"<wsnt:Message>{without_declaration(as_text(payload))}</wsnt:Message>"
+        return Call(
+            self.broker,
+            f"{ARBORCAST_POLICY}/CreateTriggerRequest",
+            f'<p:CreateTrigger xmlns:p="{ARBORCAST_POLICY}" xmlns:wsnt="{WSNT}" Name={answers.attribute(name)}>'
+            f"{_filter(expression, filters)}{policy}"
+            f"<p:Publish>{_topic('wsnt:Topic', publish, namespaces)}{message}</p:Publish></p:CreateTrigger>",
+            received.trigger_id,
+            repeatable=False,
+        )
+
+    def destroy_trigger(self, name: str) -> Call[None]:
+        """End a trigger."""
+        return Call(
+            self.broker,
+            f"{ARBORCAST_POLICY}/DestroyTriggerRequest",
+            f'<p:DestroyTrigger xmlns:p="{ARBORCAST_POLICY}" Name={answers.attribute(name)}/>',
+            received.nothing,
+            repeatable=False,
+        )
+
     def register_publisher(
         self,
         *topics: str,
@@ -325,7 +372,7 @@ def single_topic(text: str, namespaces: Namespaces = None) -> TopicPath:
     """The one topic that a friendly expression names. Raises ExpressionError when it is several."""
     topic = parse_normal(parse_friendly(text, namespaces).normal).single_topic()
     if topic is None:
-        raise ExpressionError(f"{text!r} selects several topics; a notification is published on exactly one", text)
+        raise ExpressionError(f"{text!r} selects several topics; a notification is published on exactly one")
     return topic
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import wraps
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -20,8 +19,8 @@ import requests
 
 from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
 from ingest.client.publications import said_of
+from ingest.client.queues.replies import PulledReplies, Replies
 from ingest.client.received import read_reply, retry_after_s
-from ingest.client.replies import PulledReplies, Replies
 from ingest.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, RequestsTransport, Transport
 from ingest.client.values import (
     BrokerUnreachable,
@@ -188,9 +187,7 @@ class BrokerClient(ABC, Generic[CallsT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -207,7 +204,7 @@ def performed(
 
     @wraps(make)
     def method(self: SynchronousClient[CallsT], /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        return self._perform(make(self._calls, *args, **kwargs))
+        return self._exchange(make(self._calls, *args, **kwargs))[0]
 
     describe(method, make, "{}")
     return method
@@ -219,9 +216,6 @@ class SynchronousClient(BrokerClient[CallsT]):
     def close(self) -> None:
         """Close the connections; calls of other threads that fail from now on are not repeated."""
         self._free()
-
-    def _perform(self, call: Call[ResultT]) -> ResultT:
-        return self._exchange(call)[0]
 
     def _exchange(self, call: Call[ResultT]) -> tuple[ResultT, HttpAnswer]:
         """What every request goes through: the call's result, and the answer that it was read from."""
@@ -315,6 +309,8 @@ class Client(SynchronousClient[Calls]):
     create_pull_point = performed(Calls.create_pull_point)
     get_messages = performed(Calls.get_messages)
     destroy_pull_point = performed(Calls.destroy_pull_point)
+    create_trigger = performed(Calls.create_trigger)
+    destroy_trigger = performed(Calls.destroy_trigger)
     register_publisher = performed(Calls.register_publisher)
     destroy_registration = performed(Calls.destroy_registration)
 

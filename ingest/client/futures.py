@@ -234,6 +234,8 @@ class FuturesClient(AsynchronousClient[Calls]):
     create_pull_point = submitted(Calls.create_pull_point)
     get_messages = submitted(Calls.get_messages)
     destroy_pull_point = submitted(Calls.destroy_pull_point)
+    create_trigger = submitted(Calls.create_trigger)
+    destroy_trigger = submitted(Calls.destroy_trigger)
     register_publisher = submitted(Calls.register_publisher)
     destroy_registration = submitted(Calls.destroy_registration)
 

@@ -5,11 +5,15 @@ Those brokers look for literal text, so start tags and white space are as their 
 
 from __future__ import annotations
 
+import codecs
 import html
+import io
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
+from typing import IO
 
 from ingest.client.calls import Call, Calls, ResultT, as_text, single_topic, without_declaration
 from ingest.client.client import SynchronousClient, performed
@@ -27,14 +31,16 @@ from ingest.client.values import (
 )
 from ingest.soap.answers import text
 from topic_model.expressions import SIMPLE
-from topic_model.namespaces import HPWSN, SOAP11, WSA, WSNT, wsa
+from topic_model.namespaces import ARBORCAST_POLICY, HPWSN, SOAP11, WSA, WSNT, wsa
+from topic_model.records.packages import MOST_PARTS, Fragment, wrapped
 from topic_model.subscriptions import SoapVersion
+from topic_model.topics import TopicPath
 
 # What the old system's own clients write where there is no endpoint.
 _NO_ENDPOINT = "endpoint:null"
 
-# A whole message, no part of one.
-_WHOLE = "0-0-1-0"
+# A whole message, no part of one; a broker may cut it.
+_WHOLE = Fragment(alone=True)
 
 _ADDRESS = re.compile(r"<(?:[\w.-]+:)?Address(?:\s[^<>]*)?>\s*([^<\s]+)\s*</")
 
@@ -92,9 +98,10 @@ class LegacyCalls:
         return _WsnProcess(self.broker, "", message, _pull_point, repeatable=False)
 
     def subscribe(
-        self, topic: str, *, to: str | Remote, endpoint: str | Remote | None = None
+        self, topic: str, *, to: str | Remote, endpoint: str | Remote | None = None, fragment_bytes: int = 0
     ) -> Call[LegacySubscription]:
-        """Have what is published on the topic and below it pushed to the address `to`, or kept in the pull point `to`.
+        """Have what is published on the topic and below it pushed to the address `to`, or kept in the pull point `to`;
+        with `fragment_bytes`, by an Arborcast broker, in parts of at most so many bytes, which a Listener joins.
 
         Doing it again does no harm.
         """
@@ -103,7 +110,7 @@ class LegacyCalls:
         message = (
             f'<wsnt:Subscribe xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:ConsumerReference> '
             f"<wsa:Address>{text(reference)}</wsa:Address></wsnt:ConsumerReference>"
-            f"{_which(path, subscriber)}</wsnt:Subscribe>"
+            f"{_which(path, subscriber)}{_in_parts(fragment_bytes)}</wsnt:Subscribe>"
         )
 
         def read(reply: Reply) -> LegacySubscription:
@@ -116,14 +123,36 @@ class LegacyCalls:
     def notify(self, topic: str, payload: str | bytes, *, plain: bool = False) -> Call[None]:
         """Publish XML, or with `plain` any characters; when this is done the broker has taken it."""
         content = as_text(payload)
-        message = (
-            f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}">'
-            f'<wsnt:Topic Dialect="{SIMPLE}">{text(_colon_path(topic))}</wsnt:Topic><wsnt:Package>'
-            f"<Identification>{self._source}:{next(self._numbers)}</Identification><Fragment>{_WHOLE}</Fragment>"
-            f"</wsnt:Package><wsnt:Message>{text(content) if plain else without_declaration(content)}</wsnt:Message>"
-            "</wsnt:NotificationMessage>"
-        )
+        inside = text(content) if plain else without_declaration(content)
+        message = wrapped(inside, _old_topic(topic), self._identification(), _WHOLE)
         return _WsnProcess(self.broker, "", message, lambda reply: _done(reply, "Notify"), repeatable=False)
+
+    def parts(self, topic: str, content: IO[bytes], part_bytes: int, alone: bool) -> Iterator[Call[None]]:
+        """One call for each part of the content, which is read as they are asked for."""
+        path, identification = _old_topic(topic), self._identification()
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        read = iter(lambda: content.read(part_bytes), b"")
+        try:
+            pieces = (decoder.decode(each) for each in read)
+            piece = next(pieces, "")
+            for number in count():
+                following = next(pieces, None)
+                if following is None:
+                    decoder.decode(b"", final=True)
+                if number >= MOST_PARTS:
+                    raise ClientError(f"there are more than {MOST_PARTS} parts of {part_bytes} bytes: make them larger")
+                fragment = Fragment(True, following is not None, alone, number)
+                message = wrapped(piece, path, identification, fragment)
+                # A part that comes again counts once, where they are put together.
+                yield _WsnProcess(self.broker, "", message, _part_done, repeatable=not alone)
+                if following is None:
+                    return
+                piece = following
+        except UnicodeDecodeError as error:
+            raise ClientError(f"the content is not UTF-8: {error}") from error
+
+    def _identification(self) -> str:
+        return f"{self._source}:{next(self._numbers)}"
 
     def unsubscribe(self, subscription: LegacySubscription | str) -> Call[None]:
         """End the subscription, given as `subscribe` returned it, or by the address that the broker calls it."""
@@ -169,6 +198,20 @@ class LegacyClient(SynchronousClient[LegacyCalls]):
     notify = performed(LegacyCalls.notify)
     unsubscribe = performed(LegacyCalls.unsubscribe)
 
+    def notify_in_parts(
+        self, topic: str, content: str | bytes | IO[bytes], *, part_bytes: int = 100_000, alone: bool = True
+    ) -> None:
+        """Publish XML that is too large for one message, from a file perhaps, in parts of so many bytes, one after the
+        other; when this is done the broker has taken all.
+
+        With `alone` each part is a notification, which a Listener joins; without, the broker joins them, up to a size
+        that it has (`fragments.max_bytes`), and subscribers get the whole.
+        """
+        if isinstance(content, str | bytes):
+            content = io.BytesIO(without_declaration(as_text(content)).encode())
+        for call in self._calls.parts(topic, content, part_bytes, alone):
+            self._exchange(call)
+
 
 class LegacyFuturesClient(AsynchronousClient[LegacyCalls]):
     """Talks to one old broker without waiting for it; several threads may share it.
@@ -202,11 +245,27 @@ class LegacyFuturesClient(AsynchronousClient[LegacyCalls]):
     unsubscribe = submitted(LegacyCalls.unsubscribe)
 
 
+def _in_parts(fragment_bytes: int) -> str:
+    if not fragment_bytes:
+        return ""
+    delivery = f'<p:Delivery xmlns:p="{ARBORCAST_POLICY}" FragmentBytes="{fragment_bytes}"/>'
+    return f"<wsnt:SubscriptionPolicy>{delivery}</wsnt:SubscriptionPolicy>"
+
+
 def _which(path: str, subscriber: str) -> str:
     return (
         f'<wsnt:Filter><wsnt:TopicExpression Dialect="{SIMPLE}">{text(path)}</wsnt:TopicExpression></wsnt:Filter>'
         f"<wsnt:SubscriberAddress>{text(subscriber)}</wsnt:SubscriberAddress>"
     )
+
+
+def _part_done(reply: Reply) -> None:
+    _done(reply, "Notify")
+
+
+def _old_topic(topic: str) -> TopicPath:
+    """Raises as _colon_path."""
+    return TopicPath(_colon_path(topic))
 
 
 def _colon_path(topic: str) -> str:

@@ -13,23 +13,25 @@ import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from core.errors import PeerError, SignatureError
 from core.recent import Recent
-from ingest.agreement import HEADER, agreement
+from ingest.client.assembler import Assembler
 from ingest.client.http_server import MAX_BODY, Response, Server
 from ingest.client.later import OpenPush, open_push
+from ingest.client.queues.replies import Replies
 from ingest.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
-from ingest.client.replies import Replies
 from ingest.client.transport import RequestsTransport, Transport
 from ingest.client.triggers import Namespaces, Triggers
+from ingest.elements.endpoints import CHALLENGE_HEADER, agreement
 from ingest.errors import UnreadableRequest
 from ingest.soap import faults
 from ingest.soap.times import utc_now
 
-__all__ = ["Listener", "ListenerApp", "OnMessage", "ReceivedMessage", "Verify", "read_push"]
+__all__ = ["Assembler", "Listener", "ListenerApp", "OnMessage", "ReceivedMessage", "Verify", "read_push"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+Parts = Assembler | Literal["joined", "apart"]
+
 OnMessageAsync = Callable[[ReceivedMessage], Awaitable[None]]
 
 
@@ -50,8 +54,9 @@ class Listener(Server):
 
     Callbacks run in threads, perhaps in several at once: `on_message` for all messages, and others for those of some
     topics, see `on`. Port 0 takes a free one; see `url`. With `verify`, a push for which it raises is answered 401 and
-    not handed over. `transport` carries results that are said later. With
-    `once`, what was handled already is acknowledged, and not handed over again.
+    not handed over. `transport` carries results that are said later. With `once`, what was handled already is
+    acknowledged, and not handed over again. Messages in `parts` are joined, by an Assembler of its own or the one that
+    is given; "apart" hands over each part.
     """
 
     def __init__(
@@ -63,11 +68,12 @@ class Listener(Server):
         verify: Verify | None = None,
         transport: Transport | None = None,
         once: bool = False,
+        parts: Parts = "joined",
     ) -> None:
         self._triggers = Triggers(on_message)
         self.replies = Replies()
         """The answers that `Client.request` awaits here; they are not handed over."""
-        self._app = _ThreadedApp(self._hand_over, verify, transport, Repeats() if once else None)
+        self._app = _ThreadedApp(self._hand_over, verify, transport, parts, Repeats() if once else None)
         super().__init__(self._app.handled, port, host, "listener")
 
     def _hand_over(self, message: ReceivedMessage) -> None:
@@ -114,8 +120,11 @@ class ListenerApp:
         on_message: OnMessage | OnMessageAsync,
         verify: Verify | None = None,
         transport: Transport | None = None,
+        parts: Parts = "joined",
     ) -> None:
         self._on_message = on_message
+        self._own_assembler = Assembler()
+        self._assembler = {"joined": self._own_assembler, "apart": None}[parts] if isinstance(parts, str) else parts
         self._verify = verify
         self._own = RequestsTransport()
         self._transport: Transport = self._own if transport is None else transport
@@ -149,25 +158,35 @@ class ListenerApp:
             return messages
         try:
             for message in messages:
-                handled = self._on_message(message)
-                if handled is not None:
-                    await handled
+                with self._joined(message) as whole:
+                    handled = None if whole is None else self._on_message(whole)
+                    if handled is not None:
+                        await handled
         except Exception:
             return _failed(push)
         return _done(push)
 
+    def _joined(self, message: ReceivedMessage) -> AbstractContextManager[ReceivedMessage | None]:
+        return contextlib.nullcontext(message) if self._assembler is None else self._assembler.joined(message)
+
     def close(self) -> None:
-        """Close connections to brokers; what is said later opens them again."""
+        """Close connections to brokers; what is said later opens them again. Messages that lack parts are given up."""
         self._own.close()
+        self._own_assembler.close()
 
 
 class _ThreadedApp(ListenerApp):
     """With a callback that may block: each push has a thread of its own, which is not joined at the end."""
 
     def __init__(
-        self, on_message: OnMessage, verify: Verify | None, transport: Transport | None, repeats: Repeats | None
+        self,
+        on_message: OnMessage,
+        verify: Verify | None,
+        transport: Transport | None,
+        parts: Parts,
+        repeats: Repeats | None,
     ) -> None:
-        super().__init__(on_message, verify, transport)
+        super().__init__(on_message, verify, transport, parts)
         self._hand_over = on_message
         self._repeats = repeats
 
@@ -203,16 +222,21 @@ class _ThreadedApp(ListenerApp):
 
     def _handle(self, message: ReceivedMessage) -> None:
         if self._repeats is None or not message.notification_id:
-            self._hand_over(message)
+            self._handle_now(message)
             return
         to_do = self._repeats.begin((message.notification_id,), message.sequence > 0)
         handled = False
         try:
             if to_do:
-                self._hand_over(message)
+                self._handle_now(message)
             handled = True
         finally:
             self._repeats.end(to_do, handled)
+
+    def _handle_now(self, message: ReceivedMessage) -> None:
+        with self._joined(message) as whole:
+            if whole is not None:
+                self._hand_over(whole)
 
 
 class Repeats:
@@ -247,7 +271,7 @@ def accepted(
     headers: Mapping[str, str], body: bytes, verify: Verify | None, push: OpenPush
 ) -> list[ReceivedMessage] | Response:
     """The messages of a push, or the answer to what is none."""
-    challenge = headers.get(HEADER.lower())
+    challenge = headers.get(CHALLENGE_HEADER.lower())
     if challenge is not None and not body:
         agreed = agreement(challenge)
         return Response(400) if agreed is None else Response(200, agreed, "text/plain; charset=utf-8")

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from ingest.client.values import ClientError
 from ingest.soap import answers
+from topic_model.expressions.conditions import XPATH_1
 from topic_model.message_types import read_type
 from topic_model.namespaces import ARBORCAST_POLICY
 
@@ -46,6 +47,16 @@ def publications(said: Sequence[str]) -> str:
     return "".join(
         f'<p:Publication xmlns:p="{ARBORCAST_POLICY}"{_messages(which, len(said))}{attributes}/>'
         for attributes, which in numbers.items()
+    )
+
+
+def conditions(expressions: Iterable[str], namespaces: Mapping[str, str] | None = None) -> str:
+    """The filters for payloads that fulfil all of these, each an XPath 1.0."""
+    declared = "".join(f" xmlns:{prefix}={answers.attribute(uri)}" for prefix, uri in (namespaces or {}).items())
+    return "".join(
+        f"<wsnt:MessageContent{declared} Dialect={answers.attribute(XPATH_1)}>{answers.text(each)}"
+        "</wsnt:MessageContent>"
+        for each in expressions
     )
 
 

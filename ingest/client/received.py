@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import IO
 
 from lxml import etree
 
@@ -27,6 +28,7 @@ from ingest.elements.topics import read_topic
 from ingest.errors import InvalidRequest
 from ingest.soap.envelope import Request, parse
 from ingest.soap.fragments import Source
+from topic_model.legacy_content import unwrap
 from topic_model.namespaces import (
     ARBORCAST_DELIVERY,
     ARBORCAST_POLICY,
@@ -37,6 +39,13 @@ from topic_model.namespaces import (
     wsa,
     wsn_br,
     wsnt,
+)
+from topic_model.records.packages import (
+    PACKAGE_HEADER,
+    Fragment,
+    read_content,
+    read_package_header,
+    unwrap_part,
 )
 from topic_model.topics import TopicPath
 
@@ -89,14 +98,27 @@ class Asker:
 
 
 @dataclass(frozen=True)
+class PartOf:
+    """What a part says of itself: of which message it is, and what it adds to that. `subscription` is the id of the
+    subscription that it was pushed for, empty from old brokers."""
+
+    identification: str
+    fragment: Fragment
+    content: bytes = field(repr=False)
+    subscription: str = ""
+
+
+@dataclass(frozen=True)
 class ReceivedMessage:
     """One notification that came to us.
 
     `payload` is self-contained XML in UTF-8; from old brokers the content as they push it, which may be any text.
     `topic` and `subscription` (the subscription manager's address) are None in raw and old pushes. `notification_id` is
     the same on every attempt and empty when the broker says none; `attempt` counts from 1. `replay` names the replay
-    that brought it again, empty when it came by itself. `sequence` is how often it was sent before, `askers` are those
-    who await an answer to it, and `relates_to` is the message id of the request that it is the answer to.
+    that brought it again, empty when it came by itself. `part` says of a part what it is a part of. `file` holds the
+    content of a large message that was joined from parts, whose payload is empty: close it. `sequence` is how often it
+    was sent before, `askers` are those who await an answer to it, and `relates_to` is the message id of the request
+    that it is the answer to.
     """
 
     payload: bytes
@@ -105,6 +127,8 @@ class ReceivedMessage:
     notification_id: str = ""
     attempt: int = 1
     replay: str = ""
+    part: PartOf | None = None
+    file: IO[bytes] | None = field(default=None, compare=False)
     sequence: int = 0
     askers: tuple[Asker, ...] = ()
     relates_to: str = ""
@@ -125,16 +149,49 @@ Verify = Callable[[Mapping[str, str], bytes], None]
 """Judges a push by its HTTP headers (names in lower case) and its body; raises when it is not genuine."""
 
 
-def read_push(body: bytes, content_type: bytes, ids: str = "", attempt: int = 1) -> list[ReceivedMessage]:
+def read_push(
+    body: bytes, content_type: bytes, ids: str = "", attempt: int = 1, packages: str = "", subscription: str = ""
+) -> list[ReceivedMessage]:
     """The messages in a push: those of a wsnt:Notify, or the one of a raw or an old push. Raises PeerError.
 
-    `ids` are the notifications' ids in order, separated by commas, as our broker's HTTP header has them.
+    `ids` are the notifications' ids in order, separated by commas, as our broker's HTTP header has them; so are
+    `packages`, which say what is a part. `subscription` is the id of that.
     """
     request = parse(body, content_type)
-    numbered = ids.split(",") if ids else []
     if request.name == _OLD_PUSH:
-        content = (request.operation.text or "").encode()
-        return [ReceivedMessage(content, notification_id=numbered[0] if numbered else "", attempt=attempt)]
+        text, known = request.operation.text or "", ids.partition(",")[0]
+        inside = unwrap_part(text)
+        if inside is not None:
+            fragment, identification, content = inside
+            part = PartOf(identification, fragment, content.encode(), subscription)
+            return [ReceivedMessage(part.content, notification_id=known, attempt=attempt, part=part)]
+        messages = [ReceivedMessage(text.encode(), notification_id=known, attempt=attempt)]
+        return _with_parts(messages, packages, subscription, lambda payload: payload)
+    messages = _read_messages(request, ids.split(",") if ids else [], attempt)
+    return _with_parts(
+        messages, packages, subscription, lambda payload: read_content(unwrap(payload).decode()).encode()
+    )
+
+
+def _with_parts(
+    messages: list[ReceivedMessage], packages: str, subscription: str, content_of: Callable[[bytes], bytes]
+) -> list[ReceivedMessage]:
+    """Those of the messages that the header says so of as the parts that they are."""
+    if not packages:
+        return messages
+    said = iter(packages.split(","))
+    found = []
+    for message in messages:
+        package = read_package_header(next(said, "-"))
+        if package is None:
+            found.append(message)
+        else:
+            part = PartOf(package[1], package[0], content_of(message.payload), subscription)
+            found.append(replace(message, part=part))
+    return found
+
+
+def _read_messages(request: Request, numbered: Sequence[str], attempt: int) -> list[ReceivedMessage]:
     related = _related(request)
     if request.name != wsnt("Notify"):
         source = request.source(_RAW_DEPTH)
@@ -184,6 +241,8 @@ def read_push_request(headers: Mapping[str, str], body: bytes) -> list[ReceivedM
         headers.get("content-type", "").encode("latin-1", "replace"),
         headers.get("arborcast-notification-id", ""),
         int(attempt) if attempt.isascii() and attempt.isdigit() and len(attempt) < 10 else 1,
+        headers.get(PACKAGE_HEADER.lower(), ""),
+        headers.get("arborcast-subscription", ""),
     )
     sequence = headers.get("arborcast-sequence", "")
     if sequence.isascii() and sequence.isdigit() and len(sequence) < 10:
@@ -270,6 +329,11 @@ def subscription(reply: Reply) -> RemoteSubscription:
     """A SubscribeResponse."""
     remote = _reference(reply, wsnt("SubscriptionReference"), "Subscribe")
     return RemoteSubscription(remote.address, remote.parameters, _terminates(reply), returned_secret(reply))
+
+
+def trigger_id(reply: Reply) -> str:
+    """The id of the trigger that a CreateTriggerResponse is about; empty where it does not say."""
+    return "" if reply is None else reply.operation.get("Id", "")
 
 
 def returned_secret(reply: Reply) -> str:

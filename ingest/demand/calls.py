@@ -6,7 +6,6 @@ from a stranger, and so do the answers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -54,15 +53,11 @@ _LATER = frozenset({408, 425, 429, 502, 503, 504})
 _SHORTEST_MS = 10_000
 
 
-@dataclass(frozen=True)
-class Granted:
-    """What a publisher granted, by our clock: how long from now, None for no end."""
-
-    lasts_ms: int | None
-
-
 class PublisherCalls:
-    """Requests to publishers. Each raises PublisherUnreachable (try later) or PublisherRefused (it said no)."""
+    """Requests to publishers. Each raises PublisherUnreachable (try later) or PublisherRefused (it said no).
+
+    What a publisher grants is for how many milliseconds from now, by our clock; None for no end.
+    """
 
     def __init__(self, own: OwnAddresses, lasts_s: int, policy: AddressPolicy, route: OutboundRoute = DIRECT) -> None:
         self._own = own
@@ -72,7 +67,7 @@ class PublisherCalls:
 
     def subscribe(
         self, registration: Registration, topic: TopicFilter, consumer: str
-    ) -> tuple[EndpointReference, Granted]:
+    ) -> tuple[EndpointReference, int | None]:
         """Subscribe at the registered publisher; the subscription's reference, and for how long."""
         if registration.publisher is None:
             raise PublisherRefused("the registration names no publisher")
@@ -95,7 +90,7 @@ class PublisherCalls:
             raise PublisherRefused(f"the SubscriptionReference cannot be used: {error}") from error
         return reference, self._granted(root)
 
-    def renew(self, registration: Registration, subscription: EndpointReference) -> Granted:
+    def renew(self, registration: Registration, subscription: EndpointReference) -> int | None:
         """Ask for as much time again."""
         root, _ = self._call(
             registration,
@@ -149,18 +144,18 @@ class PublisherCalls:
         except NoAnswer as error:
             raise PublisherUnreachable(str(error)) from error
 
-    def _granted(self, root: etree._Element) -> Granted:
+    def _granted(self, root: etree._Element) -> int | None:
         ends, now = root.find(f".//{wsnt('TerminationTime')}"), root.find(f".//{wsnt('CurrentTime')}")
         if ends is not None and ends.get(f"{{{XSI}}}nil", "").strip() in ("1", "true"):
-            return Granted(None)
+            return None
         until = _moment(ends)
         if until is not None and times.is_last_day(until):
-            return Granted(None)
+            return None
         if until is None:
-            return Granted(self._lasts_s * 1000)
+            return self._lasts_s * 1000
         # By the publisher's own clock where it tells it: ours may be another.
         span = until - (_moment(now) or datetime.now(UTC))
-        return Granted(max(_SHORTEST_MS, int(span.total_seconds() * 1000)))
+        return max(_SHORTEST_MS, int(span.total_seconds() * 1000))
 
 
 def _header(to: EndpointReference, action: str) -> str:

@@ -10,17 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 
 from core.recent import Recent
-from topic_model.patterns.patterns import (
-    XPATH_SCHEME,
-    Alternative,
-    Reach,
-    anchors_above,
-    is_below,
-    parse_normal,
-    root_anchor,
-)
+from topic_model.patterns.alternatives import Alternative, Reach, anchors_above, is_below, root_anchor
+from topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
 from topic_model.publishers import Registration, Upstream
 from topic_model.routing import RoutingTable
 from topic_model.subscriptions import Subscription, TopicFilter
@@ -34,42 +28,25 @@ class SubscribeUpstream:
     topic: TopicFilter
 
 
-@dataclass(frozen=True)
-class Renew:
-    """Ask for more time."""
+class Act(Enum):
+    """What becomes of a subscription at a publisher."""
 
-    upstream: Upstream
-
-
-@dataclass(frozen=True)
-class Resume:
-    """A subscription wants it again."""
-
-    upstream: Upstream
+    RENEW = "more time is asked for"
+    RESUME = "somebody wants it again"
+    PAUSE = "nobody wants it any more"
+    END = "nobody wants it any more, and the publisher cannot pause"
+    FORGET = "it has expired; the publisher gets no message"
 
 
 @dataclass(frozen=True)
-class Pause:
-    """No subscription wants it any more."""
+class ChangeUpstream:
+    """Do this to a subscription at the publisher."""
 
+    act: Act
     upstream: Upstream
 
 
-@dataclass(frozen=True)
-class EndUpstream:
-    """No subscription wants it any more, and the publisher cannot pause."""
-
-    upstream: Upstream
-
-
-@dataclass(frozen=True)
-class Forget:
-    """It has expired; the publisher gets no message."""
-
-    upstream: Upstream
-
-
-Step = SubscribeUpstream | Renew | Resume | Pause | EndUpstream | Forget
+Step = SubscribeUpstream | ChangeUpstream
 
 
 def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now_ms: int) -> list[Step]:
@@ -79,17 +56,17 @@ def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now
     for topic in registration.topics:
         upstream = there.pop(topic.normal, None)
         if upstream is not None and upstream.terminates_ms is not None and upstream.terminates_ms <= now_ms:
-            planned.append(Forget(upstream))
+            planned.append(ChangeUpstream(Act.FORGET, upstream))
             upstream = None
         if wanted(topic):
             if upstream is None:
                 planned.append(SubscribeUpstream(topic))
             elif upstream.paused:
-                planned.append(Resume(upstream))
+                planned.append(ChangeUpstream(Act.RESUME, upstream))
             elif upstream.renew_ms is not None and upstream.renew_ms <= now_ms:
-                planned.append(Renew(upstream))
+                planned.append(ChangeUpstream(Act.RENEW, upstream))
         elif upstream is not None and not upstream.paused:
-            planned.append(Pause(upstream) if registration.pausable else EndUpstream(upstream))
+            planned.append(ChangeUpstream(Act.PAUSE if registration.pausable else Act.END, upstream))
     return planned
 
 

@@ -25,16 +25,8 @@ import msgspec
 
 from core.errors import InfrastructureError
 from ingest.demand import steps
-from ingest.demand.calls import Granted, PublisherCalls
-from ingest.demand.steps import (
-    EndUpstream,
-    Forget,
-    Pause,
-    Renew,
-    Resume,
-    Step,
-    SubscribeUpstream,
-)
+from ingest.demand.calls import PublisherCalls
+from ingest.demand.steps import Act, ChangeUpstream, Step, SubscribeUpstream
 from ingest.errors import PublisherRefused, PublisherUnreachable
 from ingest.operations.gateway import Gateway
 from ingest.operations.publisher_registration import consumer_address
@@ -214,29 +206,29 @@ class DemandWorker:
         match step:
             case SubscribeUpstream(topic):
                 await self._subscribe(registration, topic)
-            case Renew(upstream):
+            case ChangeUpstream(Act.RENEW, upstream):
                 await self._or_forget(registration, upstream, self._renew(registration, upstream))
-            case Resume(upstream):
+            case ChangeUpstream(Act.RESUME, upstream):
                 await self._or_forget(registration, upstream, self._resume(registration, upstream))
-            case Pause(upstream):
+            case ChangeUpstream(Act.PAUSE, upstream):
                 await self._pause(registration, upstream)
-            case EndUpstream(upstream):
+            case ChangeUpstream(Act.END, upstream):
                 await self._end(registration, upstream)
-            case Forget(upstream):
+            case ChangeUpstream(Act.FORGET, upstream):
                 await self._replace(registration, upstream, None)
 
     async def _subscribe(self, registration: Registration, topic: TopicFilter) -> None:
         consumer = consumer_address(self._gateway, registration)
-        reference, granted = await self._in_thread(partial(self._calls.subscribe, registration, topic, consumer))
+        reference, granted_ms = await self._in_thread(partial(self._calls.subscribe, registration, topic, consumer))
         logger.info("registration %s: subscribed at its publisher to %s", registration.id, topic.text)
-        upstream = self._with_time(Upstream(topic.normal, reference), granted)
+        upstream = self._with_time(Upstream(topic.normal, reference), granted_ms)
         if not await self._replace(registration, None, upstream):
             # The registration ended meanwhile.
             await self._in_thread(partial(self._calls.unsubscribe, registration, reference))
 
     async def _renew(self, registration: Registration, upstream: Upstream) -> None:
-        granted = await self._in_thread(partial(self._calls.renew, registration, upstream.reference))
-        await self._replace(registration, upstream, self._with_time(upstream, granted))
+        granted_ms = await self._in_thread(partial(self._calls.renew, registration, upstream.reference))
+        await self._replace(registration, upstream, self._with_time(upstream, granted_ms))
 
     async def _resume(self, registration: Registration, upstream: Upstream) -> None:
         await self._in_thread(partial(self._calls.resume, registration, upstream.reference))
@@ -301,12 +293,12 @@ class DemandWorker:
                 self._known[registration.id] = changed
             return True
 
-    def _with_time(self, upstream: Upstream, granted: Granted) -> Upstream:
-        if granted.lasts_ms is None:
+    def _with_time(self, upstream: Upstream, granted_ms: int | None) -> Upstream:
+        if granted_ms is None:
             return msgspec.structs.replace(upstream, terminates_ms=None, renew_ms=None)
         now_ms = times.to_ms(self._gateway.now())
         return msgspec.structs.replace(
-            upstream, terminates_ms=now_ms + granted.lasts_ms, renew_ms=now_ms + granted.lasts_ms * 4 // 5
+            upstream, terminates_ms=now_ms + granted_ms, renew_ms=now_ms + granted_ms * 4 // 5
         )
 
     async def _in_thread(self, call: Callable[[], T]) -> T:

@@ -6,6 +6,7 @@ for `ingest.consumers`, and decided again by the side that connects, each time i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from lxml import etree
@@ -22,6 +23,16 @@ from topic_model.records.control import PullPointRecord
 from topic_model.subscriptions import EndpointReference, doubled_header
 
 _MAX_ADDRESS = 2_048
+
+CHALLENGE_HEADER = "Arborcast-Challenge"
+"""What a consumer is asked with whether it agrees to be pushed to; see `ingest.consumers`."""
+
+_WORD = re.compile(r"[A-Za-z0-9_-]{20,100}")
+
+
+def agreement(challenge: str) -> bytes | None:
+    """What a consumer answers to the value of the header, None when that is no challenge of ours."""
+    return challenge.encode() if _WORD.fullmatch(challenge) else None
 
 
 def read_reference(element: etree._Element, source: Source) -> EndpointReference:

@@ -41,6 +41,9 @@ _ORDERS = ("acceptance", "strict")
 
 _MOST_ATTEMPTS = 1_000
 
+# The wrapper of a part has 400, with a topic of ordinary length.
+_LEAST_FRAGMENT = 500
+
 _RELIABILITIES = get_args(Reliability)
 
 _ATTRIBUTES = (
@@ -53,6 +56,7 @@ _ATTRIBUTES = (
     "DeadlinePer",
     "MinimumInterval",
     "IntervalPer",
+    "FragmentBytes",
 )
 
 _PER = get_args(Per)
@@ -118,6 +122,7 @@ def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
         deadline_per=_per(element, "DeadlinePer", "subscription", "Deadline"),
         interval_ms=interval_ms,
         interval_per=_per(element, "IntervalPer", "topic", "MinimumInterval"),
+        fragment_bytes=_fragment_bytes(element.get("FragmentBytes")),
     )
 
 
@@ -144,9 +149,33 @@ def write_delivery_policy(policy: DeliveryPolicy) -> str:
         "DeadlinePer": "topic" if policy.deadline_per == "topic" else "",
         "MinimumInterval": _seconds(policy.interval_ms or None),
         "IntervalPer": "subscription" if policy.interval_ms and policy.interval_per == "subscription" else "",
+        "FragmentBytes": str(policy.fragment_bytes) if policy.fragment_bytes else "",
     }
     attributes = "".join(f' {name}="{text}"' for name, text in written.items() if text)
     return f'<p:Delivery xmlns:p="{ARBORCAST_POLICY}"{attributes}/>' if attributes else ""
+
+
+def read_old_delivery(policy: etree._Element | None) -> DeliveryPolicy:
+    """What a subscriber in the older form asks for: FragmentBytes and nothing else. Raises as read_delivery_policy."""
+    if policy is None:
+        return DEFAULT_POLICY
+    asked = read_delivery_policy(policy)
+    only = DeliveryPolicy(fragment_bytes=asked.fragment_bytes)
+    if asked != only:
+        raise UnsupportedPolicy(
+            "a subscription with a SubscriberAddress, which is known by that and its topic, takes FragmentBytes in "
+            "p:Delivery and nothing else",
+            (DELIVERY,),
+        )
+    return only
+
+
+def _fragment_bytes(text: str | None) -> int:
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) >= _LEAST_FRAGMENT):
+        raise InvalidRequest(f"p:Delivery: FragmentBytes is a number from {_LEAST_FRAGMENT} on, not {text:.100}")
+    return int(text)
 
 
 def _either(words: tuple[str, ...]) -> str:
@@ -289,11 +318,18 @@ def read_policy(element: etree._Element | None) -> SubscriptionPolicy:
     unknown = tuple(name for name in names if name not in _POLICIES)
     if unknown:
         raise UnrecognizedPolicy(f"the subscription policy {unknown[0]:.200} is not known", unknown)
+    delivery = read_delivery_policy(element)
+    if delivery.fragment_bytes:
+        raise UnsupportedPolicy(
+            "p:Delivery: FragmentBytes is for subscribers in the older form (SubscriberAddress); others get messages "
+            "whole",
+            (DELIVERY,),
+        )
     return SubscriptionPolicy(
         "raw" if _USE_RAW in names else "notify",
         CURRENT_MESSAGE in names,
         read_protection(element),
-        read_delivery_policy(element),
+        delivery,
         _capacity(element.find(QUEUE), names),
     )
 

@@ -117,6 +117,8 @@ class Protector:
     def __init__(self, settings: SecretSettings, keys: Keys | None = None) -> None:
         self._settings = settings
         self._keys = keys or KeyFile(Path(settings.key_file))
+        self.overlap_ms = settings.overlap_s * 1000
+        """How long an old secret goes on signing when nobody says else."""
 
     def grant(
         self, subscription: Subscription, requested: RequestedProtection, now_ms: int
@@ -129,14 +131,8 @@ class Protector:
         if requested.credentials is not None:
             subscription = self.with_credentials(subscription, requested.credentials)
         if requested.signed:
-            subscription, made_secret, _ = self.with_secret(
-                subscription, requested.secret, now_ms, self._settings.overlap_s * 1000
-            )
+            subscription, made_secret, _ = self.with_secret(subscription, requested.secret, now_ms, self.overlap_ms)
         return subscription, made_secret
-
-    def overlap_ms(self) -> int:
-        """How long an old secret goes on signing when nobody says else."""
-        return self._settings.overlap_s * 1000
 
     def with_secret(
         self, subscription: Subscription, secret: bytes, now_ms: int, overlap_ms: int
@@ -194,13 +190,6 @@ class Protector:
             credentials.certificate,
         )
         return msgspec.structs.replace(subscription, protection=protection if protection != Protection() else None)
-
-
-def required(protector: Protector | None) -> Protector:
-    """Raises UnsupportedPolicy where secrets are not kept at all."""
-    if protector is None:
-        raise UnsupportedPolicy("this broker keeps no secrets", (SIGNING,))
-    return protector
 
 
 def secret_element(secret: str) -> str:

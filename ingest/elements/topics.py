@@ -135,8 +135,7 @@ def read_filter(element: etree._Element) -> TopicFilter:
     Without a Dialect it is Simple, so says the standard. Clients that cannot send a Dialect (Apache CXF) yet write
     whole paths and wildcards, which are no Simple expressions: those are read as Full.
     """
-    text, dialect, scope = _parts(element)
-    namespaces = dict(scope)
+    text, dialect, namespaces = _parts(element)
     try:
         return expressions.parse(text, dialect, namespaces)
     except UnknownDialect:
@@ -149,8 +148,7 @@ def read_filter(element: etree._Element) -> TopicFilter:
 
 def read_topic(element: etree._Element) -> TopicPath:
     """The Topic of a NotificationMessage: exactly one topic. Raises ExpressionError."""
-    text, dialect, scope = _parts(element)
-    return expressions.concrete_topic(text, dialect, dict(scope))
+    return expressions.concrete_topic(*_parts(element))
 
 
 class PublishedTopic(NamedTuple):
@@ -160,9 +158,9 @@ class PublishedTopic(NamedTuple):
     prefixes: str
 
 
-def _read_published(element: etree._Element, colons: bool) -> PublishedTopic:
-    text, dialect, scope = _parts(element)
-    namespaces = dict(scope)
+def read_published(element: etree._Element, colons: bool = False) -> PublishedTopic:
+    """The one topic that is to be published on. Raises ExpressionError."""
+    text, dialect, namespaces = _parts(element)
     path = expressions.concrete_topic(text, dialect, namespaces, colons=colons)
     return PublishedTopic(path, prefixes_in(text, path, namespaces))
 
@@ -193,7 +191,7 @@ class TopicMemory:
             identity = b":" + identity  # the same bytes mean nothing elsewhere
         topic = self._topics.get(identity) or unchecked.get(identity)
         if topic is None:
-            topic = unchecked[identity] = _read_published(element, colons)
+            topic = unchecked[identity] = read_published(element, colons)
         return topic
 
     def remember(self, checked: Mapping[bytes, PublishedTopic]) -> None:
@@ -208,18 +206,14 @@ class TopicMemory:
             self._topics[identity] = topic
 
 
-def _parts(element: etree._Element) -> tuple[str, str | None, frozenset[tuple[str, str]]]:
+def _parts(element: etree._Element) -> tuple[str, str | None, dict[str, str]]:
+    """Its text, its dialect, and the prefixes in scope; the default namespace goes by the prefix ""."""
     text = (element.text or "").strip()
     if len(element):
-        raise ExpressionError("a topic expression is text, not elements", text)
-    scope = _scope(element.nsmap)
+        raise ExpressionError("a topic expression is text, not elements")
+    scope = {prefix or "": namespace for prefix, namespace in element.nsmap.items() if namespace}
     hospitals = dsub.scope_of(text, scope)
     if hospitals is not None:
         scope["ihe"] = hospitals
     dialect = element.get("Dialect")
-    return text, SIMPLE if dialect == DSUB else dialect, frozenset(scope.items())
-
-
-def _scope(declarations: Mapping[str | None, str]) -> dict[str, str]:
-    """The default namespace goes by the prefix ""."""
-    return {prefix or "": namespace for prefix, namespace in declarations.items() if namespace}
+    return text, SIMPLE if dialect == DSUB else dialect, scope

@@ -33,6 +33,7 @@ from ingest.operations import (
     push_results,
     resources,
     subscription_manager,
+    triggers,
 )
 from ingest.operations.gateway import Gateway, Operation, Reply, Stored
 from ingest.operations.legacy import operations as legacy
@@ -71,6 +72,7 @@ _OPERATIONS: dict[tuple[str, Kind], Operation] = {
         *notification_broker.OPERATIONS,
         *current_message.OPERATIONS,
         *subscription_manager.OPERATIONS,
+        *triggers.OPERATIONS,
         *pull_points.OPERATIONS,
         *onvif.OPERATIONS,
         *legacy.OPERATIONS,
@@ -160,8 +162,7 @@ class GatewayApp:
             elif scope["method"] in ("GET", "HEAD") and scope.get("query_string", b"").lower() == b"wsdl":
                 await self._wsdl(send, lambda descriptions: descriptions.wsdl(target, self._gateway.own))
             elif scope["method"] != "POST":
-                message = f"this address takes SOAP messages by POST, not {scope['method']}; {path}?wsdl describes it\n"
-                await send_answer(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
+                await _send_not_post(send, scope, "SOAP messages", f"; {path}?wsdl describes it")
             else:
                 await self._answer(scope, target, receive, send, reservation)
         finally:
@@ -169,18 +170,16 @@ class GatewayApp:
 
     async def _publish(self, scope: Scope, path: str, receive: Receive, send: Send, reservation: Reservation) -> None:
         if scope["method"] != "POST":
-            message = f"this address takes a notification's payload by POST, not {scope['method']}\n"
-            await send_answer(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
+            await _send_not_post(send, scope, "a notification's payload")
             return
         publishing = publish.Publish(path, scope["headers"], self._limit)
         await self._answer(scope, Target(Kind.BROKER), receive, send, reservation, publishing)
 
     async def _result(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
         """What a receiver says of a push that it had taken for later."""
-        gate, results = self._gateway.gate, self._gateway.results
-        if scope["method"] != "POST" or results is None:
-            message = f"this address takes the result of a push by POST, not {scope['method']}\n"
-            await send_answer(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
+        gate = self._gateway.gate
+        if scope["method"] != "POST":
+            await _send_not_post(send, scope, "the result of a push")
             return
         try:
             client = gate.stranger(scope) if gate is not None else None
@@ -189,7 +188,7 @@ class GatewayApp:
                 return
             if gate is not None and client is not None:
                 gate.received(client, len(body))
-            await results.take(path, body)
+            await self._gateway.results.take(path, body)
         except (PeerError, InfrastructureError) as error:
             answer = push_results.refused(error)
             self._requests.add("PushResult", str(answer.status))
@@ -369,9 +368,7 @@ def _find(request: Request, target: Target) -> Operation:
     if operation is not None:
         return operation
     if target.kind is Kind.REGISTRATION:
-        raise UnknownResource(
-            f"there is no {target.kind.name.lower().replace('_', ' ')} {target.id[:200]!r}", target.id
-        )
+        raise UnknownResource(f"there is no {target.kind.name.lower().replace('_', ' ')} {target.id[:200]!r}")
     if request.name not in _NAMES:
         raise UnknownOperation(f"the operation {request.name:.200} is not known here")
     raise UnknownOperation(f"the operation {request.name:.200} is not offered at this address")
@@ -386,6 +383,11 @@ def _stored(stored: Stored) -> dict[str, Any]:
         return _ACCEPTED
     ids = (b"arborcast-notification-id", ",".join(stored.ids).encode())
     return {**_ACCEPTED, "headers": [(b"content-length", b"0"), ids]}
+
+
+async def _send_not_post(send: Send, scope: Scope, what: str, more: str = "") -> None:
+    message = f"this address takes {what} by POST, not {scope['method']}{more}\n"
+    await send_answer(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
 
 
 async def _send_reply(send: Send, request: Request, reply: Reply) -> None:

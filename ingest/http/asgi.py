@@ -72,7 +72,6 @@ def traceparent_of(headers: Headers) -> str:
 
 
 async def send_answer(send: Send, status: int, body: bytes, content_type: bytes, extra: Headers | None = None) -> None:
-    """A whole answer."""
     headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode()), *(extra or ())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

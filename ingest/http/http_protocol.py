@@ -215,13 +215,11 @@ class GatewayProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def go_on(self) -> None:
-        """See inflight.Body."""
         self._waits = False
         if not self.transport.is_closing():
             self.flow.resume_reading()
 
     def let_go(self, reason: str) -> None:
-        """See inflight.Body."""
         self._refuse(503, reason, _RETRY_AFTER)
 
     @property

@@ -14,6 +14,7 @@ from collections.abc import Generator
 import uvicorn
 
 from core.errors import ConfigError
+from core.security.ip_addresses import EVERYWHERE
 from ingest.access.proxies import NONE, Proxies
 from ingest.access.rates import PeerConnections
 from ingest.access.settings import LimitSettings
@@ -118,8 +119,13 @@ def listen_for_workers(settings: GatewaySettings) -> list[socket.socket]:
 
 
 def listen(settings: GatewaySettings, *, shared: bool = False) -> socket.socket:
-    """A listening socket. Raises ConfigError for an address that is in use or not ours."""
-    host, port = settings.host or "0.0.0.0", settings.port  # noqa: S104  # an operator's choice
+    """A listening socket for HTTP. Raises ConfigError for an address that is in use or not ours."""
+    return listen_on(settings.host, settings.port, "gateway.port", shared=shared)
+
+
+def listen_on(host: str, port: int, setting: str, *, shared: bool = False) -> socket.socket:
+    """A listening socket; everywhere without a host. Raises ConfigError, which names the setting of the port."""
+    host = host or EVERYWHERE
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -134,7 +140,7 @@ def listen(settings: GatewaySettings, *, shared: bool = False) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; choose another with gateway.port"
+            f"cannot listen on {host} port {port}: {error.strerror or error}; choose another with {setting}"
         ) from error
     listener.setblocking(False)
     return listener

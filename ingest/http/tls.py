@@ -185,7 +185,7 @@ class TlsAcceptor:
         self,
         listener: socket.socket,
         tls: ServerTls,
-        make_protocol: Callable[[], asyncio.Protocol],
+        make_protocol: Callable[[], asyncio.BaseProtocol],
         key: Callable[[str], str | None] = client_key,
     ) -> None:
         self._listener = listener

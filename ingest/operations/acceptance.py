@@ -21,10 +21,14 @@ NO_PUBLICATIONS: Mapping[str, Publication] = {}
 
 
 async def accept(
-    gateway: Gateway, notifications: Sequence[Notification], said: Mapping[str, Publication] = NO_PUBLICATIONS
+    gateway: Gateway,
+    notifications: Sequence[Notification],
+    said: Mapping[str, Publication] = NO_PUBLICATIONS,
+    accepted_ms: int | None = None,
 ) -> bool:
     """Store the notifications of a request, in their order, however they came in; not those of a repeated request:
-    False, they are stored under other ids. `said` is by id, and counts from when they are accepted.
+    False, they are stored under other ids. `said` is by id, and counts from when they are accepted: at this moment,
+    or, of what has waited here, at `accepted_ms`.
 
     Raises InvalidRequest for a type that its topic does not have, where that is asked; TopicNotSupported, TooManyTopics
     or another InfrastructureError.
@@ -33,8 +37,8 @@ async def accept(
         check_types(gateway.table.topics, notifications)
     request = fingerprint(notifications) if gateway.repeats.enabled else b""
     if request:
-        return await gateway.repeats.once(request, lambda: _store(gateway, notifications, said, request))
-    await _store(gateway, notifications, said)
+        return await gateway.repeats.once(request, lambda: _store(gateway, notifications, said, request, accepted_ms))
+    await _store(gateway, notifications, said, accepted_ms=accepted_ms)
     return True
 
 
@@ -61,9 +65,11 @@ def merge_key(payload: bytes, key: str) -> bytes:
     return hashlib.blake2b(key.encode() + b"\0" + written, digest_size=16).digest()
 
 
-def _accepted(notification: Notification, tree: TopicTree, said: Publication, facts: Mapping[str, Any]) -> Notification:
+def _accepted(
+    notification: Notification, tree: TopicTree, said: Publication, facts: Mapping[str, Any], split_bytes: int
+) -> Notification:
     """A notification as it is stored: `facts` are those of its request, the rest is what its publisher says of it, else
-    what its topic does."""
+    what its topic does. `split_bytes` is for topics that say split."""
     policy, priority = tree.policy(notification.topic), said.priority
     if priority is None:
         # A directory may say more than there is.
@@ -74,6 +80,7 @@ def _accepted(notification: Notification, tree: TopicTree, said: Publication, fa
         valid_until_ms=said.until_ms(facts["accepted_ms"]),
         priority=priority,
         reliable=notification.reliable or policy.reliable,
+        split_bytes=split_bytes if policy.split else 0,
         queue=policy.queue,
         merge=merge_key(notification.payload, said.merge) if policy.queue and policy.merge else b"",
         **facts,
@@ -81,17 +88,25 @@ def _accepted(notification: Notification, tree: TopicTree, said: Publication, fa
 
 
 async def _store(
-    gateway: Gateway, notifications: Sequence[Notification], said: Mapping[str, Publication], request: bytes = b""
+    gateway: Gateway,
+    notifications: Sequence[Notification],
+    said: Mapping[str, Publication],
+    request: bytes = b"",
+    accepted_ms: int | None = None,
 ) -> None:
     """`request` is what the request is recognised by; it is in each record, so that it is known after a restart."""
     # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
     await gateway.admit({notification.topic: notification.prefixes for notification in notifications})
     # It belongs to the subscriptions that are there now, whenever it is matched.
-    facts: dict[str, bytes | int] = {"control": gateway.table.position, "accepted_ms": times.to_ms(gateway.now())}
+    accepted_ms = times.to_ms(gateway.now()) if accepted_ms is None else accepted_ms
+    facts: dict[str, bytes | int] = {"control": gateway.table.position, "accepted_ms": accepted_ms}
     if request:
         facts |= {"request": request, "request_size": len(notifications)}
     tree = gateway.table.topics
-    notifications = [_accepted(each, tree, said.get(each.id, NOTHING_SAID), facts) for each in notifications]
+    split_bytes = gateway.fragments.bytes
+    notifications = [
+        _accepted(each, tree, said.get(each.id, NOTHING_SAID), facts, split_bytes) for each in notifications
+    ]
     # The last of each topic that keeps it.
     retained = {each.topic: each for each in notifications if gateway.retains(each.topic)}
     context = notifications[0].traceparent

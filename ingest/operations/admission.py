@@ -87,7 +87,6 @@ class TopicAdmission:
             raise TopicNotSupported(
                 f"there is no topic {first}, and a notification cannot add it: there are {there} topics, and "
                 f"topics.maximum is {maximum}",
-                first,
             )
         wanted = unwanted = 0
         for number, path in enumerate(unknown):
@@ -116,11 +115,11 @@ class TopicAdmission:
 
     def _check(self, table: RoutingTable, path: TopicPath) -> None:
         if self._settings.fixed:
-            raise TopicNotSupported(f"there is no topic {path}, and the topic set is fixed", path)
+            raise TopicNotSupported(f"there is no topic {path}, and the topic set is fixed")
         for above in ancestors(path):
             record = table.topics.get(above)
             if record is not None and record.final:
-                raise TopicNotSupported(f"the topic {above} is final: there cannot be {path} below it", path)
+                raise TopicNotSupported(f"the topic {above} is final: there cannot be {path} below it")
 
     def _check_room(self, minute: _Minute, new: int, rest: int, path: TopicPath, now_s: float) -> None:
         # At the first that finds no room, so that refusals are cheap. Whether the `rest` count too is not known then.
@@ -130,7 +129,6 @@ class TopicAdmission:
             raise TopicNotSupported(
                 f"there is no topic {path}, and a notification cannot add it: this is new topic number {new} of one "
                 f"Notify, and topics.new_per_minute is {limit}",
-                path,
             )
         minute.forget_before(int(now_s) - _WINDOW_S)
         if minute.count + new > limit:

@@ -134,7 +134,7 @@ async def get_current_message(gateway: Gateway, request: Request, _target: Targe
     check_read(request.caller, path)
     tree = gateway.table.topics
     if gateway.topics.fixed and path not in tree:
-        raise TopicNotSupported(f"the topic {path!r} is not in the fixed topic set", path)
+        raise TopicNotSupported(f"the topic {path!r} is not in the fixed topic set")
     if not gateway.retains(path):
         raise _none(f"the topic {path[:200]!r} does not keep its last message")
     found = await gateway.retained.latest([path]) if path in tree else []

@@ -21,12 +21,13 @@ from ingest.elements.protection import Protector
 from ingest.elements.topics import TopicSets
 from ingest.errors import NotRegistered, OperationRefused
 from ingest.operations.admission import Admitted, TopicAdmission
-from ingest.settings import GatewaySettings, TopicSettings
+from ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
 from ingest.soap import times
 from ingest.soap.envelope import Request
 from ingest.soap.times import utc_now
 from ingest.soap.wsdl import ServiceDescriptions
 from ingest.state.changes import CommitsChanges, KeyedLocks
+from ingest.state.fragment_log import HoldsParts
 from ingest.state.pull_queues import PullQueues
 from ingest.state.repeats import Repeats
 from topic_model.namespaces import wsa, wsnt
@@ -77,6 +78,10 @@ class Gateway:
     notifications: NotificationSink
     retained: CurrentMessages
     pulls: PullQueues
+    protector: Protector
+    results: TakesResults
+    parts: HoldsParts
+    fragments: FragmentSettings = field(default_factory=FragmentSettings)
     pull_points: PullPoints = field(default_factory=PullPoints)
     registrations: Registrations = field(default_factory=Registrations)
     suspensions: Suspensions = field(default_factory=Suspensions)
@@ -87,8 +92,6 @@ class Gateway:
     proof: OwnershipProof | None = None
     repeats: Repeats = field(default_factory=Repeats)
     descriptions: ServiceDescriptions | None = None
-    protector: Protector | None = None
-    results: TakesResults | None = None
     gate: Gate | None = None
     tracing: Tracing | None = None
     topic_sets: TopicSets = field(default_factory=TopicSets)
@@ -248,7 +251,7 @@ def check_topics(gateway: Gateway, target: Target, sent: Iterable[tuple[TopicPat
     now_ms = times.to_ms(gateway.now())
     named = gateway.registrations.get(target.id) if target.kind is Kind.REGISTRATION else None
     if target.kind is Kind.REGISTRATION and (named is None or named.expired(now_ms)):
-        raise UnknownResource(f"there is no registration {target.id[:200]!r} (any more)", target.id)
+        raise UnknownResource(f"there is no registration {target.id[:200]!r} (any more)")
     if not gateway.settings.requires_registration:
         return
     for topic, addresses in sent:

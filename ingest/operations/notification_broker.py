@@ -17,7 +17,7 @@ from ingest.consumers import check_name
 from ingest.elements import dsub
 from ingest.elements.endpoints import judge_consumer, read_reference
 from ingest.elements.filters import QUEUE, SubscriptionPolicy, check_server, read_filters, read_policy
-from ingest.elements.protection import RequestedProtection, required, secret_element
+from ingest.elements.protection import RequestedProtection, secret_element
 from ingest.elements.publication import Said, apply, of_request
 from ingest.elements.reply_to import with_reply_to
 from ingest.elements.topics import PublishedTopic, TopicMemory
@@ -157,7 +157,7 @@ def _protected(
 ) -> tuple[Subscription, str]:
     if requested is None:
         return subscription, ""
-    return required(gateway.protector).grant(subscription, requested, times.to_ms(gateway.now()))
+    return gateway.protector.grant(subscription, requested, times.to_ms(gateway.now()))
 
 
 def termination_element(subscription: Subscription) -> str:
@@ -339,7 +339,6 @@ def check_supported(gateway: Gateway, expression: TopicFilter) -> None:
         raise ExpressionError(
             f"the expression has {pattern.steps} steps from the first wildcard of each alternative on, "
             f"{gateway.settings.expression_steps} are taken: use fewer alternatives, or several subscriptions",
-            expression.text[:1000],
         )
     if not gateway.topics.fixed:
         return

@@ -102,7 +102,7 @@ async def pull_messages(gateway: Gateway, request: Request, target: Target) -> R
     subscription = await _kept_alive(gateway, request, target)
     handout = await gateway.pulls.take(subscription.id, limit, wait_s, request.gone)
     if not handout.elements and gateway.table.get(subscription.id) is None:
-        raise UnknownResource(f"the subscription {subscription.id!r} ended", subscription.id)
+        raise UnknownResource(f"the subscription {subscription.id!r} ended")
     end = subscription.terminates_ms
     # The schema knows no nil here: what never ends is said to end far away.
     terminates = times.LATEST if end is None else times.from_ms(end)
@@ -158,7 +158,7 @@ def capabilities(gateway: Gateway) -> str:
 async def _kept_alive(gateway: Gateway, request: Request, target: Target) -> Subscription:
     async with locked_subscription(gateway, request, target) as subscription:
         if subscription.pull_point != subscription.id:
-            raise UnknownResource(f"the subscription {subscription.id!r} is pushed, not pulled", subscription.id)
+            raise UnknownResource(f"the subscription {subscription.id!r} is pushed, not pulled")
         now = gateway.now()
         span = timedelta(seconds=gateway.settings.pull_subscription_s)
         if not subscription.expired(times.to_ms(now + span)):

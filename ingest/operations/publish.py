@@ -61,6 +61,15 @@ _NOT_IN_XML = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}
 _TEXT = b"text/plain; charset=utf-8"
 
 
+def read_payload(payload: bytes, content_type: bytes = b"", what: str = "the body") -> Request:
+    """A request around a payload's element, for any thread. Raises UnreadableRequest."""
+    root, document = read_xml(payload, content_type, what)
+    check_tags(document)
+    request = Request("1.1", root, None, document, root)
+    request.source(1)
+    return request
+
+
 class Publish:
     """One request: its topic is in the path, how it is to be delivered in its headers."""
 
@@ -78,11 +87,7 @@ class Publish:
         elif media not in _XML:
             named = f"not {media.decode('latin-1')[:100]!r}" if media else "and this body has no Content-Type"
             raise WrongMedia(f"application/xml, text/xml and application/json are published, {named}")
-        root, document = read_xml(body, content_type, "the body")
-        check_tags(document)
-        request = Request("1.1", root, None, document, root)
-        request.source(1)
-        return request
+        return read_payload(body, content_type)
 
     def _wrapped(self, body: bytes) -> bytes:
         try:
@@ -109,7 +114,7 @@ class Publish:
             topic,
             source.fragment(source.node(request.operation)),
             times.to_ms(gateway.now()),
-            message_id=self._message_id(),
+            message_id=checked_key(self._headers.get(b"idempotency-key", b"").decode("latin-1")),
             traceparent=request.traceparent,
             type=said.type or kept_type(str(request.operation.tag)),
             reliable=said.reliable,
@@ -134,11 +139,12 @@ class Publish:
                     raise InvalidRequest(f"the header {name.decode()} is not UTF-8") from error
         return read_said(texts, {}, "the headers")
 
-    def _message_id(self) -> str:
-        key = self._headers.get(b"idempotency-key", b"").decode("latin-1")
-        if not (key.isascii() and (key.isprintable() or not key)) or len(key) > _MOST_KEY:
-            raise InvalidRequest(f"an Idempotency-Key is up to {_MOST_KEY} printable characters of ASCII")
-        return key
+
+def checked_key(key: str) -> str:
+    """The key by which a publication that is repeated is known; raises InvalidRequest."""
+    if not (key.isascii() and (key.isprintable() or not key)) or len(key) > _MOST_KEY:
+        raise InvalidRequest(f"an Idempotency-Key is up to {_MOST_KEY} printable characters of ASCII")
+    return key
 
 
 _STATUS: Mapping[type[PeerError], int] = {

@@ -80,7 +80,7 @@ def find_registration(gateway: Gateway, request: Request, identifier: str) -> Re
         or registration.expired(times.to_ms(gateway.now()))
         or not may_manage(request.caller, registration.owner, registration.topics)
     ):
-        raise UnknownResource(f"there is no registration {identifier[:200]!r} (any more)", identifier)
+        raise UnknownResource(f"there is no registration {identifier[:200]!r} (any more)")
     return registration
 
 
@@ -127,9 +127,9 @@ def _read_topics(gateway: Gateway, elements: list[etree._Element]) -> tuple[Topi
             topic = read_filter(element)
         except UnknownDialect as error:
             # RegisterPublisher declares no fault of its own for the dialect.
-            raise ExpressionError(str(error), error.expression) from error
+            raise ExpressionError(str(error)) from error
         if topic.dialect == XPATH:
-            raise ExpressionError("a publisher's topics are named by a path dialect, not by an XPath", topic.text)
+            raise ExpressionError("a publisher's topics are named by a path dialect, not by an XPath")
         check_supported(gateway, topic)
         topics.setdefault(topic.normal, topic)
     return tuple(topics.values())

@@ -228,7 +228,7 @@ async def _named(gateway: Gateway, request: Request, target: Target) -> str:
 def _existing(gateway: Gateway, request: Request, identifier: str) -> PullPointRecord:
     point = gateway.pull_points.get(identifier)
     if point is None or not may_manage(request.caller, point.owner):
-        raise UnknownResource(f"there is no pull point {identifier[:200]!r} (any more)", identifier)
+        raise UnknownResource(f"there is no pull point {identifier[:200]!r} (any more)")
     return point
 
 

@@ -12,7 +12,7 @@ import msgspec
 from core.errors import InfrastructureError, UnknownResource
 from ingest.access.grants import may_manage
 from ingest.addresses import Kind, Target
-from ingest.elements.protection import read_credentials, read_secret, required, secret_element
+from ingest.elements.protection import read_credentials, read_secret, secret_element
 from ingest.errors import InvalidRequest
 from ingest.operations import publisher_registration, pull_points
 from ingest.operations.gateway import Gateway, Operation, Reply
@@ -84,7 +84,7 @@ async def _end_of_endpoint(gateway: Gateway, request: Request, endpoint: str) ->
         found = map(gateway.table.get, sorted(gateway.pull_points.endpoints.subscriptions_of(endpoint)))
         meant = [one for one in found if one is not None and may_manage(request.caller, one.owner, one.topics)]
         if not meant:
-            raise UnknownResource(f"no subscription was made with the endpoint {endpoint[:200]!r} (any more)", endpoint)
+            raise UnknownResource(f"no subscription was made with the endpoint {endpoint[:200]!r} (any more)")
         if len({one.consumer.address for one in meant}) > 1:
             # Clients that chose the same name. Nobody may end what another one has subscribed by mistake.
             raise InvalidRequest(
@@ -108,11 +108,12 @@ async def locked_subscription(gateway: Gateway, request: Request, target: Target
         subscription = gateway.table.get(identifier)
         if (
             subscription is None
+            or subscription.trigger is not None  # which has an operation of its own
             or _beyond_grace(gateway, subscription)
             # To others it is not there: even that would tell them something.
             or not may_manage(request.caller, subscription.owner, subscription.topics)
         ):
-            raise UnknownResource(f"there is no subscription {identifier[:200]!r} (any more)", identifier)
+            raise UnknownResource(f"there is no subscription {identifier[:200]!r} (any more)")
         yield subscription
 
 
@@ -145,8 +146,7 @@ async def rotate_secret(gateway: Gateway, request: Request, target: Target) -> R
     secret = read_secret(request.operation)
     async with locked_subscription(gateway, request, target) as subscription:
         now = gateway.now()
-        protector = required(gateway.protector)
-        overlap_ms = protector.overlap_ms()
+        overlap_ms = gateway.protector.overlap_ms
         wanted = request.operation.get("Overlap")
         if wanted is not None:
             try:
@@ -154,7 +154,7 @@ async def rotate_secret(gateway: Gateway, request: Request, target: Target) -> R
             except ValueError as error:
                 raise InvalidRequest(f"Overlap: {error}") from error
         now_ms = times.to_ms(now)
-        changed, made_secret, until = protector.with_secret(subscription, secret, now_ms, overlap_ms)
+        changed, made_secret, until = gateway.protector.with_secret(subscription, secret, now_ms, overlap_ms)
         await replace(gateway, subscription, protection=changed.protection)
     end = "" if until is None else f"<p:OldUntil>{times.written(times.from_ms(until))}</p:OldUntil>"
     return _reply(_ROTATE, secret_element(made_secret) + end)
@@ -164,7 +164,7 @@ async def set_credentials(gateway: Gateway, request: Request, target: Target) ->
     """Push with other credentials from now on, or with none."""
     credentials = read_credentials(request.operation)
     async with locked_subscription(gateway, request, target) as subscription:
-        changed = required(gateway.protector).with_credentials(subscription, credentials)
+        changed = gateway.protector.with_credentials(subscription, credentials)
         await replace(gateway, subscription, protection=changed.protection)
     return _reply(_SET, "")
 

@@ -26,7 +26,6 @@ class TopicCodes:
         self._news = asyncio.Event()
 
     def apply(self, record: ControlRecord) -> None:
-        """See Projection."""
         self._places.apply(record)
         if not self._places.idle:
             self._news.set()

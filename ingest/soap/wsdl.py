@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -31,37 +31,24 @@ _NOT_PUBLISHED = "wsn.wsdl"
 _DOCTYPE = re.compile(rb"<!DOCTYPE[^>\[]*>\s*")
 
 
-class PublishedDocuments:
+def published_documents(jar: Path) -> Mapping[str, bytes]:
     """The WSDL and schema files that OASIS published, as a jar carries them, by their file names; 130 kB in all.
 
-    They refer to one another by bare file names, so they can be served side by side without being rewritten.
+    They refer to one another by bare file names, so they can be served side by side without being rewritten. Raises
+    InfrastructureError when the jar cannot be read, or is another one.
     """
-
-    def __init__(self, jar: Path) -> None:
-        """Raises InfrastructureError when the jar cannot be read, or is another one."""
-        try:
-            with zipfile.ZipFile(jar) as archive:
-                self._documents = {
-                    path.name: _DOCTYPE.sub(b"", archive.read(str(path)), count=1)
-                    for path in map(PurePosixPath, archive.namelist())
-                    if path.suffix in _SUFFIXES and len(path.parts) == _DEPTH and path.name != _NOT_PUBLISHED
-                }
-        except (OSError, zipfile.BadZipFile) as error:
-            raise InfrastructureError(f"the published WSDL cannot be read from {jar}: {error}") from error
-        if "b-2.xsd" not in self._documents:
-            raise InfrastructureError(f"{jar} holds no b-2.xsd: it is not the jar of the published WSDL")
-
-    def __getitem__(self, name: str) -> bytes:
-        """A document; KeyError when there is none of that name."""
-        return self._documents[name]
-
-    def get(self, name: str) -> bytes | None:
-        """A document; None when there is none of that name."""
-        return self._documents.get(name)
-
-    def names(self) -> list[str]:
-        """All file names."""
-        return sorted(self._documents)
+    try:
+        with zipfile.ZipFile(jar) as archive:
+            documents = {
+                path.name: _DOCTYPE.sub(b"", archive.read(str(path)), count=1)
+                for path in map(PurePosixPath, archive.namelist())
+                if path.suffix in _SUFFIXES and len(path.parts) == _DEPTH and path.name != _NOT_PUBLISHED
+            }
+    except (OSError, zipfile.BadZipFile) as error:
+        raise InfrastructureError(f"the published WSDL cannot be read from {jar}: {error}") from error
+    if "b-2.xsd" not in documents:
+        raise InfrastructureError(f"{jar} holds no b-2.xsd: it is not the jar of the published WSDL")
+    return documents
 
 
 NAMESPACE = "urn:arborcast:wsdl"
@@ -134,7 +121,7 @@ class _Operation:
 class ServiceDescriptions:
     """What `?wsdl` answers, and the documents that it refers to."""
 
-    def __init__(self, published: PublishedDocuments) -> None:
+    def __init__(self, published: Mapping[str, bytes]) -> None:
         """Raises KeyError when a document or a port type is missing among the published ones."""
         self._published = published
         known = {

@@ -103,13 +103,11 @@ class ControlChanges:
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="control-log")
 
     async def commit(self, records: Sequence[ControlRecord]) -> int:
-        """See CommitsChanges."""
         last = await asyncio.get_running_loop().run_in_executor(self._writers, self._log.append, records)
         await self._view.wait_applied(last, self._timeout_s)
         return last - len(records) + 1
 
     async def catch_up(self) -> None:
-        """See CommitsChanges."""
         await self._view.wait_applied(await self._end.end_offset() - 1, self._timeout_s)
 
     def close(self) -> None:
@@ -125,7 +123,6 @@ class KeyedLocks:
 
     @asynccontextmanager
     async def hold(self, key: Hashable) -> AsyncIterator[None]:
-        """Hold the key's lock."""
         lock, users = self._locks.get(key, (None, 0))
         lock = lock or asyncio.Lock()
         self._locks[key] = (lock, users + 1)

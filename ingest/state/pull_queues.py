@@ -11,11 +11,11 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from core.errors import InfrastructureError
 from core.eventlog.client import Admin
@@ -131,13 +131,30 @@ class CommitsPullRecords(Protocol):
     async def cut(self) -> None: ...
 
 
+class HandedOut(NamedTuple):
+    """One message: where it stands in the log, which notification it is (empty for what a client put in), and which
+    attempt this is, from 1."""
+
+    element: bytes
+    offset: int
+    notification: str
+    attempt: int
+
+
 @dataclass(frozen=True)
 class Handout:
-    """Messages on their way to a client, oldest first; `finish` must be called when there are any."""
+    """Messages on their way to a client, oldest first; `finish` or `return_but` must be called when there are any."""
 
-    elements: tuple[bytes, ...] = ()
+    messages: tuple[HandedOut, ...] = ()
     finish: Callable[[bool], None] = lambda _: None
     """To be called with whether the answer has left; if not, the messages wait again."""
+    return_but: Callable[[Collection[int]], None] = lambda _: None
+    """The messages wait again, but those at these offsets: they have reached the client."""
+
+    @property
+    def elements(self) -> tuple[bytes, ...]:
+        """The messages themselves."""
+        return tuple(each.element for each in self.messages)
 
     def text(self) -> str:
         """All of them, for the inside of an answer."""
@@ -291,7 +308,7 @@ class PullQueues:
         valid = [message for message in claimed if not message.is_over(now_ms)]
         over = len(claimed) - len(valid)
         if not valid:
-            self._finish(pull_point_id, claim, 0)
+            self._finish(pull_point_id, Settled(claim), 0)
             self.expired += over
             return Handout()
         if any_clash(message.ids for message in valid):
@@ -303,28 +320,33 @@ class PullQueues:
             delivered = left and not (watch is not None and watch.done())
             if watch is not None:
                 watch.cancel()
-            self._finish(pull_point_id, claim, len(elements) if delivered else None)
+            self._finish(pull_point_id, Settled(claim) if delivered else Returned(claim), len(found) * delivered)
             self.expired += over if delivered else 0
 
-        elements: tuple[bytes, ...] = ()
+        def return_but(settled: Collection[int]) -> None:
+            self._finish(pull_point_id, Returned(claim, tuple(sorted(settled))), len(settled))
+
+        found: tuple[HandedOut, ...] = ()
         try:
-            elements = await self._elements(valid)
+            found = await self._read(valid)
         except BaseException:
             finish(False)
             raise
-        if not elements:
-            self._finish(pull_point_id, claim, 0)  # the log has none of them any more
-        return Handout(elements, finish)
+        if not found:
+            self._finish(pull_point_id, Settled(claim), 0)  # the log has none of them any more
+        return Handout(found, finish, return_but)
 
-    async def _elements(self, messages: Sequence[WaitingMessage]) -> tuple[bytes, ...]:
+    async def _read(self, messages: Sequence[WaitingMessage]) -> tuple[HandedOut, ...]:
         missing = [message.offset for message in messages if message.element is None]
         read = await self._log.elements(missing) if missing else {}
-        found = (read.get(message.offset) if message.element is None else message.element for message in messages)
-        return tuple(element for element in found if element is not None)
+        return tuple(
+            HandedOut(element, message.offset, message.notification, message.returned + 1)
+            for message in messages
+            if (element := message.element or read.get(message.offset))
+        )
 
-    def _finish(self, pull_point_id: str, claim: str, delivered: int | None) -> None:
-        self.delivered += delivered or 0
-        record = Returned(claim) if delivered is None else Settled(claim)
+    def _finish(self, pull_point_id: str, record: Settled | Returned, delivered: int) -> None:
+        self.delivered += delivered
         task = asyncio.ensure_future(self._append_quietly(pull_point_id, record))
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)

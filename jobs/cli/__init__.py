@@ -1,12 +1,12 @@
 """The `arborcast` command: one module per group of commands, assembled here.
 
     engine, configuration           the embedded engine; settings, and what a Spark cluster gets
-    messages, topics, subscriptions a client for the shell; what the engine knows
+    messages, topics, subscriptions a client for the shell; what the engine knows; triggers
     users                           who may come in, and who might not any more
     trace, audit, waiting           what became of notifications
     dead_letters                    what was given up, and what to do about it
     watching, maintenance           how it is; backups and keys
-    common, topics_work, listening  what several of them share; the subscription of `listen`
+    common, topics_work             what several of them share
 
 Everything heavy (Spark, Kafka, the HTTP client) is imported inside the command that needs it, so that `--help` and
 `status` answer at once.
@@ -31,12 +31,13 @@ from jobs.cli import (
     maintenance,
     messages,
     subscriptions,
+    topics,
     trace,
+    triggers,
     users,
     waiting,
     watching,
 )
-from jobs.cli.topics import group as topics
 from jobs.cli.topics import queues
 from jobs.terminal import error_console, guard, say
 
@@ -71,7 +72,7 @@ def _arborcast(
 
 # The order of the groups in the help, and in each of them.
 for module in (
-    *(engine, messages, topics, subscriptions, trace, audit, waiting, queues, dead_letters),
+    *(engine, messages, topics, subscriptions, triggers, trace, audit, waiting, queues, dead_letters),
     *(configuration, watching, maintenance, users),
 ):
     module.register(app)

@@ -21,9 +21,9 @@ from jobs.cli.common import (
     moment,
     moment_ms,
 )
-from jobs.monitoring.words import WORDS
+from jobs.monitoring.figures import WORDS
 from jobs.progress import ProgressShown
-from jobs.terminal import console, error_console, print_json
+from jobs.terminal import complain, console, print_json, say
 
 if TYPE_CHECKING:
     from dispatch.operations.audit import Kind, Report
@@ -52,7 +52,6 @@ _WORDS: dict[Kind, str] = {
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
     app.command(rich_help_panel=FATES)(audit)
 
 
@@ -85,7 +84,7 @@ def audit(
         with ProgressShown() as progress:
             report = examine(kafka, since_ms, until_ms, deep=deep, patience_s=patience, limit=limit, progress=progress)
     except ArborcastError as error:
-        error_console().print(f"the audit could not be made: {error}", markup=False, highlight=False, soft_wrap=True)
+        complain(f"the audit could not be made: {error}")
         sys.exit(EXIT_UNKNOWN)
     if subscription is not None:
         found = report.subscriptions.get(subscription)
@@ -103,15 +102,14 @@ def _print(report: Report) -> None:
 
     out = console()
     kinds = [f"{report.published:,} notifications"]
+    kinds += [f"{report.triggered:,} of triggers"] * bool(report.triggered)
     kinds += [f"{report.replays:,} replayed ones"] * bool(report.replays)
     kinds += [f"{report.system_notices:,} system notices"] * bool(report.system_notices)
     *first, last = kinds
     accepted = f"{', '.join(first)} and {last}" if first else last
-    out.print(
+    say(
         f"{accepted} accepted between {moment(report.since_ms)} and {moment(report.until_ms)} were for "
-        f"{report.matches:,} deliveries; {report.waiting:,} more have not been looked at yet",
-        highlight=False,
-        soft_wrap=True,
+        f"{report.matches:,} deliveries; {report.waiting:,} more have not been looked at yet"
     )
     if report.system_notices:
         out.print(SYSTEM_NOTICES, style="dim", highlight=False, soft_wrap=True)
@@ -133,19 +131,14 @@ def _print(report: Report) -> None:
         table.add_row(name, f"{tally.matches:,}", *(f"{getattr(tally, state):,}" for state in states))
     out.print(table)
     if report.duplicates:
-        out.print(f"{report.duplicates:,} deliveries were taken more than once", highlight=False)
+        say(f"{report.duplicates:,} deliveries were taken more than once")
     for note in report.notes:
-        out.print(one_line(f"note: {note}"), markup=False, highlight=False, soft_wrap=True)
+        say(one_line(f"note: {note}"))
     for problem in report.problems:
         where = f" (partition {problem.partition}, offset {problem.offset})" if problem.partition >= 0 else ""
         what = f" for {problem.subscription}" if problem.subscription else f": {problem.found} of {problem.matched}"
-        out.print(
-            one_line(f"  {problem.notification or 'unknown'}{what} {problem.topic}{where}: {_WORDS[problem.kind]}"),
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(one_line(f"  {problem.notification or 'unknown'}{what} {problem.topic}{where}: {_WORDS[problem.kind]}"))
     for what in report.not_looked_at:
-        out.print(f"not looked at: {what} (--deep does)", markup=False, highlight=False, soft_wrap=True)
+        say(f"not looked at: {what} (--deep does)")
     verdict = "[bold green]balanced[/]" if report.balanced else f"[bold red]{report.unbalanced:,} do not balance[/]"
     out.print(f"{verdict} ({report.seconds:.1f} s)", highlight=False)

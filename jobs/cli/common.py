@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from core.errors import ConfigError, InfrastructureError
-from jobs.terminal import error_console, noting_silence
+from jobs.terminal import complain, noting_silence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -119,7 +119,7 @@ def agreed(question: str) -> bool:
 def tell_of_more(number: int) -> None:
     """Say, where a list was cut off, how many are left; nothing when none is."""
     if number > 0:
-        error_console().print(f"and {number:,} more: --limit shows them", highlight=False)
+        complain(f"and {number:,} more: --limit shows them")
 
 
 SubscriptionOption = Annotated[
@@ -149,7 +149,8 @@ def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
     not be taken for these.
     """
     from core.settings import KafkaSettings
-    from jobs.stack.state import reachable_kafka, why_away
+    from jobs.stack.questions import why_away
+    from jobs.stack.state import reachable_kafka
 
     settings = settings_of(config, home)
     kafka = reachable_kafka(settings)
@@ -180,6 +181,14 @@ def resolved(text: str, namespaces: Mapping[str, str], config: Path | None, home
     from topic_model.expressions import with_codes
 
     return with_codes(text, namespaces, read_tree(kafka_of(config, home)).paths_with_code)
+
+
+def one_topic(text: str, namespace: list[str] | None, config: Path | None, home: Path | None) -> TopicPath:
+    """The one topic that is named, by path or by code. Raises TopicError, ExpressionError, InfrastructureError."""
+    from jobs.cli import topics_work
+
+    namespaces = namespaces_of(namespace)
+    return topics_work.one_topic(resolved(text, namespaces, config, home), namespaces)
 
 
 def moment_ms(option: str, text: str) -> int:

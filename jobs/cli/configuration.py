@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from core.errors import ConfigError
 from core.reasons import reason_of
 from jobs.cli.common import ENGINE, OPERATING, ConfigOption, HomeOption, JsonOption, settings_of
-from jobs.terminal import console, print_document, print_json
+from jobs.terminal import console, print_document, print_json, say
+
+if TYPE_CHECKING:
+    from jobs.settings.loading import Declaration
 
 HIDDEN = "********"
 
@@ -29,7 +34,6 @@ MasterOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     group = typer.Typer(help="Look at the settings.", no_args_is_help=True)
     group.command("show")(show)
     group.command("spark")(spark)
@@ -44,8 +48,6 @@ def init(
     stdout: Annotated[bool, typer.Option("--stdout", help="Print it instead.")] = False,
 ) -> None:
     """Write a settings file with what is changed most often, commented out, as it is by default."""
-    from jobs.settings.template import render
-
     if stdout:
         print_document(render().encode())
         return
@@ -56,7 +58,7 @@ def init(
         raise ConfigError(f"{file} is there already: --force overwrites it, --stdout only prints") from None
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {reason_of(error)}") from error
-    console().print(f"wrote {file}: all of it has its default, and a # in front", highlight=False, soft_wrap=True)
+    say(f"wrote {file}: all of it has its default, and a # in front")
 
 
 def show(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
@@ -135,12 +137,75 @@ def bundle(
     if json:
         print_json({"code": code, "script": script, "properties": file, "cluster_properties": cluster})
         return
-    out = console()
-    out.print(f"wrote {code}, {script.name}, {file.name}; to run it:", highlight=False, soft_wrap=True)
+    say(f"wrote {code}, {script.name}, {file.name}; to run it:")
     if cluster is not None:
         for daemon in ("start-master.sh", "start-worker.sh URL"):
-            out.print(f"  {daemon} --properties-file {cluster}", highlight=False, soft_wrap=True)
+            say(f"  {daemon} --properties-file {cluster}")
     chosen = "" if master else "--master URL "
-    out.print(
-        f"  spark-submit {chosen}--properties-file {file} {script} --config FILE", highlight=False, soft_wrap=True
+    say(f"  spark-submit {chosen}--properties-file {file} {script} --config FILE")
+
+
+INTRODUCTION = """\
+# Settings of Arborcast. Commands read this file where it is in the current folder, or as --config FILE names it.
+#
+# Everything here is commented out and has its default: remove the # in front of what you change.
+# docs/settings.md has all settings; arborcast config show says what is in force, and where it came from.
+# A variable such as ARBORCAST_KAFKA_PREFIX is stronger than this file.
+
+# The data directory, relative to this file. Without this line it is .arborcast in the current folder.
+"""
+
+# Of sections that are not here all of it is written.
+_MOST_USED: Mapping[str, tuple[str, ...]] = {
+    "kafka": (
+        "bootstrap_servers",
+        "prefix",
+        "partitions",
+        "replication",
+        "retention_hours",
+        "security_protocol",
+        "ssl_ca_file",
+        "sasl_mechanism",
+        "sasl_username",
+    ),
+    "directory": ("kind", "file", "url", "base_dn", "start_tls", "bind", "bind_dn"),
+    "gateway": ("host", "port", "public_url", "trusted_proxies", "workers", "max_body_bytes", "default_termination_s"),
+    "tls": ("certificate_file", "key_file", "client_ca_file"),
+    "access": ("methods", "open_network", "users", "users_file", "policy_file", "jwks_file", "jwt_issuer"),
+    "limits": ("requests_per_s", "bytes_per_s", "deliveries_per_minute", "connections_per_client"),
+    "dispatch": ("checkpoint", "task_slots", "driver_memory_mb", "max_rows_per_batch", "starting_offsets"),
+    "push": ("connect_timeout_s", "total_timeout_s", "max_notify_messages", "max_in_flight_per_endpoint", "proxy"),
+    "retry": ("retransmissions", "first_wait_s", "factor", "longest_wait_s", "lifespan_s", "suspend_after_s"),
+    "tables": ("path", "interval_s", "archive", "notifications_days", "attempts_days", "deliveries_days"),
+    "secrets": ("key_file", "overlap_s", "client_certificates"),
+    "stack": ("broker", "job", "home_access", "kafka_port", "kafka_heap_mb", "kafka_fsync", "min_free_disk_mb"),
+}
+
+_WIDTH = 110
+
+
+def render() -> str:
+    """The whole file that `init` writes."""
+    from jobs.settings.loading import DEFAULT_HOME, SECTIONS, declarations, toml
+
+    everything = declarations()
+    lines = [INTRODUCTION + f"#home = {toml(DEFAULT_HOME)}"]
+    for section, cls in SECTIONS.items():
+        own = [each for each in everything if each.section == section]
+        chosen = [each for each in own if each.name in _MOST_USED.get(section, (each.name,))]
+        lines += ["", "", *_comment((cls.__doc__ or "").strip()), f"[{section}]"]
+        for each in chosen:
+            lines += ["", *_comment(_words(each)), f"#{each.name} = {toml(each.default)}"]
+        if others := len(own) - len(chosen):
+            lines += ["", f"# {others} more: docs/settings.md"]
+    return "\n".join(lines) + "\n"
+
+
+def _words(each: Declaration) -> str:
+    return f"{each.info.help} ({each.info.unit})" if each.info.unit else each.info.help
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(
+        " ".join(text.split()), _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
     )

@@ -33,12 +33,11 @@ from jobs.cli.common import (
     topic_test,
 )
 from jobs.progress import ProgressShown
-from jobs.terminal import console, error_console, print_json
+from jobs.terminal import complain, console, print_json, say
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from core.settings import KafkaSettings
     from dispatch.logs.dead_letters import DeadLetter
     from dispatch.logs.parked import Delivery
     from dispatch.operations.dead_letters import Wanted
@@ -62,15 +61,13 @@ LimitOption = Annotated[int | None, typer.Option("--limit", help="At most so man
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.add_typer(letters_app, name="dead-letters", rich_help_panel=FATES)
     app.add_typer(letters_app, name="dead", hidden=True, callback=_say_new_word)
     app.command(rich_help_panel=FATES)(replay)
 
 
 def _say_new_word() -> None:
-    hint = "`arborcast dead` is called `arborcast dead-letters` now; the old word still works"
-    error_console().print(hint, highlight=False, soft_wrap=True)
+    complain("`arborcast dead` is called `arborcast dead-letters` now; the old word still works")
 
 
 @letters_app.command("list")
@@ -89,8 +86,10 @@ def list_letters(
     json: JsonOption = False,
 ) -> None:
     """List dead letters, the newest of each partition of the log last."""
+    from dispatch.operations.dead_letters import letters
+
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace, config, home)
-    found = _search(kafka_of(config, home), wanted)
+    found = letters(kafka_of(config, home), wanted)
     listed = list(islice(found, limit))
     more = sum(1 for _ in found)
     if json:
@@ -123,9 +122,10 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Print everything that is stored of a dead letter: what it was, why it was given up, and the message."""
-    wanted = _wanted(subscription, None, None, None, None, None, notification, None, config, home)
+    from dispatch.operations.dead_letters import Wanted, letters
+
     shown = 0
-    for _, letter in _search(kafka_of(config, home), wanted):
+    for _, letter in letters(kafka_of(config, home), Wanted(subscription or "", notification=notification)):
         shown += 1
         facts = _facts(letter) | {
             "publisher": letter.notification.publisher,
@@ -141,8 +141,8 @@ def show(
         payload = facts.pop("payload")
         for name, value in facts.items():
             if value != "":
-                console().print(one_line(f"{name}: {value}"), markup=False, highlight=False, soft_wrap=True)
-        console().print(f"\n{payload}\n", markup=False, highlight=False, soft_wrap=True)
+                say(one_line(f"{name}: {value}"))
+        say(f"\n{payload}\n")
     if not shown:
         raise ConfigError(f"there is no dead letter of notification {notification}")
 
@@ -164,7 +164,7 @@ def redrive(
     json: JsonOption = False,
 ) -> None:
     """Try dead letters again: each waits in its old place, with all its attempts and its whole lifespan before it."""
-    from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, settled
+    from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, letters, settled
     from jobs.cli.topics_work import read_table
 
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace, config, home)
@@ -174,7 +174,7 @@ def redrive(
     left_alone = Counter[str]()
 
     def possible() -> Iterator[Found]:
-        for delivery, letter in _search(kafka, wanted):
+        for delivery, letter in letters(kafka, wanted):
             if table.get(letter.subscription) is None:
                 left_alone["over"] += 1
             elif not settled(letter, now_s):
@@ -190,13 +190,11 @@ def redrive(
     if json:
         print_json(counts)
         return
-    console().print(f"{counts['redriven']:,} deliveries are tried again", highlight=False)
+    say(f"{counts['redriven']:,} deliveries are tried again")
     if counts["over"]:
-        console().print(f"{counts['over']:,} are not: their subscription is over", highlight=False)
+        say(f"{counts['over']:,} are not: their subscription is over")
     if counts["too_new"]:
-        console().print(
-            f"{counts['too_new']:,} are not: they were given up less than {SETTLED_AFTER_S:g} s ago", highlight=False
-        )
+        say(f"{counts['too_new']:,} are not: they were given up less than {SETTLED_AFTER_S:g} s ago")
 
 
 @letters_app.command()
@@ -216,19 +214,19 @@ def purge(
     json: JsonOption = False,
 ) -> None:
     """Delete dead letters, with their messages. That there were such stays on record."""
-    from dispatch.operations.dead_letters import DeadLetterAdmin
+    from dispatch.operations.dead_letters import DeadLetterAdmin, letters
 
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace, config, home)
     kafka = kafka_of(config, home)
-    asked = sum(1 for _ in islice(_search(kafka, wanted), limit))
+    asked = sum(1 for _ in islice(letters(kafka, wanted), limit))
     purged = 0
     if asked and (yes or agreed(f"Delete {asked:,} dead letters for good?")):
         with DeadLetterAdmin(kafka) as desk:
-            purged = desk.purge(islice(_search(kafka, wanted), asked))
+            purged = desk.purge(islice(letters(kafka, wanted), asked))
     if json:
         print_json({"purged": purged})
     else:
-        console().print(f"{purged:,} dead letters were deleted", highlight=False)
+        say(f"{purged:,} dead letters were deleted")
 
 
 def _wanted(
@@ -254,12 +252,6 @@ def _wanted(
         moment_ms("--until", until) if until else None,
         reason or "",
     )
-
-
-def _search(kafka: KafkaSettings, wanted: Wanted) -> Iterator[Found]:
-    from dispatch.operations.dead_letters import DeadLetters
-
-    return DeadLetters(kafka).matching(wanted)
 
 
 def _facts(letter: DeadLetter) -> dict[str, Any]:
@@ -315,6 +307,6 @@ def replay(
     if json:
         print_json({"replay": made.id if sent else "", "matching": len(places), "sent": sent})
     elif sent:
-        console().print(f"replay {made.id}: {sent:,} notifications are on their way", highlight=False)
+        say(f"replay {made.id}: {sent:,} notifications are on their way")
     else:
-        console().print(f"{len(places):,} notifications {between} match; nothing was sent", highlight=False)
+        say(f"{len(places):,} notifications {between} match; nothing was sent")

@@ -13,7 +13,7 @@ import typer
 from core.printable import one_line
 from jobs.cli.common import ENGINE, ConfigOption, HomeOption, JsonOption, settings_of
 from jobs.progress import ProgressShown
-from jobs.terminal import console, error_console, print_json
+from jobs.terminal import complain, console, print_json, say
 
 if TYPE_CHECKING:
     from jobs.settings.loading import Scalar
@@ -33,7 +33,6 @@ _LEVEL_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     for command in (up, down, status, doctor, fetch):
         app.command(rich_help_panel=ENGINE)(command)
 
@@ -86,7 +85,7 @@ def down(config: ConfigOption = None, home: HomeOption = None) -> None:
 
     settings = settings_of(config, home)
     if not bring_down(settings.home):
-        error_console().print(f"no engine runs in {settings.home}", highlight=False, soft_wrap=True)
+        complain(f"no engine runs in {settings.home}")
 
 
 def status(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
@@ -108,13 +107,13 @@ def _print_status(document: dict[str, Any]) -> None:
 
     out = console()
     if not document["running"]:
-        out.print(f"no engine runs in {document['home']}", highlight=False, soft_wrap=True)
+        say(f"no engine runs in {document['home']}")
         if document["problem"]:
-            out.print(f"the last one ended with: {document['problem']}", highlight=False, markup=False, soft_wrap=True)
+            say(f"the last one ended with: {document['problem']}")
         return
     out.print(f"[bold]{document['home']}[/] (pid {document['pid']})", highlight=False, soft_wrap=True)
     for name, address in document["addresses"].items():
-        out.print(f"  {name.replace('_', ' ')}: {address}", highlight=False, soft_wrap=True)
+        say(f"  {name.replace('_', ' ')}: {address}")
     table = Table("part", "state", "pid", "for", "restarts", "memory", "cpu", box=None, pad_edge=False)
     rows = {**document["parts"], "supervisor": {**document["supervisor"], "state": "ready", "since": document["since"]}}
     for name, part in rows.items():
@@ -133,7 +132,7 @@ def _print_status(document: dict[str, Any]) -> None:
     out.print(table)
     for name, part in rows.items():
         for words in _troubles(name, part, document["pid"]):
-            out.print(words, highlight=False, markup=False, soft_wrap=True)
+            say(words)
     if document["disk"]:
         out.print(f"[bold red]disk[/]: {document['disk']}", highlight=False, soft_wrap=True)
 

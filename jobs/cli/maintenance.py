@@ -12,7 +12,7 @@ from core.errors import ConfigError, SecretError
 from core.reasons import reason_of
 from jobs.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, moment, moment_ms, settings_of
 from jobs.progress import ProgressShown
-from jobs.terminal import console, print_json, say
+from jobs.terminal import print_json, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.command(rich_help_panel=OPERATING)(backup)
     app.command(rich_help_panel=OPERATING)(restore)
     keys_group = typer.Typer(help="The keys that subscribers' secrets are sealed with.", no_args_is_help=True)
@@ -70,7 +69,7 @@ def backup(
         if json:
             print_json(stock._asdict())
         else:
-            console().print("nothing is lost")
+            say("nothing is lost")
         return
     if data_directory:
         from jobs.maintenance.data_directory import back_up
@@ -120,19 +119,18 @@ def _tell_files(files: Iterable[Path], json: bool) -> None:
         print_json({"files": [str(file) for file in files]})
         return
     for file in files:
-        console().print(f"wrote {file}", highlight=False, markup=False, soft_wrap=True)
+        say(f"wrote {file}")
 
 
 def tell_of_backup(manifest: Manifest, folder: Path, done: str, json: bool) -> None:
     if json:
         print_json({"made_ms": manifest.made_ms, "records": {log: each.records for log, each in manifest.logs.items()}})
         return
-    out = console()
-    out.print(f"{done} {folder}, as of {moment(manifest.made_ms)}:", highlight=False, soft_wrap=True)
+    say(f"{done} {folder}, as of {moment(manifest.made_ms)}:")
     for log, contents in manifest.logs.items():
         noun = "record " if contents.records == 1 else "records"
         line = f"  {log:<14}{contents.records:>12,} {noun}  {_HELD.get(log, '')}"
-        out.print(line.rstrip(), highlight=False, soft_wrap=True)
+        say(line.rstrip())
 
 
 # Of most logs a backup holds a part, so a number alone would look like a loss.
@@ -228,10 +226,9 @@ def _keys(path: Path) -> dict[str, bytes]:
 
 
 def _show(report: ResealingReport, key_id: str, dry_run: bool) -> None:
-    out = console()
     done = "would be sealed again" if dry_run else "were sealed again"
-    out.print(f"{report.secrets} secrets of {report.subscriptions} subscriptions {done} with {key_id}", highlight=False)
+    say(f"{report.secrets} secrets of {report.subscriptions} subscriptions {done} with {key_id}")
     for each, count in sorted(report.sealed.items()):
-        out.print(f"sealed with {each}: {count}", highlight=False, markup=False)
+        say(f"sealed with {each}: {count}")
     for subscription, reason in sorted(report.stuck.items()):
-        out.print(f"{subscription}: {reason}", highlight=False, markup=False, soft_wrap=True)
+        say(f"{subscription}: {reason}")

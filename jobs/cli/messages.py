@@ -31,7 +31,7 @@ from jobs.cli.common import (
     resolved,
     settings_of,
 )
-from jobs.terminal import console, error_console, print_json, print_json_line, say
+from jobs.terminal import complain, console, print_json, print_json_line, say
 
 if TYPE_CHECKING:
     from ingest.client import Client, RemoteSubscription
@@ -82,7 +82,6 @@ class _Kind(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.command(rich_help_panel=MESSAGES)(publish)
     app.command(rich_help_panel=MESSAGES)(listen)
     for command in (subscribe, unsubscribe, rotate_secret):
@@ -144,7 +143,7 @@ def subscribe(
     """Subscribe a URL to a topic or a subtree; prints the subscription's address."""
     from ingest.client import Credentials, Delivery
 
-    topic = _topic(topic, url, namespace, config, home)
+    topic = topic_of(topic, url, namespace, config, home)
     said: dict[str, Any] = {
         "reliability": reliability.value if reliability else None,
         "strict": strict or None,
@@ -160,7 +159,7 @@ def subscribe(
         Delivery.of(kind.value) if kind else Delivery(),
         **{name: value for name, value in said.items() if value is not None},
     )
-    with _client(url, config, home) as client:
+    with client_of(url, config, home) as client:
         subscription = client.subscribe(
             topic,
             to=to,
@@ -183,7 +182,7 @@ def subscribe(
             say(subscription.secret)
 
 
-def _topic(topic: str, url: str | None, namespace: list[str] | None, config: Path | None, home: Path | None) -> str:
+def topic_of(topic: str, url: str | None, namespace: list[str] | None, config: Path | None, home: Path | None) -> str:
     """With topics in the place of their codes; of a broker somewhere else we do not have the codes."""
     return topic if url is not None else resolved(topic, namespaces_of(namespace), config, home)
 
@@ -196,7 +195,7 @@ def unsubscribe(
 ) -> None:
     """End a subscription."""
     broker = url or _broker_url(config, home)
-    with _client(broker, config, home) as client:
+    with client_of(broker, config, home) as client:
         client.unsubscribe(_address(subscription, broker))
 
 
@@ -214,7 +213,7 @@ def rotate_secret(
     """Sign a subscription's pushes with another secret; prints it, once only, when the broker made it."""
     given = _read_secret(secret_file)
     broker = url or _broker_url(config, home)
-    with _client(broker, config, home) as client:
+    with client_of(broker, config, home) as client:
         secret = client.rotate_secret(
             _address(subscription, broker),
             given,
@@ -253,10 +252,10 @@ def publish(
     json: JsonOption = False,
 ) -> None:
     """Publish a notification; when this returns, the broker has stored it. Prints its id, for `trace` and `why`."""
-    payload = _read(file)
-    topic = _topic(topic, url, namespace, config, home)
+    payload = read_file(file)
+    topic = topic_of(topic, url, namespace, config, home)
     until = _time(valid_until) if valid_until is not None else None
-    with _client(url, config, home) as client:
+    with client_of(url, config, home) as client:
         made = client.notify(
             topic,
             payload,
@@ -272,7 +271,7 @@ def publish(
     elif made:
         say(made)
     else:
-        error_console().print("stored; the broker does not say under which id", highlight=False)
+        complain("stored; the broker does not say under which id")
 
 
 def listen(
@@ -293,27 +292,24 @@ def listen(
     The subscription ends with the command; when that is killed, or its machine goes away, five minutes later.
     """
     from ingest.client.listener import Listener
-    from jobs.cli.listening import LeasedSubscription
+    from jobs.engine.shell_client import LeasedSubscription
 
-    def tell(sentence: str) -> None:
-        error_console().print(sentence, highlight=False, markup=False, soft_wrap=True)
-
-    topic = _topic(topic, url, namespace, config, home)
+    topic = topic_of(topic, url, namespace, config, home)
     arrived: queue.SimpleQueue[ReceivedMessage | None] = queue.SimpleQueue()
     try:
         listener = Listener(arrived.put, port=port, host=host)
     except OSError as error:
         raise InputError(f"cannot listen at {host}:{port}: {reason_of(error)}; choose another with --port") from error
-    with listener, _client(url, config, home) as client, _as_interrupts(signal.SIGTERM, signal.SIGHUP):
+    with listener, client_of(url, config, home) as client, _as_interrupts(signal.SIGTERM, signal.SIGHUP):
 
         def subscribe_for(lasts: timedelta) -> RemoteSubscription:
             return client.subscribe(topic, to=listener.url, lasts=lasts, namespaces=namespaces_of(namespace))
 
         with (
             suppress(KeyboardInterrupt),
-            LeasedSubscription(client, subscribe_for, tell, ended=lambda: arrived.put(None)),
+            LeasedSubscription(client, subscribe_for, complain, ended=lambda: arrived.put(None)),
         ):
-            tell(f"listening to {topic} at {listener.url}; Ctrl-C ends it")
+            complain(f"listening to {topic} at {listener.url}; Ctrl-C ends it")
             received = 0
             while count is None or received < count:
                 message = arrived.get()
@@ -374,7 +370,8 @@ def _address(subscription: str, broker: str) -> str:
     return f"{base.scheme}://{base.netloc}{Kind.SUBSCRIPTION.value}{quote(subscription, safe='')}"
 
 
-def _client(url: str | None, config: Path | None, home: Path | None) -> Client:
+def client_of(url: str | None, config: Path | None, home: Path | None) -> Client:
+    """A client of the broker that is meant."""
     from jobs.engine.shell_client import ShellClient
 
     return ShellClient(url or _broker_url(config, home))
@@ -399,10 +396,11 @@ def _time(text: str) -> datetime:
 
 
 def _read_secret(file: str | None) -> str:
-    return "" if file is None else _read(file).decode(errors="replace").strip()
+    return "" if file is None else read_file(file).decode(errors="replace").strip()
 
 
-def _read(file: str) -> bytes:
+def read_file(file: str) -> bytes:
+    """What is in a file, or comes on standard input. Raises InputError."""
     if file == "-":
         return sys.stdin.buffer.read()
     try:

@@ -25,7 +25,7 @@ from jobs.cli.common import (
     namespaces_of,
     tell_of_more,
 )
-from jobs.terminal import console, error_console, print_json
+from jobs.terminal import complain, console, print_json, say
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -46,7 +46,6 @@ class _Activity(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.add_typer(subscriptions_app, name="subscriptions", rich_help_panel=SUBSCRIBING)
 
 
@@ -77,7 +76,8 @@ def list_subscriptions(
     found = [
         each
         for each in table.subscriptions()
-        if (state is None or suspensions.state_of(each, now_ms) == state)
+        if each.trigger is None
+        and (state is None or suspensions.state_of(each, now_ms) == state)
         and (endpoint is None or to_uri(each.consumer.address) == to_uri(endpoint))
         and (wanted is None or each.id in wanted)
     ]
@@ -87,8 +87,8 @@ def list_subscriptions(
         print_json({"subscriptions": facts, "more": len(found) - len(facts)})
         return
     if not facts:
-        others = next(table.subscriptions(), None) is not None
-        error_console().print("no subscription is as asked for" if others else "nobody is subscribed")
+        others = table.statistics().subscriptions > 0
+        complain("no subscription is as asked for" if others else "nobody is subscribed")
         return
     for line in _lines(facts):
         console().print(line, soft_wrap=True)
@@ -162,9 +162,9 @@ def resume(
         print_json({"resumed": list(dict.fromkeys(chosen))})
         return
     for name in dict.fromkeys(chosen):
-        console().print(f"resumed {name}", markup=False, highlight=False, soft_wrap=True)
+        say(f"resumed {name}")
     if not chosen:
-        console().print("none is suspended" + (f" of {endpoint}" if endpoint else ""), markup=False, highlight=False)
+        say("none is suspended" + (f" of {endpoint}" if endpoint else ""))
 
 
 def _all_suspended(table: RoutingTable, suspensions: Suspensions) -> Iterator[Subscription]:

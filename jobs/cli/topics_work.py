@@ -32,7 +32,7 @@ from topic_model.documents import (
     write_topic_set,
 )
 from topic_model.expressions import XPATH, XPathPattern, compile_normal, parse, parse_friendly, with_codes
-from topic_model.patterns.patterns import Reach
+from topic_model.patterns.alternatives import Reach
 from topic_model.projections.suspensions import Suspensions
 from topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
 from topic_model.records.control_log import ControlFollower, ControlLog
@@ -114,7 +114,7 @@ def one_topic(text: str, namespaces: Mapping[str, str]) -> TopicPath:
         (only,) = pattern.alternatives
         if not only.rest and only.reach is Reach.SELF:
             return TopicPath(only.anchor)
-    raise TopicError(f"{text!r} names more than one topic; exactly one is needed here", text)
+    raise TopicError(f"{text!r} names more than one topic; exactly one is needed here")
 
 
 def matching(

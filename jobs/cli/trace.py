@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +13,7 @@ import typer
 from core.errors import ArborcastError, InfrastructureError
 from core.printable import one_line
 from jobs.cli.common import FATES, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
-from jobs.monitoring.words import WORDS
+from jobs.monitoring.figures import WORDS
 from jobs.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
@@ -41,7 +43,6 @@ _STYLES = {
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.command(rich_help_panel=FATES)(trace)
     app.command(rich_help_panel=FATES)(why)
 
@@ -56,12 +57,7 @@ def trace(
 
     Reads the tables and what the logs have beyond them, so it knows of the last second too.
     """
-    story = _story(notification, None, config, home)
-    if json:
-        print_json(document(story))
-    else:
-        for line in format_story(story):
-            console().print(line, soft_wrap=True)
+    _print(_story(notification, None, config, home), json)
 
 
 def why(
@@ -73,7 +69,10 @@ def why(
 ) -> None:
     """Explain why a subscription got a notification, or did not."""
     # The address ends with the id, and is what people have.
-    story = _story(notification, subscription.rstrip("/").rsplit("/", 1)[-1], config, home)
+    _print(_story(notification, subscription.rstrip("/").rsplit("/", 1)[-1], config, home), json)
+
+
+def _print(story: Story, json: bool) -> None:
     if json:
         print_json(document(story))
     else:
@@ -84,7 +83,6 @@ def why(
 def _story(notification: str, subscription: str | None, config: Any, home: Any) -> Story:
     from dispatch.operations.trace.explain import explain
     from dispatch.operations.trace.gathering import Gatherer
-    from jobs.stack.state import dispatch_checkpoint
 
     settings = settings_of(config, home)
     kafka, away = settings.kafka, ""
@@ -92,7 +90,7 @@ def _story(notification: str, subscription: str | None, config: Any, home: Any) 
         kafka = kafka_of(config, home)
     except InfrastructureError as error:
         away = str(error)  # the tables alone tell nearly all of it
-    gatherer = Gatherer(kafka, settings.tables, settings.home, dispatch_checkpoint(settings, "push"), away)
+    gatherer = Gatherer(kafka, settings.tables, settings.home, f"{settings.dispatch.checkpoint.rstrip('/')}/push", away)
     story = explain(gatherer.gather(notification, subscription), subscription)
     if not story.found and away:
         looked = f"the tables do not have it, and {away}"
@@ -108,8 +106,8 @@ def _story(notification: str, subscription: str | None, config: Any, home: Any) 
 
 def _hint(notification: str, kept_days: int) -> str:
     """What may be the reason that nothing is known."""
-    from dispatch.operations.trace.gathering import made_at
     from dispatch.operations.trace.story import utc
+    from topic_model.records.notifications import made_at
 
     made_ms = made_at(notification)
     if not made_ms:
@@ -122,8 +120,6 @@ def _hint(notification: str, kept_days: int) -> str:
 
 def document(story: Story) -> dict[str, Any]:
     """The story for scripts. Times are ISO 8601 in UTC."""
-    import dataclasses
-
     values: dict[str, Any] = _plain(dataclasses.asdict(story))
     return values
 
@@ -148,6 +144,8 @@ def format_story(story: Story) -> Iterable[Text]:
     if story.payload:
         first, *rest = story.payload.strip().splitlines() or [""]
         yield Text.assemble(("  payload  ", "dim"), first[:200], " …" if rest or len(first) > 200 else "")
+    if story.cause:
+        yield Text.assemble(("  cause    ", "dim"), one_line(story.cause))
     if story.traceparent:
         yield Text.assemble(("  trace    ", "dim"), trace_of(story.traceparent), ("  " + story.traceparent, "dim"))
     first_at = next((step.at for step in story.steps if step.at), None)
@@ -155,10 +153,8 @@ def format_story(story: Story) -> Iterable[Text]:
         yield _line(step, first_at, "  ")
     if not story.deliveries:
         yield Text("  Nobody is subscribed to this topic.", style="yellow")
-    counts: dict[str, int] = {}
-    for delivery in story.deliveries:
-        counts[delivery.outcome] = counts.get(delivery.outcome, 0) + 1
     if len(story.deliveries) > 1:
+        counts = Counter(delivery.outcome for delivery in story.deliveries)
         said = ", ".join(f"{count} {WORDS.get(outcome, outcome)}" for outcome, count in sorted(counts.items()))
         yield Text("  " + said, style="bold")
     # Those that are not well first: they are why somebody asks.

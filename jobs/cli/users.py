@@ -12,9 +12,8 @@ import typer
 
 from core.errors import ConfigError
 from core.printable import one_line
-from core.reasons import reason_of
 from jobs.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
-from jobs.terminal import console, print_json
+from jobs.terminal import print_json, print_table, say
 
 if TYPE_CHECKING:
     from ingest.access.policy import ReviewFinding
@@ -26,7 +25,6 @@ StdinOption = Annotated[bool, typer.Option("--stdin", help="Read the password fr
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     group = typer.Typer(help="The gateway's local users.", no_args_is_help=True)
     group.command("add")(add)
     group.command("remove")(remove)
@@ -63,7 +61,7 @@ def add(
     check_name(name, name)
     users[name] = made(name, _password(stdin, confirm=True), frozenset(group or ()), keep_clear=digest)
     write_users(users, path)
-    console().print(f"{name} is in {path}; a running gateway sees it within a second", highlight=False)
+    say(f"{name} is in {path}; a running gateway sees it within a second")
 
 
 def remove(name: NameArgument, config: ConfigOption = None, home: HomeOption = None) -> None:
@@ -84,13 +82,8 @@ def list_users(config: ConfigOption = None, home: HomeOption = None, json: JsonO
     if json:
         print_json([{"name": u.name, "groups": sorted(u.groups), "clear": bool(u.clear)} for u in users])
         return
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table("user", "groups", "digest", box=None, pad_edge=False)
-    for user in users:
-        table.add_row(escape(user.name), escape(", ".join(sorted(user.groups))), "yes" if user.clear else "")
-    console().print(table)
+    rows = ((user.name, ", ".join(sorted(user.groups)), "yes" if user.clear else "") for user in users)
+    print_table(("user", "groups", "digest"), rows)
 
 
 def check(
@@ -108,10 +101,10 @@ def check(
         print_json({"name": name, "right": identity is not None, "groups": sorted(identity.groups) if identity else []})
         raise typer.Exit(0 if identity else 1)
     if identity is None:
-        console().print(f"no: there is no user {name} with this password", highlight=False)
+        say(f"no: there is no user {name} with this password")
         raise typer.Exit(1)
     groups = ", ".join(sorted(identity.groups)) or "no groups"
-    console().print(f"yes: {name}, {groups}", highlight=False)
+    say(f"yes: {name}, {groups}")
 
 
 def _path(config: Path | None, home: Path | None) -> Path:
@@ -119,14 +112,12 @@ def _path(config: Path | None, home: Path | None) -> Path:
 
 
 def _read(path: Path) -> Mapping[str, User]:
-    from ingest.access.users_file import read_users
+    from ingest.access.users_file import load_users
 
     try:
-        return read_users(path.read_text(encoding="utf-8"), str(path))
+        return load_users(path)
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the users file {path} cannot be read: {reason_of(error)}") from error
 
 
 def _password(stdin: bool, *, confirm: bool) -> str:
@@ -158,11 +149,16 @@ def check_access(
     if ended:
         from contextlib import closing
 
-        from topic_model.records.control import ending
+        from topic_model.records.control import ending, ending_trigger
         from topic_model.records.control_log import ControlLog
 
         at_ms = int(time.time() * 1000)
-        records = [record for each in ended for record in ending(each.subscription.id, "removed", at_ms)]
+        records = [
+            record
+            for each in ended
+            for end in [ending if each.subscription.trigger is None else ending_trigger]
+            for record in end(each.subscription.id, "removed", at_ms)
+        ]
         with closing(ControlLog(kafka)) as log:
             log.append(records)
     if json:
@@ -174,6 +170,7 @@ def check_access(
 
 
 def _rights(settings: Settings) -> tuple[Any, Any, bool]:
+    from core.files import WatchedFile
     from ingest.access.policy import DEFAULT, read_policy
     from jobs.gateway.parts import user_source
 
@@ -181,12 +178,7 @@ def _rights(settings: Settings) -> tuple[Any, Any, bool]:
     methods = access.chosen()
     if not methods:
         raise ConfigError("access.methods is not set: there is no authentication, and every client may do everything")
-    policy = DEFAULT
-    if access.policy_file:
-        try:
-            policy = read_policy(Path(access.policy_file).read_text(encoding="utf-8"), access.policy_file)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the policy file {access.policy_file} cannot be read: {reason_of(error)}") from error
+    policy = WatchedFile(Path(access.policy_file), read_policy).value if access.policy_file else DEFAULT
     others = "bearer" in methods or ("certificate" in methods and access.certificate_users == "any")
     if set(methods) == {"bearer"}:
         # All users are the issuer's; there is no file of ours to look into.
@@ -208,17 +200,14 @@ def _finding_facts(finding: ReviewFinding, *, ended: bool) -> dict[str, Any]:
 
 
 def _show_findings(found: list[ReviewFinding], ended: list[ReviewFinding]) -> None:
-    out = console()
     if not found:
-        out.print("the owner of every subscription could make it today", highlight=False)
+        say("the owner of every subscription could make it today")
         return
-    from rich.markup import escape
-
     for finding in found:
         subscription = finding.subscription
         topics = " and ".join(each.text for each in subscription.topics) or "everything"
         state = "ended" if finding in ended else "there" if finding.certain else "there, not certain"
         line = f"{subscription.id}  {subscription.owner or 'nobody'}  {topics}  {finding.reason}  ({state})"
-        out.print(escape(one_line(line)), highlight=False, soft_wrap=True)
+        say(one_line(line))
     if not ended and any(finding.certain for finding in found):
-        out.print("end those for which it is certain with --end", highlight=False)
+        say("end those for which it is certain with --end")

@@ -23,13 +23,12 @@ from jobs.cli.common import (
     tell_of_more,
     topic_test,
 )
-from jobs.terminal import console, error_console, print_json
+from jobs.terminal import complain, console, print_json
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from core.settings import KafkaSettings
-    from dispatch.operations.waiting import Asked, Wait
+    from dispatch.operations.waiting import Wait
     from topic_model.projections.suspensions import Suspensions
     from topic_model.routing import RoutingTable
 
@@ -37,7 +36,6 @@ waiting_app = typer.Typer(help="Deliveries that wait to be tried, or tried again
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.add_typer(waiting_app, name="waiting", rich_help_panel=FATES)
 
 
@@ -59,7 +57,7 @@ def list_waiting(
 ) -> None:
     """List deliveries that wait, those that wait longest first, with what became of the last try."""
     from core.security.uris import to_uri
-    from dispatch.operations.waiting import Asked
+    from dispatch.operations.waiting import Asked, Waiting
     from jobs.cli.topics_work import read_subscriptions
 
     # The last part of an address is the id.
@@ -73,7 +71,9 @@ def list_waiting(
         there = known.consumer.address if known is not None else ""
         return (not name or each == name) and (endpoint is None or to_uri(there) == to_uri(endpoint))
 
-    waits, more, complete = _search(kafka, Asked(asked, is_meant, notification or ""), limit)
+    waiting = Waiting(kafka)
+    waits, more = waiting.oldest(Asked(asked, is_meant, notification or ""), limit)
+    waits, complete = waiting.with_last(waits)
     now_ms = time.time_ns() // 1_000_000
     facts = [_facts(each, table, suspensions, now_ms) for each in waits]
     if json:
@@ -82,20 +82,10 @@ def list_waiting(
         for wait, each in zip(waits, facts, strict=True):
             console().print(_line(wait, each, now_ms), soft_wrap=True)
         if not facts:
-            error_console().print("nothing waits", highlight=False)
+            complain("nothing waits")
         tell_of_more(more)
     if not complete:
-        hint = "not all of the log of attempts was searched for errors: it is long; ask for fewer with --limit"
-        error_console().print(hint, highlight=False, soft_wrap=True)
-
-
-def _search(kafka: KafkaSettings, asked: Asked, limit: int) -> tuple[list[Wait], int, bool]:
-    from dispatch.operations.waiting import Waiting
-
-    waiting = Waiting(kafka)
-    waits, more = waiting.oldest(asked, limit)
-    waits, complete = waiting.with_last(waits)
-    return waits, more, complete
+        complain("not all of the log of attempts was searched for errors: it is long; ask for fewer with --limit")
 
 
 def _facts(wait: Wait, table: RoutingTable, suspensions: Suspensions, now_ms: int) -> dict[str, Any]:

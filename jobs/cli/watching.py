@@ -12,7 +12,7 @@ import typer
 
 from core.errors import ConfigError
 from jobs.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, beginning, settings_of
-from jobs.terminal import error_console, print_json
+from jobs.terminal import complain, print_json
 
 if TYPE_CHECKING:
     from jobs.monitoring.watching import EngineWatch
@@ -28,7 +28,6 @@ UrlOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     for command in (top, report):
         app.command(rich_help_panel=OPERATING)(command)
 
@@ -90,7 +89,7 @@ def report(
         print_json({"file": output, "samples": len(seen.samples), "problem": seen.problem or None})
         return
     of_what = f"{len(seen.samples)} samples" if not seen.problem else f"nothing in this time; {seen.problem}"
-    error_console().print(f"wrote {output}: {of_what}", highlight=False, soft_wrap=True)
+    complain(f"wrote {output}: {of_what}")
 
 
 def _watch(config: Path | None, home: Path | None, urls: list[str] | None) -> tuple[EngineWatch, str]:

@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 
 from core.errors import ConfigError
-from core.reasons import reason_of
 from core.telemetry import log_format
 from ingest.access.settings import AccessSettings
 from jobs.engine.status import SUPERVISOR, stack_settings
@@ -26,7 +25,7 @@ from jobs.processes.errors import PartFailed
 from jobs.processes.processes import Deadline, ProcessId, Signals
 from jobs.settings.loading import Settings, level_of
 from jobs.settings.outbound import describe
-from jobs.stack import engine, state
+from jobs.stack import engine, questions, state
 from jobs.stack.engine import Tools
 from jobs.stack.home import Home, ensure_keys, keep_private
 from jobs.stack.state import EngineStatus
@@ -72,7 +71,7 @@ def up(settings: Settings, options: UpOptions | None = None) -> int:
         ensure_keys(settings.secrets.key_file, home.path)
         settings = engine.effective(settings)
         check_users(settings.access, options.report)
-        if settings.stack.broker == "external" and (away := state.why_away(settings.kafka)):
+        if settings.stack.broker == "external" and (away := questions.why_away(settings.kafka)):
             # It may be starting as we do, so it is waited for; but whoever waits should know for what.
             options.report(
                 f"Kafka cannot be reached yet: {away}. Is it up, and does kafka.bootstrap_servers say where?"
@@ -93,15 +92,13 @@ def check_users(access: AccessSettings, report: Report) -> None:
     reports when nobody in it has a password. The gateway would say so too, but only when Kafka is up."""
     if access.users != "file" or not {"basic", "token"} & set(access.chosen()):
         return
-    from ingest.access.users_file import ADD_ONE, no_users, read_users
+    from ingest.access.users_file import ADD_ONE, load_users, no_users
 
     path = Path(access.users_file)
     try:
-        users = read_users(path.read_text(encoding="utf-8"), str(path))
+        users = load_users(path)
     except FileNotFoundError:
         raise ConfigError(no_users(path)) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the users file {path} cannot be read: {reason_of(error)}") from error
     if not any(user.password for user in users.values()):
         report(f"nobody can come in with a password yet: {path} has no user with one; {ADD_ONE}")
 

@@ -27,7 +27,7 @@ from jobs.install import jars, java
 from jobs.processes import processes
 from jobs.processes.errors import StackError
 from jobs.settings.loading import Settings, load_settings
-from jobs.stack import engine, kafka_broker, state
+from jobs.stack import engine, questions, state
 from jobs.stack.home import DEFAULT_NAME, Home
 
 Level = Literal["ok", "warn", "fail"]
@@ -283,24 +283,17 @@ def _broker(settings: Settings, home: Home, running: bool) -> Iterator[Check]:
         known = state.read(home.state_file)
         servers = known.addresses["kafka"] if known else servers
     for server in servers.split(","):
-        host, _, port = server.strip().rpartition(":")
-        # Our own request speaks no TLS and no SASL; an open port is all that can be said without logging in.
-        plain = settings.kafka.security_protocol == "PLAINTEXT"
-        reached = port.isdecimal() and (
-            kafka_broker.answers(int(port), host) if plain else processes.is_listening(int(port), host)
-        )
-        if reached:
-            yield Check("broker", "ok", f"{server} answers")
+        if why := questions.why_away(dataclasses.replace(settings.kafka, bootstrap_servers=server)):
+            advice = "Check kafka.bootstrap_servers and that Kafka runs."
+            yield Check("broker", "fail", f"{server} does not answer: {why}", advice)
         else:
-            yield Check(
-                "broker", "fail", f"{server} does not answer", "Check kafka.bootstrap_servers and that Kafka runs."
-            )
+            yield Check("broker", "ok", f"{server} answers")
 
 
 def _kafka_safety(settings: Settings) -> Iterator[Check]:
     # The embedded broker is ours, and one: what it promises is written where it is made. That nobody listens is
     # reported already.
-    if settings.stack.broker == "embedded" or not state.answers(settings.kafka):
+    if settings.stack.broker == "embedded" or not questions.answers(settings.kafka):
         return
     kafka = dataclasses.replace(settings.kafka, request_timeout_s=min(settings.kafka.request_timeout_s, 3.0))
     try:

@@ -11,6 +11,7 @@ from core.eventlog.client import Admin, PartitionState
 from core.eventlog.scan import LogScan, Stretch
 from core.eventlog.topics import (
     FEED_LOG,
+    FRAGMENT_LOG,
     LEASE_LOG,
     PARKED_OVERHEAD,
     LogSpecification,
@@ -243,7 +244,7 @@ def _of_retention(
         wanted = "compact" if specification.compacted else "delete"
         yield KafkaRisk("fail", f"{name} has cleanup.policy = {policy}", f"{alter} cleanup.policy={wanted}")
         return
-    if specification.name.endswith((LEASE_LOG, FEED_LOG)):
+    if specification.name.endswith((LEASE_LOG, FEED_LOG, FRAGMENT_LOG)):
         return  # old records of these are not needed
     if specification.compacted:
         yield from _of_compaction(specification, configs, alter)

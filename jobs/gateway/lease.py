@@ -240,7 +240,6 @@ class SingletonTasks:
         return self._keeper.holds
 
     def start(self) -> None:
-        """Begin to try for the lease."""
         self._keeper.start()
 
     def cancel(self) -> None:

@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 from core.telemetry.metrics import Registry
 from directory.sync.sync import DirectorySync
+from ingest.framed.server import FramedServer
 from ingest.http.inflight import Inflight
 from ingest.http.tls import Handshakes
 from ingest.operations.gateway import Gateway
 from ingest.state.log_view import ControlLogView
 from ingest.state.notification_log import NotificationLog
 from ingest.state.pull_queues import PullQueues
+from topic_model.projections.open_messages import OpenMessages
 from topic_model.projections.pull_store import PullStore
 
 
@@ -34,10 +36,28 @@ def declare_log(metrics: Registry, log: NotificationLog) -> None:
     )
 
 
-def declare_singletons(metrics: Registry, ours: Callable[[], bool]) -> None:
-    """Who does what must be done once."""
+def declare_framed(metrics: Registry, server: FramedServer) -> None:
+    """The framed TCP edge."""
+    metrics.gauge("arborcast_framed_connections", "Connections of the framed TCP edge.", lambda: server.connections)
     metrics.gauge(
-        "arborcast_gateway_duties", "1 in the one process that does what must be done once.", lambda: int(ours())
+        "arborcast_framed_unread_connections",
+        "Of these, those that do not read what they are sent: their subscriptions pause.",
+        lambda: server.unread,
+    )
+    metrics.counts(
+        "arborcast_framed_frames_total",
+        "Frames that clients sent.",
+        ("type",),
+        lambda: {(kind,): number for kind, number in server.counts.received.items()},
+    )
+    metrics.counts(
+        "arborcast_framed_refused_total",
+        "Errors that were answered, by kind (its class in ingest/errors.py, core/errors.py or ingest/framed).",
+        ("reason",),
+        lambda: {(kind,): number for kind, number in server.counts.refused.items()},
+    )
+    metrics.counted(
+        "arborcast_framed_messages_total", "Messages that were sent to subscribers.", lambda: server.counts.sent
     )
 
 
@@ -84,9 +104,12 @@ def declare_inflight(metrics: Registry, inflight: Inflight) -> None:
     )
 
 
-def declare_ready(metrics: Registry, ready: Callable[[], bool]) -> None:
-    """Whether the gateway does its work."""
+def declare_state(metrics: Registry, ready: Callable[[], bool], ours: Callable[[], bool]) -> None:
+    """Whether the gateway does its work, and what must be done once."""
     metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: int(ready()))
+    metrics.gauge(
+        "arborcast_gateway_duties", "1 in the one process that does what must be done once.", lambda: int(ours())
+    )
 
 
 def declare_routing(metrics: Registry, view: ControlLogView, gateway: Gateway) -> None:
@@ -102,6 +125,7 @@ def declare_routing(metrics: Registry, view: ControlLogView, gateway: Gateway) -
     metrics.gauge("arborcast_topics", "Topics in the tree.", lambda: len(gateway.table.topics))
     metrics.gauge("arborcast_publisher_registrations", "Publishers registered.", lambda: len(gateway.registrations))
     metrics.gauge("arborcast_pull_points", "Pull points there are.", lambda: len(gateway.pull_points))
+    metrics.gauge("arborcast_triggers", "Triggers there are.", lambda: len(gateway.table.triggers))
     metrics.gauge("arborcast_control_position", "Offset of the next control record to apply.", lambda: view.applied)
     metrics.gauge(
         "arborcast_gateway_repeated_requests",
@@ -126,6 +150,27 @@ def declare_pull_points(metrics: Registry, store: PullStore, pulls: PullQueues) 
         lambda: pulls.expired,
     )
     metrics.gauge("arborcast_pull_waiting_clients", "Requests that wait for messages.", lambda: pulls.waiting_clients)
+
+
+def declare_parts(metrics: Registry, messages: OpenMessages) -> None:
+    """Messages that come in parts. All gateways see the same."""
+    metrics.gauge("arborcast_fragments_open", "Messages that lack parts.", lambda: len(messages.open))
+    metrics.gauge(
+        "arborcast_fragments_held_bytes",
+        "Of the parts of messages that lack others, or wait to be put together.",
+        lambda: messages.bytes,
+    )
+    metrics.gauge(
+        "arborcast_fragments_assembled",
+        "Messages that were put together, since the start and within the hour before it.",
+        lambda: messages.assembled,
+    )
+    metrics.gauge(
+        "arborcast_fragments_given_up",
+        "Messages that were given up because parts did not come, they were too large, or no message: also in the table "
+        "incomplete.",
+        lambda: messages.given_up,
+    )
 
 
 def declare_directory(metrics: Registry, sync: DirectorySync) -> None:

@@ -16,7 +16,7 @@ from ingest.access.rates import Rates, is_loopback
 from ingest.access.username_token import NonceMemory
 from ingest.access.users import FileUsers, Guesses, Users, UserSource
 from ingest.http.serving import proxies
-from ingest.soap.wsdl import PublishedDocuments, ServiceDescriptions
+from ingest.soap.wsdl import ServiceDescriptions, published_documents
 from jobs.install import jars
 from jobs.processes.errors import StackError
 from jobs.settings.loading import Settings
@@ -41,6 +41,16 @@ def check_sizes(settings: Settings) -> None:
             f"kafka.max_record_bytes = {settings.kafka.max_record_bytes} is too small for gateway.max_body_bytes = "
             f"{settings.gateway.max_body_bytes}: at least {needed} are needed"
         )
+    whole = 3 * settings.fragments.max_bytes // 2 + 128 * 1024
+    for name, size in (
+        ("kafka.max_record_bytes", settings.kafka.max_record_bytes),
+        ("gateway.max_unacknowledged_bytes", settings.gateway.max_unacknowledged_bytes),
+    ):
+        if size < whole:
+            raise ConfigError(
+                f"{name} = {size} is too small for fragments.max_bytes = {settings.fragments.max_bytes}: at least "
+                f"{whole} are needed"
+            )
 
 
 def ensure_home(settings: Settings) -> None:
@@ -120,7 +130,7 @@ def descriptions() -> ServiceDescriptions | None:
     """What `?wsdl` needs; None where the published schemas are not there, which is no reason not to work."""
     try:
         (jar,) = jars.jar_paths("wsdl")
-        return ServiceDescriptions(PublishedDocuments(jar))
+        return ServiceDescriptions(published_documents(jar))
     except (StackError, InfrastructureError) as error:
         logger.warning("no WSDL is served: %s", error)
         return None

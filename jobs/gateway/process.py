@@ -12,22 +12,26 @@ from functools import partial
 from typing import Any
 
 from core.errors import ArborcastError, ConfigError, InfrastructureError
+from core.security.ip_addresses import host_to_reach
 from core.telemetry.metrics import Registry
 from core.telemetry.tracing import make_tracing
 from ingest.addresses import OwnAddresses
 from ingest.consumers import DnsCheck, OutboundRoute, OwnershipProof
 from ingest.demand.worker import DemandWorker
 from ingest.elements.protection import Protector
+from ingest.framed.server import FramedServer
 from ingest.http.app import GatewayApp
-from ingest.http.serving import GatewayServer, make_server
+from ingest.http.serving import GatewayServer, listen_on, make_server
 from ingest.http.tls import ServerTls
 from ingest.operations.current_message import RetainedMessages
 from ingest.operations.gateway import Gateway
+from ingest.operations.legacy import parts
 from ingest.operations.pull_points import end_orphans
 from ingest.operations.push_results import results_for
 from ingest.operations.subscription_manager import end_expired_forever
 from ingest.operations.topic_codes import TopicCodes
 from ingest.state.changes import ControlChanges, LogEnd
+from ingest.state.fragment_log import FragmentLog, FragmentView
 from ingest.state.log_view import ControlLogView
 from ingest.state.notification_log import NotificationLog
 from ingest.state.pull_queues import PullLog, PullQueues, PullView
@@ -35,13 +39,14 @@ from ingest.state.repeats import RepeatMemory, Repeats, remember_history
 from jobs.gateway.lease import SingletonTasks, Work, name_of
 from jobs.gateway.metrics import (
     declare_directory,
+    declare_framed,
     declare_handshakes,
     declare_inflight,
     declare_log,
+    declare_parts,
     declare_pull_points,
-    declare_ready,
     declare_routing,
-    declare_singletons,
+    declare_state,
 )
 from jobs.gateway.parts import check_sizes, descriptions, directory_sync, gate, public_url, pull_limits
 from jobs.gateway.workers import LoopBeats, Share, WorkerMetrics
@@ -56,7 +61,6 @@ from topic_model.records.control_log import ControlLog
 
 logger = logging.getLogger("arborcast.gateway")
 
-_WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # looked for, not listened on
 
 # Between attempts to find Kafka at start; doubled up to the second.
 _FIRST_WAIT_S = 0.25
@@ -102,12 +106,14 @@ class GatewayProcess:
             claim_s=settings.gateway.pull_claim_s,
             max_bytes=settings.gateway.max_body_bytes,
         )
+        self._part_view = FragmentView(settings.kafka, self._cannot_go_on)
+        self._part_log = FragmentLog(settings.kafka, self._part_view)
         self._notifications = NotificationLog(settings.kafka, settings.gateway)
         self._retained = RetainedMessages(settings.kafka)
         self._results = results_for(settings.kafka, settings.secrets)
         self._log_end = LogEnd(settings.kafka, "control")
         self._changes = ControlChanges(settings.kafka, self._log, self._view, self._log_end)
-        announced = "127.0.0.1" if host in _WILDCARDS else host
+        announced = host_to_reach(host)
         self.own = OwnAddresses(announced, port, public_url(settings, announced, port))
         policy = policy_of(settings, port)
         route = OutboundRoute(settings.push.proxy, settings.push.tls_ca_file)
@@ -121,6 +127,8 @@ class GatewayProcess:
             notifications=self._notifications,
             retained=self._retained,
             pulls=self._pulls,
+            parts=self._part_log,
+            fragments=settings.fragments,
             pull_points=pull_points,
             registrations=registrations,
             suspensions=control.suspensions,
@@ -143,6 +151,12 @@ class GatewayProcess:
         app = GatewayApp(self._gateway, self._metrics, self._obstacle, self._caught_up, lives)
         declare_inflight(self._metrics, app.inflight)
         self._server: GatewayServer = make_server(app, settings.gateway, settings.limits, self._tls)
+        self._framed: FramedServer | None = None
+        if settings.framed.port:
+            self._framed = FramedServer(
+                self._gateway, app.inflight, settings.framed, settings.limits, self._caught_up, self._tls
+            )
+            declare_framed(self._metrics, self._framed)
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: Exception | None = None
 
@@ -156,7 +170,12 @@ class GatewayProcess:
             self._spawn(self._metrics.publish_forever(self._own_obstacle), "metrics")
         if self._tls is not None:
             self._spawn(self._tls.follow_files(), "tls")
+        if self._framed is not None:
+            gateway, port = self._settings.gateway, self._settings.framed.port
+            await self._framed.start(listen_on(gateway.host, port, "framed.port", shared=gateway.workers > 1))
         await self._server.serve(sockets=[listener])
+        if self._framed is not None:
+            await self._framed.stop()
         for task in self._tasks:
             task.cancel()
         if self._singletons is not None:
@@ -167,6 +186,7 @@ class GatewayProcess:
             self._notifications.stop(),
             self._view.stop(),
             self._pull_view.stop(),
+            self._part_view.stop(),
             _within(_STOP_S, self._close_control),
         )
         if isinstance(self._failure, ConfigError):
@@ -174,10 +194,12 @@ class GatewayProcess:
         return 1 if self._failure else 0
 
     def _caught_up(self) -> bool:
-        return self._view.caught_up and self._pull_view.caught_up and self._remembers
+        views = (self._view, self._pull_view, self._part_view)
+        return all(each.caught_up for each in views) and self._remembers
 
     def _close_control(self) -> None:
         self._pull_log.close()
+        self._part_log.close()
         self._results.close()
         self._changes.close()
         self._log_end.close()
@@ -193,10 +215,12 @@ class GatewayProcess:
         self._spawn(self._remember_history(), "history")
         self._view.start()
         self._pull_view.start()
+        self._part_view.start()
         self._notifications.start()
         self._spawn(self._retained.warm(), "retained")
         await self._view.until_caught_up()
         await self._pull_view.until_caught_up()
+        await self._part_view.until_caught_up()
         # What is there now stays. The garbage collector looks through all objects that it has not been told to leave
         # alone, and nothing else runs meanwhile: a tenth of a second for the modules alone, seconds for many
         # subscriptions.
@@ -208,7 +232,10 @@ class GatewayProcess:
             self._singletons.start()
 
     def _make_singleton_tasks(self) -> SingletonTasks:
-        work: dict[str, Work] = {"expiry": partial(end_expired_forever, self._gateway)}
+        work: dict[str, Work] = {
+            "expiry": partial(end_expired_forever, self._gateway),
+            "parts": partial(parts.look_after_forever, self._gateway),
+        }
         if self._codes is not None:
             work["codes"] = partial(self._codes.give_forever, self._gateway)
         if self._settings.gateway.demand_publishing:
@@ -270,12 +297,16 @@ class GatewayProcess:
         declare_log(metrics, self._notifications)
         declare_routing(metrics, self._view, self._gateway)
         declare_pull_points(metrics, self._pull_view.store, self._pulls)
+        declare_parts(metrics, self._part_view.messages)
         if self._sync is not None:
             declare_directory(metrics, self._sync)
-        declare_ready(metrics, lambda: not self._own_obstacle())
+        declare_state(
+            metrics,
+            ready=lambda: not self._own_obstacle(),
+            ours=lambda: self._singletons is not None and self._singletons.ours,
+        )
         if self._tls is not None:
             declare_handshakes(metrics, self._tls.handshakes)
-        declare_singletons(metrics, lambda: self._singletons is not None and self._singletons.ours)
 
 
 async def _within(seconds: float, work: Callable[[], None]) -> None:

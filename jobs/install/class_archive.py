@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from core.progress import Progress, untold
+from jobs.processes import logfiles
 from jobs.processes.errors import StackError
 from jobs.settings.loading import load_settings
 from jobs.settings.stack import StackSettings
@@ -98,15 +99,10 @@ def _running(spec: PartSpec, settings: StackSettings) -> Iterator[Part]:
         while part.state is not PartState.READY:
             part.step(time.monotonic())
             if part.process.failures:
-                raise StackError(f"{spec.name} {part.status.last_exit}; {_last_lines(spec.log)}")
+                raise StackError(
+                    f"{spec.name} {part.status.last_exit}; {logfiles.tail(spec.log, 3) or 'it has printed nothing'}"
+                )
             time.sleep(_STEP_S)
         yield part
     finally:
         part.kill()
-
-
-def _last_lines(log: Path, count: int = 3) -> str:
-    try:
-        return " | ".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-count:])
-    except OSError:
-        return "it has printed nothing"

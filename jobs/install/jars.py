@@ -131,14 +131,20 @@ def proxy_options(environ: Mapping[str, str]) -> list[str]:
     return options
 
 
-def _ivy_jar() -> Path:
-    # Not imported: pyspark takes half a second and we only want its folder.
+def pyspark_folder() -> Path:
+    """Where the package is. Raises JarError."""
+    # Not imported: it takes half a second and we only want its folder.
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise JarError("pyspark is not installed, and with it the Ivy that fetches jars; run: make setup")
-    found = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
+    return Path(spec.origin).parent
+
+
+def _ivy_jar() -> Path:
+    folder = pyspark_folder() / "jars"
+    found = sorted(folder.glob("ivy-*.jar"))
     if not found:
-        raise JarError(f"there is no ivy-*.jar in {Path(spec.origin).parent / 'jars'}; run: make setup", "ivy")
+        raise JarError(f"there is no ivy-*.jar in {folder}; run: make setup")
     return found[-1]
 
 
@@ -247,7 +253,7 @@ def _resolve(which: str, draft: Path, cache: Path, java: Java, report: Report, p
         jar = outcome.jar or next((name for name in sorted(pinned) if not (draft / name).exists()), "")
         if "no space left" in outcome.problem.lower():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(draft))
-        raise JarError(f"could not fetch {jar or which + ' jars'}: {outcome.problem}. {_HELP}", jar)
+        raise JarError(f"could not fetch {jar or which + ' jars'}: {outcome.problem}. {_HELP}")
 
 
 def _copy(which: str, draft: Path, source: Path, report: Report) -> None:
@@ -256,23 +262,22 @@ def _copy(which: str, draft: Path, source: Path, report: Report) -> None:
     found = {path.name: path for path in sorted(source.rglob("*.jar"))}
     for name in sorted(pins(which)):
         if name not in found:
-            raise JarError(f"{name} is not in {source} nor below it", name)
+            raise JarError(f"{name} is not in {source} nor below it")
         shutil.copyfile(found[name], draft / name)
 
 
 def _verify(place: Path, pinned: Pins, advice: str) -> None:
     present = {path.name for path in place.iterdir()}
     if missing := sorted(pinned.keys() - present):
-        raise JarError(f"{missing[0]} is missing in {place}; {advice}", missing[0])
+        raise JarError(f"{missing[0]} is missing in {place}; {advice}")
     if extra := sorted(present - pinned.keys()):
-        raise JarError(f"{extra[0]} in {place} is not a jar that we pinned; {advice}", extra[0])
+        raise JarError(f"{extra[0]} in {place} is not a jar that we pinned; {advice}")
     for name, digest in pinned.items():
         with (place / name).open("rb") as stream:
             actual = hashlib.file_digest(stream, "sha256").hexdigest()
         if actual != digest:
             raise JarError(
                 f"{name} in {place} is not the one we pinned: its SHA-256 is {actual}, expected {digest}; {advice}",
-                name,
             )
 
 
@@ -335,7 +340,7 @@ def pinned_lines(which: str, work: Path) -> list[str]:
     expected = len(pins(which))
     outcome = retrieve(_FOLDER / "jars.xml", which, into, work / "ivy", java.find_java().executable, expected, untold)
     if outcome.problem:
-        raise JarError(f"could not fetch {outcome.jar or which}: {outcome.problem}", outcome.jar)
+        raise JarError(f"could not fetch {outcome.jar or which}: {outcome.problem}")
     return [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {which}/{path.name}" for path in sorted(into.glob("*.jar"))
     ]

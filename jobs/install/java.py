@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -134,7 +135,7 @@ for argument do
   shift
   [ "$argument" = "--add-modules={VECTOR_MODULE}" ] || set -- "$@" "$argument"
 done
-exec {_shell_quoted(str(java.executable))} "$@"
+exec {shlex.quote(str(java.executable))} "$@"
 """
     home = cache / "java" / hashlib.sha256(script.encode()).hexdigest()[:12]
     executable = home / "bin" / "java"
@@ -199,10 +200,6 @@ def _has_module(home: Path, module: str) -> bool:
         return True
     listed = re.search(r'MODULES="([^"]*)"', release)
     return listed is None or module in listed[1].split()
-
-
-def _shell_quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
 
 
 if __name__ == "__main__":  # python -m jobs.install.java: which one is it, and is there one

@@ -13,7 +13,6 @@ for one system), not Arborcast itself.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import secrets
 import sys
 import zipfile
@@ -30,6 +29,9 @@ CODE = "arborcast.zip"
 SCRIPT = "dispatch_stream.py"
 PROPERTIES = "spark.properties"
 CLUSTER = "spark-cluster.properties"
+
+# All of them are installed beside each other.
+_ROOT = Path(__file__).parents[2]
 
 _PACKAGES = ("core", "directory", "dispatch", "ingest", "jobs", "topic_model")
 
@@ -69,7 +71,7 @@ def write_bundle(
             settings = dataclasses.replace(settings, spark_secret=secret or secrets.token_urlsafe(32))
             write_properties(cluster, {**guarded(settings), **MASTER_ONLY})
         _write_zip(code)
-        script.write_bytes((_folder_of("jobs") / SCRIPT).read_bytes())
+        script.write_bytes((_ROOT / "jobs" / SCRIPT).read_bytes())
         values = properties(settings, jars=jars, master=master or "", python=python, code=code.absolute())
         write_properties(file, values | {"spark.pyspark.driver.python": driver_python})
     except OSError as error:
@@ -81,9 +83,8 @@ def _write_zip(target: Path) -> None:
     draft = target.with_name(f".{target.name}")
     with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in _PACKAGES:
-            root = _folder_of(package)
-            for file in _files(root):
-                entry = zipfile.ZipInfo(f"{package}/{file.relative_to(root).as_posix()}", _NO_TIME)
+            for file in _files(_ROOT / package):
+                entry = zipfile.ZipInfo(file.relative_to(_ROOT).as_posix(), _NO_TIME)
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 entry.external_attr = 0o644 << 16
                 archive.writestr(entry, file.read_bytes())
@@ -94,11 +95,3 @@ def _files(root: Path) -> Iterator[Path]:
     for file in sorted(root.rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts:
             yield file
-
-
-def _folder_of(package: str) -> Path:
-    # Not imported: some of ours load much.
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.origin:
-        raise ConfigError(f"the package {package} is not where Python finds it: install Arborcast, then bundle it")
-    return Path(spec.origin).parent

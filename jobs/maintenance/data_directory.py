@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from core.errors import InfrastructureError
+from core.files import write_atomically
 from core.progress import Progress, untold
 from core.reasons import reason_of
 from core.settings import KafkaSettings
@@ -93,8 +94,7 @@ def copy(home: Path, folder: Path, progress: Progress = untold) -> list[Path]:
                 archive.add(entry, entry.name, filter=told)
         if (home / KEYS).exists():
             made.append(folder / KEYS)
-            with _draft(folder / KEYS) as draft:
-                draft.write_bytes((home / KEYS).read_bytes())
+            write_atomically(folder / KEYS, (home / KEYS).read_bytes(), mode=0o600)
     return made
 
 
@@ -113,8 +113,7 @@ def restore_copy(folder: Path, home: Path, progress: Progress = untold) -> None:
         with tarfile.open(folder / ARCHIVE) as archive:
             archive.extractall(home, filter=told)  # noqa: S202  # `told` applies the data filter
         if (folder / KEYS).exists():
-            with _draft(home / KEYS) as draft:
-                draft.write_bytes((folder / KEYS).read_bytes())
+            write_atomically(home / KEYS, (folder / KEYS).read_bytes(), mode=0o600)
 
 
 def drill(

@@ -48,7 +48,6 @@ class SealedSecrets:
         self._beside: set[str] = set()
 
     def apply(self, record: ControlRecord) -> None:
-        """Fold one record."""
         self._table.apply(record)
         match record:
             case SecretsResealed(id=subscription_id):

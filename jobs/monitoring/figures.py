@@ -1,4 +1,4 @@
-"""Numbers as people read them, and series of them as small charts made of characters."""
+"""Numbers and states as people read them, and series of numbers as small charts made of characters."""
 
 from __future__ import annotations
 
@@ -6,6 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from core.printable import as_html
 from jobs.monitoring.ticks import Unit, clock, linear
+
+# What people read in the place of words that the tables, logs and metrics have: one word for one thing, everywhere.
+# Names of columns, logs, metrics and fields of JSON stay as they are; docs/command-line.md says which is which.
+WORDS: Mapping[str, str] = {
+    # What became of a delivery.
+    "parked": "waiting for retry",
+    "pending": "waiting",
+    "dead": "given up",
+    # What a batch spends its time on.
+    "recall": "reading what an earlier run did",
+    "control": "reading changes of subscriptions",
+    "view": "sharing these with the workers",
+    "job": "matching and pushing",
+    "feedback": "taking in what the workers say",
+}
 
 Points = Sequence[tuple[float, float | None]]
 

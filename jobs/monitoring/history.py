@@ -48,11 +48,9 @@ class MetricsHistory:
             self._troubled = True
 
     def recent(self) -> list[MetricsSample]:
-        """The last minutes."""
         return list(self._recent)
 
     def stored(self) -> list[MetricsSample]:
-        """All that is in the files."""
         return read_history(self._folder)
 
     def _write(self, sample: MetricsSample) -> None:

@@ -13,7 +13,7 @@ from core.files import write_atomically
 from core.printable import as_html
 from core.reasons import reason_of
 from jobs.monitoring import figures
-from jobs.monitoring.figures import Points, line_plot
+from jobs.monitoring.figures import WORDS, Points, line_plot
 from jobs.monitoring.history import read_history
 from jobs.monitoring.samples import (
     MetricsSample,
@@ -29,7 +29,6 @@ from jobs.monitoring.samples import (
 from jobs.monitoring.stack_monitor import get
 from jobs.monitoring.ticks import Unit
 from jobs.monitoring.watching import EngineView, EngineWatch, base_url, decoded, metrics_address
-from jobs.monitoring.words import WORDS
 from jobs.processes.errors import StackError
 from jobs.stack.home import Home
 
@@ -120,7 +119,6 @@ def write_report(output: Path, seen: EngineView, where: str, start: float, now: 
 
 
 def page(seen: EngineView, where: str, start: float, now: float) -> str:
-    """The whole page."""
     samples = seen.samples
     about = f"{_date(start)} to {_date(now)}, {len(samples)} samples"
     if samples and samples[0].at - start > (now - start) / 10:

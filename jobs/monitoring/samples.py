@@ -45,7 +45,6 @@ class Scrape:
 
     @property
     def names(self) -> set[str]:
-        """Every name there is."""
         return set(self._samples)
 
     def sum(self, name: str, **labels: str) -> float:
@@ -253,6 +252,11 @@ def cpu_shares(samples: Sequence[MetricsSample], process: str) -> list[float | N
         else:
             result.append(grown(then.cpu_seconds, now.cpu_seconds) / seconds)
     return result[: len(samples)]
+
+
+def newest(values: Sequence[float | None]) -> float | None:
+    """The last one that is known."""
+    return next((value for value in reversed(values) if value is not None), None)
 
 
 def thinned(samples: Sequence[MetricsSample], most: int) -> list[MetricsSample]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from jobs.monitoring.samples import MetricsSample, cpu_shares, quantiles, rates, thinned
+from jobs.monitoring.samples import MetricsSample, cpu_shares, newest, quantiles, rates, thinned
 from jobs.monitoring.watching import EngineView, EngineWatch
 
 # Two looks that far apart make a rate.
@@ -39,15 +39,15 @@ def document(seen: EngineView, where: str) -> dict[str, Any]:
         "ready": all(last.parts.values()) if last.parts else None,
         "parts": dict(last.parts),
         "rates": {
-            "accepted": _newest(rates(points, "accepted")),
-            "delivered": _newest(rates(points, "attempts", "delivered")),
-            "attempts": _newest(rates(points, "attempts")),
+            "accepted": newest(rates(points, "accepted")),
+            "delivered": newest(rates(points, "attempts", "delivered")),
+            "attempts": newest(rates(points, "attempts")),
         },
         "pushes_under_way": round(sum(last.in_flight.values())),
         "seconds": {
-            "delivery_median": _newest(quantiles(points, "delivery", 0.5)),
-            "delivery_99": _newest(quantiles(points, "delivery", 0.99)),
-            "append_99": _newest(quantiles(points, "append", 0.99)),
+            "delivery_median": newest(quantiles(points, "delivery", 0.5)),
+            "delivery_99": newest(quantiles(points, "delivery", 0.99)),
+            "append_99": newest(quantiles(points, "append", 0.99)),
         },
         "gear": last.gear or None,
         "lag": {"records": round(last.lag_records), "seconds": last.lag_seconds},
@@ -70,7 +70,7 @@ def document(seen: EngineView, where: str) -> dict[str, Any]:
 def _process(points: Sequence[MetricsSample], name: str) -> Mapping[str, float | None]:
     now = points[-1].processes[name]
     return {
-        "cpu_cores": _newest(cpu_shares(points, name)),
+        "cpu_cores": newest(cpu_shares(points, name)),
         "memory_bytes": round(now.memory_bytes),
         "threads": round(now.threads),
         "files": round(now.descriptors),
@@ -80,7 +80,3 @@ def _process(points: Sequence[MetricsSample], name: str) -> Mapping[str, float |
 
 def _whole(counts: Mapping[str, float]) -> dict[str, int]:
     return {name: round(count) for name, count in counts.items()}
-
-
-def _newest(values: Sequence[float | None]) -> float | None:
-    return next((value for value in reversed(values) if value is not None), None)

@@ -153,11 +153,9 @@ class StackMonitor:
         self._thread = threading.Thread(target=self._sample_forever, name="monitor", daemon=True)
 
     def start(self) -> None:
-        """Begin to keep history."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
         self._stop.set()
 
     def look(self) -> Look:
@@ -169,7 +167,6 @@ class StackMonitor:
             return self._last
 
     def pages(self) -> dict[str, Page]:
-        """What the endpoint serves."""
         return {
             "/metrics": Page(CONTENT_TYPE.decode(), lambda: self.look().text.encode()),
             "/status.json": Page(_JSON, self._status_page),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from jobs.monitoring import figures
-from jobs.monitoring.samples import MetricsSample, cpu_shares, quantiles, rates, thinned
+from jobs.monitoring.samples import MetricsSample, cpu_shares, newest, quantiles, rates, thinned
 from jobs.monitoring.snapshot import first_look
 from jobs.monitoring.watching import EngineView, EngineWatch
 from jobs.terminal import console
@@ -91,11 +91,7 @@ def _charts(samples: Sequence[MetricsSample], width: int) -> list[str]:
 
 def _chart(label: str, kind: str, values: Sequence[float | None], room: int) -> str:
     write = figures.count if kind == "count" else figures.seconds
-    return f"{label:{_LABEL}}{write(_last(values)):>{_NOW}}  {figures.sparkline(values, room)}"
-
-
-def _last(values: Sequence[float | None]) -> float | None:
-    return next((value for value in reversed(values) if value is not None), None)
+    return f"{label:{_LABEL}}{write(newest(values)):>{_NOW}}  {figures.sparkline(values, room)}"
 
 
 def _state(last: MetricsSample, width: int) -> list[str]:
@@ -143,7 +139,7 @@ def _processes(samples: Sequence[MetricsSample], width: int) -> list[str]:
         memory = [one.memory_bytes if one else None for one in then]
         threads = [one.threads if one else None for one in then]
         lines.append(
-            f"{figures.shortened(name, 19):20}{figures.percent(_last(shares)):>7} "
+            f"{figures.shortened(name, 19):20}{figures.percent(newest(shares)):>7} "
             # A quarter of a core fills the chart only if nothing is above it: noise should look small.
             f"{figures.sparkline(shares, room, top=0.25)}{figures.size(now.memory_bytes):>10} "
             f"{figures.sparkline(memory, room)}{now.threads:>8.0f} "
@@ -170,9 +166,9 @@ def _wrapped(text: str, width: int) -> list[str]:
     return [text[begin : begin + width] for begin in range(0, len(text), max(width, 1))]
 
 
-def once(watch: EngineWatch, where: str, out: TextIO, sleep: Callable[[float], None] = time.sleep) -> bool:
+def once(watch: EngineWatch, where: str, out: TextIO) -> bool:
     """Print one frame; whether there was anything to show."""
-    seen = first_look(watch, sleep)
+    seen = first_look(watch)
     columns, rows = shutil.get_terminal_size((80, 24))
     out.write(_suited("\n".join(frame(seen, where, columns, rows)) + "\n", out))
     return bool(seen.samples)

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from jobs.monitoring import ticks
-from jobs.monitoring.figures import seconds
-from jobs.monitoring.words import WORDS
+from jobs.monitoring.figures import WORDS, seconds
 from jobs.notebook.picture import (
+    ASIDE,
     BLUE,
     CLASSES,
     GREY,
@@ -108,7 +108,7 @@ def ranges(title: str, rows: Any, quiet: Sequence[bool], counted: str) -> Pictur
             for row in rows.rename(columns={"count": "count_"}).itertuples()
         ]
         put_columns(axes, ["median", "99 %", counted], cells)
-        axes.set_xlabel("dot: the median; thick: half of them; thin: 98 % of them", fontsize=8, color="#666666")
+        axes.set_xlabel("dot: the median; thick: half of them; thin: 98 % of them", **ASIDE)
     return Picture(title, rows.round(1).astype({"count": int}), figure)
 
 
@@ -149,8 +149,8 @@ def _finish_bars(
     axes: Axes, names: Sequence[str], sums: Sequence[float], others: int, rest: float, unit: str, by: str
 ) -> None:
     """Names, numbers at the ends of bars, and a last row for what has no bar: a sum of many would dwarf the others."""
-    rows = [*names, *([f"{others:,} other {by}s"] if others else [])]
-    put_rows(axes, rows, quiet=[number >= len(names) for number in range(len(rows))])
+    text = f"{rest:,.0f} together, {rest / others:,.1f} each" if others else ""
+    _put_rows_and_others(axes, names, others, by, text)
     most = max([1.0, *sums])
     scale = ticks.linear(most)
     put_ticks(axes, scale)
@@ -158,9 +158,20 @@ def _finish_bars(
     axes.set_xlabel(unit)
     for number, value in enumerate(sums):
         axes.text(value + most * 0.01, number, f"{value:,.0f}", va="center", fontsize=8)
+
+
+def _put_rows_and_others(axes: Axes, names: Sequence[str], others: int, by: str, text: str) -> None:
+    """A row for each name and, where there are others, one for them all, with a text in place of a bar."""
+    put_rows(axes, [*names, *([f"{others:,} other {by}s"] if others else [])], quiet=[False] * len(names) + [True])
     if others:
-        text = f"{rest:,.0f} together, {rest / others:,.1f} each"
-        axes.text(most * 0.01, len(names), text, va="center", fontsize=8, style="italic", color="#666666")
+        transform = axes.get_yaxis_transform()
+        axes.text(0.01, len(names), text, transform=transform, va="center", style="italic", **ASIDE)
+
+
+def _put_time(axes: Axes, begin: float, end: float, room: float = 0.0) -> None:
+    put_ticks(axes, ticks.clock(begin, end, 8))
+    axes.set_xlim(begin - room, end + room)
+    axes.set_xlabel(f"time (UTC), {datetime.fromtimestamp(begin, UTC):%Y-%m-%d}", **ASIDE)
 
 
 def lines(title: str, table: Any, unit: ticks.Unit) -> Picture:
@@ -183,12 +194,10 @@ def lines(title: str, table: Any, unit: ticks.Unit) -> Picture:
                 label=column,
             )
         begin, end = times[0], max(times[-1], times[0] + 1)
-        put_ticks(axes, ticks.clock(begin, end, 8))
+        _put_time(axes, begin, end, room=(end - begin) * 0.01)
         scale = ticks.linear(float(table.max().max()), unit)
         put_ticks(axes, scale, "y")
-        room = (end - begin) * 0.01
-        axes.set(xlim=(begin - room, end + room), ylim=(0, scale[-1][0] * 1.03))
-        axes.set_xlabel(f"time (UTC), {datetime.fromtimestamp(begin, UTC):%Y-%m-%d}", fontsize=8, color="#666666")
+        axes.set_ylim(0, scale[-1][0] * 1.03)
         if len(table.columns) > 1:
             axes.figure.legend(loc="outside lower center", ncols=len(table.columns))
     return Picture(title, table, figure)
@@ -210,11 +219,12 @@ def troubled(changes: Any, begin: datetime, newest: datetime) -> Picture:
     table = spans.groupby(["endpoint", "kind"]).minutes.sum().unstack(fill_value=0.0)
     table = table.reindex(columns=["left alone", "served apart"], fill_value=0.0).rename_axis(columns=None)
     table = table.loc[table.sum(axis=1).sort_values(ascending=False, kind="stable").index]
-    shown, rest = list(table.index[:_ROWS]), len(table) - _ROWS
+    shown = list(table.index[:_ROWS])
     title = f"{len(table):,} endpoints that did not answer as they should"
-    with canvas(title, 1.6 + 0.27 * (len(shown) + (rest > 0))) as (figure, (axes,)):
-        rows = [*shown, *([f"{rest:,} other endpoints"] if rest > 0 else [])]
-        put_rows(axes, rows, quiet=[number >= len(shown) for number in range(len(rows))])
+    with canvas(title, 1.6 + 0.27 * min(len(table), _ROWS + 1)) as (figure, (axes,)):
+        others = table.iloc[_ROWS:].mean()
+        text = f"left alone {others['left alone']:.1f} min each, served apart {others['served apart']:.1f} min"
+        _put_rows_and_others(axes, shown, len(table) - len(shown), "endpoint", text)
         number_of = {name: number for number, name in enumerate(shown)}
         colours = {"left alone": VERMILION, "served apart": SKY}
         # A blink shall be seen, too.
@@ -223,22 +233,7 @@ def troubled(changes: Any, begin: datetime, newest: datetime) -> Picture:
             at = span.since.timestamp()
             width = max(least, span.until.timestamp() - at)
             axes.barh(number_of[span.endpoint], width, left=at, height=0.6, color=colours[span.kind], linewidth=0)
-        if rest > 0:
-            others = table.iloc[_ROWS:]
-            apart, alone = others["served apart"].mean(), others["left alone"].mean()
-            text = f"left alone {alone:.1f} min each, served apart {apart:.1f} min"
-            axes.text(
-                begin.timestamp() + 2 * least,
-                len(shown),
-                text,
-                va="center",
-                fontsize=8,
-                style="italic",
-                color="#666666",
-            )
-        put_ticks(axes, ticks.clock(begin.timestamp(), newest.timestamp(), 8))
-        axes.set_xlim(begin.timestamp(), newest.timestamp())
-        axes.set_xlabel(f"time (UTC), {begin:%Y-%m-%d}", fontsize=8, color="#666666")
+        _put_time(axes, begin.timestamp(), newest.timestamp())
         cells = [[seconds(60 * minutes) for minutes in row] for row in table.head(_ROWS).to_numpy()]
         put_columns(axes, ["alone", "apart"], cells)
         put_legend(axes, list(colours.items()))

@@ -55,7 +55,7 @@ _NAMESPACE = re.compile(r"(?:^|(?<=/))\{[^{}]*\}")
 _HOST = re.compile(r"[a-z][a-z0-9+.-]*://[^/]+")
 
 # What is said beside a picture.
-_ASIDE: dict[str, Any] = {"fontsize": 8, "color": "#666666"}
+ASIDE: dict[str, Any] = {"fontsize": 8, "color": "#666666"}
 
 _STYLE: dict[Any, Any] = {
     # Names are what others have written: a $ in one begins no formula.
@@ -200,7 +200,7 @@ def put_rows(axes: Axes, labels: Sequence[str], *, quiet: Sequence[bool] = ()) -
     host, paths = at_one_host([each for number, each in enumerate(labels) if not any(quiet[number : number + 1])])
     plain |= paths
     if host:
-        axes.text(-0.01, 1.01, f"at {label(host)}", transform=axes.transAxes, ha="right", va="bottom", **_ASIDE)
+        axes.text(-0.01, 1.01, f"at {label(host)}", transform=axes.transAxes, ha="right", va="bottom", **ASIDE)
     axes.set_yticks(range(len(labels)), [label(plain[each]) for each in labels], fontsize=8)
     for text, is_quiet in zip(axes.get_yticklabels(), quiet, strict=False):
         if is_quiet:
@@ -216,7 +216,7 @@ def put_columns(axes: Axes, heads: Sequence[str], rows: Sequence[Sequence[str]])
     transform = axes.get_yaxis_transform()
     for column, head in enumerate(heads):
         x = 1.13 + 0.12 * column
-        axes.text(x, 1.01, head, transform=axes.transAxes, ha="right", va="bottom", **_ASIDE)
+        axes.text(x, 1.01, head, transform=axes.transAxes, ha="right", va="bottom", **ASIDE)
         for row, cells in enumerate(rows):
             axes.text(x, row, cells[column], transform=transform, ha="right", va="center", fontsize=8)
 

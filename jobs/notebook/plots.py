@@ -48,10 +48,8 @@ class Plots:
         """How long pushes took, the slowest first; what has fewer than ten pushes is summed up."""
         if by not in get_args(By):
             raise ValueError(f"by={by!r}: one of {', '.join(get_args(By))}")
-        column = "endpoint" if by == "host" else by
-        frame = self._pushes([column, "duration_ms"], since)
-        groups = frame[column].map(lambda url: urlsplit(url).netloc) if by == "host" else frame[column]
-        rows, quiet = spread(frame.duration_ms, groups, by)
+        frame = self._pushes([_column(by), "duration_ms"], since)
+        rows, quiet = spread(frame.duration_ms, _groups(frame, by), by)
         return ranges(f"How long receivers take to answer, by {by}", rows, quiet, "pushes")
 
     @or_words("How many arrive within how long")
@@ -92,28 +90,24 @@ class Plots:
     @or_words("What goes wrong")
     def failures(self, by: By = "endpoint", since: When | None = None) -> Picture:
         """Failed pushes by class of the failure, those with the most first."""
-        column = "endpoint" if by == "host" else by
-        frame = self._pushes([column, "state", "error"], since)
+        frame = self._pushes([_column(by), "state", "error"], since)
         failed = frame[frame.state != "delivered"]
         if failed.empty:
             raise NothingToShow(f"none of {len(frame):,} pushes failed in this time")
-        groups = failed[column].map(lambda url: urlsplit(url).netloc) if by == "host" else failed[column]
-        counts = failed.groupby([groups, "error"]).size().unstack(fill_value=0)
+        counts = failed.groupby([_groups(failed, by), "error"]).size().unstack(fill_value=0)
         title = f"{len(failed):,} of {len(frame):,} pushes failed, by {by} and class of the failure"
         return stacked(title, counts, "failed pushes", by)
 
     @or_words("How deliveries ended")
     def outcomes(self, by: By = "endpoint", since: When | None = None) -> Picture:
         """Deliveries that are over, by how they ended; those with the most first."""
-        column = "endpoint" if by == "host" else by
-        frame = self._tables.deliveries.pandas([column, "state"], since=self._since(since))
+        frame = self._tables.deliveries.pandas([_column(by), "state"], since=self._since(since))
         if frame.empty:
             raise NothingToShow(
                 "no delivery has ended in this time: publish something (arborcast up --demo), or look further back "
                 "with since="
             )
-        groups = frame[column].map(lambda url: urlsplit(url).netloc) if by == "host" else frame[column]
-        counts = frame.groupby([groups, "state"]).size().unstack(fill_value=0)
+        counts = frame.groupby([_groups(frame, by), "state"]).size().unstack(fill_value=0)
         counts = counts[[state for state in STATES if state in counts]]
         title = f"How {len(frame):,} deliveries ended, by {by}"
         return stacked(title, counts, "deliveries", by, STATES)
@@ -267,3 +261,12 @@ class Plots:
         if frame.empty:
             raise NothingToShow(_NO_PUSHES)
         return frame.drop_duplicates("push")
+
+
+def _column(by: By) -> str:
+    return "endpoint" if by == "host" else by
+
+
+def _groups(frame: Any, by: By) -> Any:
+    names = frame[_column(by)]
+    return names.map(lambda url: urlsplit(url).netloc) if by == "host" else names

@@ -15,14 +15,15 @@ from dispatch.tables import (
     DEAD_LETTERS,
     DELIVERIES,
     ENDPOINT_HEALTH,
+    INCOMPLETE,
     NOTIFICATIONS,
     RETRIES,
     ROUTES,
     SUBSCRIPTIONS,
     TABLES,
     TOPICS,
-    TableSpec,
 )
+from dispatch.tables.spec import TableSpec
 from jobs.notebook.reader import NoSuchTable, TableReader, When, as_time
 
 if TYPE_CHECKING:
@@ -36,6 +37,16 @@ if TYPE_CHECKING:
 
 _HOUR = timedelta(hours=1)
 _ENDS = ("delivered", "dead", "expired", "cancelled", "dropped")
+
+
+class _TableOf:
+    """A table as an attribute."""
+
+    def __init__(self, spec: TableSpec) -> None:
+        self._spec = spec
+
+    def __get__(self, tables: Tables, owner: type[Tables]) -> TableReader:
+        return tables.table(self._spec)
 
 
 class Tables:
@@ -53,50 +64,26 @@ class Tables:
             self._settings = load_settings()
         return self._settings
 
-    @property
-    def topics(self) -> TableReader:
-        """The topic tree."""
-        return self._table(TOPICS)
-
-    @property
-    def subscriptions(self) -> TableReader:
-        """Current subscriptions, and ended ones."""
-        return self._table(SUBSCRIPTIONS)
-
-    @property
-    def routes(self) -> TableReader:
-        """Who gets what."""
-        return self._table(ROUTES)
-
-    @property
-    def notifications(self) -> TableReader:
-        """The archive."""
-        return self._table(NOTIFICATIONS)
-
-    @property
-    def attempts(self) -> TableReader:
-        """Every push."""
-        return self._table(ATTEMPTS)
-
-    @property
-    def deliveries(self) -> TableReader:
-        """What has ended."""
-        return self._table(DELIVERIES)
-
-    @property
-    def retries(self) -> TableReader:
-        """What waits."""
-        return self._table(RETRIES)
-
-    @property
-    def dead_letters(self) -> TableReader:
-        """What was given up."""
-        return self._table(DEAD_LETTERS)
-
-    @property
-    def endpoint_health(self) -> TableReader:
-        """Breakers over time."""
-        return self._table(ENDPOINT_HEALTH)
+    topics = _TableOf(TOPICS)
+    """The topic tree."""
+    subscriptions = _TableOf(SUBSCRIPTIONS)
+    """Current subscriptions, and ended ones."""
+    routes = _TableOf(ROUTES)
+    """Who gets what."""
+    notifications = _TableOf(NOTIFICATIONS)
+    """The archive."""
+    attempts = _TableOf(ATTEMPTS)
+    """Every push."""
+    deliveries = _TableOf(DELIVERIES)
+    """What has ended."""
+    retries = _TableOf(RETRIES)
+    """What waits."""
+    dead_letters = _TableOf(DEAD_LETTERS)
+    """What was given up."""
+    endpoint_health = _TableOf(ENDPOINT_HEALTH)
+    """Breakers over time."""
+    incomplete = _TableOf(INCOMPLETE)
+    """Messages that came in parts and were given up."""
 
     @property
     def plot(self) -> Plots:
@@ -165,7 +152,7 @@ class Tables:
 
         rows = []
         for spec in TABLES:
-            table = self._table(spec)
+            table = self.table(spec)
             with contextlib.suppress(NoSuchTable):
                 rows.append((spec.name, len(table), spec.help))
         frame = pd.DataFrame(rows, columns=["table", "rows", "what it holds"]).set_index("table")
@@ -274,7 +261,8 @@ class Tables:
         by the time of acceptance, of a running engine too. Of the tables it goes by the time of the first attempt; an
         engine must be at rest for it, because its tables are some seconds apart.
         """
-        from jobs.stack.state import answers, reachable_kafka
+        from jobs.stack.questions import answers
+        from jobs.stack.state import reachable_kafka
 
         kafka = reachable_kafka(self.settings)
         if of == "logs" or (of is None and answers(kafka)):
@@ -342,21 +330,23 @@ class Tables:
 
     def _evidence(self, notification_id: str, subscription: str | None = None) -> Evidence:
         from dispatch.operations.trace.gathering import Gatherer
-        from jobs.stack.state import answers, dispatch_checkpoint, reachable_kafka
+        from jobs.stack.questions import answers
+        from jobs.stack.state import reachable_kafka
 
         settings = self.settings
         kafka = reachable_kafka(settings)
         if not answers(kafka):
             # Nobody is there: say so at once, and tell what the tables have.
             kafka = replace(kafka, request_timeout_s=1)
-        gatherer = Gatherer(kafka, settings.tables, settings.home, dispatch_checkpoint(settings, "push"))
+        gatherer = Gatherer(kafka, settings.tables, settings.home, f"{settings.dispatch.checkpoint.rstrip('/')}/push")
         return gatherer.gather(notification_id, subscription)
 
     def _subscribed(self, columns: list[str]) -> pd.DataFrame:
         frame = self.subscriptions.pandas(columns)
         return frame[frame.state != "ended"]
 
-    def _table(self, spec: TableSpec) -> TableReader:
+    def table(self, spec: TableSpec) -> TableReader:
+        """The table of this description."""
         return TableReader(spec, spec.location(self.settings.tables, self.settings.home))
 
 

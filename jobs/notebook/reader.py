@@ -15,8 +15,8 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from core.errors import ArborcastError
-from dispatch.tables import TABLES, TableSpec
-from dispatch.tables.spec import is_there, open_table
+from dispatch.tables import TABLES
+from dispatch.tables.spec import TableSpec, is_there, open_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, cast
 from core.printable import one_line
 from dispatch.operations.trace.story import DeliveryStory, Row, Story
 from jobs.monitoring import ticks
-from jobs.monitoring.figures import seconds, shortened
-from jobs.monitoring.words import WORDS
+from jobs.monitoring.figures import WORDS, seconds, shortened
 from jobs.notebook.picture import (
+    ASIDE,
     BLACK,
     GREY,
     PALE,
@@ -148,10 +149,8 @@ def folded(found: Sequence[TimelineLane], most: int = _MOST_LANES) -> list[Timel
     if len(found) <= most:
         return list(found)
     shown, rest = found[: most - 1], found[most - 1 :]
-    counts: dict[str, int] = {}
-    for lane in rest:
-        counts[lane.outcome] = counts.get(lane.outcome, 0) + 1
-    told = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items(), key=lambda one: -one[1]))
+    counts = Counter(lane.outcome for lane in rest)
+    told = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.most_common())
     marks = [mark for lane in rest for mark in lane.marks]
     return [*shown, TimelineLane("", "", "", told, marks, several=len(rest))]
 
@@ -236,14 +235,14 @@ def timeline(story: Story, attempts: Sequence[Row], due: Mapping[str, datetime |
     shown = folded(every)
     title = label(plain_topics([story.topic])[story.topic], 70)
     with canvas(title, 1.9 + 0.3 * max(1, len(shown))) as (figure, (axes,)):
-        axes.set_title(_before(story, begin), fontsize=8, color="#666666", pad=18)
+        axes.set_title(_before(story, begin), pad=18, **ASIDE)
         is_log, marks = scale(shown)
         if is_log:
             axes.set_xscale("symlog", linthresh=marks[1][0], linscale=0.4)
         put_ticks(axes, marks)
         axes.set_xlim(0, marks[-1][0])
         notes = [textwrap.fill(f"note: {shortened(one_line(note), 2 * _NOTE)}", _NOTE) for note in story.notes]
-        axes.set_xlabel("\n".join(["since acceptance", *notes]), fontsize=8, color="#666666")
+        axes.set_xlabel("\n".join(["since acceptance", *notes]), **ASIDE)
         put_rows(axes, names_of(shown), quiet=[lane.several > 1 for lane in shown])
         for row, lane in enumerate(shown):
             _draw(axes, row, lane)

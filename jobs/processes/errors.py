@@ -29,19 +29,11 @@ class JavaTooOld(StackError):
 
 
 class JarError(StackError):
-    """A jar is missing, could not be fetched, or has the wrong checksum. Carries its file name."""
-
-    def __init__(self, message: str, jar: str = "") -> None:
-        super().__init__(message)
-        self.jar = jar
+    """A jar is missing, could not be fetched, or has the wrong checksum."""
 
 
 class PortInUse(StackError):
-    """A port that we need is taken. Carries the port."""
-
-    def __init__(self, message: str, port: int) -> None:
-        super().__init__(message)
-        self.port = port
+    """A port that we need is taken."""
 
 
 class HomeError(StackError):
@@ -49,11 +41,7 @@ class HomeError(StackError):
 
 
 class HomeInUse(HomeError):
-    """Another engine runs in this data directory. Carries its process id."""
-
-    def __init__(self, message: str, pid: int | None) -> None:
-        super().__init__(message)
-        self.pid = pid
+    """Another engine runs in this data directory."""
 
 
 class PartFailed(StackError):

@@ -41,7 +41,6 @@ class ManagedProcess:
         self._due = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Whether it has to be started."""
         return self.popen is None and now >= self._due
 
     def exit_code(self) -> int | None:
@@ -94,15 +93,6 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
         return True
 
 
-def is_listening(port: int, host: str = LOOPBACK, timeout: float = 0.5) -> bool:
-    """Whether a process accepts connections there. `timeout` in seconds."""
-    try:
-        with socket.create_connection((host, port), timeout=timeout):
-            return True
-    except OSError:
-        return False
-
-
 def holder(port: int) -> str:
     """Who listens on the port, for people: "java (pid 4711)"; empty when we may not know."""
     # Seeing other users' sockets takes privileges, on macOS for any socket at all.
@@ -125,7 +115,6 @@ def require_free(port: int, what: str, option: str, host: str = LOOPBACK) -> Non
     raise PortInUse(
         f"port {port} for {what} is in use{f' by {by}' if by else ''}; "
         f"stop that, or choose another with {option} PORT ({option} 0 takes a free one)",
-        port,
     )
 
 
@@ -192,7 +181,6 @@ class ProcessId:
 
     @classmethod
     def of_this(cls) -> ProcessId:
-        """Our own identity."""
         return cls(os.getpid(), psutil.Process().create_time())
 
     def process(self) -> psutil.Process | None:

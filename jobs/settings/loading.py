@@ -29,7 +29,7 @@ from core.telemetry.tracing import TracingSettings
 from directory.settings import DirectorySettings
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
 from ingest.access.settings import AccessSettings, LimitSettings, TlsSettings
-from ingest.settings import GatewaySettings, TopicSettings
+from ingest.settings import FragmentSettings, FramedSettings, GatewaySettings, TopicSettings, ZmqSettings
 from jobs.settings.stack import LoggingSettings, MetricsSettings, StackSettings
 
 ENV_PREFIX = "ARBORCAST_"
@@ -68,6 +68,9 @@ class Settings:
     topics: TopicSettings
     directory: DirectorySettings
     gateway: GatewaySettings
+    fragments: FragmentSettings
+    framed: FramedSettings
+    zmq: ZmqSettings
     tls: TlsSettings
     access: AccessSettings
     limits: LimitSettings
@@ -204,11 +207,11 @@ def level_of(settings: Settings) -> int:
 
 def dump(settings: Settings) -> str:
     """The effective settings as TOML that `load_settings` reads back to the same. Holds secrets: mind the file mode."""
-    lines = [f"home = {_toml(str(settings.home))}"]
+    lines = [f"home = {toml(str(settings.home))}"]
     for section in SECTIONS:
         lines += ["", f"[{section}]"]
         values = getattr(settings, section)
-        lines += [f"{field.name} = {_toml(getattr(values, field.name))}" for field in dataclasses.fields(values)]
+        lines += [f"{field.name} = {toml(getattr(values, field.name))}" for field in dataclasses.fields(values)]
     return "\n".join(lines) + "\n"
 
 
@@ -330,7 +333,8 @@ def _build(cls: type[SectionT], section: str, values: Mapping[str, Scalar]) -> S
     return cls(**own)
 
 
-def _toml(value: Scalar) -> str:
+def toml(value: Scalar) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import http.client
-import importlib.util
 import os
 import shutil
 import sys
@@ -16,14 +15,14 @@ from pathlib import Path
 import psutil
 
 from core.errors import ConfigError
-from core.security.ip_addresses import kind_of, read_address
+from core.files import write_atomically
+from core.security.ip_addresses import host_to_reach, kind_of, read_address
 from core.security.outbound import OutboundSettings
 from core.telemetry import log_format
 from dispatch.spark import properties
 from jobs.install import jars, java
 from jobs.install.java import Java, java_environ
 from jobs.processes import processes
-from jobs.processes.errors import StackError
 from jobs.processes.processes import words
 from jobs.settings.loading import ENV_PREFIX, Settings, dump
 from jobs.settings.stack import MetricsSettings, StackSettings
@@ -70,7 +69,7 @@ def find_tools(cache: Path | None = None) -> Tools:
 def class_archive_name(tools: Tools, cache: Path, size: int | str) -> Path:
     """The file of an archive of classes. Its name says what it is for, and how large it is: Java checks the first, but
     a JVM that maps a file which is shorter than it was does not live long."""
-    fits = (tools.java.executable, tools.java.version, tools.java_home, _package_folder("pyspark"), *tools.spark_jars)
+    fits = (tools.java.executable, tools.java.version, tools.java_home, jars.pyspark_folder(), *tools.spark_jars)
     digest = hashlib.sha256("\n".join(map(str, fits)).encode()).hexdigest()[:12]
     return cache / "java" / f"classes-{digest}-{size}.jsa"
 
@@ -93,6 +92,8 @@ def effective(settings: Settings) -> Settings:
         settings = _replace(settings, gateway=dataclasses.replace(settings.gateway, port=processes.free_port()))
     else:
         processes.require_free(settings.gateway.port, "the gateway", "--gateway-port", settings.gateway.host)
+    if settings.zmq.enabled and not settings.framed.port:
+        settings = _replace(settings, framed=dataclasses.replace(settings.framed, port=processes.free_port()))
     settings = _replace(settings, metrics=_metrics_ports(settings.metrics, settings.stack))
     if settings.stack.broker == "external":
         return settings
@@ -142,19 +143,22 @@ def addresses(settings: Settings) -> dict[str, str]:
         settings.gateway.public_url.rstrip("/")
         or f"{_scheme(settings)}://{_reachable(settings)}:{settings.gateway.port}"
     )
+    tls = "+tls" * bool(settings.tls.certificate_file)
+    framed = {"framed": f"framed{tls}://{_reachable(settings)}:{settings.framed.port}"} if settings.framed.port else {}
     return {
         "gateway": base,
         "notification_broker": f"{base}/wsn/NotificationBroker",
+        **framed,
         "kafka": settings.kafka.bootstrap_servers,
-        "metrics": f"http://{_host(settings.metrics.host)}:{settings.metrics.port}",
+        "metrics": f"http://{host_to_reach(settings.metrics.host)}:{settings.metrics.port}",
     }
 
 
 def metrics_urls(settings: Settings) -> dict[str, str]:
     """Where the parts that count things show their metrics, by part."""
-    found = {"gateway": f"{_scheme(settings)}://{_host(settings.gateway.host)}:{settings.gateway.port}"}
+    found = {"gateway": f"{_scheme(settings)}://{host_to_reach(settings.gateway.host)}:{settings.gateway.port}"}
     if settings.metrics.job_port:  # or nobody knows where an external job has its own
-        found["dispatch"] = f"http://{_host(settings.metrics.host)}:{settings.metrics.job_port}"
+        found["dispatch"] = f"http://{host_to_reach(settings.metrics.host)}:{settings.metrics.job_port}"
     return found
 
 
@@ -171,9 +175,7 @@ def questions_of(settings: Settings, home: Home) -> dict[str, Question]:
 
 def write_settings(settings: Settings, home: Home) -> None:
     """Writes the effective settings where the parts read them; readable for the owner only, there are passwords."""
-    home.settings_file.unlink(missing_ok=True)
-    with os.fdopen(os.open(home.settings_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(dump(settings))
+    write_atomically(home.settings_file, dump(settings), mode=0o600, durable=False)
 
 
 def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str] = os.environ) -> list[PartSpec]:
@@ -189,12 +191,14 @@ def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, st
 def _parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> list[PartSpec]:
     # The job first: it takes longest, and waits for the broker while Spark comes up.
     job = [_dispatch(settings, tools, home, environ)] if settings.stack.job == "embedded" else []
+    edges = [_zmq(settings, home, environ)] if settings.zmq.enabled else []
     if settings.stack.broker == "external":
-        return [*job, _gateway(settings, home, environ, after=())]
+        return [*job, _gateway(settings, home, environ, after=()), *edges]
     return [
         *job,
         _kafka(settings, tools, home, environ),
         _gateway(settings, home, environ, after=("kafka",)),
+        *edges,
     ]
 
 
@@ -222,7 +226,7 @@ def _kafka(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, s
 
 
 def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> PartSpec:
-    spark_home = _package_folder("pyspark")
+    spark_home = jars.pyspark_folder()
     properties_file = home.run / "spark.properties"
     temporary = home.spark / "tmp"
 
@@ -289,6 +293,23 @@ def _gateway(settings: Settings, home: Home, environ: Mapping[str, str], after: 
     )
 
 
+def _zmq(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec:
+    alive = home.run / "zmq.alive"
+    return PartSpec(
+        "zmq",
+        [sys.executable, "-m", "jobs.gateway.zmq_edge", "--config", str(home.settings_file), "--alive", str(alive)],
+        environ,
+        home.run,
+        home.log("zmq"),
+        is_ready=alive.exists,
+        prepare=lambda: alive.unlink(missing_ok=True),
+        after=("gateway",),
+        stop_share=0.3,
+        lives=questions.job(alive),
+        hang_timeout_s=settings.stack.hang_timeout_s,
+    )
+
+
 def answers_ready(host: str, port: int, timeout: float = 0.5, *, tls: bool = False) -> bool:
     """Whether the gateway there says that it is ready. `timeout` in seconds."""
     try:
@@ -315,19 +336,7 @@ def _scheme(settings: Settings) -> str:
 
 def _reachable(settings: Settings) -> str:
     """The gateway's host as a client on this machine says it."""
-    return _host(settings.gateway.host)
-
-
-def _host(listened: str) -> str:
-    return processes.LOOPBACK if listened in ("", "0.0.0.0", "::") else listened  # noqa: S104
-
-
-def _package_folder(name: str) -> Path:
-    # Not imported: pyspark takes half a second and we only want its folder.
-    spec = importlib.util.find_spec(name)
-    if spec is None or not spec.origin:
-        raise StackError(f"the package {name} is not installed; run: make setup")
-    return Path(spec.origin).parent
+    return host_to_reach(settings.gateway.host)
 
 
 def _replace(settings: Settings, **sections: object) -> Settings:

@@ -247,7 +247,6 @@ class Home:
                 raise HomeInUse(
                     f"an engine already runs in {self.path} (pid {pid or 'not known yet'}); "
                     f"stop it with: arborcast down --home {self.path}",
-                    pid or None,
                 )
             self.sign_lock(lock.fileno())
             yield lock.fileno()

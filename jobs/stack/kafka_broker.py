@@ -209,7 +209,8 @@ class KafkaBroker:
         except subprocess.TimeoutExpired as error:
             raise PartFailed(f"Kafka did not format {layout.data} within {timeout:g} s", "kafka") from error
         if done.returncode != 0:
-            raise PartFailed(f"Kafka could not format {layout.data}: {_tail(done.stdout + done.stderr)}", "kafka")
+            said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
+            raise PartFailed(f"Kafka could not format {layout.data}: {said}", "kafka")
 
     def start(self, timeout: float = 120.0) -> None:
         """Starts the broker and waits until it answers. Raises PartFailed with the end of its log otherwise."""
@@ -304,7 +305,3 @@ def _escaped(value: str) -> str:
     units = value.encode("utf-16-be", "surrogatepass")
     numbers = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
     return "".join(chr(number) if number < 0x7F else f"\\u{number:04x}" for number in numbers)
-
-
-def _tail(text: str, lines: int = 15) -> str:
-    return "\n".join(text.strip().splitlines()[-lines:])

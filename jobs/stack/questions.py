@@ -10,13 +10,17 @@ from __future__ import annotations
 import http.client
 import logging
 import queue
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from core.liveness import Silence
+from core.reasons import reason_of
+from core.settings import KafkaSettings
 from jobs.stack import kafka_broker
 
 Question = Callable[[float], str]
@@ -102,6 +106,53 @@ def _unverified() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
+
+
+_KAFKA_PORT = "9092"
+
+_CONNECT_S = 1.0
+
+# A busy broker takes a moment.
+_ANSWER_S = 5.0
+
+
+def answers(kafka: KafkaSettings) -> bool:
+    """Whether a process listens where a broker should. The Kafka client would take half a minute to find out."""
+    return not why_away(kafka, ask=False)
+
+
+def why_away(kafka: KafkaSettings, *, ask: bool = True) -> str:
+    """Why no broker can be reached, for each server that is set; empty when one can. Takes a second, and some more only
+    where somebody takes the connection and says nothing."""
+    servers = [each.strip() for each in kafka.bootstrap_servers.split(",") if each.strip()]
+    # Our own request speaks no TLS and no SASL; an open port is all that can be said without logging in.
+    ask = ask and kafka.security_protocol == "PLAINTEXT"
+    # At once: a host that is off keeps everybody waiting.
+    with ThreadPoolExecutor(max_workers=max(1, len(servers))) as pool:
+        reasons = list(pool.map(lambda server: _why_unreachable(server, ask=ask), servers))
+    return "" if "" in reasons else "; ".join(reasons) or "kafka.bootstrap_servers is empty"
+
+
+def _why_unreachable(server: str, *, ask: bool) -> str:
+    host, port = _place(server)
+    if not port.isdecimal():
+        return f"{server} is not host:port"
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_S).close()
+        if ask:
+            kafka_broker.listed(int(port), host, _ANSWER_S)
+    except (OSError, OverflowError, UnicodeError) as error:
+        return f"{server}: {reason_of(error)}"
+    return ""
+
+
+def _place(server: str) -> tuple[str, str]:
+    """As the Kafka client reads it: with a protocol in front, or without a port."""
+    server = server.rpartition("://")[2]
+    host, colon, port = server.rpartition(":")
+    if not colon or (":" in host and not host.startswith("[")):
+        host, port = server, _KAFKA_PORT
+    return host.strip("[]"), port
 
 
 # So many questions in a row must have had no answer. All of them fit into the time after which a part hangs: each has

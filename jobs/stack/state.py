@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import socket
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from core.files import write_atomically
-from core.reasons import reason_of
 from jobs.processes.processes import ProcessId
 from jobs.stack.home import Home
 
@@ -26,13 +24,6 @@ if TYPE_CHECKING:
 
 # How often the state file is given a new time, by which others see that the supervisor itself comes round.
 BEAT_S = 5.0
-
-_KAFKA_PORT = "9092"
-
-_CONNECT_S = 1.0
-
-# A busy broker takes a moment.
-_ANSWER_S = 5.0
 
 
 def addresses(path: Path) -> dict[str, str]:
@@ -46,54 +37,6 @@ def reachable_kafka(settings: Settings) -> KafkaSettings:
     """How to reach the brokers."""
     running = addresses(settings.home).get("kafka")
     return dataclasses.replace(settings.kafka, bootstrap_servers=running) if running else settings.kafka
-
-
-def answers(kafka: KafkaSettings) -> bool:
-    """Whether a process listens where a broker should. The Kafka client would take half a minute to find out."""
-    return not why_away(kafka, ask=False)
-
-
-def why_away(kafka: KafkaSettings, *, ask: bool = True) -> str:
-    """Why no broker can be reached, for each server that is set; empty when one can. Takes a second, and some more only
-    where somebody takes the connection and says nothing."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    servers = [each.strip() for each in kafka.bootstrap_servers.split(",") if each.strip()]
-    ask = ask and kafka.security_protocol == "PLAINTEXT"
-    # At once: a host that is off keeps everybody waiting.
-    with ThreadPoolExecutor(max_workers=max(1, len(servers))) as pool:
-        reasons = list(pool.map(lambda server: _why_not(server, ask=ask), servers))
-    return "" if "" in reasons else "; ".join(reasons) or "kafka.bootstrap_servers is empty"
-
-
-def _why_not(server: str, *, ask: bool) -> str:
-    from jobs.stack import kafka_broker
-
-    host, port = _place(server)
-    if not port.isdecimal():
-        return f"{server} is not host:port"
-    try:
-        socket.create_connection((host, int(port)), _CONNECT_S).close()
-        if ask:
-            kafka_broker.listed(int(port), host, _ANSWER_S)
-    except (OSError, OverflowError, UnicodeError) as error:
-        return f"{server}: {reason_of(error)}"
-    return ""
-
-
-def _place(server: str) -> tuple[str, str]:
-    """As the Kafka client reads it: with a protocol in front, or without a port."""
-    server = server.rpartition("://")[2]
-    host, colon, port = server.rpartition(":")
-    if not colon or (":" in host and not host.startswith("[")):
-        host, port = server, _KAFKA_PORT
-    return host.strip("[]"), port
-
-
-def dispatch_checkpoint(settings: Settings, query: str) -> str:
-    """Where the dispatch job keeps a query's progress."""
-    root = settings.dispatch.checkpoint.rstrip("/") or str((settings.home / "checkpoints").absolute())
-    return f"{root}/{query}"
 
 
 class PartState(StrEnum):

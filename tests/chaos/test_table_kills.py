@@ -19,8 +19,9 @@ from deltalake import DeltaTable
 
 from core.eventlog.follower import Tail
 from core.settings import KafkaSettings
-from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS, TableSpec
+from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS
 from dispatch.tables.delta_table import rows_of
+from dispatch.tables.spec import TableSpec
 from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import DispatchProcess, running_job
 from tests.support.receiver import Receiver
@@ -43,7 +44,7 @@ FINAL = ("delivered", "dead", "expired", "cancelled", "dropped")
 def test_tables_hold_each_row_once_however_often_their_writer_is_killed(
     tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
-    moments = random.Random(7)  # noqa: S311
+    moments = random.Random(7)
     sent: list[str] = []
     tables = Tables(tmp_path)
     with (

@@ -101,7 +101,7 @@ def _statuses(answers: bytes) -> list[int]:
 
 def _cut(data: bytes) -> list[bytes]:
     """The same bytes in other packets; any input always in the same ones."""
-    chance = random.Random(zlib.crc32(data))  # noqa: S311
+    chance = random.Random(zlib.crc32(data))
     places = sorted(chance.sample(range(1, len(data)), min(len(data) - 1, chance.choice((1, 1, 2, 5)))))
     return [data[start:end] for start, end in zip((0, *places), (*places, len(data)), strict=True)]
 

@@ -21,7 +21,7 @@ from topic_model.expressions import (
     XPATH,
 )
 from topic_model.patterns.patterns import parse_normal
-from topic_model.records import control, notifications, pull
+from topic_model.records import control, fragments, notifications, pull
 from topic_model.records.notifications import Notification
 from topic_model.routing import RoutingTable
 from topic_model.subscriptions import (
@@ -32,6 +32,7 @@ from topic_model.subscriptions import (
     SoapVersion,
     Subscription,
     TopicFilter,
+    Trigger,
     XPathFilter,
 )
 from topic_model.topics import TopicPath
@@ -157,6 +158,8 @@ def control_seeds() -> tuple[bytes, ...]:
         control.PullPointRecord("p1", "http://b/p1", "name", 5),
         control.PullPointEnded("p1", "gone", 7),
         control.SecretsResealed("s1", {"k1:AAAA": "k2:CCCC", "k1:BBBB": "k2:DDDD"}),
+        control.TriggerRecord(msgspec.structs.replace(subscription, trigger=Trigger("t", TopicPath("a"), "<x/>", "x"))),
+        control.TriggerEnded("s1", "removed", 7),
         control.Tombstone("seal:s1"),
         control.Tombstone("sub:s1"),
     )
@@ -176,6 +179,7 @@ def check_log_records(data: bytes) -> None:
         parked.decode_key,
         dead_letters.decode,
         lambda value: pull.decode(b"p1", value),
+        lambda value: fragments.decode(b"", value),
     )
     for read in readers:
         try:
@@ -196,4 +200,5 @@ def log_seeds() -> tuple[bytes, ...]:
         delivery.key(),
         delivery.tried_key(),
         dead_letters.encode(dead_letters.letter_of(attempt, notification)),
+        fragments.encode(fragments.StoredPart("o", TopicPath("a"), "me:1", 3, True, b"<half", 5))[1],
     )

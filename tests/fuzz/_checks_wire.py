@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import random
 from functools import cache
 
 from lxml import etree
@@ -21,6 +22,7 @@ from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.one_reading import hidden, is_taken
 from topic_model.records.control import PullPointRecord, SubscriptionRecord
+from topic_model.records.packages import read_package_header, unwrap_part
 from topic_model.subscriptions import EndpointReference, Subscription
 
 KEYS = KeyRing({"k1": b"k" * 32})
@@ -105,6 +107,29 @@ def check_legacy(data: bytes) -> None:
         assert reason != "internal error"
         assert parts.control.records == []
         assert parts.notifications.accepted == []
+
+
+def check_fragments(data: bytes) -> None:
+    """Content that comes in parts, cut anywhere, shuffled and repeated, is stored as if it had come whole, or not at
+    all; and what a part says of itself is read from any text."""
+    # The parser makes one line feed of two characters, and a cut may be between them.
+    text = data.decode("utf-8", "replace").replace("\r", "")
+    unwrap_part(text)
+    read_package_header(text)
+    if not text:
+        return
+    whole = GatewayParts()
+    whole.post(legacy.wsn_process(legacy.notify("a", text)), "/wsnprocess")
+    chance = random.Random(data)
+    pieces = legacy.in_parts("a", text, max(1, chance.randrange(len(text)), len(text) // 20))
+    chance.shuffle(pieces)
+    parts = GatewayParts()
+    for piece in [*pieces, *pieces[: len(pieces) // 2]]:
+        answer = parts.post(legacy.wsn_process(piece), "/wsnprocess")
+        assert answer.status in (200, 400, 413, 500), answer.status
+        assert answer.status == 200 or answer.reason not in ("", "internal error")
+    stored = [(each.payload, each.type) for each in parts.notifications.accepted]
+    assert stored == [(each.payload, each.type) for each in whole.notifications.accepted]
 
 
 _CHARSETS = (b"", b"utf-8", b"utf-16", b"utf-16be", b"iso-8859-1", b"gbk", b"us-ascii", b"Shift_JIS", b"windows-1252")

@@ -39,7 +39,7 @@ class Generator:
 
     def make(self, number: int) -> bytes:
         """Input number `number`."""
-        chance = random.Random(f"{self._seed}/{number}")  # noqa: S311
+        chance = random.Random(f"{self._seed}/{number}")
         text = chance.choice(self._seeds)
         for _ in range(chance.choice((1, 1, 2, 2, 3, 5, 8))):
             text = self._changed(chance, text)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from core.security.keyring import KeyRing
+from tests.fuzz._checks_framed import FRAME_SEEDS, check_frames
 from tests.fuzz._checks_http import HTTP_SEEDS, HTTP_SNIPPETS, check_http
 from tests.fuzz._checks_records import (
     check_control,
@@ -21,6 +22,7 @@ from tests.fuzz._checks_wire import (
     ENCODING_SNIPPETS,
     GATEWAY_SEEDS,
     check_encoding,
+    check_fragments,
     check_gateway,
     check_legacy,
     check_push,
@@ -102,7 +104,13 @@ _XPATH_SNIPPETS = (
     ),
 )
 
+_FRAME_SNIPPETS = (
+    *(b"ARBC", b"ARBC\x01", b"\x00" * 4, b"\xff" * 4, b"\x01", b"\x03", b"\x05", b"\x63", b"\x81", b"\xa5topic"),
+    *(b"\xa7payload", b"\xc4\x04<x/>", b"\xa1a", b"\xaaproperties", b"\xaaexpression", b"\xa3a//", b"\xc0", b"\xde"),
+)
+
 TARGETS: Mapping[str, Target] = {
+    "frames": Target(check_frames, FRAME_SEEDS, _FRAME_SNIPPETS),
     "http": Target(check_http, HTTP_SEEDS, HTTP_SNIPPETS),
     "gateway": Target(check_gateway, GATEWAY_SEEDS, _XML_SNIPPETS),
     "legacy": Target(
@@ -114,10 +122,21 @@ TARGETS: Mapping[str, Target] = {
                 legacy.unsubscribe("all:alarm:alarm1", "http://host:9002/wsn-subscribe"),
                 legacy.notify("all:alarm:alarm1", "<level n='1'>3 &lt; 4</level>"),
                 legacy.notify("all", "text & more", "1-0-1-2"),
+                legacy.notify("all", "<half a tag", "1-1-0-0"),
                 legacy.create_pull_point(),
             )
         ),
         (*_XML_SNIPPETS, b"<wsnt:Message>", b"</wsnt:Message>", b"<Fragment>", b"0-", b"all:"),
+    ),
+    "fragments": Target(
+        check_fragments,
+        (
+            "<a b='1'>R&amp;D é告<c/><![CDATA[ & ]]></a>".encode(),
+            "1 < 2 & more Ã© ".encode(),
+            legacy.notify("a", "<x/>", "1-1-0-0").encode(),
+            b"1-1-1-7;me%2C1",
+        ),
+        (*_XML_SNIPPETS, b"<wsnt:Message>", b"</wsnt:Message>", b"</Identification>", b"<Fragment>1-1-0-3</Fragment>"),
     ),
     "push": Target(
         check_push, (*GATEWAY_SEEDS[:2], soap.envelope("<o:raw xmlns:o='urn:o'>1</o:raw>", "1.2")), _XML_SNIPPETS

@@ -97,8 +97,8 @@ def test_topics_are_created_once_and_foreign_ones_are_refused(kafka_settings: Ka
     configs = admin.configs(kafka_settings.topic("control"))
     assert configs["cleanup.policy"] == "compact"
     assert configs["min.compaction.lag.ms"] == "86400000"
-    assert admin.partition_count(kafka_settings.topic("control")) == 1
-    assert admin.partition_count(kafka_settings.topic("attempts")) == kafka_settings.partitions
+    assert len(admin.partitions(kafka_settings.topic("control")) or ()) == 1
+    assert len(admin.partitions(kafka_settings.topic("attempts")) or ()) == kafka_settings.partitions
     assert admin.configs(kafka_settings.topic("notifications"))["retention.ms"] == str(168 * 3_600_000)
 
     other = dataclasses.replace(kafka_settings, prefix=kafka_settings.prefix + "other.")

@@ -12,12 +12,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from core.errors import InfrastructureError
 from core.eventlog.client import Producer, make_producer, translated
+from core.eventlog.scan import LogScan
 from core.eventlog.topics import ensure_topics
 from core.settings import KafkaSettings, SecretSettings
 from dispatch.job.runtime import DispatchJob
@@ -32,7 +34,7 @@ from topic_model.records import notifications
 from topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
 from topic_model.records.control_log import ControlLog
 from topic_model.records.notifications import UNSTAMPED, Notification
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, queue_topic
+from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, Trigger, queue_topic
 from topic_model.topics import TopicPath
 
 
@@ -60,6 +62,12 @@ def subscription(name: str, url: str, topic: str, **more: object) -> Subscriptio
         topics=(TopicFilter("", topic, topic),),
         **more,  # type: ignore[arg-type]
     )
+
+
+def trigger(name: str, on: str, to: str, payload: str = "", **more: object) -> Subscription:
+    """A trigger that publishes to a topic what matched, or this payload, an element x."""
+    its = Trigger(name, TopicPath(to), payload, "x" if payload else "")
+    return msgspec.structs.replace(subscription(name, its.endpoint, on, **more), address="", trigger=its)
 
 
 class Logs:
@@ -227,6 +235,12 @@ def kill_workers() -> int:
         with suppress(psutil.NoSuchProcess):
             each.kill()
     return len(workers)
+
+
+def notifications_in(kafka: KafkaSettings, name: str = "notifications") -> list[Notification]:
+    """All that a log of notifications holds."""
+    with LogScan(kafka, name) as log:
+        return [notifications.decode(record.value) for record in log.read_all()]
 
 
 class Own:

@@ -14,15 +14,18 @@ from lxml import etree
 from core.errors import InfrastructureError
 from core.security.keyring import KeyRing
 from core.security.outbound import AddressPolicy
+from core.settings import SecretSettings
 from core.telemetry.metrics import Registry
 from ingest.addresses import OwnAddresses
+from ingest.elements.protection import Protector
 from ingest.http.app import GatewayApp
 from ingest.operations.gateway import Gateway
 from ingest.operations.push_results import PushResults
-from ingest.settings import GatewaySettings, TopicSettings
+from ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
 from ingest.state.pull_queues import PullQueues
 from tests.support.outbound import THIS_MACHINE
 from topic_model.control_view import Projection
+from topic_model.projections.open_messages import OpenMessage, OpenMessages
 from topic_model.projections.owners import Owners
 from topic_model.projections.pull_points import PullPoints
 from topic_model.projections.pull_store import PullLimits, PullStore
@@ -30,6 +33,7 @@ from topic_model.projections.registrations import Registrations
 from topic_model.projections.suspensions import Suspensions
 from topic_model.records import results
 from topic_model.records.control import ControlRecord, Tombstone, key_of
+from topic_model.records.fragments import FragmentRecord, StoredPart
 from topic_model.records.notifications import Notification
 from topic_model.records.pull import PullRecord, StoredMessage
 from topic_model.records.results import Result
@@ -136,6 +140,31 @@ class PullRecordList:
 RESULT_KEYS = KeyRing({"k": b"k" * 32})
 
 
+class PartList:
+    """The log of parts, in force at once; the clock is moved by hand. With `error` set, nothing can be appended."""
+
+    def __init__(self, resident_bytes: int = 1_000) -> None:
+        self.messages = OpenMessages(resident_bytes)
+        self.records: list[FragmentRecord] = []
+        self.error: InfrastructureError | None = None
+        self.clock = 0.0
+
+    async def commit(self, record: FragmentRecord) -> int:
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+        self.records.append(record)
+        self.messages.apply(record, len(self.records) - 1, self.clock)
+        return len(self.records) - 1
+
+    async def parts(self, message: OpenMessage) -> list[StoredPart]:
+        found = [self.records[offset] for _, offset in sorted(message.offsets())]
+        return [record for record in found if isinstance(record, StoredPart)]
+
+    def now(self) -> float:
+        return self.clock
+
+
 class ResultList:
     """The results that were appended; with `error` set, none can be."""
 
@@ -197,7 +226,9 @@ class GatewayParts:
         settings: GatewaySettings | None = None,
         topics: TopicSettings | None = None,
         outbound: AddressPolicy = THIS_MACHINE,
+        fragments: FragmentSettings | None = None,
     ) -> None:
+        self.parts = PartList()
         self.table = RoutingTable()
         self.pull_points = PullPoints()
         self.registrations = Registrations()
@@ -224,6 +255,9 @@ class GatewayParts:
             notifications=self.notifications,
             retained=CurrentMessageList(self.notifications),
             pulls=self.pulls,
+            protector=Protector(SecretSettings(), RESULT_KEYS),
+            parts=self.parts,
+            fragments=fragments or FragmentSettings(),
             pull_points=self.pull_points,
             registrations=self.registrations,
             suspensions=self.suspensions,

@@ -37,16 +37,28 @@ def unsubscribe(topic: str, address: str) -> str:
     )
 
 
-def notify(topic: str, content: str, fragment: str | None = "0-0-1-0") -> str:
+def notify(topic: str, content: str, fragment: str | None = "0-0-1-0", identification: str = "10481519:1") -> str:
     """The text of a Notify; without `fragment` there is no Package."""
     package = (
-        f"<wsnt:Package><Identification>10481519:1</Identification><Fragment>{fragment}</Fragment>"
+        f"<wsnt:Package><Identification>{identification}</Identification><Fragment>{fragment}</Fragment>"
         "<EventType>A</EventType></wsnt:Package>"
     )
     return (
         f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}"><wsnt:Topic Dialect="{_SIMPLE}">{topic}</wsnt:Topic>'
         f"{package if fragment is not None else ''}<wsnt:Message>{content}</wsnt:Message></wsnt:NotificationMessage>"
     )
+
+
+def in_parts(
+    topic: str, content: str, size: int, *, alone: bool = False, identification: str = "10481519:1"
+) -> list[str]:
+    """The texts of the Notifies that carry this content in parts of so many characters."""
+    pieces = [content[start : start + size] for start in range(0, len(content), size)]
+    texts = []
+    for number, piece in enumerate(pieces):
+        fragment = f"1-{number < len(pieces) - 1:d}-{alone:d}-{number}"
+        texts.append(notify(topic, piece, fragment, identification))
+    return texts
 
 
 def create_pull_point(name: str = "") -> str:

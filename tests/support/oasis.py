@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from lxml import etree
 
-from ingest.soap.wsdl import PublishedDocuments
+from ingest.soap.wsdl import published_documents
 from jobs.install import jars
 
 SOAP = {"http://schemas.xmlsoap.org/soap/envelope/", "http://www.w3.org/2003/05/soap-envelope"}
@@ -43,10 +44,10 @@ _LIFETIME = f"""
 
 
 @cache
-def published() -> PublishedDocuments:
+def published() -> Mapping[str, bytes]:
     """The documents in the fetched jar."""
     (jar,) = jars.jar_paths("wsdl")
-    return PublishedDocuments(jar)
+    return published_documents(jar)
 
 
 class _FromJar(etree.Resolver):

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from ingest.client.listener import ReceivedMessage
-from ingest.client.worker import Worker
+from ingest.client.queues.worker import Worker
 from tests.support.held_port import HeldPort
 
 ROOT = Path(__file__).parents[2]

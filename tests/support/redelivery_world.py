@@ -12,9 +12,15 @@ from typing import Any, cast
 
 from core.security.keyring import KeyRing
 from core.settings import SecretSettings
-from dispatch.delivery.callbacks import CALLBACK_HEADER
 from dispatch.delivery.credentials import Vault
-from dispatch.delivery.envelope import ATTEMPT_HEADER, ID_HEADER, SEQUENCE_HEADER, SUBSCRIPTION_HEADER, Envelope
+from dispatch.delivery.envelope import (
+    ATTEMPT_HEADER,
+    CALLBACK_HEADER,
+    ID_HEADER,
+    SEQUENCE_HEADER,
+    SUBSCRIPTION_HEADER,
+    Envelope,
+)
 from dispatch.delivery.health import EndpointHealthRegistry, Sign
 from dispatch.delivery.outcomes import classify
 from dispatch.delivery.transport.contract import Callback, PushRequest, PushResult

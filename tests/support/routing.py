@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import hypothesis.strategies as st
+import msgspec
 
 from topic_model.expressions import xpath
 from topic_model.expressions.xpath import parse_xpath
@@ -14,13 +15,25 @@ from topic_model.records.control import (
     SubscriptionEnded,
     SubscriptionRecord,
     Tombstone,
+    TopicPolicy,
     TopicRecord,
     TopicRemoved,
+    TriggerEnded,
+    TriggerRecord,
     key_of,
     subscription_key,
     topic_key,
+    trigger_key,
 )
-from topic_model.subscriptions import DeliveryForm, DeliveryPolicy, EndpointReference, Subscription, TopicFilter
+from topic_model.subscriptions import (
+    DeliveryForm,
+    DeliveryPolicy,
+    EndpointReference,
+    Subscription,
+    TopicFilter,
+    Trigger,
+    TriggerTarget,
+)
 from topic_model.topics import TopicPath
 from topic_model.tree.tree import TopicTree
 
@@ -96,14 +109,28 @@ subscriptions = st.builds(
     paused=st.booleans(),
     form=st.sampled_from(["notify", "legacy"]),
 )
+
+
+def make_trigger(trigger_id: str, on: str, to: str, payload: str = "<x/>", **facts: object) -> Subscription:
+    """A trigger with this normal form as its topic filter, that publishes to this topic; its name is its id."""
+    trigger = Trigger(trigger_id, TopicPath(to), payload, "x" if payload else "")
+    made = make_subscription(trigger_id, on, consumer=trigger.endpoint)
+    return msgspec.structs.replace(made, trigger=trigger, **facts)
+
+
+_trigger_ids = st.sampled_from([f"t{number}" for number in range(3)])
+triggers = st.builds(make_trigger, _trigger_ids, normals, paths)
 control_records: st.SearchStrategy[ControlRecord] = st.one_of(
     st.builds(SubscriptionRecord, subscriptions),
     st.builds(SubscriptionRecord, subscriptions),
     st.builds(SubscriptionEnded, _ids, st.just("unsubscribed"), st.just(0)),
     st.builds(TopicRecord, paths, code=st.sampled_from(["", "1"])),
     st.builds(TopicRecord, paths),
+    st.builds(TopicRecord, paths, policy=st.builds(TopicPolicy, retain=st.booleans())),
     st.builds(TopicRemoved, paths),
-    st.builds(Tombstone, st.one_of(_ids.map(subscription_key), paths.map(topic_key))),
+    st.builds(TriggerRecord, triggers),
+    st.builds(TriggerEnded, _trigger_ids, st.just("removed"), st.just(0)),
+    st.builds(Tombstone, st.one_of(_ids.map(subscription_key), paths.map(topic_key), _trigger_ids.map(trigger_key))),
 )
 histories = st.lists(control_records, max_size=40)
 
@@ -124,13 +151,25 @@ class NaiveTable:
     def apply(self, record: ControlRecord) -> None:
         self.topics.apply(record)
         match record:
-            case SubscriptionRecord(subscription=subscription):
+            case SubscriptionRecord(subscription=subscription) | TriggerRecord(subscription=subscription):
                 self.subscriptions[subscription.id] = subscription
-            case SubscriptionEnded(id=subscription_id):
+            case SubscriptionEnded(id=subscription_id) | TriggerEnded(id=subscription_id):
                 self.subscriptions.pop(subscription_id, None)
             case Tombstone(key=key):
-                self.subscriptions.pop(key.removeprefix("sub:"), None)
+                self.subscriptions.pop(key.removeprefix("sub:").removeprefix("trigger:"), None)
                 self.topics.remove(TopicPath(key.removeprefix("topic:")))
+
+    def now(self) -> dict[str, Subscription]:
+        """All subscriptions by id, triggers with what the facts of their topics say."""
+        return {each.id: self._with_target(each) for each in self.subscriptions.values()}
+
+    def _with_target(self, subscription: Subscription) -> Subscription:
+        trigger = subscription.trigger
+        topic = self.topics.get(trigger.topic) if trigger is not None else None
+        if trigger is None or topic is None:
+            return subscription
+        target = TriggerTarget(topic.policy.retain, topic.policy.priority, topic.policy.reliable, topic.message_types)
+        return msgspec.structs.replace(subscription, trigger=msgspec.structs.replace(trigger, target=target))
 
     def who(self, path: TopicPath) -> set[str]:
         """Ids of all that match, paused or not."""

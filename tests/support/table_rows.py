@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from core.settings import KafkaSettings
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
 from dispatch.recording.attempts_tables import AttemptsTables
 from dispatch.settings import TableSettings
-from dispatch.tables import ATTEMPTS, DELIVERIES, TableSpec
+from dispatch.tables import ATTEMPTS, DELIVERIES
 from dispatch.tables.delta_table import DeltaTableWriter
+from dispatch.tables.spec import TableSpec
 from topic_model.topics import TopicPath
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -36,12 +38,15 @@ def attempt(notification: str, subscription: str, state: str, after_ms: int = 50
     return Attempt(notification=notification, subscription=subscription, state=state, **values)  # type: ignore[arg-type]
 
 
-class Logged(NamedTuple):
+@dataclass
+class Logged:
     """A record as Kafka gives it."""
 
-    value: bytes
+    value: bytes | None
     partition: int
     offset: int
+    timestamp: int = 0
+    key: bytes = b""
 
 
 def logged(values: Iterable[bytes], first: int = 0, partition: int = 0) -> list[Logged]:

@@ -55,11 +55,12 @@ def evaluation(
     offsets: Sequence[int] = (),
     accepted_ms: int = T0,
     topic: str = TOPIC,
+    caused: bool = False,
 ) -> bytes:
     """One record: these notifications, one behind the other from offset `first`, were for so many subscriptions."""
     places = offsets or range(first, first + len(counts))
     matched = [
-        Matched(notification, TopicPath(topic), accepted_ms, offset, count)
+        Matched(notification, TopicPath(topic), accepted_ms, offset, count, caused=caused)
         for (notification, count), offset in zip(counts.items(), places, strict=True)
     ]
     (value,) = attempts.encode_evaluation(Evaluation(partition, batch, control, matched))

@@ -18,11 +18,12 @@ from dispatch.job import lease as job_lease
 from dispatch.logs import attempts, dead_letters, parked
 from dispatch.operations.audit import ledger
 from dispatch.realtime import messages
-from dispatch.recording.archive import Logged, notification_rows
+from dispatch.recording.archive import notification_rows
 from dispatch.recording.folds import DeadLettersFold, RetriesFold, SubscriptionsFold
-from dispatch.recording.state_tables import RowChanges, TableFold
+from dispatch.recording.state_tables import RowChanges, TableFold, apply
 from jobs.gateway import lease
-from topic_model.records import control, notifications, pull, results
+from tests.support.table_rows import Logged
+from topic_model.records import control, fragments, notifications, pull, results
 
 
 class Log(NamedTuple):
@@ -96,8 +97,17 @@ CONTROL: list[dict[str, Any]] = [
     {"v": 5, "record": {"type": "topic-places", "path": "a", "place": "1", "last": 2, "used": True}},
     {"v": 6, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"types": ["{urn:t}a"]}}},
     {"v": 7, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"policy": {"interval_ms": 1000}}}},
-    {"v": 8, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"queue": 2}}},
-    {"v": 8, "record": {"type": "topic", "path": "a/b", "policy": {"queue": True, "merge": False}}},
+    {
+        "v": 8,
+        "record": {
+            "type": "trigger",
+            "subscription": SUBSCRIPTION | {"trigger": {"name": "n", "topic": "a/b", "payload": "<x/>", "type": "x"}},
+        },
+    },
+    {"v": 8, "record": {"type": "trigger-ended", "id": "s1", "reason": "removed", "at_ms": 1}},
+    {"v": 8, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"policy": {"fragment_bytes": 3000}}}},
+    {"v": 9, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"queue": 2}}},
+    {"v": 9, "record": {"type": "topic", "path": "a/b", "policy": {"queue": True, "merge": False}}},
 ]
 NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION},
@@ -110,10 +120,10 @@ NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 6, "notification": NOTIFICATION | {"only": "s1", "selector": "a//."}},
     {"v": 7, "notification": NOTIFICATION | {"valid_until_ms": 9, "type": "{urn:t}e"}},
     {"v": 8, "notification": NOTIFICATION | {"priority": 5, "reliable": True}},
-    {"v": 9, "notification": NOTIFICATION},
-    {"v": 10, "notification": NOTIFICATION},
-    {"v": 11, "notification": NOTIFICATION | {"queue": True, "merge": b"0123456789abcdef"}},
-    {"v": 11, "notification": NOTIFICATION | {"reply_to": {"address": "http://u/"}, "message_id": "m"}},
+    {"v": 9, "notification": NOTIFICATION | {"cause": "n0", "hops": 1}},
+    {"v": 1, "notification": NOTIFICATION | {"package": "1-1-1-0 me:1", "split_bytes": 3000}},
+    {"v": 10, "notification": NOTIFICATION | {"queue": True, "merge": b"0123456789abcdef"}},
+    {"v": 10, "notification": NOTIFICATION | {"reply_to": {"address": "http://u/"}, "message_id": "m"}},
 ]
 ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "delivered", "status": 200, "batch": 7}]},
@@ -121,8 +131,9 @@ ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "failed", "error": "skipped"}]},
     {"v": 1, "attempts": [ATTEMPT | {"state": "parked", "error": "timeout", "next_ms": 9}]},
     {"v": 2, "attempts": [ATTEMPT | {"state": "dropped", "error": "timely"}]},
-    {"v": 3, "attempts": [ATTEMPT | {"subscription": "queue:a/b", "state": "dead", "error": "invalid"}]},
-    {"v": 3, "attempts": [ATTEMPT | {"subscription": "queue:a/b", "state": "delivered", "error": "merged"}]},
+    {"v": 3, "attempts": [ATTEMPT | {"state": "cancelled", "error": "hops"}]},
+    {"v": 4, "attempts": [ATTEMPT | {"subscription": "queue:a/b", "state": "dead", "error": "invalid"}]},
+    {"v": 4, "attempts": [ATTEMPT | {"subscription": "queue:a/b", "state": "delivered", "error": "merged"}]},
     {
         "v": 1,
         "attempts": [],
@@ -134,6 +145,8 @@ ATTEMPTS: list[dict[str, Any]] = [
         "evaluation": {"partition": 0, "batch": 3, "control": 4, "matched": [["n1", "a", 1, 2, 1, ["s1"], 3]]},
     },
 ]
+
+OF: dict[str, Any] = {"owner": "", "topic": "a/b", "identification": "me:1"}
 
 LOGS = {
     "control": Log(_json, lambda value: control.decode(b"sub:s1", value), control.VERSION, "v", CONTROL),
@@ -181,6 +194,21 @@ LOGS = {
             {"v": 1, "record": {"type": "claimed", "claim": "c", "first": 1, "last": 2, "until_ms": 3}},
             {"v": 1, "record": {"type": "settled", "claim": "c"}},
             {"v": 1, "record": {"type": "returned", "claim": "c"}},
+            {"v": 3, "record": {"type": "returned", "claim": "c", "settled": [7]}},
+        ],
+    ),
+    "fragments": Log(
+        _packed,
+        lambda value: fragments.decode(b"", value),
+        fragments.VERSION,
+        "v",
+        [
+            {"v": 1, "record": {"type": "part", "last": True, "content": b"x", "accepted_ms": 1, "number": 0} | OF},
+            {"v": 1, "record": {"type": "assembled", "first": 1, "at": 2} | OF},
+            {
+                "v": 1,
+                "record": {"type": "given-up", "first": 1, "at": 2, "reason": "time", "since_ms": 1, "at_ms": 2} | OF,
+            },
         ],
     ),
     "results": Log(
@@ -303,7 +331,7 @@ def test_tables_leave_out_what_is_damaged_and_stop_at_what_is_newer(which: str, 
     log = LOGS["notifications" if which == "archive" else which]
     value = b"\xff\xff" if damaged else log.encode(log.older[0] | {log.version_field: log.version + 1})
     readers: dict[str, Callable[[], int]] = {
-        "archive": lambda: notification_rows([Logged(value, 0, 0, 0)], 0).num_rows,
+        "archive": lambda: notification_rows([Logged(value, 0, 0)], 0).num_rows,
         "parked": lambda: applied(RetriesFold(), value),
         "dead": lambda: applied(DeadLettersFold(), value),
         "control": lambda: applied(SubscriptionsFold(), value),
@@ -320,5 +348,6 @@ def applied(fold: TableFold, value: bytes) -> int:
     """How many rows a record has changed."""
     changes = RowChanges(fold.spec)
     key = parked.Delivery("s1", parked.Place(0, 0, 0)).key()
-    fold.apply(SimpleNamespace(key=key, value=value, timestamp=1, offset=0, partition=0, topic="t"), changes)
+    record = SimpleNamespace(key=key, value=value, timestamp=1, offset=0, partition=0, topic="t")
+    apply(fold, record, changes, "t")
     return len(changes)

@@ -57,7 +57,9 @@ def imported_at_the_top(file: Path) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 below = f"{node.module}.{alias.name}"
-                yield below if (ROOT / below.replace(".", "/")).with_suffix(".py").exists() else node.module
+                path = ROOT / below.replace(".", "/")
+                is_module = path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+                yield below if is_module else node.module
 
 
 def imported_packages(file: Path) -> Iterator[str]:

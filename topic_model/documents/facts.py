@@ -90,7 +90,7 @@ def write_facts(element: etree._Element, record: TopicRecord, *, standard: bool)
                 element.set(f"{{{ARBOR}}}{name}", value)
             except ValueError as error:  # control characters
                 problem = f"{name} of topic {record.path}, {value[:80]!r}, cannot be written as XML"
-                raise DocumentError(problem, record.path) from error
+                raise DocumentError(problem) from error
 
 
 def read_facts(
@@ -105,15 +105,13 @@ def read_facts(
         try:
             return _strings.decode(text(name)) if text(name) else ()
         except msgspec.DecodeError as error:
-            raise DocumentError(
-                f"{name} of topic {path} must be a JSON list of texts", path, line_of(element)
-            ) from error
+            raise DocumentError(f"{name} of topic {path} must be a JSON list of texts", line_of(element)) from error
 
     priority = text("priority").strip() or "0"
     # isdigit and int() know the digits of forty scripts. As many of them as in a directory.
     digits = priority[1:] if priority[0] in "+-" else priority
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_PRIORITY):
-        raise DocumentError(f"priority of topic {path} must be a whole number", path, line_of(element))
+        raise DocumentError(f"priority of topic {path} must be a whole number", line_of(element))
     return TopicRecord(
         path=path,
         code=text("code"),
@@ -168,8 +166,8 @@ def read_json(data: bytes) -> tuple[TopicRecord, ...]:
         try:
             path = parse_path(record.path)
         except TopicError as error:
-            raise DocumentError(str(error), record.path[:200]) from error
+            raise DocumentError(str(error)) from error
         if path in records:
-            raise DocumentError(f"the topic {path} is there twice", path)
+            raise DocumentError(f"the topic {path} is there twice")
         records[path] = msgspec.structs.replace(record, path=path, placed=False)
     return tuple(records[path] for path in sorted(records))

@@ -40,7 +40,7 @@ def read_topic_set(data: bytes) -> tuple[TopicRecord, ...]:
             if boolean(element.get(IS_TOPIC)):
                 record = read_facts(element, _checked(path, element))
                 if record.path in records:
-                    raise DocumentError(f"the topic {path} is there twice", path, line_of(element))
+                    raise DocumentError(f"the topic {path} is there twice", line_of(element))
                 records[record.path] = record
     return with_prefixes((records[path] for path in sorted(records)), declared)
 
@@ -58,7 +58,7 @@ def _checked(path: str, element: etree._Element) -> TopicPath:
     try:
         return parse_path(path)
     except TopicError as error:
-        raise DocumentError(str(error), path[:200], line_of(element)) from error
+        raise DocumentError(str(error), line_of(element)) from error
 
 
 _TOPIC = f"{{{WSTOP}}}Topic"
@@ -78,7 +78,7 @@ def read_topic_namespace(data: bytes) -> tuple[TopicRecord, ...]:
         element, parent = waiting.pop()
         path = _path_of(element, parent, namespace)
         if path in records:
-            raise DocumentError(f"the topic {path} is there twice", path, line_of(element))
+            raise DocumentError(f"the topic {path} is there twice", line_of(element))
         records[path] = read_facts(
             element,
             path,
@@ -126,12 +126,12 @@ def _namespace_of(path: TopicPath) -> str:
 def _path_of(element: etree._Element, parent: TopicPath | None, namespace: str) -> TopicPath:
     name = element.get("name")
     if name is None:
-        raise DocumentError("a Topic has no name", parent or "", line_of(element))
+        raise DocumentError("a Topic has no name", line_of(element))
     above = () if parent is None else split_path(parent)
     try:
         return make_path((*above, (namespace, name.strip())))
     except TopicError as error:
-        raise DocumentError(str(error), parent or "", line_of(element)) from error
+        raise DocumentError(str(error), line_of(element)) from error
 
 
 def _named_parent(element: etree._Element) -> TopicPath | None:

@@ -1,9 +1,8 @@
 """Topic expressions: from what subscribers, publishers and people write to patterns, and back.
 
-    dialects, namespaces    what peers write, and prefixes in it
+    dialects, namespaces    what peers and people write, also topics by their codes; prefixes in it
     xpath, conditions       the XPath dialect, and conditions over documents; xpath_syntax is what they share
     item_filter             ONVIF's dialect of conditions, as XPath
-    codes                   topics named by their codes
     writing                 what we write
 
 `parse` reads a filter of a Subscribe, `concrete_topic` the topic of a Notify, `parse_friendly` what a person types;
@@ -14,7 +13,6 @@ messages of ours. Everything illegal raises an ExpressionError with the position
 from __future__ import annotations
 
 from topic_model.expressions import xpath
-from topic_model.expressions.codes import with_codes
 from topic_model.expressions.dialects import (
     CONCRETE,
     CONCRETE_SET,
@@ -24,6 +22,7 @@ from topic_model.expressions.dialects import (
     concrete_topic,
     parse,
     parse_friendly,
+    with_codes,
 )
 from topic_model.expressions.writing import write_full, write_topic
 from topic_model.expressions.xpath import XPathPattern

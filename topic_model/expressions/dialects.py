@@ -13,7 +13,7 @@ Without a dialect an expression is Simple: that is what clients that never name 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from core.errors import ExpressionError, MultipleTopics, TopicError, UnknownDialect
@@ -23,7 +23,7 @@ from topic_model.expressions.xpath import parse_xpath
 from topic_model.patterns.grammar import Axis, Notation, RawPath, check_length, refuse, scan
 from topic_model.patterns.patterns import EVERYTHING, Pattern, alternative, parse_normal, pattern
 from topic_model.subscriptions import TopicFilter
-from topic_model.topics import MAX_DEPTH, MAX_PATH_LENGTH, NCNAME, TopicPath, is_namespace, parse_colon_path
+from topic_model.topics import MAX_DEPTH, MAX_PATH_LENGTH, NCNAME, TopicPath, is_namespace, is_ncname, parse_colon_path
 
 SIMPLE: Final = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Simple"
 
@@ -86,14 +86,14 @@ def concrete_topic(
         return plain
     check_length(text)
     if dialect == XPATH:
-        raise MultipleTopics(f"one topic is needed here, and the XPath {text[:60]!r} may select several", text[:1000])
+        raise MultipleTopics(f"one topic is needed here, and the XPath {text[:60]!r} may select several")
     paths = scan(text, Notation.PREFIXES)
     _RULES[CONCRETE if dialect == SIMPLE else dialect](text, paths)
     if dialect == CONCRETE_SET:
         paths = tuple(_without_subtree(path) for path in paths)
     topic = compile_paths(text, paths, Declarations(namespaces)).single_topic()
     if topic is None:
-        raise MultipleTopics(f"one topic is needed here, and {text[:60]!r} may select several", text[:1000])
+        raise MultipleTopics(f"one topic is needed here, and {text[:60]!r} may select several")
     return topic
 
 
@@ -140,7 +140,7 @@ def _known(dialect: str | None) -> str:
     # xsd:anyURI collapses white space; an empty attribute says as little as none.
     dialect = (dialect or "").strip() or SIMPLE
     if dialect not in (*_RULES, XPATH):
-        raise UnknownDialect(f"the topic expression dialect {dialect[:200]!r} is not known here", "")
+        raise UnknownDialect(f"the topic expression dialect {dialect[:200]!r} is not known here")
     return dialect
 
 
@@ -154,7 +154,7 @@ def _colon_topic(text: str) -> TopicPath:
     try:
         return parse_colon_path(text.strip())
     except TopicError as error:
-        raise ExpressionError(f"colon path {text.strip()[:60]!r}: {error}", text[:1000]) from error
+        raise ExpressionError(f"colon path {text.strip()[:60]!r}: {error}") from error
 
 
 def _check_full(text: str, paths: tuple[RawPath, ...]) -> None:
@@ -246,3 +246,39 @@ def _with_slashes(text: str, namespaces: Mapping[str, str]) -> str:
         return match["start"] + match["first"] + match["rest"].replace(":", "/")
 
     return _colon_path.sub(slashed, text)
+
+
+# What a topic that is named by its code has in front: `code:1.4.A`.
+_CODE = "code"
+
+
+def with_codes(text: str, namespaces: Mapping[str, str], find: Callable[[str], Sequence[TopicPath]]) -> str:
+    """What a person has typed for `parse_friendly`, with topics in the place of their codes.
+
+    An alternative `code:CODE`, also with steps behind it (`code:1.4//.`), is meant so when a topic has that code; when
+    none has it, or `code` is a declared prefix, it is what it was without codes: a colon path, a name with a prefix.
+    `find` says who has a code, the first one counts. Raises ExpressionError.
+    """
+    if f"{_CODE}:" not in text or _CODE in namespaces:
+        return text
+    alternatives = [each.strip() for each in text.split("|")]
+    found = [_owner(each, find) for each in alternatives]
+    if not any(found):
+        return text
+    # A topic is put down in the notation of normal forms, which knows no prefixes: so are the others.
+    return "|".join(
+        topic or parse_friendly(each, namespaces).normal for topic, each in zip(found, alternatives, strict=True)
+    )
+
+
+def _owner(alternative: str, find: Callable[[str], Sequence[TopicPath]]) -> str:
+    prefix, colon, rest = alternative.partition(":")
+    if prefix != _CODE or not colon:
+        return ""
+    code, slash, steps = rest.partition("/")
+    owners = find(code)
+    if owners:
+        return f"{owners[0]}{slash}{steps}"
+    if not all(map(is_ncname, code.split(":"))):
+        raise ExpressionError(f"no topic has the code {code[:200]!r}")
+    return ""

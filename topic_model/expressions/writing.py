@@ -10,7 +10,8 @@ from itertools import chain, count
 
 from core.errors import ExpressionError
 from topic_model.namespaces import TOPIC_PREFIXES
-from topic_model.patterns.patterns import Alternative, Pattern, Reach, is_virtual
+from topic_model.patterns.alternatives import Alternative, Reach, is_virtual
+from topic_model.patterns.patterns import Pattern
 from topic_model.topics import TopicPath, split_path
 from topic_model.tree.prefixes import by_namespace
 
@@ -71,9 +72,7 @@ def _write_path(path: TopicPath, prefixes: _Prefixes) -> str:
 
 def _write_alternative(alternative: Alternative, prefixes: _Prefixes) -> str:
     if not alternative.anchor:
-        raise ExpressionError(
-            f"the Full dialect cannot say {alternative.normal!r}: topics of all namespaces", alternative.normal
-        )
+        raise ExpressionError(f"the Full dialect cannot say {alternative.normal!r}: topics of all namespaces")
     virtual = is_virtual(alternative.anchor)
     if virtual:
         parts = [prefixes.qualified(alternative.anchor[1:-1], "")]

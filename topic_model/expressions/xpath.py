@@ -113,7 +113,7 @@ def parse_normal(normal: str) -> XPathPattern:
     try:
         parts = _decoder.decode(normal.removeprefix(XPATH_SCHEME))
     except msgspec.DecodeError as error:
-        raise ExpressionError(f"not the normal form of an XPath: {normal[:100]!r}: {error}", normal[:1000]) from error
+        raise ExpressionError(f"not the normal form of an XPath: {normal[:100]!r}: {error}") from error
     return parse_xpath(parts.text, parts.namespaces)
 
 

@@ -69,7 +69,7 @@ def refuse(text: str, position: int, why: str) -> NoReturn:
     start = max(0, min(position - _SHOWN // 2, len(text) - _SHOWN))
     excerpt = text[start : start + _SHOWN]
     shown = f"{'…' if start else ''}{excerpt}{'…' if start + _SHOWN < len(text) else ''}"
-    raise ExpressionError(f"topic expression {shown!r}, position {position}: {why}", text[:1000], position)
+    raise ExpressionError(f"topic expression {shown!r}, position {position}: {why}", position)
 
 
 def check_length(text: str) -> None:

@@ -38,30 +38,10 @@ from topic_model.patterns.alternatives import (
     Reach,
     StepTest,
     anchors_above,
-    is_below,
     is_virtual,
-    root_anchor,
 )
 from topic_model.patterns.grammar import MAX_EXPRESSION_LENGTH, Axis, Notation, RawPath, scan
 from topic_model.topics import Step, TopicPath, make_path
-
-__all__ = [
-    "EVERYTHING",
-    "UNIVERSAL_ROOT",
-    "XPATH_SCHEME",
-    "Alternative",
-    "Axis",
-    "Pattern",
-    "Reach",
-    "StepTest",
-    "alternative",
-    "anchors_above",
-    "is_below",
-    "is_virtual",
-    "parse_normal",
-    "pattern",
-    "root_anchor",
-]
 
 EVERYTHING: Final = "//."
 """Normal form of "no filter"."""
@@ -81,7 +61,6 @@ class Pattern:
     alternatives: tuple[Alternative, ...]
 
     def matches(self, path: TopicPath) -> bool:
-        """Whether the topic is selected."""
         return any(alternative.matches(path) for alternative in self.alternatives)
 
     @property
@@ -139,7 +118,6 @@ def pattern(alternatives: Iterable[Alternative]) -> Pattern:
         raise ExpressionError(
             f"the topic expression with its namespaces written out may be {MAX_EXPRESSION_LENGTH} characters long, "
             f"this one is {len(normal)}: {normal[:100]!r}…",
-            normal[:1000],
         )
     return Pattern(normal, tuple(one for _, one in kept))
 
@@ -151,14 +129,14 @@ def parse_normal(normal: str) -> Pattern:
     Raises ExpressionError.
     """
     if normal.startswith(XPATH_SCHEME):
-        raise ExpressionError("an XPath expression needs the topic set: use expressions.xpath.parse_normal", normal)
+        raise ExpressionError("an XPath expression needs the topic set: use expressions.xpath.parse_normal")
     found = []
     for path in scan(normal, Notation.NAMESPACES):
         steps = [(step.axis, step.qualifier, step.name) for step in path.steps]
         try:
             found.append(alternative(_normal_root(path), steps))
         except TopicError as error:
-            raise ExpressionError(str(error), normal[:1000], path.position) from error
+            raise ExpressionError(str(error), path.position) from error
     return pattern(found)
 
 

@@ -11,7 +11,7 @@ out comes back.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 
 from topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage
@@ -29,13 +29,16 @@ class PullLimits:
 
 @dataclass(slots=True)
 class WaitingMessage:
-    """One message; `element` is None when it has to be read from the log, at `offset`."""
+    """One message; `element` is None when it has to be read from the log, at `offset`. `notification` is empty for what
+    a client put in. It has been `returned` so often."""
 
     offset: int
     size: int
     element: bytes | None
     ids: XmlIds = NO_IDS
     valid_until_ms: int = 0
+    notification: str = ""
+    returned: int = 0
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its publisher does not want it handed out any more."""
@@ -84,7 +87,6 @@ class PullStore:
         """The pull point that lost a message last."""
 
     def apply(self, pull_point_id: str, record: PullRecord, offset: int) -> None:
-        """Fold one record."""
         match record:
             case StoredMessage():
                 self._put(pull_point_id, record, offset)
@@ -92,8 +94,8 @@ class PullStore:
                 self._claim(pull_point_id, record)
             case Settled(claim=claim):
                 self._settle(pull_point_id, claim)
-            case Returned(claim=claim):
-                self._return(pull_point_id, claim)
+            case Returned(claim=claim, settled=settled):
+                self._return(pull_point_id, claim, settled)
 
     def head(self, pull_point_id: str, messages: int, size: int, now_ms: int = 0) -> list[WaitingMessage]:
         """The oldest that wait: at most so many messages and bytes, one in any case, no two with an xml:id alike; and
@@ -122,7 +124,6 @@ class PullStore:
         return [] if found is None else list(found.messages)
 
     def waiting(self, pull_point_id: str) -> int:
-        """How many messages wait."""
         queue = self._queues.get(pull_point_id)
         return 0 if queue is None else len(queue.waiting)
 
@@ -174,7 +175,7 @@ class PullStore:
         self.resident_bytes += size if resident else 0
         element = record.element if resident else None
         ids = xml_ids(record.element)
-        queue.waiting.append(WaitingMessage(offset, size, element, ids, record.valid_until_ms))
+        queue.waiting.append(WaitingMessage(offset, size, element, ids, record.valid_until_ms, record.notification))
         queue.size += size
         self._bound(pull_point_id, queue)
         self.changed(pull_point_id)
@@ -213,14 +214,23 @@ class PullStore:
         if queue.idle:
             del self._queues[pull_point_id]
 
-    def _return(self, pull_point_id: str, claim: str) -> None:
+    def _return(self, pull_point_id: str, claim: str, settled: Container[int]) -> None:
         queue = self._queues.get(pull_point_id)
         found = queue.claims.pop(claim, None) if queue is not None else None
         if queue is None or found is None:
             return
-        queue.waiting = deque(sorted((*found.messages, *queue.waiting), key=lambda message: message.offset))
-        queue.size += sum(message.size for message in found.messages)
+        back = []
+        for message in found.messages:
+            if message.offset in settled:
+                self._release(message)
+            else:
+                message.returned += 1
+                back.append(message)
+        queue.waiting = deque(sorted((*back, *queue.waiting), key=lambda message: message.offset))
+        queue.size += sum(message.size for message in back)
         self._bound(pull_point_id, queue)
+        if queue.idle:
+            del self._queues[pull_point_id]
         self.changed(pull_point_id)
 
     def _release(self, message: WaitingMessage) -> None:

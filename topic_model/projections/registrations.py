@@ -40,7 +40,6 @@ class Registrations:
                 self._remove(key.removeprefix(_KEY))
 
     def get(self, registration_id: str) -> Registration | None:
-        """The registration with this id."""
         return self._registrations.get(registration_id)
 
     def __iter__(self) -> Iterator[Registration]:

@@ -15,6 +15,7 @@ from topic_model.records.control import (
     SubscriptionEnded,
     SubscriptionSuspended,
     Tombstone,
+    TriggerEnded,
     subscription_key,
     suspension_key,
 )
@@ -37,7 +38,7 @@ class Suspensions:
         match record:
             case SubscriptionSuspended(id=subscription_id):
                 self._suspended[subscription_id] = record
-            case SubscriptionEnded(id=subscription_id):
+            case SubscriptionEnded(id=subscription_id) | TriggerEnded(id=subscription_id):
                 self._suspended.pop(subscription_id, None)
             case Tombstone(key=key) if key.startswith(_KEY):
                 self._suspended.pop(key.removeprefix(_KEY), None)
@@ -64,7 +65,6 @@ class Suspensions:
         return [Tombstone(suspension_key(subscription_id))] if subscription_id in self._suspended else []
 
     def ids(self) -> frozenset[str]:
-        """All that are suspended."""
         return frozenset(self._suspended)
 
     def unjudged(self) -> frozenset[str]:

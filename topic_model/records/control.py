@@ -8,6 +8,7 @@
     susp:<id>          SubscriptionSuspended | null
     seal:<id>          SecretsResealed | null
     places:<path>      TopicPlaces | null
+    trigger:<id>       TriggerRecord | TriggerEnded | null
 
 A record holds the whole state of its entity, never a difference, so that any suffix that compaction leaves folds to
 the same table. Topics are keyed by path: two siblings of one name, or a cycle, cannot even be written down. Every value
@@ -27,18 +28,19 @@ from topic_model.publishers import Registration
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
-VERSION = 8
+VERSION = 9
 
 # What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials, and that there
 # are suspensions; since 3 that ciphertexts can be exchanged; since 4 that pull points can be provisional, and that
 # subscriptions have their addresses; since 5 that places are given; since 6 that a subscription may want some types
-# only; since 7 that it may have a minimum interval, a priority or a reliability; since 8 that topics
-# may be queues, and subscriptions servers of one.
+# only; since 7 that it may have a minimum interval, a priority or a reliability; since 8 that there are triggers, and
+# that it may want its messages in parts; since 9 that topics may be queues, and subscriptions servers of one.
 _VERSION_FOR_ALL, _VERSION_WITH_SECRETS, _VERSION_WITH_RESEALING, _VERSION_WITH_ENDPOINTS = 1, 2, 3, 4
-_VERSION_WITH_PLACES, _VERSION_WITH_TYPES, _VERSION_WITH_POLICY = 5, 6, 7
+_VERSION_WITH_PLACES, _VERSION_WITH_TYPES, _VERSION_WITH_POLICIES, _VERSION_WITH_TRIGGERS = 5, 6, 7, 8
 
-# The word in a topic's routing policy.
+# Words in a topic's routing policy.
 RELIABLE = "reliable"
+SPLIT = "split"
 
 EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
 
@@ -64,6 +66,11 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def reliable(self) -> bool:
         """Whether all its messages are as those whose publisher says so."""
         return RELIABLE in self.routing.split()
+
+    @property
+    def split(self) -> bool:
+        """Whether large messages leave for old subscribers in parts."""
+        return SPLIT in self.routing.split()
 
 
 class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="topic"):
@@ -174,6 +181,20 @@ class SecretsResealed(msgspec.Struct, frozen=True, tag="secrets-resealed"):
     sealed: dict[str, str]
 
 
+class TriggerRecord(msgspec.Struct, frozen=True, tag="trigger"):
+    """The trigger is there: a subscription with a `trigger`."""
+
+    subscription: Subscription
+
+
+class TriggerEnded(msgspec.Struct, frozen=True, tag="trigger-ended"):
+    """The trigger is gone, and why."""
+
+    id: str
+    reason: EndReason
+    at_ms: int
+
+
 class Tombstone(msgspec.Struct, frozen=True, tag="tombstone"):
     """A null value: the entity with this key is forgotten. It follows an Ended or Removed record."""
 
@@ -192,6 +213,8 @@ _Stated = (
     | SubscriptionSuspended
     | SecretsResealed
     | TopicPlaces
+    | TriggerRecord
+    | TriggerEnded
 )
 ControlRecord = _Stated | Tombstone
 
@@ -238,6 +261,11 @@ def places_key(path: TopicPath) -> str:
     return f"places:{path}"
 
 
+def trigger_key(trigger_id: str) -> str:
+    """Key of a trigger's records."""
+    return f"trigger:{trigger_id}"
+
+
 def key_of(record: ControlRecord) -> str:
     """The Kafka key under which a record belongs."""
     match record:
@@ -259,19 +287,27 @@ def key_of(record: ControlRecord) -> str:
             return resealing_key(subscription_id)
         case TopicPlaces(path=path):
             return places_key(path)
+        case TriggerRecord(subscription=subscription):
+            return trigger_key(subscription.id)
+        case TriggerEnded(id=trigger_id):
+            return trigger_key(trigger_id)
         case Tombstone(key=key):
             return key
 
 
-_OF_SUBSCRIPTIONS = frozenset({"sub", "susp", "seal"})
+_OF_SUBSCRIPTIONS = frozenset({"sub", "susp", "seal", "trigger"})
 
 
 def subscription_of(record: ControlRecord) -> str:
-    """The id of the subscription that a record is about; empty for one about something else."""
+    """The id of the subscription, or trigger, that a record is about; empty for one about something else."""
     match record:
         case SubscriptionRecord(subscription=subscription):  # first: a log may hold a million of these
             return subscription.id
         case SubscriptionEnded(id=identifier) | SubscriptionSuspended(id=identifier) | SecretsResealed(id=identifier):
+            return identifier
+        case TriggerRecord(subscription=subscription):
+            return subscription.id
+        case TriggerEnded(id=identifier):
             return identifier
         case Tombstone(key=key):
             kind, _, identifier = key.partition(":")
@@ -294,6 +330,15 @@ def ending(subscription_id: str, reason: EndReason, at_ms: int) -> list[ControlR
 def ending_pull_point(pull_point_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:
     """The records that end a pull point."""
     return [PullPointEnded(pull_point_id, reason, at_ms), Tombstone(pull_point_key(pull_point_id))]
+
+
+def ending_trigger(trigger_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:
+    """The records that end a trigger."""
+    return [
+        TriggerEnded(trigger_id, reason, at_ms),
+        Tombstone(trigger_key(trigger_id)),
+        Tombstone(suspension_key(trigger_id)),
+    ]
 
 
 def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:
@@ -320,12 +365,16 @@ def decode(key: bytes, value: bytes | None) -> ControlRecord:
 def _version_for(record: _Stated) -> int:
     if isinstance(record, TopicRecord) and record.policy.queue:
         return VERSION
+    if isinstance(record, TriggerRecord | TriggerEnded):
+        return _VERSION_WITH_TRIGGERS
     if isinstance(record, SubscriptionRecord):
         policy = record.subscription.policy
         if record.subscription.queue:
             return VERSION
+        if policy.fragment_bytes:
+            return _VERSION_WITH_TRIGGERS
         if policy.interval_ms or policy.priority or policy.reliability != "adaptive":
-            return _VERSION_WITH_POLICY
+            return _VERSION_WITH_POLICIES
         if record.subscription.types:
             return _VERSION_WITH_TYPES
     if isinstance(record, SecretsResealed):

@@ -15,28 +15,7 @@ from topic_model.message_types import root_type
 from topic_model.subscriptions import EndpointReference
 from topic_model.topics import TopicPath
 
-VERSION = 11
-
-# What a record needs its reader to know: since 2 that it may be for one subscription only, since 3 that it may be a
-# replay, which has to be labelled as one; since 4 that it may be parked for somebody who was not asked whether it wants
-# it; since 5 that conditions are asked about something else than the payload; since 6 that its topic does not lead to
-# its recipient; since 7 that its validity may end; since 8 that it may have a priority, or be one not to be dropped;
-# since 11 that it may be a request, for one of the servers of a queue.
-_VERSION_RANKED = 8
-
-_VERSION_VALID = 7
-
-_VERSION_SELECTED = 6
-
-_VERSION_WITH_SUBJECT = 5
-
-_VERSION_UNJUDGED = 4
-
-_VERSION_REPLAYED = 3
-
-_VERSION_FOR_ONE = 2
-
-_VERSION_FOR_ALL = 1
+VERSION = 10
 
 # Between the id of a notification and that of the replay which brings it again.
 _AGAIN = "~"
@@ -48,6 +27,9 @@ UNSTAMPED = -1
 
 MOST_PRIORITY = 100
 """Of a notification or a subscription; the least is the same below zero."""
+
+MOST_HOPS = 8
+"""So many triggers in a row publish something because of one notification."""
 
 
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -72,9 +54,14 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     wants it delivered, 0 for no such time: fixed when it was accepted. `type` is the QName, `{namespace}name`, of what
     it is: as its publisher says, else of the payload's element; empty where an older Arborcast has written it
     (`type_of`). `priority` ranks it among others of its topic, larger first. `reliable` says that nobody is to lose it
-    for the sake of time. `queue` says that its topic is a queue: it is for one of its servers. `reply_to` is where the
-    answer is awaited, None where nobody awaits one. Requests of a queue with the same `merge` are equal; empty where
-    they are not to be done together.
+    for the sake of time. `cause` is the id of the notification that matched the trigger which has published this one,
+    empty for one that a trigger has nothing to do with; `hops` is how many triggers there were in a row. `package` is
+    what an old publisher said in its wsnt:Package, of messages whose parts may be delivered alone
+    (`topic_model.records.packages.write_package`): which part it is of which message, or that it is whole; readers who
+    do not know it deliver the part all the same. `split_bytes`, unless 0, is what a push of it to an old subscriber may
+    have: a larger one leaves in parts. `queue` says that its topic is a queue: it is for one of its servers. `reply_to`
+    is where the answer is awaited, None where nobody awaits one. Requests of a queue with the same `merge` are equal;
+    empty where they are not to be done together.
     """
 
     id: str
@@ -98,6 +85,10 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str = ""
     priority: int = 0
     reliable: bool = False
+    cause: str = ""
+    hops: int = 0
+    package: str = ""
+    split_bytes: int = 0
     queue: bool = False
     reply_to: EndpointReference | None = None
     merge: bytes = b""
@@ -115,6 +106,16 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
 def type_of(notification: Notification) -> str:
     """The type of a notification, also where it is not kept beside the payload; empty for one that cannot be read."""
     return notification.type or root_type(notification.payload)
+
+
+def made_at(notification_id: str) -> int:
+    """When the id was made, in milliseconds since the epoch; 0 when it does not say (it is none of the gateway's)."""
+    if len(notification_id) != 32 or notification_id[12:13] != "7":
+        return 0
+    try:
+        return int(notification_id[:12], 16)
+    except ValueError:
+        return 0
 
 
 def is_replay(notification_id: str) -> bool:
@@ -154,21 +155,24 @@ def encode(notification: Notification) -> tuple[bytes, bytes]:
 
 
 def _version_for(notification: Notification) -> int:
-    if notification.queue or notification.reply_to is not None:
-        return VERSION
+    """The first version that knows what this record needs its reader to know."""
+    if notification.queue or notification.reply_to is not None:  # it may be for one of a queue's servers
+        return 10
+    if notification.cause:  # a trigger has published it, and such go no further than so many in a row
+        return 9
     if notification.priority or notification.reliable:
-        return _VERSION_RANKED
-    if notification.valid_until_ms:
-        return _VERSION_VALID
-    if notification.selector:
-        return _VERSION_SELECTED
-    if notification.subject:
-        return _VERSION_WITH_SUBJECT
-    if notification.unjudged:
-        return _VERSION_UNJUDGED
-    if notification.replay:
-        return _VERSION_REPLAYED
-    return _VERSION_FOR_ONE if notification.only else _VERSION_FOR_ALL
+        return 8
+    if notification.valid_until_ms:  # its validity may end
+        return 7
+    if notification.selector:  # its topic does not lead to its recipient
+        return 6
+    if notification.subject:  # conditions are asked about something else than the payload
+        return 5
+    if notification.unjudged:  # it is parked for somebody who was not asked whether it wants it
+        return 4
+    if notification.replay:  # which has to be labelled as one
+        return 3
+    return 2 if notification.only else 1
 
 
 def decode(value: bytes | None) -> Notification:

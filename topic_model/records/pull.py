@@ -15,10 +15,10 @@ import msgspec
 
 from core.eventlog.versions import Versioned, VersionedCodec
 
-VERSION = 2
+VERSION = 3
 
-# Since 2 the validity of a message may end.
-_VERSION_FOR_ALL = 1
+# Since 2 the validity of a message may end; since 3 a claim may be settled for some of its messages only.
+_VERSION_FOR_ALL, _VERSION_VALID = 1, 2
 
 
 class StoredMessage(msgspec.Struct, frozen=True, omit_defaults=True, tag="message"):
@@ -53,10 +53,11 @@ class Settled(msgspec.Struct, frozen=True, tag="settled"):
     claim: str
 
 
-class Returned(msgspec.Struct, frozen=True, tag="returned"):
-    """The claim's messages wait again, where they were."""
+class Returned(msgspec.Struct, frozen=True, omit_defaults=True, tag="returned"):
+    """The claim's messages wait again, where they were; those at the offsets in `settled` are gone for good."""
 
     claim: str
+    settled: tuple[int, ...] = ()
 
 
 PullRecord = StoredMessage | Claimed | Settled | Returned
@@ -71,7 +72,11 @@ _codec = VersionedCodec(_Value, "a record of a pull point", VERSION)
 
 def encode(pull_point_id: str, record: PullRecord) -> tuple[bytes, bytes]:
     """Kafka key and value of a record."""
-    version = VERSION if isinstance(record, StoredMessage) and record.valid_until_ms else _VERSION_FOR_ALL
+    version = _VERSION_FOR_ALL
+    if isinstance(record, StoredMessage) and record.valid_until_ms:
+        version = _VERSION_VALID
+    elif isinstance(record, Returned) and record.settled:
+        version = VERSION
     return pull_point_id.encode(), _codec.encode(_Value(version, record))
 
 

@@ -49,7 +49,6 @@ class Group:
         return self._active
 
     def add(self, subscription: Subscription) -> None:
-        """A new member."""
         if isinstance(self._members, Pieces):
             self._members.add(subscription)
         else:

@@ -139,7 +139,6 @@ class Pieces:
         return self._answer
 
     def add(self, member: Subscription) -> None:
-        """One more."""
         number = _number_for(self._pieces, member)
         piece = self._pieces[number]
         insort(piece, member, key=order)

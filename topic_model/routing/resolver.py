@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from topic_model.patterns.patterns import Reach, is_virtual
+from topic_model.patterns.alternatives import Reach, is_virtual
 from topic_model.routing.members import Answer, joined, weight
 from topic_model.routing.rest import LinkTarget, RestIndex
 from topic_model.routing.selectors import CHILDREN, DESCENDANTS, SUBTREE, parent_node

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from topic_model.patterns.alternatives import UNIVERSAL_ROOT, Alternative, Reach, root_anchor
 from topic_model.patterns.grammar import Axis
-from topic_model.patterns.patterns import UNIVERSAL_ROOT, Alternative, Pattern, Reach, root_anchor
+from topic_model.patterns.patterns import Pattern
 from topic_model.topics import Step, TopicPath, ancestors, last_step, split_path
 from topic_model.tree.tree import TopicTree
 
@@ -73,7 +74,6 @@ class RestIndex:
         place.ends[target.selector, alternative.reach] = target
 
     def remove(self, target: LinkTarget, alternative: Alternative) -> None:
-        """Undo `add`."""
         self._asked = {}
         place = self._anchors[alternative.anchor]
         way: list[tuple[dict[_Test, _Place], _Test]] = []

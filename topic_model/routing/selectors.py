@@ -18,16 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from topic_model.patterns.patterns import (
-    EVERYTHING,
-    XPATH_SCHEME,
-    Alternative,
-    Pattern,
-    Reach,
-    is_virtual,
-    parse_normal,
-    root_anchor,
-)
+from topic_model.patterns.alternatives import Alternative, Reach, is_virtual, root_anchor
+from topic_model.patterns.patterns import EVERYTHING, XPATH_SCHEME, Pattern, parse_normal
 from topic_model.subscriptions import Subscription
 from topic_model.topics import NCNAME, TopicPath, parent_of
 from topic_model.tree.tree import TopicTree

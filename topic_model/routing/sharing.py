@@ -62,6 +62,7 @@ class Sharing:
             protection=subscription.protection,
             endpoint=subscription.endpoint,
             types=tuple([self._texts.remembered(each, each) for each in subscription.types]),
+            trigger=subscription.trigger,
             queue=subscription.queue,
         )
 

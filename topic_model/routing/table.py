@@ -11,6 +11,7 @@ import msgspec
 
 from core.errors import ExpressionError
 from topic_model.projections.resealing import Resealings
+from topic_model.projections.triggers import TriggersInForce
 from topic_model.records.control import (
     ControlRecord,
     SecretsResealed,
@@ -19,9 +20,12 @@ from topic_model.records.control import (
     Tombstone,
     TopicRecord,
     TopicRemoved,
+    TriggerEnded,
+    TriggerRecord,
     resealing_key,
     subscription_key,
     topic_key,
+    trigger_key,
 )
 from topic_model.records.notifications import UNSTAMPED
 from topic_model.routing.expiry import Expiry
@@ -51,6 +55,7 @@ _log = logging.getLogger(__name__)
 _TOPIC_KEY = topic_key(TopicPath(""))
 _SUBSCRIPTION_KEY = subscription_key("")
 _RESEALING_KEY = resealing_key("")
+_TRIGGER_KEY = trigger_key("")
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -62,7 +67,6 @@ class Route(msgspec.Struct, frozen=True):
 
     @property
     def subscription_id(self) -> str:
-        """The subscription's id."""
         return self.subscription.id
 
 
@@ -99,6 +103,7 @@ class RoutingTable(Resolver):
         self._expiry = Expiry(self._subscriptions)
         self._sharing = Sharing()
         self._resealings = Resealings()
+        self._triggers = TriggersInForce(self.topics)
         self._recorders: list[OverlayChanges | StepChanges] = []
 
     def apply(self, record: ControlRecord, offset: int | None = None) -> None:
@@ -123,15 +128,25 @@ class RoutingTable(Resolver):
             case Tombstone(key=key) if key.startswith(_RESEALING_KEY):
                 subscription_id = key.removeprefix(_RESEALING_KEY)
                 self._put_if_there(self._resealings.take_back(subscription_id, self.get(subscription_id)))
+            case TriggerRecord(subscription=subscription) if subscription.trigger is not None:
+                self._put(self._triggers.put(subscription))
+            case TriggerEnded(id=trigger_id):
+                self._end(trigger_id)
+            case Tombstone(key=key) if key.startswith(_TRIGGER_KEY):
+                self._end(key.removeprefix(_TRIGGER_KEY))
 
     def get(self, subscription_id: str) -> Subscription | None:
-        """The subscription with this id."""
         return self._subscriptions.get(subscription_id)
 
     @property
     def resealings(self) -> Resealings:
         """What became of ciphertexts in the records of subscriptions; those in the table are the ones that count."""
         return self._resealings
+
+    @property
+    def triggers(self) -> TriggersInForce:
+        """The subscriptions among the others that are triggers."""
+        return self._triggers
 
     @property
     def history(self) -> History:
@@ -154,7 +169,7 @@ class RoutingTable(Resolver):
         return equal_in(self._entries.get(selector_of(subscription)), subscription)
 
     def subscriptions(self) -> Iterator[Subscription]:
-        """All subscriptions, in no particular order."""
+        """All subscriptions, triggers among them, in no particular order."""
         return iter(self._subscriptions.values())
 
     def due(self, now_ms: int) -> tuple[str, ...]:
@@ -198,7 +213,7 @@ class RoutingTable(Resolver):
         """Sizes, in constant time."""
         return Statistics(
             topics=len(self.topics),
-            subscriptions=len(self._subscriptions),
+            subscriptions=len(self._subscriptions) - len(self._triggers),
             selectors=len(self._entries),
             links=len(self._links.fixed),
             steps=len(self._links.rest),
@@ -279,6 +294,7 @@ class RoutingTable(Resolver):
 
     def _end(self, subscription_id: str) -> None:
         self._resealings.ended(subscription_id)
+        self._triggers.ended(subscription_id)
         old = self._subscriptions.get(subscription_id)
         if old is None:
             return
@@ -382,6 +398,8 @@ class RoutingTable(Resolver):
         self._topic_changed(path)
 
     def _topic_changed(self, path: TopicPath) -> None:
+        for trigger in self._triggers.into(path):
+            self._put(trigger)
         # Only XPath asks for the topic set: answers of path patterns do not depend on which topics there are.
         if self._links.topic_changed(path, self._selection_changed):
             self.forget_all()

@@ -2,15 +2,14 @@
 
 packing   subscriptions as few bytes; an immutable map from strings to bytes in one buffer
 base      the snapshot: made from a checkpoint, opened in constant time
-view      with an overlay: asked like the table
-steps     a view that goes on with the steps of the table, and whom notifications belong to by it
+view      with an overlay: asked like the table; or going on with the steps of the table, and whom notifications belong
+          to by it
 """
 
 from __future__ import annotations
 
 from topic_model.routing.overlay import Overlay
 from topic_model.snapshot.base import Snapshot
-from topic_model.snapshot.steps import SteppedView
-from topic_model.snapshot.view import SnapshotView
+from topic_model.snapshot.view import SnapshotView, SteppedView
 
 __all__ = ["Overlay", "Snapshot", "SnapshotView", "SteppedView"]

@@ -101,7 +101,6 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """Bytes."""
         return len(self._data)
 
     @property

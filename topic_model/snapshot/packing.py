@@ -20,6 +20,7 @@ from topic_model.subscriptions import (
     Protection,
     Subscription,
     TopicFilter,
+    Trigger,
     XPathFilter,
 )
 
@@ -81,7 +82,6 @@ class FlatMap:
         return self._count
 
     def get(self, key: str) -> memoryview | None:
-        """The value of this key."""
         encoded = key.encode()
         hashed = zlib.crc32(encoded)
         bucket = hashed >> self._shift
@@ -94,7 +94,6 @@ class FlatMap:
         return None
 
     def keys(self) -> Iterator[str]:
-        """All keys."""
         for index in range(self._count):
             begin = self._offsets[index] + _LENGTH.size
             yield str(self._blob[begin : begin + self._key_length(index)], "utf-8")
@@ -121,6 +120,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, 
     protection: Protection | None = None
     endpoint: BoundEndpoint | None = None
     types: tuple[str, ...] = ()
+    trigger: Trigger | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -187,6 +187,7 @@ class Packer:
             member.protection,
             member.endpoint,
             member.types,
+            member.trigger,
         )
 
 
@@ -227,5 +228,6 @@ def unpack(packed: _Packed, shape: Subscription) -> Subscription:
         packed.protection,
         packed.endpoint,
         packed.types,
+        packed.trigger,
         shape.queue,
     )

@@ -70,7 +70,6 @@ class Places:
         return not (self._waiting or self._new_codes or self._gone or self._again)
 
     def apply(self, record: ControlRecord) -> None:
-        """Fold one record."""
         match record:
             case TopicRecord():
                 self._apply_topic(record)

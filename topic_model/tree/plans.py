@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final, NoReturn
+from typing import Final
 
 import msgspec
 
@@ -31,7 +31,7 @@ def plan_create(tree: TopicTree, record: TopicRecord) -> list[ControlRecord]:
     """Add one topic. Ancestors need not be topics and do not become topics."""
     path = check_record(record).path
     if path in tree:
-        _refuse(f"the topic {path} exists already", path)
+        raise TopicError(f"the topic {path} exists already")
     _check_parent(tree, path)
     _check_final(tree, record)
     _check_code(tree, record)
@@ -54,7 +54,7 @@ def plan_remove(tree: TopicTree, path: TopicPath, *, recursive: bool = False) ->
     """Remove a topic, or with `recursive` the whole subtree of a topic or node."""
     _check_node(tree, path)
     if tree.has_children(path) and not recursive:
-        _refuse(f"there are topics below {path}; remove it recursively or remove those first", path)
+        raise TopicError(f"there are topics below {path}; remove it recursively or remove those first")
     return _removal(_subtree(tree, path))
 
 
@@ -65,7 +65,7 @@ def plan_rename(tree: TopicTree, path: TopicPath, name: str) -> list[ControlReco
     parent = parent_of(path)
     target = parse_path(step if parent is None else f"{parent}/{step}")
     if parent_of(target) != parent:
-        _refuse(f"{name[:200]!r} is a path and not a name: to put {path} elsewhere, move it", path)
+        raise TopicError(f"{name[:200]!r} is a path and not a name: to put {path} elsewhere, move it")
     return plan_move(tree, path, target)
 
 
@@ -78,18 +78,18 @@ def plan_move(tree: TopicTree, path: TopicPath, target: TopicPath) -> list[Contr
     _check_node(tree, path)
     target = parse_path(target)
     if target == path:
-        _refuse(f"{path} is where it is to be moved", path)
+        raise TopicError(f"{path} is where it is to be moved")
     if path in ancestors(target):
-        _refuse(f"{path} cannot be moved below itself, to {target}", path)
+        raise TopicError(f"{path} cannot be moved below itself, to {target}")
     if tree.is_node(target):
-        _refuse(f"there is a topic at {target} already, or below it", target)
+        raise TopicError(f"there is a topic at {target} already, or below it")
     _check_parent(tree, target)
     old = _subtree(tree, path)
     new: dict[TopicPath, TopicRecord] = {}
     for each in old:
         moved = make_path(split_path(target + each[len(path) :]))
         if moved in new:
-            _refuse(f"two topics below {path} would both become {moved}", moved)
+            raise TopicError(f"two topics below {path} would both become {moved}")
         new[moved] = without_place(msgspec.structs.replace(_existing(tree, each), path=moved))
     return [*new.values(), *_removal(old)]
 
@@ -103,15 +103,15 @@ def check_record(record: TopicRecord) -> TopicRecord:
     """The record itself when its texts are such as can be stored and exported; else TopicError."""
     path = record.path
     if parse_path(path) != path:
-        _refuse(f"the canonical form of {path} is {parse_path(path)}", path)
+        raise TopicError(f"the canonical form of {path} is {parse_path(path)}")
     if len(record.code) > MAX_CODE_LENGTH:
-        _refuse(f"a topic code may be {MAX_CODE_LENGTH} characters long, that of {path} is {len(record.code)}", path)
+        raise TopicError(f"a topic code may be {MAX_CODE_LENGTH} characters long, that of {path} is {len(record.code)}")
     if len(record.message_types) > MAX_MESSAGE_TYPES:
-        _refuse(f"a topic may have {MAX_MESSAGE_TYPES} message types, {path} has {len(record.message_types)}", path)
+        raise TopicError(f"a topic may have {MAX_MESSAGE_TYPES} message types, {path} has {len(record.message_types)}")
     policy = record.policy
     for text in (record.code, policy.routing, *record.message_types, *policy.publishers):
         if _not_xml.search(text):
-            _refuse(f"{text[:80]!r}, of topic {path}, holds a control character", path)
+            raise TopicError(f"{text[:80]!r}, of topic {path}, holds a control character")
     return record
 
 
@@ -119,12 +119,12 @@ def _check_parent(tree: TopicTree, path: TopicPath) -> None:
     for above in ancestors(path):
         record = tree.get(above)
         if record is not None and record.final:
-            _refuse(f"the topic {above} is final: there cannot be {path} below it", path)
+            raise TopicError(f"the topic {above} is final: there cannot be {path} below it")
 
 
 def _check_final(tree: TopicTree, record: TopicRecord) -> None:
     if record.final and tree.has_children(record.path):
-        _refuse(f"the topic {record.path} cannot be final, there are topics below it", record.path)
+        raise TopicError(f"the topic {record.path} cannot be final, there are topics below it")
 
 
 def _check_code(tree: TopicTree, record: TopicRecord) -> None:
@@ -134,18 +134,18 @@ def _check_code(tree: TopicTree, record: TopicRecord) -> None:
                 owner = tree.get(other)
                 placed = owner is not None and owner.placed
                 hint = ", from its place: give that one a code of its own first, or choose another" if placed else ""
-                _refuse(f"the topic code {record.code!r} belongs to {other} already{hint}", record.path)
+                raise TopicError(f"the topic code {record.code!r} belongs to {other} already{hint}")
 
 
 def _check_node(tree: TopicTree, path: TopicPath) -> None:
     if not tree.is_node(path):
-        _refuse(f"there is no topic {path}", path)
+        raise TopicError(f"there is no topic {path}")
 
 
 def _existing(tree: TopicTree, path: TopicPath) -> TopicRecord:
     record = tree.get(path)
     if record is None:
-        _refuse(f"there is no topic {path}", path)
+        raise TopicError(f"there is no topic {path}")
     return record
 
 
@@ -159,7 +159,3 @@ def _removal(paths: Iterable[TopicPath]) -> list[ControlRecord]:
     deepest_first = list(paths)[::-1]
     removed: list[ControlRecord] = [TopicRemoved(path) for path in deepest_first]
     return removed + [Tombstone(topic_key(path)) for path in deepest_first]
-
-
-def _refuse(message: str, path: TopicPath) -> NoReturn:
-    raise TopicError(message, path)

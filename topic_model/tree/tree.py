@@ -18,7 +18,8 @@ from typing import Final
 
 from lxml import etree
 
-from topic_model.patterns.patterns import EVERYTHING, Alternative, Pattern, Reach, is_virtual, root_anchor
+from topic_model.patterns.alternatives import Alternative, Reach, is_virtual, root_anchor
+from topic_model.patterns.patterns import EVERYTHING, Pattern
 from topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord, TopicRemoved
 from topic_model.topics import Step, TopicPath, ancestors, last_step, parent_of, split_path
 from topic_model.tree.prefixes import KnownPrefixes
@@ -167,7 +168,6 @@ class TopicTree:
         return self._topics_below(path)
 
     def paths(self) -> Iterator[TopicPath]:
-        """All topics."""
         return iter(self._records)
 
     def records(self) -> Iterator[TopicRecord]:

@@ -47,7 +47,8 @@ def balance(
 
     A notification may stand at several places: a topic's current message is sent again, under its old id, to those who
     subscribe later. Who was just then among the subscribers of the first has one delivery of two, which shows in its
-    having two rows of batches.
+    having two rows of batches. What a trigger publishes again after a crash is for the same ones again: it need have no
+    more deliveries than its places have at most.
     """
     evaluations, deliveries = ledger.evaluations(), ledger.deliveries()
     report = Report(since_ms, until_ms, rows=ledger.rows)
@@ -64,6 +65,9 @@ def balance(
     found = np.bincount(owner, minlength=len(keys))
     repeated = np.bincount(owner, np.maximum(theirs.by_batches - 1, 0), len(keys)).astype(np.int64)
     least = np.where(places > 1, least - repeated, least)
+    once = np.zeros(len(keys), np.int64)
+    np.maximum.at(once, by_key, evaluations.least[inside])
+    least = np.where(evaluations.caused[inside][first] > 0, once, least)
 
     report.notifications = len(keys)
     # Where the evaluations leave room, what was found is what they came to.
@@ -93,7 +97,9 @@ def balance(
 def _count_kinds(report: Report, ledger: Ledger, evaluations: Evaluations, rows: Numbers) -> None:
     """How many of the notifications no publisher has sent."""
     own = [number for topic, number in ledger.topics.items() if topic == SYSTEM or topic.startswith(f"{SYSTEM}/")]
-    system = np.isin(evaluations.topic[rows], own)
+    caused = evaluations.caused[rows] > 0
+    report.triggered = int(caused.sum())
+    system = np.isin(evaluations.topic[rows], own) & ~caused
     report.system_notices = int(system.sum())
     ids = (ledger.ids[at] for at in evaluations.index[rows[~system]].tolist())
     report.replays = sum(is_replay(each) for each in ids)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-import msgspec
 import numpy as np
 
 from core.eventlog.scan import LogScan, Stretch
+from core.eventlog.topics import CONTROL_HISTORY_MS
 from core.progress import Progress, untold
 from core.settings import KafkaSettings
 from dispatch.hot.intervals import Lane, lane_of
@@ -37,49 +37,9 @@ from topic_model.subscriptions import Subscription
 _LOOK_AGAIN_S = 0.5
 
 
-class _Id(msgspec.Struct, frozen=True, gc=False):
-    id: str
-
-
-class _Content(msgspec.Struct, frozen=True, gc=False):
-    notification: _Id
-
-
-class _Parked(msgspec.Struct, frozen=True, gc=False):
-    v: int
-    record: _Content
-
-
-class _Dead(msgspec.Struct, frozen=True, gc=False):
-    v: int
-    letter: _Content
-
-
-_parked_decoder = msgspec.msgpack.Decoder(_Parked)
-
-_dead_decoder = msgspec.msgpack.Decoder(_Dead)
-
-
 def _parked_id(value: bytes) -> str:
-    """The notification in a record, without making anything of the rest of it."""
-    try:
-        record = _parked_decoder.decode(value)
-        if record.v <= parked.VERSION:
-            return record.record.notification.id
-    except msgspec.DecodeError:
-        pass
-    decoded = parked.decode(value)  # says what is wrong with it
-    return decoded.notification.id if isinstance(decoded, parked.Parked) else ""
-
-
-def _dead_id(value: bytes) -> str:
-    try:
-        record = _dead_decoder.decode(value)
-        if record.v <= dead_letters.VERSION:
-            return record.letter.notification.id
-    except msgspec.DecodeError:
-        pass
-    return dead_letters.decode(value).notification.id
+    record = parked.decode(value)
+    return record.notification.id if isinstance(record, parked.Parked) else ""
 
 
 class _Keeper(NamedTuple):
@@ -93,7 +53,7 @@ class _Keeper(NamedTuple):
 
 _KEEPERS = (
     _Keeper("parked", "not-parked", (PENDING,), _parked_id),
-    _Keeper("dead", "no-letter", (DEAD, EXPIRED), _dead_id),
+    _Keeper("dead", "no-letter", (DEAD, EXPIRED), lambda value: dead_letters.decode(value).notification.id),
 )
 
 
@@ -165,9 +125,6 @@ def _problems(kind: Kind, ledger: Ledger, found: Balance, lacking: Deliveries, l
     return problems
 
 
-# Compaction of the control log leaves a day alone; see `core.eventlog.topics`.
-_CONTROL_HISTORY_MS = 24 * 3_600_000
-
 # Between the clocks of gateways and brokers.
 _CLOCKS_MS = 60_000
 
@@ -188,7 +145,7 @@ def examine_deeply(
     """
     report = found.report
     report.deep = True
-    old = int((found.evaluations.written_ms < int(time.time() * 1000) - _CONTROL_HISTORY_MS).sum())
+    old = int((found.evaluations.written_ms < int(time.time() * 1000) - CONTROL_HISTORY_MS).sum())
     if old:
         report.notes.append(
             f"{old} notifications were evaluated more than a day ago. Of the control log's history before that "

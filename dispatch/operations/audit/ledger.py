@@ -197,6 +197,8 @@ class Evaluations:
     topic: npt.NDArray[np.int32]
     least: Numbers
     most: Numbers
+    caused: Numbers
+    """1 for what a trigger has published."""
     index: Numbers
     """Where its id is among `Ledger.ids`."""
 
@@ -228,6 +230,7 @@ class Ledger:
                 "batch",
                 "written_ms",
                 "topic",
+                "caused",
             )
         }
 
@@ -243,7 +246,6 @@ class Ledger:
             self._evaluate(record.evaluation, written_ms)
 
     def deliveries(self) -> Deliveries:
-        """One entry per delivery."""
         self._close_rows()
         if not self._parts:
             self._parts = [columns([], self.numbers)]
@@ -251,7 +253,6 @@ class Ledger:
         return self._parts[0]
 
     def evaluations(self) -> Evaluations:
-        """One entry per place."""
         columns = {name: np.array(values, np.int64) for name, values in self._columns.items()}
         order = np.lexsort((columns["offset"], columns["partition"]))  # stable: the last one written stays the last
         c = {name: values[order] for name, values in columns.items()}
@@ -285,6 +286,7 @@ class Ledger:
         c["batch"].extend([evaluation.batch] * size)
         c["written_ms"].extend([written_ms] * size)
         c["topic"].extend([self.topics[each.topic] for each in matched])
+        c["caused"].extend([each.caused for each in matched])
 
     def _close_rows(self) -> None:
         if self._open:
@@ -311,5 +313,6 @@ def _evaluations(c: dict[str, Numbers], index: Numbers, least: Numbers, most: Nu
         topic=c["topic"].astype(np.int32),
         least=least,
         most=most,
+        caused=c["caused"],
         index=index,
     )

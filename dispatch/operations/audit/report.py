@@ -72,16 +72,17 @@ class Report:
 
     `matches` is how many deliveries these notifications were evaluated to, `totals` what has become of them: all equal
     when nothing is amiss. Of the `notifications`, `system_notices` are the engine's own (those below the topic
-    `dispatch.redelivery.events.SYSTEM`) and `replays` were accepted before and brought again; the others publishers
-    have sent. `waiting` notifications no batch has looked at yet, nor at later ones. `duplicates` are
-    deliveries that a receiver has taken more than once. `unbalanced` counts all `problems`, of which not all may be
-    named. `notes` say what could not be told for sure.
+    `dispatch.redelivery.events.SYSTEM`), `triggered` are what triggers have published, and `replays` were accepted
+    before and brought again; the others publishers have sent. `waiting` notifications no batch has looked at yet, nor
+    at later ones. `duplicates` are deliveries that a receiver has taken more than once. `unbalanced` counts all
+    `problems`, of which not all may be named. `notes` say what could not be told for sure.
     """
 
     since_ms: int
     until_ms: int
     notifications: int = 0
     system_notices: int = 0
+    triggered: int = 0
     replays: int = 0
     matches: int = 0
     waiting: int = 0
@@ -98,7 +99,7 @@ class Report:
     @property
     def published(self) -> int:
         """What publishers have sent: what a gateway counts as accepted."""
-        return self.notifications - self.system_notices - self.replays
+        return self.notifications - self.system_notices - self.triggered - self.replays
 
     @property
     def balanced(self) -> bool:

@@ -177,6 +177,7 @@ def explain(evidence: Evidence, subscription: str | None = None) -> Story:
         found=True,
         topic=topic,
         publisher=notification.publisher if notification else "",
+        cause=notification.cause if notification else "",
         payload=notification.payload.decode(errors="replace")[:_PAYLOAD_CHARACTERS] if notification else "",
         traceparent=notification.traceparent if notification else "",
         steps=_in_order(_steps(evidence), evidence.attempts),
@@ -211,7 +212,9 @@ def _steps(evidence: Evidence) -> list[Step]:
         accepted = evidence.notification
         said = [f"from {accepted.publisher}"] * bool(accepted.publisher)
         said += [f"with priority {accepted.priority}"] * bool(accepted.priority)
-        steps.append(Step(utc(accepted.accepted_ms), "accepted by the gateway", ", ".join(said)))
+        said += [f"because of {accepted.cause}, {accepted.hops} in a row"] * bool(accepted.cause)
+        by = "published by a trigger" if accepted.cause else "accepted by the gateway"
+        steps.append(Step(utc(accepted.accepted_ms), by, ", ".join(said)))
     if evidence.offset >= 0:
         place = f"partition {evidence.partition}, offset {evidence.offset}"
         steps.append(Step(utc(evidence.logged_ms) if evidence.logged_ms else None, "stored in the log", place))
@@ -279,6 +282,9 @@ def _attempt_step(row: AttemptRow) -> Step:
         done = "done, its receiver says" if row["batch"] == -1 else "delivered"
         what = {"parked": waits, "dead": "given up", "delivered": done}.get(str(row["state"]), str(row["state"]))
         return Step(_time(row, "started_at"), what, detail or str(error))
+    if row["state"] == "delivered" and not status:
+        # Into a log of ours: of a pull point, or of notifications.
+        return Step(_time(row, "started_at"), "stored", detail or f"for {row['endpoint']}")
     answer = f"HTTP {status}" if status else "no answer"
     took = f"after {cast(float, row['duration_ms']):.0f} ms"
     company = f", together with {cast(int, row['messages']) - 1} others" if cast(int, row["messages"]) > 1 else ""
@@ -294,6 +300,10 @@ def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Att
     match row["state"]:
         case "delivered" if known is not None and known.pull_point:
             return "delivered", "it was put into the subscription's pull point, where clients fetch it"
+        case "delivered" if known is not None and known.trigger is not None:
+            what = "its payload" if known.trigger.payload else "the same payload"
+            as_ = detail.removeprefix("published ")
+            return "delivered", f"the trigger published {what} on {known.trigger.topic} {as_}"
         case "delivered" if not row["push"] and detail:
             return (
                 "delivered",
@@ -320,6 +330,8 @@ def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Att
             return "dropped", f"more waited for the subscription than may: {detail}"
         case "dropped":
             return "dropped", f"the subscription is timely, and it could not be pushed at once: {detail}"
+        case "cancelled" if row["error"] in ("hops", "skipped"):
+            return "cancelled", detail
         case _:
             return "cancelled", f"the subscription is over: {detail}"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,15 @@ from core.eventlog.client import ConsumerRecord
 from core.eventlog.scan import LogScan
 from core.settings import KafkaSettings
 from dispatch.logs import attempts
+from dispatch.logs.attempts import Attempt
 from dispatch.operations.trace.story import AttemptRow, BatchFate, ControlHistory, Evidence, MatchedBy, Row
 from dispatch.settings import TableSettings
 from dispatch.spark.checkpoint_repair import RANGE, RANGES
-from dispatch.tables import ATTEMPTS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS, TableSpec
-from dispatch.tables.lookup import attempt_rows, newest, rows_with
-from dispatch.tables.spec import is_there, open_table
+from dispatch.tables import ATTEMPTS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS
+from dispatch.tables.spec import TableSpec, is_there, newest, open_table, rows_with
 from topic_model.records import control as records
 from topic_model.records import notifications
-from topic_model.records.notifications import UNSTAMPED, Notification
+from topic_model.records.notifications import UNSTAMPED, Notification, made_at
 
 
 def batch_of(checkpoint: str, topic: str, partition: int, offset: int) -> BatchFate | None:
@@ -96,8 +96,8 @@ class Gatherer:
         left out, and noted; never raises for it."""
         notes: list[str] = []
         found = self._archived(notification_id, notes)
-        rows = self._recorded(notification_id, notes)
-        waiting = self._waiting(notification_id, notes)
+        rows: list[AttemptRow] = list(self._rows(ATTEMPTS, notification_id, notes))
+        waiting = {row["subscription"]: row["due_at"] for row in self._rows(RETRIES, notification_id, notes)}
         control, evaluated = ControlHistory(), None
         try:
             if self.away:
@@ -149,6 +149,8 @@ class Gatherer:
             # Not there in tables, and null in rows, that an older Arborcast has written.
             traceparent=row.get("traceparent") or "",
             priority=row.get("priority") or 0,
+            cause=row.get("cause") or "",
+            hops=row.get("hops") or 0,
             control=UNSTAMPED if (control := row.get("control")) is None else control,
         )
         return Evidence(
@@ -160,17 +162,17 @@ class Gatherer:
             offset=row["offset"],
         )
 
-    def _recorded(self, notification_id: str, notes: list[str]) -> list[AttemptRow]:
-        return list(self._rows(ATTEMPTS, notification_id, notes))
-
-    def _waiting(self, notification_id: str, notes: list[str]) -> dict[str, datetime | None]:
-        rows = self._rows(RETRIES, notification_id, notes)
-        return {row["subscription"]: row["due_at"] for row in rows}
-
     def _from_log(self, notification_id: str, notes: list[str]) -> Evidence | None:
-        """From the log: about when the id was made, if it says so, else its end."""
+        """From the log: about when the id was made, if it says so, then its end. What a trigger has published long
+        after its cause has an id as old as that."""
         made_ms = made_at(notification_id)
-        since_ms = made_ms - _CLOCKS_MS if made_ms else self._newest(NOTIFICATIONS) - _OVERLAP_MS
+        found = None
+        if made_ms:
+            found = self._between(notification_id, made_ms - _CLOCKS_MS, made_ms + _APPEND_MS, notes)
+        return found or self._between(notification_id, self._newest(NOTIFICATIONS) - _OVERLAP_MS, None, notes)
+
+    def _between(self, notification_id: str, since_ms: int, until_ms: int | None, notes: list[str]) -> Evidence | None:
+        """From this part of the log."""
         for record in self._log("notifications", since_ms, notes):
             # Ids are in the record as they are: most records need not be decoded.
             if record.value is not None and notification_id.encode() in record.value:
@@ -178,7 +180,7 @@ class Gatherer:
                 if notification.id == notification_id:
                     place = (record.timestamp, record.partition, record.offset)
                     return Evidence(notification_id, notification, ControlHistory(), *place)
-            if made_ms and record.timestamp > made_ms + _APPEND_MS:
+            if until_ms is not None and record.timestamp > until_ms:
                 return None
         return None
 
@@ -309,16 +311,6 @@ def _evaluated_in(record: ConsumerRecord, notification_id: str) -> MatchedBy | N
     return None
 
 
-def made_at(notification_id: str) -> int:
-    """When the id was made, in milliseconds since the epoch; 0 when it does not say (it is none of the gateway's)."""
-    if len(notification_id) != 32 or notification_id[12:13] != "7":
-        return 0
-    try:
-        return int(notification_id[:12], 16)
-    except ValueError:
-        return 0
-
-
 def _together(recorded: Sequence[AttemptRow], recent: Sequence[AttemptRow]) -> list[AttemptRow]:
     """Rows of the table and of the log, each once."""
     once = {
@@ -331,3 +323,22 @@ def _together(recorded: Sequence[AttemptRow], recent: Sequence[AttemptRow]) -> l
 def _milliseconds(at: object) -> int:
     assert isinstance(at, datetime)  # noqa: S101  # the type of every timestamp column
     return round(at.timestamp() * 1000)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def attempt_rows(them: Iterable[Attempt]) -> Iterator[Row]:
+    """Rows as the table of attempts would have them."""
+    for each in them:
+        yield {column.name: getattr(each, column.name, None) for column in ATTEMPTS.columns} | {
+            "day": _at(each.started_ms).date(),
+            "accepted_at": _at(each.accepted_ms),
+            "started_at": _at(each.started_ms),
+            "next_at": _at(each.next_ms) if each.next_ms else None,
+        }
+
+
+def _at(ms: int) -> datetime:
+    # As a float it would be off by a microsecond here and there, and rows of the table and of the log are compared.
+    return _EPOCH + timedelta(milliseconds=ms)

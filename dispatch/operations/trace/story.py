@@ -15,14 +15,17 @@ from topic_model.records.control import (
     SubscriptionRecord,
     SubscriptionSuspended,
     Tombstone,
+    TriggerEnded,
+    TriggerRecord,
     subscription_key,
+    trigger_key,
 )
 from topic_model.records.notifications import Notification
 from topic_model.routing import RoutingTable
 from topic_model.routing.history import standing
 from topic_model.subscriptions import Subscription
 
-_SUBSCRIPTION = subscription_key("")
+_KEYS = (subscription_key(""), trigger_key(""))
 
 # From the gateway's making of a subscription to its record: a first record that is later than that is not the first.
 _APPEND_MS = 60_000
@@ -62,12 +65,12 @@ class ControlHistory:
         """The next record of the log, with its time and place."""
         self.suspensions.apply(record)
         match record:
-            case SubscriptionRecord(subscription=subscription):
+            case SubscriptionRecord(subscription=subscription) | TriggerRecord(subscription=subscription):
                 self.states.setdefault(subscription.id, []).append(SubscriptionState(at_ms, subscription, "", offset))
-            case SubscriptionEnded(id=name, reason=reason):
+            case SubscriptionEnded(id=name, reason=reason) | TriggerEnded(id=name, reason=reason):
                 self.states.setdefault(name, []).append(SubscriptionState(at_ms, None, reason, offset))
-            case Tombstone(key=key) if key.startswith(_SUBSCRIPTION):
-                states = self.states.get(key.removeprefix(_SUBSCRIPTION), [])
+            case Tombstone(key=key) if key.startswith(_KEYS):
+                states = self.states.get(key.partition(":")[2], [])
                 if states and states[-1].subscription is not None:
                     states.append(SubscriptionState(at_ms, None, "unknown", offset))
             case SubscriptionSuspended():
@@ -209,12 +212,14 @@ class DeliveryStory:
 
 @dataclass(frozen=True)
 class Story:
-    """All that is to be told of a notification."""
+    """All that is to be told of a notification. `cause` is the one because of which a trigger has published it, empty
+    for none."""
 
     notification: str
     found: bool
     topic: str = ""
     publisher: str = ""
+    cause: str = ""
     payload: str = ""
     traceparent: str = ""
     steps: Sequence[Step] = ()

@@ -2,98 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from xml.sax.saxutils import quoteattr
 
 from lxml import etree
 
 from core.errors import ExpressionError
-from ingest.errors import InvalidRequest, MalformedMessage, TooLarge
+from ingest.elements.filters import read_old_delivery
+from ingest.errors import InvalidRequest, TooLarge
+from ingest.operations.legacy.text import mended, parse, raw_content
 from ingest.soap.envelope import Request
 from ingest.soap.fragments import Node, Source
-from ingest.soap.xml_reading import Xml, check_tags, read_xml
+from ingest.soap.xml_reading import memory_to_read
 from topic_model import expressions, legacy_content
 from topic_model.namespaces import WSNT, WSNT_SLASH, wsa
+from topic_model.records.packages import MOST_IDENTIFICATION, Fragment, read_fragment, write_package
+from topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
 from topic_model.topics import TopicPath
-
-# Old clients put XML together as strings: ampersands stay bare, and whatever a user typed stands inside wsnt:Message,
-# be it XML or not. Some read UTF-8 bytes as Latin-1 and encode the result again. The functions here undo that.
-
-# What an ampersand may begin; of entities XML knows these five.
-_BARE = r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9A-Fa-f]{1,6});)"
-
-# In CDATA sections, comments and processing instructions it is a character like any other. One that never ends reaches
-# to the end of the text: else each further beginning would be looked through to there, which takes minutes.
-_VERBATIM_OR_BARE = re.compile(rf"<!\[CDATA\[.*?(?:\]\]>|\Z)|<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)|({_BARE})", re.DOTALL)
-
-_ONLY_BARE = re.compile(_BARE)
-
-_DECLARATION = re.compile(r"<\?xml\s[^>]*\?>")
-
-_CONTENT = re.compile(r"<((?:[^\s<>/:!?]+:)?Message)(?:\s[^<>]*)?(?<!/)>")
-
-_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-def decoded_once(text: str) -> str:
-    """The text as it was typed, if it arrived as UTF-8 read as Latin-1 and encoded again; else unchanged.
-
-    Looks like that: every character fits into a byte, and the bytes are UTF-8.
-    """
-    if text.isascii():
-        return text
-    try:
-        return text.encode("latin-1").decode()
-    except UnicodeError:
-        return text
-
-
-def parse(text: str) -> Xml:
-    """The root element of a message text, and the document that it was read from. Raises MalformedMessage.
-
-    Content of wsnt:Message that is not XML is taken as the characters that it is.
-    """
-    text = decoded_once(text).removeprefix("\ufeff").lstrip()
-    if (declaration := _DECLARATION.match(text)) is not None:
-        text = text[declaration.end() :]
-    document = with_escaped_ampersands(text)
-    try:
-        return _parsed(document)
-    except MalformedMessage:
-        plain = _with_plain_content(text)
-        if plain is None:
-            raise
-        return _parsed(plain)
-
-
-def with_escaped_ampersands(text: str) -> str:
-    """The text with every ampersand that begins no reference written as one."""
-    if "&" not in text:
-        return text
-    if "<!" not in text and "<?" not in text:
-        return _ONLY_BARE.sub("&amp;", text)
-    return _VERBATIM_OR_BARE.sub(lambda found: "&amp;" if found[1] else found[0], text)
-
-
-def _parsed(document: str) -> Xml:
-    xml = read_xml(document.encode(), what="the text of WsnProcess")
-    check_tags(xml.document)
-    return xml
-
-
-def _with_plain_content(text: str) -> str | None:
-    """The text with the markup inside the (one) Message escaped; None when there is no such element."""
-    start = _CONTENT.search(text)
-    if start is None:
-        return None
-    end = text.rfind(f"</{start[1]}", start.end())
-    if end < 0:
-        return None
-    content = _NOT_XML.sub("?", text[start.end() : end])
-    escaped = _ONLY_BARE.sub("&amp;", content).replace("<", "&lt;").replace(">", "&gt;")
-    return with_escaped_ampersands(text[: start.end()]) + escaped + with_escaped_ampersands(text[end:])
-
 
 WSNT_MANAGER = "http://docs.oasis-open.org/wsnMgr/b-2"
 
@@ -107,20 +33,23 @@ _PAYLOAD_DEPTH = 4
 # And around an element: Envelope, Body, WsnProcess.
 _ENVELOPE_DEPTH = 3
 
+_PACKAGE = ("Identification", "Fragment")
+
+_NO_PACKAGE = Fragment(), ""
+
 # Loose content is asked about each of them; older clients declare three or four.
 _MAX_IN_SCOPE = 64
-
-_FRAGMENT = re.compile(r"([01])-([01])-([01])-([0-9]{1,9})")
 
 
 @dataclass(frozen=True)
 class Subscribe:
     """`address` is where to push, `topic` a colon path; everything below it is meant, too. `endpoint` is the address in
-    ConsumerReference. None is judged yet; empty is what is not there."""
+    ConsumerReference. None is judged yet; empty is what is not there. `delivery` says how large pushes may be."""
 
     address: str
     topic: str
     endpoint: str = ""
+    delivery: DeliveryPolicy = DEFAULT_POLICY
 
 
 @dataclass(frozen=True)
@@ -140,11 +69,26 @@ class CreatePullPoint:
 
 @dataclass(frozen=True)
 class Message:
-    """One message of a Notify. `payload` is an element, where need be the one around loose content; `type` its name."""
+    """One message of a Notify. `payload` is an element, where need be the one around loose content; `type` its name.
+    `package` is what stood in its Package, as `write_package` writes it, where parts of it may be delivered alone."""
 
     topic: TopicPath
     payload: bytes
     type: str
+    package: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a message that waits for the others. `content` is what stood in its Message, as it was written;
+    `namespaces` are those in scope there. `as_text`: it came as text, which is to be decoded once when it is whole."""
+
+    topic: TopicPath
+    identification: str
+    fragment: Fragment
+    content: str
+    namespaces: dict[str, str]
+    as_text: bool = False
 
 
 @dataclass(frozen=True)
@@ -154,7 +98,7 @@ class Notify:
     messages: tuple[Message, ...]
 
 
-Asked = Subscribe | Unsubscribe | CreatePullPoint | Notify
+Asked = Subscribe | Unsubscribe | CreatePullPoint | Notify | Part
 
 
 def read(text: str, default: TopicPath | None = None) -> Asked:
@@ -163,7 +107,7 @@ def read(text: str, default: TopicPath | None = None) -> Asked:
     Raises MalformedMessage, InvalidRequest or ExpressionError.
     """
     root, document = parse(text)
-    return _read(root, lambda: Source(document, root, _PAYLOAD_DEPTH), default)
+    return _read(root, lambda: Source(document, root, _PAYLOAD_DEPTH), default, text)
 
 
 def read_request(request: Request, default: TopicPath | None = None) -> Asked:
@@ -177,17 +121,19 @@ def read_request(request: Request, default: TopicPath | None = None) -> Asked:
             "WsnProcess takes one WS-Notification message, as an element or as escaped text; this one holds "
             + ("an element and text beside it" if stray else f"{len(holder)} elements")
         )
-    return _read(holder[0], lambda: request.source(_ENVELOPE_DEPTH + _PAYLOAD_DEPTH), default)
+    return _read(holder[0], lambda: request.source(_ENVELOPE_DEPTH + _PAYLOAD_DEPTH), default, None)
 
 
 def read_subscribe(root: etree._Element) -> Subscribe:
-    """What a Subscribe with a SubscriberAddress asks for."""
+    """What a Subscribe with a SubscriberAddress asks for. Raises InvalidRequest, UnsupportedPolicy."""
+    delivery = read_old_delivery(next(_children(root, "SubscriptionPolicy"), None))
     reference = next(_children(root, "ConsumerReference"), None)
     endpoint = None if reference is None else next(reference.iterdescendants(wsa("Address")), None)
-    return Subscribe(*_address_and_topic(root), "" if endpoint is None else _text(endpoint))
+    return Subscribe(*_address_and_topic(root), "" if endpoint is None else _text(endpoint), delivery)
 
 
-def _read(root: etree._Element, cut: Callable[[], Source], default: TopicPath | None) -> Asked:
+def _read(root: etree._Element, cut: Callable[[], Source], default: TopicPath | None, text: str | None) -> Asked:
+    """`text` is what the root was read from, before it was mended; None where it came as an element."""
     namespace, name = _split(root)
     match name if namespace in _NAMESPACES else "":
         case "Subscribe":
@@ -195,19 +141,27 @@ def _read(root: etree._Element, cut: Callable[[], Source], default: TopicPath | 
         case "Unsubscribe":
             return Unsubscribe(*_address_and_topic(root))
         case "NotificationMessage":
-            source = cut()
-            return Notify((_message(root, source.node(root), source, default),))
+            source, package = cut(), _package(root)
+            if _is_held(package):
+                return _part(root, source.node(root), source, default, text)
+            return Notify((_message(root, package, source.node(root), source, default),))
         case "Notify":
             source = cut()
             nodes = source.node(root).children
-            messages = tuple(
-                _message(child, node, source, default)
+            found = [
+                (child, _package(child), node)
                 for child, node in zip(root, nodes, strict=True)
                 if _is(child, "NotificationMessage")
-            )
-            if not messages:
+            ]
+            if not found:
                 raise InvalidRequest("Notify holds no NotificationMessage")
-            return Notify(messages)
+            if any(_is_held(package) for _, package, _ in found if package is not _NO_PACKAGE):
+                (part, _, node), *others = found
+                if others:
+                    # Some would be stored, and others not.
+                    raise InvalidRequest("a part that has to be put together is sent by itself, not among others")
+                return _part(part, node, source, default, text)
+            return Notify(tuple(_message(child, package, node, source, default) for child, package, node in found))
         case "CreatePullPoint":
             return CreatePullPoint(_text(root))
         case _:
@@ -222,7 +176,44 @@ def _address_and_topic(root: etree._Element) -> tuple[str, str]:
     return _text_of(root, "SubscriberAddress"), "" if expression is None else _text(expression)
 
 
-def _message(element: etree._Element, node: Node, source: Source, default: TopicPath | None) -> Message:
+def _is_held(package: tuple[Fragment, str]) -> bool:
+    fragment, _ = package
+    return fragment.part and not fragment.alone
+
+
+def _message(
+    element: etree._Element, package: tuple[Fragment, str], node: Node, source: Source, default: TopicPath | None
+) -> Message:
+    path, content = _topic_and_content(element, default)
+    fragment, identification = package
+    said = write_package(fragment, identification if fragment.part else "") if fragment.alone else ""
+    inside = node.children[element.index(content)]
+    # Of a part the blanks at its ends belong to the message.
+    return Message(path, *_payload(content, inside, source, strip=not fragment.part), said)
+
+
+def _part(element: etree._Element, node: Node, source: Source, default: TopicPath | None, text: str | None) -> Part:
+    path, content = _topic_and_content(element, default)
+    fragment, identification = _package(element)
+    # What was mended to make XML of a text may be half of a tag, or of a reference, whose other half is in the next.
+    sent = node.children[element.index(content)]
+    inside = source.inside(sent).decode() if text is None else raw_content(text)
+    return Part(path, identification, fragment, inside, _scope(content), text is not None)
+
+
+def joined(content: str, namespaces: Mapping[str, str], most_elements: int) -> tuple[bytes, str]:
+    """The payload and the type of a message whose Message holds this, with these namespaces in scope: read as that of
+    one which came in one piece. Raises MalformedMessage or TooLarge."""
+    scope = {"wsnt": WSNT} | dict(namespaces)
+    declared = "".join(f" xmlns{':' if prefix else ''}{prefix}={quoteattr(uri)}" for prefix, uri in scope.items())
+    text = f"<wsnt:NotificationMessage{declared}><wsnt:Message>{content}</wsnt:Message></wsnt:NotificationMessage>"
+    memory_to_read(text.encode(), most_elements)
+    root, document = mended(text)
+    source = Source(document, root, _PAYLOAD_DEPTH - 1)
+    return _payload(root[0], source.node(root).children[0], source)
+
+
+def _topic_and_content(element: etree._Element, default: TopicPath | None) -> tuple[TopicPath, etree._Element]:
     topic = next(_children(element, "Topic"), None)
     path = default if topic is None else expressions.concrete_topic(_text(topic), None, {}, legacy=True)
     if path is None:
@@ -230,44 +221,48 @@ def _message(element: etree._Element, node: Node, source: Source, default: Topic
     content = next(_children(element, "Message"), None)
     if content is None:
         raise InvalidRequest("NotificationMessage has no Message")
-    _check_whole(element)
-    return Message(path, *_payload(content, node.children[element.index(content)], source))
+    return path, content
 
 
-def _check_whole(element: etree._Element) -> None:
-    """A message in one piece, or a part that its publisher wants delivered by itself, passes. Raises InvalidRequest.
-
-    Parts that must be put together are refused rather than taken and lost.
-    """
+def _package(element: etree._Element) -> tuple[Fragment, str]:
+    """What Package says: a whole message where there is none. Raises InvalidRequest."""
     package = next(_children(element, "Package"), None)
-    # Package's own children are written without a prefix.
-    parts = () if package is None else tuple(package)
-    fragment = next((_text(child) for child in parts if _split(child)[1] == "Fragment"), "")
-    if not fragment:
-        return
-    fields = _FRAGMENT.fullmatch(fragment)
-    if fields is None:
-        raise InvalidRequest(f"Fragment {fragment[:60]!r} is not of the form 0-0-1-0")
-    fragmented, more, partial, index = fields.groups()
-    whole = fragmented == "0" and more == "0" and int(index) == 0
-    if not whole and partial == "0":
+    if package is None:
+        return _NO_PACKAGE
+    # Its own children are written without a prefix.
+    said = {name: _text(child) for child in reversed(package) if (name := _split(child)[1]) in _PACKAGE}
+    try:
+        fragment = read_fragment(said["Fragment"]) if said.get("Fragment") else Fragment()
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+    identification = said.get("Identification", "")
+    if fragment.part and not 0 < len(identification) <= MOST_IDENTIFICATION:
         raise InvalidRequest(
-            f"Fragment {fragment!r}: parts of a message are not put together here; send it whole (0-0-1-0), or allow "
-            "parts to be delivered one by one (third digit 1)"
+            f"Fragment {fragment} is a part, and its Package has no Identification, which says of what message"
+            if not identification
+            else f"an Identification of {len(identification)} characters: {MOST_IDENTIFICATION} may be"
         )
+    return fragment, identification
 
 
-def _payload(content: etree._Element, node: Node, source: Source) -> tuple[bytes, str]:
+def _payload(content: etree._Element, node: Node, source: Source, *, strip: bool = True) -> tuple[bytes, str]:
     stray = "".join([content.text or "", *(child.tail or "" for child in content)]).strip()
     if len(content) == 1 and not stray:
         return source.fragment(node.children[0]), str(content[0].tag)
-    inside = source.inside(node).decode().strip()
+    inside = source.inside(node).decode()
+    if strip:
+        inside = inside.strip()
     # Of the prefixes in scope those that it may use; wsnt and wsa are nearly always declared and hardly ever used.
+    scope = _scope(content)
+    used = {prefix: uri for prefix, uri in scope.items() if (f"{prefix}:" in inside if prefix else len(content))}
+    return legacy_content.wrap(inside, used), legacy_content.TYPE
+
+
+def _scope(content: etree._Element) -> dict[str, str]:
     scope = {prefix or "": uri for prefix, uri in content.nsmap.items()}
     if len(scope) > _MAX_IN_SCOPE:
         raise TooLarge(f"{len(scope)} namespaces are declared around a message, {_MAX_IN_SCOPE} may be")
-    used = {prefix: uri for prefix, uri in scope.items() if (f"{prefix}:" in inside if prefix else len(content))}
-    return legacy_content.wrap(inside, used), legacy_content.TYPE
+    return scope
 
 
 def _text_of(root: etree._Element, name: str) -> str:

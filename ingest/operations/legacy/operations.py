@@ -2,7 +2,7 @@
 
 The replies are the old system's strings, because its clients look for them:
 
-    Notify          success!
+    Notify          success!, also for a part of a message, when it is stored
     Subscribe       the SubscriptionReference as XML, the address in an element ns2:Address;
                     Repeated subscriptions  for the address and topic of a subscription that is there;
                     faild                   when the topic or the address is refused, or one is missing
@@ -11,7 +11,7 @@ The replies are the old system's strings, because its clients look for them:
 
 Clients take every answer with status 200 for success unless it says "failed", and `faild` does not. So that is kept
 for what they know it for, and logged; what they must not take for success (a message that cannot be read, a topic that
-a fixed topic set does not have, parts of a message that nobody would put together, Kafka away) is a SOAP fault.
+a fixed topic set does not have, parts that make no message, Kafka away) is a SOAP fault.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from ingest.elements.endpoints import judge_consumer
 from ingest.errors import ConsumerRefused
 from ingest.operations.acceptance import accept
 from ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room, check_topics
-from ingest.operations.legacy import messages
-from ingest.operations.legacy.messages import CreatePullPoint, Notify, Subscribe, Unsubscribe
+from ingest.operations.legacy import messages, parts
+from ingest.operations.legacy.messages import CreatePullPoint, Notify, Part, Subscribe, Unsubscribe
 from ingest.operations.notification_broker import check_supported, commit_new
 from ingest.operations.pull_points import open_pull_point
 from ingest.soap import answers, times
@@ -40,9 +40,9 @@ from ingest.soap.envelope import Request
 from topic_model import expressions
 from topic_model.message_types import kept_type
 from topic_model.namespaces import HPWSN, WSA, WSNT
-from topic_model.records.control import ControlRecord, ending, ending_pull_point
+from topic_model.records.control import ControlRecord, SubscriptionRecord, ending, ending_pull_point
 from topic_model.records.notifications import Notification
-from topic_model.subscriptions import BoundEndpoint, EndpointReference, Subscription
+from topic_model.subscriptions import DEFAULT_POLICY, BoundEndpoint, EndpointReference, Subscription
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +76,9 @@ async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
     match asked:
         case Notify():
             return await _notify(gateway, asked, target, request)
+        case Part():
+            await parts.take(gateway, asked, target, request)
+            return NOTIFIED
         case Subscribe():
             return await _subscribe(gateway, asked, request.caller)
         case Unsubscribe():
@@ -98,9 +101,13 @@ async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Requ
             accepted_ms,
             traceparent=request.traceparent,
             type=kept_type(message.type),
+            package=message.package,
         )
         for message in asked.messages
     ]
+    for message in asked.messages:
+        if message.package:
+            parts.check_alone(gateway, request, message.package.partition(" ")[2])
     gateway.check_new(message.topic for message in asked.messages)
     check_fan_out(gateway, request, (message.topic for message in asked.messages))
     await accept(gateway, notifications)
@@ -135,8 +142,11 @@ async def subscribed(gateway: Gateway, asked: Subscribe, caller: Caller | None) 
             raise ConsumerRefused("the pull point was destroyed at this moment")
         endpoint, ended = _bound(gateway, named, caller)
         if (existing := gateway.table.find_equal(wanted)) is not None:
-            if ended:
-                await gateway.changes.commit(ended)
+            changed: list[ControlRecord] = []
+            if existing.policy != wanted.policy:
+                changed = [SubscriptionRecord(msgspec.structs.replace(existing, policy=wanted.policy))]
+            if ended or changed:
+                await gateway.changes.commit([*ended, *changed])
         else:
             check_room(gateway, wanted.owner)
             made, _ = await commit_new(gateway, msgspec.structs.replace(wanted, endpoint=endpoint), ended)
@@ -214,6 +224,7 @@ def _subscription(gateway: Gateway, asked: Subscribe | Unsubscribe, caller: Call
         paused=asked.address == DUMMY,
         owner=owner_of(caller),
         pull_point=point.id if point is not None else "",
+        policy=asked.delivery if isinstance(asked, Subscribe) and point is None else DEFAULT_POLICY,
     )
 
 

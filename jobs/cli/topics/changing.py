@@ -15,9 +15,9 @@ from jobs.cli.common import (
     NamespaceOption,
     TopicArgument,
     kafka_of,
+    one_topic,
 )
-from jobs.cli.topics.naming import one_topic
-from jobs.terminal import console, print_json
+from jobs.terminal import print_json, say
 
 if TYPE_CHECKING:
     from topic_model.records.control import ControlRecord
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 def register(topics_app: typer.Typer) -> None:
-    """Add the commands to the group."""
     for command in (add, remove, move, rename):
         topics_app.command()(command)
 
@@ -146,6 +145,6 @@ def _report(records: Iterable[ControlRecord], json: bool) -> None:
         return
     for word, paths in (("put", put), ("removed", removed)):
         for path in paths:
-            console().print(one_line(f"{word} {path}"), markup=False, highlight=False, soft_wrap=True)
+            say(one_line(f"{word} {path}"))
     if not put and not removed:
-        console().print("nothing to change")
+        say("nothing to change")

@@ -13,7 +13,7 @@ from core.errors import ConfigError
 from core.reasons import reason_of
 from jobs.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
 from jobs.progress import ProgressShown
-from jobs.terminal import console, error_console, print_document, print_json
+from jobs.terminal import complain, print_document, print_json, say
 
 if TYPE_CHECKING:
     from jobs.settings.loading import Settings
@@ -28,7 +28,6 @@ BaseOption = Annotated[
 
 
 def register(topics_app: typer.Typer) -> None:
-    """Add the commands to the group."""
     topics_app.command("import")(import_topics)
     topics_app.command("export")(export_topics)
 
@@ -107,7 +106,7 @@ def _import_document(
     form = commands.format_of(None if standard_input else file, form, data)
     records, skipped = commands.read_document(data, form, base_dn or settings.directory.base_dn)
     for line in skipped:
-        error_console().print(f"skipped {line}", markup=False, highlight=False)
+        complain(f"skipped {line}")
     with ProgressShown() as progress:
         tree = commands.read_tree(settings.kafka)
         result = commands.plan_import(tree, records, replace=replace, progress=progress)
@@ -117,7 +116,7 @@ def _import_document(
     if json:
         print_json(counts)
     else:
-        console().print(", ".join(f"{number} {word}" for word, number in counts.items()), highlight=False)
+        say(", ".join(f"{number} {word}" for word, number in counts.items()))
 
 
 def export_topics(
@@ -141,4 +140,4 @@ def export_topics(
         file.write_bytes(data)
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {reason_of(error)}") from error
-    error_console().print(f"{len(tree)} topics written to {file}", highlight=False)
+    complain(f"{len(tree)} topics written to {file}")

@@ -17,11 +17,11 @@ from jobs.cli.common import (
     NamespaceOption,
     kafka_of,
     moment,
+    one_topic,
     settings_of,
     tell_of_more,
 )
-from jobs.cli.topics.naming import one_topic
-from jobs.terminal import console, error_console, print_json
+from jobs.terminal import complain, print_json, say
 
 if TYPE_CHECKING:
     from jobs.monitoring.samples import Scrape
@@ -38,7 +38,6 @@ UrlOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.add_typer(queues_app, name="queues", rich_help_panel=FATES)
 
 
@@ -58,14 +57,9 @@ def list_queues(
     for each in queues:
         waits = f", the oldest for {each['oldest_s']:.0f} s" if each["waiting"] else ""
         counts = f"{each['waiting']} waiting{waits}, {each['executing']} executing" if seen is not None else "unknown"
-        console().print(
-            one_line(f"{each['queue']}  {counts}  {len(each['servers'])} servers"),
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(one_line(f"{each['queue']}  {counts}  {len(each['servers'])} servers"))
     if not queues:
-        error_console().print("no topic is a queue: arborcast topics add TOPIC --queue", highlight=False)
+        complain("no topic is a queue: arborcast topics add TOPIC --queue")
     _tell(problem)
 
 
@@ -107,22 +101,22 @@ def show_queue(
     for server in facts["servers"]:
         busy = "" if server["busy_s"] is None else f", at work for {server['busy_s']:.1f} s"
         line = f"server {server['subscription']} at {server['endpoint']}, {server['capacity']} at a time"
-        console().print(one_line(f"{line}, {server['state']}{busy}"), markup=False, highlight=False, soft_wrap=True)
+        say(one_line(f"{line}, {server['state']}{busy}"))
     if not facts["servers"]:
-        error_console().print("nobody serves this queue", highlight=False)
+        complain("nobody serves this queue")
     for request in facts["requests"]:
         line = f"{request['accepted']}  {request['notification']}  priority {request['priority']}"
         again = f", sent {request['attempts']} times" * bool(request["attempts"])
-        console().print(one_line(line + again), markup=False, highlight=False, soft_wrap=True)
+        say(one_line(line + again))
     if not facts["requests"]:
-        error_console().print("nothing waits", highlight=False)
+        complain("nothing waits")
     tell_of_more(more)
     _tell(problem)
 
 
 def _tell(problem: str) -> None:
     if problem:
-        error_console().print(f"who works is not known: {problem}", highlight=False, soft_wrap=True)
+        complain(f"who works is not known: {problem}")
 
 
 def _is_queue(table: RoutingTable, path: TopicPath) -> bool:

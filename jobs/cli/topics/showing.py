@@ -18,9 +18,9 @@ from jobs.cli.common import (
     TopicArgument,
     kafka_of,
     namespaces_of,
+    one_topic,
 )
-from jobs.cli.topics.naming import one_topic
-from jobs.terminal import console, error_console, print_json
+from jobs.terminal import complain, console, print_json, print_table, say
 
 if TYPE_CHECKING:
     from topic_model.records.control import TopicRecord
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def register(topics_app: typer.Typer) -> None:
-    """Add the commands to the group."""
     topics_app.command("list")(list_topics)
     topics_app.command("tree")(show_tree)
     topics_app.command()(find)
@@ -52,13 +51,8 @@ def list_topics(
     if json:
         print_json([_record_document(record) for record in records])
         return
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table("topic", "code", "facts", box=None, pad_edge=False)
-    for record in records:
-        table.add_row(*(escape(one_line(each)) for each in (record.path, record.code, _facts_of(record))))
-    console().print(table)
+    rows = ((record.path, record.code, _facts_of(record)) for record in records)
+    print_table(("topic", "code", "facts"), rows)
 
 
 def show_tree(
@@ -106,7 +100,7 @@ def find(
         print_json([_record_document(record) for record in records])
         return
     for record in records:
-        console().print(one_line(record.path), markup=False, highlight=False, soft_wrap=True)
+        say(one_line(record.path))
 
 
 def match(
@@ -126,9 +120,9 @@ def match(
         print_json(paths)
         return
     for path in paths:
-        console().print(one_line(path), markup=False, highlight=False, soft_wrap=True)
+        say(one_line(path))
     if not paths:
-        error_console().print("no topic of the tree is selected", highlight=False)
+        complain("no topic of the tree is selected")
 
 
 def who(
@@ -160,17 +154,11 @@ def who(
         print_json([dict(zip((name.replace(" ", "_") for name in names), row, strict=True)) for row in rows])
         return
     if path not in table.topics:
-        error_console().print(f"there is no topic {path} (yet); its notifications would go to:", markup=False)
+        complain(f"there is no topic {path} (yet); its notifications would go to:")
     if not rows:
-        console().print("nobody")
-        return
-    from rich.markup import escape
-    from rich.table import Table
-
-    shown = Table(*names, box=None, pad_edge=False)
-    for row in rows:
-        shown.add_row(*(escape(one_line(each)) for each in row))
-    console().print(shown)
+        say("nobody")
+    else:
+        print_table(names, rows)
 
 
 def _records(tree: TopicTree, paths: Iterable[TopicPath]) -> list[TopicRecord]:

@@ -22,7 +22,7 @@ from directory.stores.ldap_client import LdapSession
 from directory.stores.ldap_connection import NoSuchEntry
 from jobs.cli import topics_work as commands
 from jobs.progress import ProgressShown
-from jobs.terminal import console, error_console, print_json
+from jobs.terminal import complain, print_json, say
 from topic_model.topics import TopicPath
 
 # So many entries that are skipped are named; after that the numbers must do.
@@ -85,11 +85,10 @@ def import_units(
         print_json(counts | {"other_entries": units.others, "topics": [each.path for each in additions.topics]})
         return
     for each in additions.topics if dry_run else ():
-        console().print(one_line(f"would add {each.path} {each.code}".rstrip()), markup=False, highlight=False)
-    console().print(", ".join(f"{number} {word}" for word, number in counts.items()), highlight=False)
+        say(one_line(f"would add {each.path} {each.code}".rstrip()))
+    say(", ".join(f"{number} {word}" for word, number in counts.items()))
     if units.others:
-        hint = f"{units.others} entries are no organizational units, or lie below such"
-        error_console().print(hint, highlight=False)
+        complain(f"{units.others} entries are no organizational units, or lie below such")
 
 
 def read(where: DirectorySettings, root: TopicPath | None, progress: Progress) -> Units:
@@ -129,6 +128,6 @@ _OPTIONS = {
 
 def _tell_problems(problems: tuple[EntryProblem, ...]) -> None:
     for problem in problems[:_MAX_NAMED]:
-        error_console().print(one_line(f"skipped {problem}"), markup=False, highlight=False, soft_wrap=True)
+        complain(one_line(f"skipped {problem}"))
     if len(problems) > _MAX_NAMED:
-        error_console().print(f"skipped {len(problems) - _MAX_NAMED} more", highlight=False)
+        complain(f"skipped {len(problems) - _MAX_NAMED} more")

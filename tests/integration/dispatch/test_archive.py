@@ -17,7 +17,7 @@ from core.eventlog.client import make_producer
 from core.eventlog.follower import Tail
 from core.eventlog.topics import ensure_topics
 from core.settings import KafkaSettings
-from dispatch.recording.archive import Archive, Logged, notification_rows
+from dispatch.recording.archive import Archive, notification_rows
 from dispatch.tables import NOTIFICATIONS
 from dispatch.tables.delta_table import DeltaTableWriter
 from topic_model.records import notifications
@@ -125,8 +125,8 @@ def test_table_whose_commits_do_not_say_how_far_it_is(log: KafkaSettings, tmp_pa
     table = tmp_path / "notifications"
     append(log, [f"n{number}" for number in range(20)])
     with closing(Tail(log, "notifications", {})) as tail:
-        written = [Logged(each.value or b"", each.partition, each.offset, each.timestamp) for each in tail.read(100)]
-    DeltaTableWriter(NOTIFICATIONS, str(table)).append(notification_rows(written, 0), "query", 0)
+        written = notification_rows(tail.read(100), 0)
+    DeltaTableWriter(NOTIFICATIONS, str(table)).append(written, "query", 0)
     append(log, ["z"])
     writer, clock = archive(log, table)
     with closing(writer):

@@ -26,12 +26,12 @@ from jobs.maintenance import backup
 from jobs.maintenance.archive import BackupError, BackupRecord, Contents, read_log, write_log
 from jobs.maintenance.backup import restore
 from tests.support.command import Engine
-from tests.support.dispatch_job import job_settings, logs, running, subscription
+from tests.support.dispatch_job import job_settings, logs, running, subscription, trigger
 from tests.support.held_port import HeldPort
 from tests.support.receiver import Received, Receiver
 from topic_model.projections.pull_store import PullLimits
 from topic_model.records import notifications, pull
-from topic_model.records.control import PullPointRecord
+from topic_model.records.control import PullPointRecord, TopicRecord, TriggerRecord
 from topic_model.records.notifications import Notification
 from topic_model.records.pull import Claimed, Settled, StoredMessage
 from topic_model.topics import TopicPath
@@ -82,7 +82,9 @@ def test_what_was_owed_is_delivered_by_another_engine(
                 subscription("away", f"http://127.0.0.1:{away}/away", "a//."),
                 subscription("refused", receiver.url("/status/404"), "a/t0"),
                 subscription("over", receiver.url("/over"), "a//."),
+                subscription("mirrored", receiver.url("/mirrored"), "mirror"),
             )
+            log.control(TopicRecord(TopicPath("mirror")), TriggerRecord(trigger("t", "a/t0", "mirror")))
             log.end("over")
             with running(spark, job_settings(tmp_path / "one", kafka_settings)):
                 publish(60)
@@ -112,6 +114,7 @@ def test_what_was_owed_is_delivered_by_another_engine(
             assert report.balanced, report.problems[:3]
             assert in_order(numbers(back.received("/away")))
         assert set(numbers(receiver.received("/well"))) == set(range(accepted)), "by the one or the other"
+        assert set(numbers(receiver.received("/mirrored"))) == set(range(0, accepted, TOPICS))
         assert not receiver.received("/over")
 
 

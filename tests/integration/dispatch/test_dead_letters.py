@@ -18,7 +18,7 @@ from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
-from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, DeadLetters, Wanted
+from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, Wanted, letters
 from dispatch.redelivery.parked_store import ParkedStore
 from jobs.cli import app
 from tests.support.dispatch_job import logs, subscription
@@ -50,7 +50,7 @@ def write_dead_letter(log: DeadLetterLog, *letters: DeadLetter) -> None:
 
 
 def found(kafka: KafkaSettings, wanted: Wanted = Wanted()) -> list[str]:  # noqa: B008  # frozen
-    return sorted(each.notification.id for _, each in DeadLetters(kafka).matching(wanted))
+    return sorted(each.notification.id for _, each in letters(kafka, wanted))
 
 
 def everything(kafka: KafkaSettings, name: str) -> Iterator[tuple[bytes, bytes | None]]:
@@ -83,7 +83,7 @@ def test_letters_are_found_by_what_is_known_of_them(kafka_settings: KafkaSetting
     assert found(kafka_settings, Wanted(until_ms=AT_MS + 1)) == ["n1", "n2"]
     for reason, ids in {"410": ["n2"], "lifespan": ["n3"], "expired": ["n3"], "HTTP": ["n1", "n2"], "no": []}.items():
         assert found(kafka_settings, Wanted(reason=reason)) == ids
-    (_, whole) = next(DeadLetters(kafka_settings).matching(Wanted(notification="n1")))
+    (_, whole) = next(letters(kafka_settings, Wanted(notification="n1")))
     assert whole == letter("n1")
 
 
@@ -94,7 +94,7 @@ def test_a_redriven_letter_waits_in_its_old_place_with_all_its_tries(
     write_dead_letter(buried, letter("n1"), letter("n2", at_ms=now_ms + 3_600_000), letter("now", at_ms=now_ms))
     before_ms = int(time.time() * 1000)
     with DeadLetterAdmin(kafka_settings) as desk:
-        assert desk.redrive(DeadLetters(kafka_settings).matching(Wanted())) == 2
+        assert desk.redrive(letters(kafka_settings, Wanted())) == 2
     assert found(kafka_settings) == ["now"], f"it was given up less than {SETTLED_AFTER_S} s ago"
 
     with closing(ParkedStore(None)) as store:
@@ -117,7 +117,7 @@ def test_what_was_still_to_be_written_of_its_earlier_life_does_not_end_a_redrive
 ) -> None:
     write_dead_letter(buried, letter("n1"))
     with DeadLetterAdmin(kafka_settings) as desk:
-        assert desk.redrive(DeadLetters(kafka_settings).matching(Wanted())) == 1
+        assert desk.redrive(letters(kafka_settings, Wanted())) == 1
     with closing(ParkingLog(kafka_settings)) as late:
         late.finished(Delivery("s1", Place(0, 0, 0)), tried=True)
         late.settle(120)
@@ -135,10 +135,10 @@ def test_a_crash_before_the_letter_is_forgotten_leaves_it_to_be_redriven_again(
     with monkeypatch.context() as broken, DeadLetterAdmin(kafka_settings) as desk:
         broken.setattr(DeadLetterLog, "forget", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            desk.redrive(DeadLetters(kafka_settings).matching(Wanted()))
+            desk.redrive(letters(kafka_settings, Wanted()))
     assert found(kafka_settings) == ["n1"]
     with DeadLetterAdmin(kafka_settings) as desk:
-        assert desk.redrive(DeadLetters(kafka_settings).matching(Wanted())) == 1
+        assert desk.redrive(letters(kafka_settings, Wanted())) == 1
     assert found(kafka_settings) == []
     with closing(ParkedStore(None)) as store:
         for offset, (key, value) in enumerate(everything(kafka_settings, "parked")):
@@ -149,7 +149,7 @@ def test_a_crash_before_the_letter_is_forgotten_leaves_it_to_be_redriven_again(
 def test_a_purged_letter_is_gone_and_the_log_says_so(kafka_settings: KafkaSettings, buried: DeadLetterLog) -> None:
     write_dead_letter(buried, letter("n1"), letter("n2"))
     with DeadLetterAdmin(kafka_settings) as desk:
-        assert desk.purge(DeadLetters(kafka_settings).matching(Wanted(notification="n1"))) == 1
+        assert desk.purge(letters(kafka_settings, Wanted(notification="n1"))) == 1
     assert found(kafka_settings) == ["n2"]
     assert [(row.notification, row.state, row.error) for row in rows(kafka_settings)] == [("n1", "dead", "purged")]
 

@@ -14,7 +14,7 @@ import pytest
 from dispatch.operations.audit.examine import audit
 from ingest.client import Client, FaultReceived
 from ingest.client.listener import Listener, ReceivedMessage
-from ingest.client.worker import Invalid, Worker
+from ingest.client.queues.worker import Invalid, Worker
 from tests.support.dispatch_job import Logs, Own, RunningJob
 from tests.support.gateway_process import GatewayRun
 from tests.support.receiver import Receiver

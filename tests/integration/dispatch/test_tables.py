@@ -29,8 +29,8 @@ from dispatch.tables import (
     SUBSCRIPTIONS,
     TABLES,
     TOPICS,
-    TableSpec,
 )
+from dispatch.tables.spec import TableSpec
 from jobs.reference import EXAMPLES
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running
 from tests.support.receiver import Receiver, refusing_url

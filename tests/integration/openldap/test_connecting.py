@@ -78,7 +78,6 @@ def test_a_wrong_password_names_who_was_refused(settings: DirectorySettings, ope
     directory = opened(changed(settings, password=password))
     with pytest.raises(DirectoryRefused, match=ENGINE_DN) as caught:
         directory.load()
-    assert caught.value.dn == ENGINE_DN
     assert "wrong" not in str(caught.value)
     watch = Watch()
     directory.watch(watch)

@@ -21,7 +21,7 @@ def test_a_name_is_that_of_one_module() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_plan_of_a_storm_strikes_every_part_and_some_at_once(seed: int) -> None:
-    strikes = list(plan(30, random.Random(seed)))  # noqa: S311  # to be repeated
+    strikes = list(plan(30, random.Random(seed)))
 
     assert len(strikes) == 30
     assert {strike[0] for strike in strikes[:6]} == set(PARTS)

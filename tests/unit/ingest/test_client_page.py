@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+from pathlib import Path
 
 import pytest
 import requests
 
 from core.security.keyring import KeyRing
 from core.settings import SecretSettings
+from dispatch.delivery.envelope import Envelope
 from ingest.elements.protection import Protector
 from tests.support import soap_messages as soap
 from tests.support.command import wait_until
@@ -18,7 +20,7 @@ from tests.support.gateway_parts import RESULT_KEYS, START, GatewayParts
 from tests.support.gateway_process import ROOT
 from topic_model.records.results import PATH, Promise, write_promise
 
-PUBLISH, SUBSCRIBE, WAITING, LATER, SIGNED = re.findall(
+PUBLISH, SUBSCRIBE, WAITING, LATER, PARTS, SIGNED = re.findall(
     r"```python\n(.*?)```", (ROOT / "docs" / "client.md").read_text(), re.DOTALL
 )
 
@@ -98,6 +100,29 @@ def test_ten_lines_say_later_how_it_ended(parts: GatewayParts, url: str, monkeyp
     assert [(each.promise, each.state, each.text) for each in parts.results.taken] == [
         (promise, "delivered", "printed")
     ]
+
+
+def test_ten_lines_send_and_join_parts(
+    parts: GatewayParts,
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "drawing.xml").write_text(f"<d>{'x' * 250_000}</d>")
+
+    def push(_prompt: str) -> str:
+        (subscription,) = parts.table.subscriptions()
+        assert len(parts.notifications.accepted) == 3
+        for notification in reversed(parts.notifications.accepted):
+            push = Envelope(subscription).request([notification], 1)
+            assert requests.post(push.url, push.body, headers=dict(push.headers), timeout=60).status_code == 202
+        return ""
+
+    monkeypatch.setattr("builtins.input", push)
+    monkeypatch.chdir(tmp_path)
+    execute(PARTS, url)
+    assert capsys.readouterr().out == "250007 bytes\n"
 
 
 def test_signed_pushes(parts: GatewayParts, url: str) -> None:

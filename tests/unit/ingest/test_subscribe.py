@@ -308,6 +308,11 @@ def test_what_cannot_be_delivered_so_is_refused(attributes: str) -> None:
     assert not list(parts.table.subscriptions())
 
 
+def test_parts_are_for_subscribers_in_the_older_form() -> None:
+    answer = GatewayParts().post(asking_for('FragmentBytes="3000"'))
+    assert (answer.fault, "older form" in answer.reason) == ("UnsupportedPolicyRequestFault", True)
+
+
 def test_a_deadline_below_the_interval_is_a_policy_that_is_not_supported() -> None:
     answer = GatewayParts().post(asking_for('MinimumInterval="PT1S" Deadline="PT0.9S"'))
     assert answer.fault == "UnsupportedPolicyRequestFault"

@@ -27,7 +27,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Report | Exception) -> li
         return answer
 
     monkeypatch.setattr(dispatch.operations.audit, "audit", audit)
-    monkeypatch.setattr("jobs.stack.state.why_away", lambda _: "")
+    monkeypatch.setattr("jobs.stack.questions.why_away", lambda _: "")
     monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", "broker.example:9092")
     return asked
 
@@ -56,6 +56,10 @@ def test_it_says_what_it_counts_in_words_that_need_no_manual(monkeypatch: pytest
     assert "subscription deliveries delivered given up expired cancelled dropped waiting" in text
     report.replays = 2
     assert "5 notifications, 2 replayed ones and 11 system notices accepted" in " ".join(
+        CliRunner().invoke(app, ["audit"], env={"COLUMNS": "200"}).output.split()
+    )
+    report.triggered = 1
+    assert "4 notifications, 1 of triggers, 2 replayed ones and 11 system notices accepted" in " ".join(
         CliRunner().invoke(app, ["audit"], env={"COLUMNS": "200"}).output.split()
     )
     report.system_notices = 0

@@ -53,7 +53,9 @@ def test_the_old_word_for_dead_letters_goes_on_working_with_a_hint() -> None:
 GROUPS = {
     "The engine": {"up", "down", "status", "doctor", "fetch", "init", "config"},
     "Messages": {"publish", "listen"},
-    "Topics and subscriptions": {"topics", "subscriptions", "subscribe", "unsubscribe", "rotate-secret"},
+    "Topics and subscriptions": {
+        *("topics", "subscriptions", "triggers", "subscribe", "unsubscribe", "rotate-secret"),
+    },
     "What became of it": {"trace", "why", "audit", "waiting", "queues", "dead-letters", "replay"},
     "Operating": {"top", "report", "backup", "restore", "bundle", "users", "access", "keys"},
 }
@@ -75,7 +77,7 @@ def test_commands_stand_in_groups_and_none_is_left_over() -> None:
 
 # They change something and have nothing to say, or what they print is a document already.
 NO_JSON = {"down", "fetch", "init", "unsubscribe", "config spark", "topics export"}
-NO_JSON |= {"users add", "users remove", "keys new", "keys remove"}
+NO_JSON |= {"triggers remove", "users add", "users remove", "keys new", "keys remove"}
 
 
 def _commands(command: Any, path: str = "") -> Iterator[tuple[str, set[str]]]:

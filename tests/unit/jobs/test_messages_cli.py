@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from ingest.client import BrokerUnreachable, FaultReceived, RemoteSubscription
 from ingest.client.client import Client
 from jobs.cli import app
-from jobs.cli.listening import LEASE_S, LeasedSubscription
+from jobs.engine.shell_client import LEASE_S, LeasedSubscription
 from tests.support.command import COMMAND, wait_until
 from tests.support.gateway_parts import START, GatewayParts
 from topic_model.records.control import TopicPolicy, TopicRecord

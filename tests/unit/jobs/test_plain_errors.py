@@ -19,7 +19,7 @@ import typer
 from core.security import keyring
 from jobs.cli import app
 from jobs.engine import shell_client
-from jobs.stack import state
+from jobs.stack import questions
 from tests.support.command import Engine
 from tests.support.guarded_gateway import Clock, guarded
 from tests.support.served_app import served
@@ -33,6 +33,8 @@ ID = "0" * 32
 CLIENT = {
     "subscribe": "a --to http://127.0.0.1:9/",
     "unsubscribe": "{url}/wsn/subscriptions/x",
+    "triggers add": "t --on a --publish b --same",
+    "triggers remove": "t",
     "rotate-secret": "{url}/wsn/subscriptions/x",
     "publish": "a {file}",
     "listen": "a --count 1",
@@ -57,6 +59,7 @@ LOGS = {
     "topics who": "a",
     "subscriptions list": "",
     "subscriptions resume": "x",
+    "triggers list": "",
     "access check": "",
     "waiting list": "",
     "dead-letters list": "",
@@ -253,7 +256,7 @@ def test_where_nobody_is_kafka(engine: Engine, command: str) -> None:
 def test_where_something_else_is_than_kafka(
     engine: Engine, answer: bytes | None, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(questions, "_ANSWER_S", 0.1)
     with answering(answer) as port:
         assert told in complaint_of(engine, "topics list", "", **kafka_at(f"127.0.0.1:{port}"))
 

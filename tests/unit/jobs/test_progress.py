@@ -95,7 +95,7 @@ def test_a_large_import_is_written_in_pieces_that_are_told_of(monkeypatch: pytes
 
     monkeypatch.setattr(jobs.cli.topics_work, "ControlLog", Log)
     monkeypatch.setattr(jobs.cli.topics_work, "read_tree", lambda _kafka: TopicTree())
-    monkeypatch.setattr("jobs.stack.state.why_away", lambda _: "")
+    monkeypatch.setattr("jobs.stack.questions.why_away", lambda _: "")
     monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", "broker.example:9092")
     told: list[tuple[str, int, int]] = []
     monkeypatch.setattr(ProgressShown, "__call__", lambda _self, *what: told.append(what))

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs.cli import app
-from jobs.settings import template as settings_file
+from jobs.cli import configuration as settings_file
 from jobs.settings.loading import SECTIONS, declarations, load_settings
 
 TEXT = settings_file.render()

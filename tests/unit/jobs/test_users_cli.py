@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -10,6 +11,9 @@ from core.errors import ConfigError
 from jobs.cli import app
 from jobs.gateway.parts import check_exposed
 from jobs.settings.loading import load_settings
+from tests.support.routing import make_subscription, make_trigger
+from topic_model.records.control import ControlRecord, SubscriptionRecord, TriggerRecord, key_of
+from topic_model.routing import RoutingTable
 
 pytestmark = pytest.mark.slow
 
@@ -66,3 +70,37 @@ def test_loopback_needs_nobody_to_say_who_it_is(tmp_path: Path, host: str) -> No
 def test_a_method_that_there_is_not_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'digest'.*basic"):
         load_settings(home=tmp_path, overrides={"access.methods": "basic, digest"}, environ={})
+
+
+class ControlList:
+    """The control log."""
+
+    def __init__(self) -> None:
+        self.records: list[ControlRecord] = []
+
+    def append(self, records: list[ControlRecord]) -> None:
+        self.records += records
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def test_what_its_owner_may_not_have_any_more_is_ended_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, log = RoutingTable(), ControlList()
+    made = msgspec.structs.replace(make_subscription("s", "a"), owner="gone")
+    table.apply(SubscriptionRecord(made))
+    table.apply(TriggerRecord(make_trigger("t", "a", "b", owner="gone")))
+    monkeypatch.setattr("jobs.cli.users.kafka_of", lambda *_: None)
+    monkeypatch.setattr("jobs.cli.topics_work.read_table", lambda _: table)
+    monkeypatch.setattr("topic_model.records.control_log.ControlLog", lambda _: log)
+    config = tmp_path / "arborcast.toml"
+    config.write_text(f'home = "{tmp_path}"\n[access]\nmethods = "basic"\n')
+    (tmp_path / "users.toml").write_text("")
+    result = RUNNER.invoke(app, ["access", "check", "--end", "--config", str(config)])
+    assert result.exit_code == 0, result.output
+    for record in log.records:
+        table.apply(record)
+    assert list(table.subscriptions()) == []
+    assert {key_of(record) for record in log.records} == {"sub:s", "susp:s", "seal:s", "trigger:t", "susp:t"}

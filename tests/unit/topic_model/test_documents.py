@@ -256,9 +256,8 @@ def test_illegal_json(document: bytes, why: str) -> None:
 
 
 def test_what_xml_cannot_carry_is_refused_with_the_topic() -> None:
-    with pytest.raises(DocumentError, match="topic a") as caught:
+    with pytest.raises(DocumentError, match="topic a"):
         write_topic_set([TopicRecord(TopicPath("a"), code="\x00")])
-    assert caught.value.topic == "a"
 
 
 @given(st.binary(max_size=60))

@@ -97,7 +97,6 @@ def test_ten_megabytes_are_refused_for_their_length_and_not_repeated(dialect: st
     text = "tns:a\0" * 2_000_000  # illegal at position 5, but nobody should get that far
     with pytest.raises(ExpressionError, match="characters long, this one is 12000000") as caught:
         expressions.parse(text, dialect, {})
-    assert len(caught.value.expression) <= 1_000
     assert len(str(caught.value)) < 500
 
 

@@ -27,6 +27,8 @@ from topic_model.subscriptions import (
     SigningSecret,
     Subscription,
     TopicFilter,
+    Trigger,
+    TriggerTarget,
     XPathFilter,
 )
 from topic_model.topics import TopicPath
@@ -208,6 +210,7 @@ def test_every_field_survives_packing() -> None:
         Protection((SigningSecret("k:new"), SigningSecret("k:old", 56)), "k:authorization", "certificate"),
         BoundEndpoint("pull-2", "a name"),
         ("{urn:plant}alarm", "reading"),
+        Trigger("t", TopicPath("a"), "<x/>", "x", "p", TriggerTarget(True, 1, True, ("x",))),
     )
     assert rich == Sharing().compact(rich)
     assert None not in msgspec.structs.astuple(rich), "every field is set here"

@@ -12,7 +12,7 @@ from lxml import etree
 from core.errors import InfrastructureError
 from core.eventlog import writers
 from core.settings import KafkaSettings
-from dispatch.hot.sink_journal import PullDelivery, stored_element
+from dispatch.hot.sink_journal import LogDelivery, stored_element
 from dispatch.logs.attempts import Attempt
 from tests.support.oasis import validate_element
 from topic_model.records.notifications import Notification
@@ -80,8 +80,8 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "RETRY_S", 0.0)
 
 
-def opened(producer: PlayedProducer) -> PullDelivery:
-    return PullDelivery(KafkaSettings(), lambda _: producer)  # type: ignore[arg-type, return-value]
+def opened(producer: PlayedProducer) -> LogDelivery:
+    return LogDelivery(KafkaSettings(), lambda _: producer)  # type: ignore[arg-type, return-value]
 
 
 def notification(number: int) -> Notification:
@@ -125,10 +125,10 @@ def test_messages_are_stored_in_order_and_recorded_as_delivered() -> None:
     producer = PlayedProducer()
     delivery = opened(producer)
     for number in range(3):
-        delivery.add(notification(number), SUBSCRIPTION)
+        delivery.store(notification(number), SUBSCRIPTION)
     recorded: list[Attempt] = []
     delivery.settle(120)
-    recorded += delivery.stored(4)
+    recorded += delivery.written(4)
     assert [(key, record.notification, record.subscription) for key, record in producer.taken] == [
         ("p", f"n{number}", "s") for number in range(3)
     ]
@@ -141,12 +141,12 @@ def test_messages_are_stored_in_order_and_recorded_as_delivered() -> None:
 
 def test_nothing_is_recorded_twice() -> None:
     delivery = opened(PlayedProducer())
-    delivery.add(notification(1), SUBSCRIPTION)
+    delivery.store(notification(1), SUBSCRIPTION)
     recorded: list[Attempt] = []
     delivery.settle(120)
-    recorded += delivery.stored(1)
+    recorded += delivery.written(1)
     delivery.settle(120)
-    recorded += delivery.stored(2)
+    recorded += delivery.written(2)
     assert len(recorded) == 1
 
 
@@ -154,30 +154,30 @@ def test_what_kafka_refuses_is_sent_again_before_anything_is_recorded() -> None:
     producer = PlayedProducer(refusals=3)
     delivery = opened(producer)
     for number in range(2):
-        delivery.add(notification(number), SUBSCRIPTION)
-    recorded = list(delivery.stored(1))
+        delivery.store(notification(number), SUBSCRIPTION)
+    recorded = list(delivery.written(1))
     assert recorded == []
     delivery.settle(120)
-    recorded += delivery.stored(1)
+    recorded += delivery.written(1)
     assert sorted(record.notification for _, record in producer.taken) == ["n0", "n1"]
     assert [each.notification for each in recorded] == ["n0", "n1"]
 
 
 def test_a_kafka_that_stays_away_is_an_error_and_nothing_is_recorded() -> None:
     delivery = opened(PlayedProducer(refusals=1_000_000))
-    delivery.add(notification(1), SUBSCRIPTION)
+    delivery.store(notification(1), SUBSCRIPTION)
     with pytest.raises(InfrastructureError, match=r"did not take 1 records of arborcast\.pullpoints"):
         delivery.settle(0.05)
-    assert list(delivery.stored(1)) == []
+    assert list(delivery.written(1)) == []
     delivery.close()
     delivery.settle(1)
-    assert list(delivery.stored(1)) == [], "what was given up is forgotten: the batch is repeated"
+    assert list(delivery.written(1)) == [], "what was given up is forgotten: the batch is repeated"
 
 
 def test_what_kafka_has_is_recorded_before_the_rest_is_stored() -> None:
     producer = PlayedProducer()
     delivery = opened(producer)
-    delivery.add(notification(0), SUBSCRIPTION)
+    delivery.store(notification(0), SUBSCRIPTION)
     producer.flush()
-    delivery.add(notification(1), SUBSCRIPTION)
-    assert [each.notification for each in delivery.stored(1)] == ["n0"]
+    delivery.store(notification(1), SUBSCRIPTION)
+    assert [each.notification for each in delivery.written(1)] == ["n0"]

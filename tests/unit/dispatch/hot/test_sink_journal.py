@@ -45,9 +45,12 @@ class FakeLog:
     def add(self, row: Attempt | Notification, *_: object) -> None:
         self.rows.append(row.notification if isinstance(row, Attempt) else row.id)
 
-    def stored(self, batch: int) -> Iterator[Attempt]:
+    def written(self, batch: int) -> Iterator[Attempt]:
         while self.acknowledged and self.rows:
             yield attempt(self.rows.pop(0), "delivered")
+
+    def store(self, notification: Notification, _: Subscription) -> None:
+        self.add(notification)
 
     def write_due(self) -> None:
         pass
@@ -76,7 +79,7 @@ class Opened:
             ("AttemptsLog", self.attempts),
             ("ParkingLog", self.parked),
             ("DeadLetterLog", self.dead),
-            ("PullDelivery", self.pulls),
+            ("LogDelivery", self.pulls),
         ):
             monkeypatch.setattr(sink_journal, name, lambda kafka, log=log: log)
         self.now = 0.0

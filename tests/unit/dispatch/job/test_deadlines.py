@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from core.errors import InfrastructureError
 from core.settings import KafkaSettings
 from dispatch.job import deadlines
-from dispatch.job.deadlines import Deadlines, DeadlineWatch, Silence
+from dispatch.job.deadlines import Deadlines, DeadlineWatch, Quiet
 from dispatch.redelivery.events import OperatorEvent
 from dispatch.redelivery.held_lanes import PartitionReport
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
@@ -24,7 +24,7 @@ def asking(name: str, deadline_ms: int | None = 1_000, **policy: Any) -> Subscri
     )
 
 
-def missed(made: Deadlines, now_ms: int) -> dict[Silence, int]:
+def missed(made: Deadlines, now_ms: int) -> dict[Quiet, int]:
     return {each: since for each in made.over(now_ms) if (since := made.missed(each, now_ms)) is not None}
 
 
@@ -32,12 +32,12 @@ def test_a_silence_is_told_once_and_its_end_once() -> None:
     made = Deadlines()
     made.watch(asking("s"), 0)
     assert missed(made, 999) == {}
-    assert missed(made, 1_000) == {Silence("s"): 0}
+    assert missed(made, 1_000) == {Quiet("s"): 0}
     assert missed(made, 9_000) == {}
-    assert made.matched("s", "a", 9_500) == Silence("s")
+    assert made.matched("s", "a", 9_500) == Quiet("s")
     assert made.matched("s", "b", 9_600) is None
     assert missed(made, 10_599) == {}
-    assert missed(made, 10_600) == {Silence("s"): 9_600}
+    assert missed(made, 10_600) == {Quiet("s"): 9_600}
 
 
 def test_what_comes_late_is_counted_by_when_it_was_accepted() -> None:
@@ -46,7 +46,7 @@ def test_what_comes_late_is_counted_by_when_it_was_accepted() -> None:
     (over,) = made.over(1_200)
     assert made.matched("s", "a", 900) is None, "accepted in time, and told of when the deadline had passed"
     assert made.missed(over, 1_200) is None
-    assert missed(made, 1_900) == {Silence("s"): 900}
+    assert missed(made, 1_900) == {Quiet("s"): 900}
     assert made.matched("s", "a", 800) is None, "it ends nothing: it came before the silence"
 
 
@@ -56,9 +56,9 @@ def test_each_topic_by_itself_once_something_has_come_of_it() -> None:
     assert missed(made, 10_000) == {}
     made.matched("s", "a", 10_000)
     made.matched("s", "b", 10_500)
-    assert missed(made, 11_000) == {Silence("s", "a"): 10_000}
-    assert missed(made, 11_500) == {Silence("s", "b"): 10_500}
-    assert made.matched("s", "a", 12_000) == Silence("s", "a")
+    assert missed(made, 11_000) == {Quiet("s", "a"): 10_000}
+    assert missed(made, 11_500) == {Quiet("s", "b"): 10_500}
+    assert made.matched("s", "a", 12_000) == Quiet("s", "a")
 
 
 def test_topics_without_end_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,17 +67,17 @@ def test_topics_without_end_are_not_remembered(monkeypatch: pytest.MonkeyPatch) 
     made.watch(asking("s", deadline_per="topic"), 0)
     for number in range(9):
         made.matched("s", f"t{number}", 100)
-    assert missed(made, 5_000) == {Silence("s", "t0"): 100, Silence("s", "t1"): 100}
+    assert missed(made, 5_000) == {Quiet("s", "t0"): 100, Quiet("s", "t1"): 100}
 
 
 def test_a_renewal_begins_no_silence_and_another_deadline_does() -> None:
     made = Deadlines()
     made.watch(asking("s"), 0)
     made.watch(msgspec.structs.replace(asking("s"), terminates_ms=99), 500)
-    assert missed(made, 1_000) == {Silence("s"): 0}
+    assert missed(made, 1_000) == {Quiet("s"): 0}
     made.watch(asking("s", 300), 2_000)
     assert missed(made, 2_299) == {}
-    assert missed(made, 2_300) == {Silence("s"): 2_000}
+    assert missed(made, 2_300) == {Quiet("s"): 2_000}
     made.forget("s")
     assert made.matched("s", "a", 3_000) is None
     assert missed(made, 99_000) == {}

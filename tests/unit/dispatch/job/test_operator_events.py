@@ -24,3 +24,11 @@ def test_message_holds_what_applies() -> None:
         ("Endpoint", "http://e/?a=1&b=<2>"),
         ("Detail", "503"),
     ]
+
+
+def test_facts_of_one_kind_are_elements_of_their_own() -> None:
+    facts = (("Identification", "me:1"), ("Had", "0 2"), ("Missing", ""))
+    event = etree.fromstring(payload(OperatorEvent("fragments-incomplete", 9, topic="a/b", facts=facts)))
+
+    children = [(etree.QName(child).localname, child.text) for child in event]
+    assert children == [("Topic", "a/b"), ("Identification", "me:1"), ("Had", "0 2")]

@@ -110,28 +110,17 @@ class _Sources(Sources):
     def progress(self) -> dict[str, QueryProgress]:
         return {"push": QueryProgress(7, 12, {}, {"addBatch": 0.25})}
 
-    def view(self) -> ViewSize:
-        return ViewSize(100, 1_000.0, 7, 12_345, 678)
-
-    def waiting(self) -> dict[str, float]:
-        return {"parked": 4, "due": 1}
-
-    def breakers(self) -> dict[str, float]:
-        return {"open": 2}
-
-    def pushes(self) -> dict[str, float]:
-        return {"batch": 40, "redelivery": 2}
-
-    def notices(self) -> float:
-        return 11.0
-
-    def queues(self) -> tuple[QueueFigures, ...]:
-        return (QueueFigures(TopicPath("jobs"), 7, 2, 1_050_000, 3, 1, (("s1", 1_055_000),)),)
-
 
 def test_what_is_looked_up_when_somebody_asks() -> None:
     metrics = JobMetrics(clock=lambda: 1_060.0)
-    metrics.sources = _Sources()
+    metrics.sources = _Sources(
+        view=lambda: ViewSize(100, 1_000.0, 7, 12_345, 678),
+        waiting=lambda: {"parked": 4, "due": 1},
+        breakers=lambda: {"open": 2},
+        pushes=lambda: {"batch": 40, "redelivery": 2},
+        notices=lambda: 11.0,
+        queues=lambda: (QueueFigures(TopicPath("jobs"), 7, 2, 1_050_000, 3, 1, (("s1", 1_055_000),)),),
+    )
     shown = lines(metrics)
     for line in (
         'arborcast_dispatch_lag_records{query="push"} 3',

@@ -244,8 +244,10 @@ class Histories(RuleBasedStateMachine):
         settled = frozenset((row.subscription, row.notification) for row in rows)
         for (name, partition, _), offsets in self.began.items():
             if name in TIMELY:
-                # What was pushed and has no row may be valid no more; then what was dropped for it is not.
-                offsets[:] = [each for each in offsets if (name, f"{partition}-{each}") in settled]
+                # What was pushed and has no row may be valid no more; then what was dropped for it is not. What is
+                # reliable is pushed again, as for others.
+                numbered = [(each, f"{partition}-{each}") for each in offsets]
+                offsets[:] = [each for each, one in numbered if (name, one) in settled or not self._drops(name, one)]
         self._start(positions, earlier(settled, self._behind(positions), since), since)
 
     @invariant()
@@ -499,4 +501,20 @@ def test_what_was_matched_is_told_many_at_once() -> None:
     state.step(partition=0, times=1)
     state.acknowledge(partition=0, count=100)
     assert [len(each.matched) for each in state.evaluations] == [1, 5]
+    state.teardown()
+
+
+def test_what_a_timely_subscription_may_not_lose_was_in_order_though_it_is_pushed_again_after_a_crash() -> None:
+    """Its third push fails, and with that what waits behind it is parked; then the workers die before its row."""
+    state = Histories()
+    state.begin()
+    state.accept(partition=1, count=1, reliable=True)
+    state.pass_time(for_ms=20_000)
+    state.behave(name="timely", how="wrong")
+    state.accept(partition=1, count=3, reliable=True)
+    state.come_to_rest(partition=1)
+    for partition in PARTITIONS:
+        state.crash(landing=0, driver=False)
+        state.come_to_rest(partition=partition)
+        state.first_attempts_are_in_order()
     state.teardown()

@@ -13,12 +13,12 @@ from deltalake.schema import PrimitiveType
 from core.errors import InfrastructureError
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt
-from dispatch.recording import archive
 from dispatch.recording.archive import notification_rows
 from dispatch.recording.attempts_tables import EndedDeliveries
 from dispatch.settings import TableSettings
-from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, TABLES, Column
+from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, TABLES
 from dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from dispatch.tables.spec import Column
 from tests.support.table_rows import Logged, attempts_tables, logged, write
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification
@@ -163,9 +163,12 @@ def test_table_of_an_older_arborcast_goes_on_where_its_query_was(places: tuple[P
     assert ids(places[0]) == ids(places[1]) == [f"n{number}" for number in range(5)]
 
 
-def archived(number: int, value: bytes | None = None) -> archive.Logged:
-    notification = Notification(f"n{number}", TopicPath("a/b"), b"<x/>", 1_700_000_000_123, publisher="me", priority=-5)
-    return archive.Logged(value or notifications.encode(notification)[1], 3, number, 1_700_000_000_125)
+def archived(number: int, value: bytes | None = None) -> Logged:
+    topic, accepted_ms = TopicPath("a/b"), 1_700_000_000_123
+    notification = Notification(
+        f"n{number}", topic, b"<x/>", accepted_ms, publisher="me", priority=-5, cause="n0", hops=2
+    )
+    return Logged(value or notifications.encode(notification)[1], 3, number, 1_700_000_000_125)
 
 
 def test_notification_becomes_a_row_with_every_column() -> None:
@@ -189,6 +192,8 @@ def test_notification_becomes_a_row_with_every_column() -> None:
         "traceparent": "",
         "control": -1,
         "priority": -5,
+        "cause": "n0",
+        "hops": 2,
     }
 
 

@@ -22,14 +22,14 @@ from dispatch.tables import (
     ATTEMPTS,
     DELIVERIES,
     ENDPOINT_HEALTH,
+    INCOMPLETE,
     NOTIFICATIONS,
     ROUTES,
     SUBSCRIPTIONS,
     TABLES,
-    Column,
-    TableSpec,
 )
 from dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from dispatch.tables.spec import Column, TableSpec
 from tests.support.table_rows import attempt, fill, record
 
 pytestmark = pytest.mark.slow
@@ -136,13 +136,14 @@ def test_a_delivery_that_ends_again_is_overwritten_in_a_table_of_a_newer_version
 def test_each_table_is_kept_for_as_long_as_its_own_setting_says(tmp_path: Path) -> None:
     days = ((NOTIFICATIONS, 1), (ATTEMPTS, 2), (DELIVERIES, 3), (ENDPOINT_HEALTH, 4))
     each_its_own: dict[str, Any] = {f"{spec.name}_days": kept for spec, kept in days}
-    settings = TableSettings(**each_its_own, ended_subscriptions_days=5)
+    settings = TableSettings(**each_its_own, ended_subscriptions_days=5, incomplete_days=6)
     now = datetime.now(UTC)
     past = [now - timedelta(days=age, minutes=1) for age in range(8)]
     for spec, _ in days:
         fill(tmp_path, spec, [{"day": at.date(), spec.time: at} for at in past])
     ended = [{"subscription": f"ended {age}", "state": "ended", "ended_at": at} for age, at in enumerate(past)]
     fill(tmp_path, SUBSCRIPTIONS, [*ended, {"subscription": "active", "state": "active"}])
+    fill(tmp_path, INCOMPLETE, [{"message": str(age), "given_up_at": at} for age, at in enumerate(past)])
     recording = Recording(
         KafkaSettings(),
         settings,
@@ -166,3 +167,5 @@ def test_each_table_is_kept_for_as_long_as_its_own_setting_says(tmp_path: Path) 
         assert min(each["day"] for each in rows) == (now - timedelta(days=kept)).date(), spec.name
     left = DeltaTable(SUBSCRIPTIONS.location(settings, tmp_path)).to_pyarrow_table()["subscription"].to_pylist()
     assert sorted(left) == ["active", *(f"ended {age}" for age in range(5))]
+    left = DeltaTable(INCOMPLETE.location(settings, tmp_path)).to_pyarrow_table()["message"].to_pylist()
+    assert sorted(left) == [str(age) for age in range(6)]

@@ -14,8 +14,9 @@ from dispatch.recording.attempts_tables import EndedDeliveries
 from dispatch.recording.recording import Upkeep
 from dispatch.recording.state_tables import RowChanges
 from dispatch.settings import TableSettings
-from dispatch.tables import DEAD_LETTERS, DELIVERIES, RETRIES, SUBSCRIPTIONS, TOPICS, TableSpec
+from dispatch.tables import DEAD_LETTERS, DELIVERIES, RETRIES, SUBSCRIPTIONS, TOPICS
 from dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from dispatch.tables.spec import TableSpec
 from tests.support.table_rows import attempt, fill, record
 
 

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
+from dispatch.delivery.health import Health
 from dispatch.recording.endpoint_health import HealthHistory
+from dispatch.recording.follower import Work
 from dispatch.recording.recording import Recorder, Upkeep
 from dispatch.recording.state_tables import RoutesSnapshot
 from dispatch.spark.query_supervisor import StopGate
@@ -18,18 +19,6 @@ from topic_model.projections.suspensions import State
 from topic_model.routing.table import Route
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
-
-
-@dataclass(frozen=True)
-class Health:
-    """What the history asks of an endpoint's health."""
-
-    breaker: str = "closed"
-    degraded: bool = False
-    failures: int = 0
-    relapses: int = 0
-    probe_at_ms: int = 0
-
 
 SICK = Health(breaker="open", degraded=True, failures=3, relapses=1, probe_at_ms=7_000)
 
@@ -144,7 +133,7 @@ def test_upkeep_of_a_table_that_is_not_there_does_nothing(tmp_path: Path) -> Non
     assert not (tmp_path / "none").exists()
 
 
-class Work:
+class FlakyWork(Work):
     """Fails the first time, says when it has been done three times."""
 
     name = "work"
@@ -171,7 +160,7 @@ def test_recorder_goes_on_after_a_failure_and_ends_with_the_gate(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("dispatch.recording.recording._PAUSE_S", 0.01)
-    work, gate = Work(fails=2), StopGate()
+    work, gate = FlakyWork(fails=2), StopGate()
     recorder = Recorder([(work, 0.01)], gate)
     recorder.start()
     assert work.enough.wait(120)

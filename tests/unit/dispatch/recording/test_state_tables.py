@@ -16,7 +16,7 @@ from core.settings import KafkaSettings
 from dispatch.logs import dead_letters, parked
 from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
-from dispatch.recording import state_tables
+from dispatch.recording import follower
 from dispatch.recording.folds import (
     DeadLettersFold,
     RetriesFold,
@@ -24,9 +24,12 @@ from dispatch.recording.folds import (
     SuspensionsFold,
     TopicsFold,
 )
+from dispatch.recording.incomplete import IncompleteFold
 from dispatch.recording.state_tables import FoldedTables, RowChanges, TableFold
+from dispatch.redelivery.events import OperatorEvent
 from dispatch.tables.delta_table import DeltaTableWriter
 from topic_model.records import control as records
+from topic_model.records import fragments
 from topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
@@ -37,6 +40,7 @@ from topic_model.records.control import (
     TopicRecord,
     TopicRemoved,
 )
+from topic_model.records.fragments import Assembled, GivenUp, StoredPart
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from topic_model.topics import TopicPath
@@ -68,7 +72,7 @@ class Log:
                 if seen.get(0, 0) > len(log.records):
                     raise Replaced("made anew")
 
-            def read(self, limit: int) -> Sequence[Record]:
+            def read(self, limit: int, limit_bytes: int | None = None) -> Sequence[Record]:
                 found = log.records[self.positions[0] :][:limit]
                 self.positions = {0: self.positions[0] + len(found)}
                 return found
@@ -76,7 +80,7 @@ class Log:
             def close(self) -> None:
                 pass
 
-        monkeypatch.setattr(state_tables, "Tail", FakeTail)
+        monkeypatch.setattr(follower, "Tail", FakeTail)
 
     def add(self, key: bytes, value: bytes | None) -> None:
         self.records.append(Record(key, value, len(self.records)))
@@ -335,3 +339,42 @@ def test_step_that_failed_begins_again_at_what_the_table_has(
 
 def _refuse(*arguments: object) -> None:
     raise InfrastructureError("the disk is full")
+
+
+def test_messages_that_were_given_up_are_rows_and_are_told_once(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[OperatorEvent] = []
+    folds: list[tuple[str, TableFold]] = [(str(tmp_path / "incomplete"), IncompleteFold(told.append))]
+    tables = FoldedTables(KafkaSettings(), "fragments", folds, 1_000)
+    path = TopicPath("all/alarm")
+    for record in (
+        StoredPart("anna", path, "me:1", 0, False, b"<half", 1_000),
+        GivenUp("anna", path, "me:1", 0, 0, "time", 1_000, 31_000, "0", "1-", 5),
+        GivenUp("", path, "me:2", 7, 9, "content", 1_000, 2_000, "0-4", "", 500, "too many elements"),
+        # Put together at the moment in which another gave it up.
+        GivenUp("", path, "me:3", 10, 10, "time", 1_000, 2_000, "0", "1-", 5),
+        Assembled("", path, "me:3", 10, 11),
+    ):
+        log.add(*fragments.encode(record))
+    log.add(b"damaged", b"\xff")
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(DeltaTableWriter, "merge", _no_room)
+        with pytest.raises(OSError, match="no room"):
+            tables.step()
+    while tables.step():
+        pass
+
+    assert rows(tmp_path / "incomplete", "identification", "owner", "topic", "reason", "had", "missing", "bytes") == [
+        ("me:1", "anna", "all/alarm", "time", "0", "1-", 5),
+        ("me:2", "", "all/alarm", "content", "0-4", "", 500),
+    ]
+    assert [(each.kind, dict(each.facts)["Identification"], each.topic) for each in told] == [
+        ("fragments-incomplete", name, "all/alarm") for name in ("me:1", "me:2", "me:3")
+    ]
+    assert told[0].detail == "the message 'me:1' was given up: no further part came; it has the parts 0 and lacks 1-"
+    assert (told[1].detail.endswith("(too many elements)"), "lacks" in told[1].detail) == (True, False)
+
+
+def _no_room(*_: object) -> None:
+    raise OSError("no room")

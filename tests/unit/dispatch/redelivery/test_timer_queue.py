@@ -6,7 +6,7 @@ from dispatch.redelivery.timer_queue import TimerQueue
 
 
 def test_turns_come_by_time_then_by_asking() -> None:
-    agenda = TimerQueue()
+    agenda: TimerQueue[str] = TimerQueue()
     agenda.set("late", 30)
     agenda.set("b", 10)
     agenda.set("a", 10)
@@ -17,7 +17,7 @@ def test_turns_come_by_time_then_by_asking() -> None:
 
 
 def test_a_name_has_one_turn_and_the_last_word_counts() -> None:
-    agenda = TimerQueue()
+    agenda: TimerQueue[str] = TimerQueue()
     agenda.set("a", 10)
     agenda.set("a", 50)
     assert (agenda.pop(49), agenda.next_ms()) == (None, 50)
@@ -32,7 +32,7 @@ def test_a_name_has_one_turn_and_the_last_word_counts() -> None:
 
 
 def test_at_the_latest_changes_nothing_about_a_turn_that_is_as_early() -> None:
-    agenda = TimerQueue()
+    agenda: TimerQueue[str] = TimerQueue()
     agenda.set_by("a", 10)
     agenda.set("b", 10)
     agenda.set_by("a", 10)
@@ -43,8 +43,9 @@ def test_at_the_latest_changes_nothing_about_a_turn_that_is_as_early() -> None:
 
 
 def test_turns_that_were_put_off_often_still_come_in_order() -> None:
-    chance = random.Random(3)  # noqa: S311 - not a secret
-    agenda, latest = TimerQueue(), {}
+    chance = random.Random(3)
+    agenda: TimerQueue[str] = TimerQueue()
+    latest: dict[str, int] = {}
     for number in range(20_000):
         name = f"n{number % 300}"
         latest[name] = chance.randrange(10**9)
@@ -54,7 +55,7 @@ def test_turns_that_were_put_off_often_still_come_in_order() -> None:
 
 
 def test_the_overdue_are_counted_without_those_that_were_put_off() -> None:
-    agenda = TimerQueue()
+    agenda: TimerQueue[str] = TimerQueue()
     for number in range(20):
         agenda.set(f"n{number}", 100 + number)
     agenda.set("n3", 200)
@@ -64,7 +65,7 @@ def test_the_overdue_are_counted_without_those_that_were_put_off() -> None:
 
 
 def test_turns_that_are_put_off_for_ever_take_no_memory() -> None:
-    agenda = TimerQueue()
+    agenda: TimerQueue[str] = TimerQueue()
     for number in range(100_000):
         agenda.set(f"n{number % 10}", 1_000_000 + number)
 

@@ -11,11 +11,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from dispatch.logs import attempts
+from dispatch.operations.trace.gathering import attempt_rows
 from dispatch.settings import TableSettings
 from dispatch.tables import ATTEMPTS
 from dispatch.tables.delta_table import rows_of
-from dispatch.tables.lookup import attempt_rows, newest, rows_with
-from dispatch.tables.spec import open_table
+from dispatch.tables.spec import newest, open_table, rows_with
 from tests.support.table_rows import NOON, attempt, record
 
 pytestmark = pytest.mark.slow

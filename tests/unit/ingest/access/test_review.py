@@ -5,7 +5,7 @@ import pytest
 
 from ingest.access.grants import Identity
 from ingest.access.policy import DEFAULT, read_policy, review
-from tests.support.routing import make_subscription
+from tests.support.routing import make_subscription, make_trigger
 from topic_model.expressions import parse_friendly
 
 POLICY = read_policy(
@@ -50,6 +50,14 @@ def test_what_may_be_is_not_found(owner: str, topic: str, others: bool) -> None:
 )
 def test_what_may_not_be_is_found_and_certain(owner: str, topic: str, why: str) -> None:
     assert found(owner, topic) == [(why, True)]
+
+
+def test_a_trigger_is_found_whose_owner_may_not_publish_what_it_does() -> None:
+    one = make_trigger("t", parse_friendly("a//.", {}).normal, "b", owner="anna")
+    assert list(review([one], USERS.get, POLICY, others_know_users=False)) == []
+    policy = read_policy('[[allow]]\ndo = ["subscribe", "publish"]\ntopics = ["a//."]\nusers = ["*"]\n', "policy")
+    (finding,) = review([one], USERS.get, policy, others_know_users=False)
+    assert (finding.reason, finding.certain) == ("its owner may not publish to b", True)
 
 
 def test_of_users_that_others_know_nothing_is_certain() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import inspect
+import io
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -31,6 +32,7 @@ from ingest.client.legacy import LegacyCalls
 from ingest.client.listener import read_push
 from tests.support.gateway_parts import GatewayParts
 from topic_model.records.notifications import Notification
+from topic_model.records.packages import read_package
 from topic_model.topics import TopicPath
 
 SERVICE = "http://org.apache.servicemix.application"
@@ -76,6 +78,32 @@ def test_what_is_published_is_stored(parts: GatewayParts, url: str) -> None:
         ("all/alarm", "<n/>"),
         ("all", '<ac:Content xmlns:ac="urn:arborcast:legacy">1 &lt; 2 &amp; &lt;/Message&gt;</ac:Content>'),
     ]
+
+
+@pytest.mark.parametrize("part_bytes", [3, 7, 1_000])
+def test_what_is_published_in_parts_is_put_together(parts: GatewayParts, url: str, part_bytes: int) -> None:
+    content = "<n a='1'>ä &amp; 告 ö</n>"
+    with LegacyClient(url) as client:
+        client.notify_in_parts(ALARM, f"<?xml version='1.0'?>{content}", part_bytes=part_bytes, alone=False)
+        client.notify_in_parts(ALARM, io.BytesIO(content.encode()), part_bytes=part_bytes)
+        whole, *alone = parts.notifications.accepted
+        assert whole.payload.decode() == content
+        assert len(alone) == max(1, -(-len(content.encode()) // part_bytes))
+        fragments = [read_package(each.package) for each in alone]
+        assert [each.number for each, _ in fragments] == [*range(len(alone))]
+        assert [each.more for each, _ in fragments] == [True] * (len(alone) - 1) + [False]
+        assert len({identification for _, identification in fragments}) == 1
+        with pytest.raises(ClientError, match="not UTF-8"):
+            client.notify_in_parts(ALARM, io.BytesIO(b"<n>\xff</n>"), part_bytes=part_bytes)
+        with pytest.raises(ClientError, match="not UTF-8"):
+            client.notify_in_parts(ALARM, io.BytesIO("ä".encode()[:1]), part_bytes=part_bytes)
+
+
+def test_an_old_subscriber_asks_for_parts(parts: GatewayParts, url: str) -> None:
+    with LegacyClient(url) as client:
+        client.subscribe(ALARM, to=ADDRESS, fragment_bytes=3_000)
+    (subscription,) = parts.table.subscriptions()
+    assert subscription.policy.fragment_bytes == 3_000
 
 
 def test_what_is_wrong_is_said(parts: GatewayParts, url: str) -> None:
@@ -175,7 +203,8 @@ def test_a_listener_reads_old_pushes(parts: GatewayParts, url: str, payload: byt
 
 
 def test_both_forms_offer_every_operation_with_its_parameters_and_their_own_result() -> None:
-    operations = [name for name in vars(LegacyCalls) if not name.startswith("_")]
+    # Parts are made from one call after the other (`notify_in_parts`).
+    operations = [name for name in vars(LegacyCalls) if not name.startswith("_") and name != "parts"]
     assert sorted(operations) == ["create_pull_point", "notify", "subscribe", "unsubscribe"]
     for name in operations:
         made = inspect.signature(getattr(LegacyCalls, name))

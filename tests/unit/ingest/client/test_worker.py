@@ -15,12 +15,12 @@ from dispatch.delivery.transport.contract import PushRequest
 from dispatch.logs.attempts import Attempt
 from dispatch.queues.faults import fault_of
 from ingest.client import ClientError, FaultReceived
-from ingest.client import worker as worker_module
 from ingest.client.listener import Listener, ReceivedMessage
+from ingest.client.queues import worker as worker_module
+from ingest.client.queues.replies import PulledReplies
+from ingest.client.queues.worker import Invalid, Worker, reply_to
 from ingest.client.received import Asker
-from ingest.client.replies import PulledReplies
 from ingest.client.values import BrokerUnreachable, RemotePullPoint
-from ingest.client.worker import Invalid, Worker, reply_to
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath

@@ -8,11 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.demand.steps import (
-    EndUpstream,
-    Forget,
-    Pause,
-    Renew,
-    Resume,
+    Act,
+    ChangeUpstream,
     Step,
     SubscribeUpstream,
     is_wanted,
@@ -40,17 +37,17 @@ PAUSED = msgspec.structs.replace(HELD, paused=True)
         ([], {"a"}, 0, True, [SubscribeUpstream(A)]),
         ([], {"a", "b"}, 0, True, [SubscribeUpstream(A), SubscribeUpstream(B)]),
         ([HELD], {"a"}, 0, True, []),
-        ([HELD], {"a"}, 800, True, [Renew(HELD)]),
-        ([HELD], {"a"}, 1_000, True, [Forget(HELD), SubscribeUpstream(A)]),
-        ([HELD], {"b"}, 0, True, [Pause(HELD), SubscribeUpstream(B)]),
-        ([HELD], set(), 0, True, [Pause(HELD)]),
-        ([HELD], set(), 0, False, [EndUpstream(HELD)]),
-        ([HELD], set(), 900, True, [Pause(HELD)]),
-        ([HELD], set(), 1_000, True, [Forget(HELD)]),
+        ([HELD], {"a"}, 800, True, [ChangeUpstream(Act.RENEW, HELD)]),
+        ([HELD], {"a"}, 1_000, True, [ChangeUpstream(Act.FORGET, HELD), SubscribeUpstream(A)]),
+        ([HELD], {"b"}, 0, True, [ChangeUpstream(Act.PAUSE, HELD), SubscribeUpstream(B)]),
+        ([HELD], set(), 0, True, [ChangeUpstream(Act.PAUSE, HELD)]),
+        ([HELD], set(), 0, False, [ChangeUpstream(Act.END, HELD)]),
+        ([HELD], set(), 900, True, [ChangeUpstream(Act.PAUSE, HELD)]),
+        ([HELD], set(), 1_000, True, [ChangeUpstream(Act.FORGET, HELD)]),
         ([PAUSED], set(), 900, True, []),  # a paused one is not renewed
-        ([PAUSED], set(), 1_000, True, [Forget(PAUSED)]),
-        ([PAUSED], {"a"}, 900, True, [Resume(PAUSED)]),
-        ([PAUSED], {"a"}, 1_000, True, [Forget(PAUSED), SubscribeUpstream(A)]),
+        ([PAUSED], set(), 1_000, True, [ChangeUpstream(Act.FORGET, PAUSED)]),
+        ([PAUSED], {"a"}, 900, True, [ChangeUpstream(Act.RESUME, PAUSED)]),
+        ([PAUSED], {"a"}, 1_000, True, [ChangeUpstream(Act.FORGET, PAUSED), SubscribeUpstream(A)]),
     ],
 )
 def test_steps(upstream: list[Upstream], wanted: set[str], now_ms: int, pausable: bool, expected: list[Step]) -> None:

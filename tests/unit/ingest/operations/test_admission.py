@@ -58,7 +58,7 @@ def test_refusals_for_good_say_which_setting(settings: TopicSettings, paths: lis
     table = _table(TopicRecord(_path("f"), final=True), TopicRecord(_path("n/below")))
     with pytest.raises(TopicNotSupported, match=why) as caught:
         TopicAdmission(settings).admit(table, map(_path, paths), 0.0)
-    assert caught.value.topic == paths[-1]
+    assert paths[-1] in str(caught.value)
     assert caught.value.fault == "TopicNotSupportedFault"
 
 

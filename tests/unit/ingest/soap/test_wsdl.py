@@ -9,7 +9,7 @@ from lxml import etree
 
 from core.errors import InfrastructureError
 from ingest.addresses import Kind, OwnAddresses
-from ingest.soap.wsdl import PublishedDocuments, ServiceDescriptions
+from ingest.soap.wsdl import ServiceDescriptions, published_documents
 from jobs.install import jars
 from tests.support import oasis
 from tests.support.gateway_parts import GatewayParts
@@ -163,4 +163,4 @@ def test_a_jar_that_is_none_or_another_is_refused(tmp_path: Path) -> None:
         archive.writestr("org/x/y/z/a/c.xsd", "<schema/>")
     for jar in (broken, other, tmp_path / "missing.jar"):
         with pytest.raises(InfrastructureError, match=jar.name):
-            PublishedDocuments(jar)
+            published_documents(jar)

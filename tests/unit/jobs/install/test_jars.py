@@ -99,9 +99,8 @@ def test_the_second_time_nothing_is_asked_of_java(cache: Path, played: PlayedIvy
 
 def test_a_wrong_checksum_is_refused_and_nothing_kept(cache: Path, played: PlayedIvy, report: list[str]) -> None:
     (played.jars / "spark" / "connector-1.0.jar").write_bytes(b"something else")
-    with pytest.raises(JarError, match=r"connector-1\.0\.jar .* is not the one we pinned") as caught:
+    with pytest.raises(JarError, match=r"connector-1\.0\.jar .* is not the one we pinned"):
         jars.fetch(played.java, report.append, cache)
-    assert caught.value.jar == "connector-1.0.jar"
     assert entries(cache) == set()
 
 

@@ -16,7 +16,6 @@ def test_a_busy_port_names_port_holder_and_option() -> None:
         port = server.getsockname()[1]
         with pytest.raises(PortInUse) as caught:
             processes.require_free(port, "the gateway", "--gateway-port")
-    assert caught.value.port == port
     assert f"port {port} for the gateway is in use by " in str(caught.value)
     assert f"(pid {os.getpid()})" in str(caught.value)
     assert "--gateway-port PORT" in str(caught.value)

@@ -78,6 +78,15 @@ def test_with_an_external_broker_none_is_started(home: Home, tools: Tools) -> No
     assert {part.name for part in engine.parts(chosen, tools, home, {})} == {"dispatch", "gateway"}
 
 
+def test_the_edges_are_there_where_the_settings_open_them(home: Home, tools: Tools) -> None:
+    chosen = engine.effective(settings(home, zmq__enabled=True))
+    assert chosen.framed.port, "the ZeroMQ edges are a client of the framed edge"
+    assert engine.addresses(chosen)["framed"] == f"framed://127.0.0.1:{chosen.framed.port}"
+    (edge,) = (part for part in engine.parts(chosen, tools, home, {}) if part.name == "zmq")
+    assert edge.after == ("gateway",)
+    assert "framed" not in engine.addresses(engine.effective(settings(home)))
+
+
 def test_with_an_external_job_none_is_started_or_asked(home: Home, tools: Tools, busy: int) -> None:
     # Its port for metrics is its own: it may run already.
     chosen = engine.effective(settings(home, stack__job="external", metrics__job_port=busy))

@@ -127,6 +127,20 @@ def test_settled_is_gone_and_returned_waits_again_in_its_place() -> None:
     assert log.store.claimed("p", "one") == []
 
 
+def test_a_claim_may_be_settled_for_some_of_its_messages() -> None:
+    log = Log()
+    a, b, c, _ = log.put("a", "b", "c", "d")
+    log.claim("one", a, c)
+    log.append(Returned("one", (a, c)))
+    assert log.waiting() == ["b", "d"]
+    assert [message.returned for message in log.store.head("p", 9, 99)] == [1, 0]
+    assert log.store.resident_bytes == 2
+    log.claim("two", b, b)
+    log.append(Returned("two", (b,)))
+    assert log.waiting() == ["d"]
+    assert log.store.earliest() == 3
+
+
 def test_what_is_returned_wakes_those_who_wait() -> None:
     log = Log()
     (a,) = log.put("a")
@@ -208,7 +222,7 @@ def test_the_earliest_offset_needed_counts_claimed_messages() -> None:
 
 def test_nothing_that_was_handed_out_comes_back_whatever_is_cut_off() -> None:
     """A random history: a log that lost its beginning has waiting what it still holds of what waits, nothing else."""
-    chance = random.Random(7)  # noqa: S311
+    chance = random.Random(7)
     log = Log()
     open_claims: list[str] = []
     for number in range(300):
@@ -222,7 +236,8 @@ def test_nothing_that_was_handed_out_comes_back_whatever_is_cut_off() -> None:
                     open_claims.append(f"c{number}")
             case _ if open_claims:
                 claim = open_claims.pop(chance.randrange(len(open_claims)))
-                log.append(Settled(claim) if chance.random() < 0.6 else Returned(claim))
+                taken = [message.offset for message in log.store.claimed("p", claim) if chance.random() < 0.5]
+                log.append(Settled(claim) if chance.random() < 0.6 else Returned(claim, tuple(taken)))
     waiting = [message.offset for message in log.store.head("p", 1_000, 1_000_000)]
     earliest = log.store.earliest()
     assert waiting
@@ -236,7 +251,13 @@ def test_nothing_that_was_handed_out_comes_back_whatever_is_cut_off() -> None:
 
 
 def test_the_records_survive_the_log() -> None:
-    for record in (StoredMessage(b"<a/>", "n", "s", 5), Claimed("c", 1, 2, 3), Settled("c"), Returned("c")):
+    for record in (
+        StoredMessage(b"<a/>", "n", "s", 5),
+        Claimed("c", 1, 2, 3),
+        Settled("c"),
+        Returned("c"),
+        Returned("c", (1,)),
+    ):
         assert decode(*encode("p", record)) == ("p", record)
 
 
@@ -246,5 +267,5 @@ def test_records_that_cannot_be_read_are_refused() -> None:
         decode(key, value[:-1])
     with pytest.raises(InfrastructureError, match="no value"):
         decode(key, None)
-    with pytest.raises(RecordVersionError, match="version 3"):
-        decode(key, value.replace(b"\xa1v\x01", b"\xa1v\x03"))
+    with pytest.raises(RecordVersionError, match="version 4"):
+        decode(key, value.replace(b"\xa1v\x01", b"\xa1v\x04"))

@@ -6,7 +6,8 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from tests.support.routing import NaiveTable, compacted, histories, normals, paths
-from topic_model.patterns.patterns import Reach, parse_normal
+from topic_model.patterns.alternatives import Reach
+from topic_model.patterns.patterns import parse_normal
 from topic_model.records.control import ControlRecord, SubscriptionEnded, TopicRemoved
 from topic_model.routing import RoutingTable
 from topic_model.routing.selectors import is_one_topic, is_simple
@@ -41,13 +42,14 @@ def test_matches_are_those_of_the_naive_model(history: list[ControlRecord], aske
         # After every record, so that answers remembered from before have to be forgotten where they changed.
         for path in asked:
             assert {each.id for each in table.match(path)} == model.match(path)
+    now = model.now()
     for path in asked:
         assert table.fan_out(path) == len(model.match(path))
         assert {route.subscription_id for route in table.who(path)} == model.who(path)
-        assert all(route.subscription == model.subscriptions[route.subscription_id] for route in table.who(path))
+        assert all(route.subscription == now[route.subscription_id] for route in table.who(path))
     routes = {(route.topic, route.subscription_id) for route in table.routes()}
     assert routes == {(path, found) for path in model.topics.paths() for found in model.who(path)}
-    assert {each.id: each for each in table.subscriptions()} == model.subscriptions
+    assert {each.id: each for each in table.subscriptions()} == now
 
 
 @given(histories, st.lists(paths, max_size=8))

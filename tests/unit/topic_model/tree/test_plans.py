@@ -66,9 +66,8 @@ def test_create_makes_a_topic_of_a_node() -> None:
 )
 def test_refused_creation(record: TopicRecord, why: str) -> None:
     tree = _tree(_record("a", "A"), _record("f", final=True), "n/below")
-    with pytest.raises(TopicError, match=why) as caught:
+    with pytest.raises(TopicError, match=why):
         plan_create(tree, record)
-    assert caught.value.topic or record.path == ""
 
 
 def test_update() -> None:

@@ -5,15 +5,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt, State
 from dispatch.operations.trace.explain import explain
-from dispatch.operations.trace.gathering import batch_of, made_at
+from dispatch.operations.trace.gathering import batch_of
 from dispatch.operations.trace.story import AttemptRow, BatchFate, ControlHistory, DeliveryStory, Evidence, MatchedBy
 from dispatch.spark.checkpoint_repair import RANGE, RANGES
 from dispatch.tables.delta_table import rows_of
+from jobs.cli.trace import format_story
 from topic_model.expressions.conditions import XPATH_1
 from topic_model.records.control import (
     ControlRecord,
@@ -22,9 +24,11 @@ from topic_model.records.control import (
     SubscriptionSuspended,
     Tombstone,
     TopicRecord,
+    TriggerEnded,
+    TriggerRecord,
 )
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter, XPathFilter
+from topic_model.records.notifications import Notification, made_at
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter, Trigger, XPathFilter
 from topic_model.topics import TopicPath
 
 # Times are milliseconds; the notification is accepted at 100,000.
@@ -510,3 +514,45 @@ def test_what_was_left_out_for_a_minimum_interval_names_what_went_instead() -> N
     assert only(evidence(control, **left_out)).why.endswith("and another one went instead"), "the log has forgotten it"
     for matched in (MatchedBy(ACCEPTED + 5, 7, 9, 1), MatchedBy(ACCEPTED + 5, 7, 9, 1, 1, ("s",))):
         assert only(evidence(control, evaluated=matched)).outcome == "pending"
+
+
+TRIGGER = Trigger("hot", TopicPath("alarms"), "<alarm/>")
+
+
+def trigger(name: str = "t", of: Trigger = TRIGGER) -> TriggerRecord:
+    made = subscription(name).subscription
+    return TriggerRecord(msgspec.structs.replace(made, consumer=EndpointReference(of.endpoint), trigger=of))
+
+
+def test_what_a_trigger_has_published_leads_to_its_cause_and_the_cause_to_it() -> None:
+    control = history(trigger(), trigger("u", Trigger("as-it-is", TopicPath("copies"))))
+    rows = [
+        attempt(each, 1, "delivered", ACCEPTED + 5, detail=f"published as id-{each}", batch=7) for each in ("t", "u")
+    ]
+    fixed, same = explain(evidence(control, *rows)).deliveries
+    assert (fixed.endpoint, fixed.outcome, fixed.expression) == ("trigger:hot", "delivered", "a//.")
+    assert fixed.why == "the trigger published its payload on alarms as id-t"
+    assert same.why == "the trigger published the same payload on copies as id-u"
+    assert [(step.what, step.detail) for step in fixed.steps] == [("stored", "published as id-t")]
+
+    made = Notification("id-t", TopicPath("alarms"), b"<alarm/>", ACCEPTED, publisher="trigger:hot", cause="n", hops=1)
+    story = explain(Evidence("id-t", made, history()))
+    assert story.cause == "n"
+    assert (story.steps[0].what, story.steps[0].detail) == (
+        "published by a trigger",
+        "from trigger:hot, because of n, 1 in a row",
+    )
+    assert any("cause" in line.plain and line.plain.endswith(" n") for line in format_story(story))
+
+
+def test_why_a_trigger_has_published_nothing() -> None:
+    control = history(trigger())
+    refused = attempt("t", 0, "cancelled", ACCEPTED + 5, error="hops", detail="8 triggers in a row have come to this")
+    assert only(evidence(control, refused)).why == "8 triggers in a row have come to this"
+    control.add(TriggerEnded("t", "removed", 9_000), ACCEPTED + 500, 9)
+    control.add(Tombstone("trigger:t"), ACCEPTED + 500, 10)
+    ended = attempt("t", 0, "cancelled", ACCEPTED + 600, error="ended", detail="it ended before this was matched")
+    assert only(evidence(control, ended)).why.startswith("the subscription is over")
+    assert only(evidence(control), "t").outcome == "pending"
+    gone = history((ACCEPTED - 5, TriggerEnded("t", "removed", 9_000)))
+    assert "had ended before" in only(evidence(gone), "t").why

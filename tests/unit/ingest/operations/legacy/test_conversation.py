@@ -14,11 +14,12 @@ from ingest.settings import TopicSettings
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer, live
-from topic_model.records.control import SubscriptionEnded
+from topic_model.records.control import SubscriptionEnded, TopicPolicy, TopicRecord
 from topic_model.topics import TopicPath
 
 ADDRESS = "http://host:9002/wsn-subscribe"
 ALARM = "all:alarm:alarm1"
+REPEATED = "Repeated subscriptions"
 
 
 def ask(parts: GatewayParts, text: str, path: str = "/wsnprocess/") -> HttpAnswer:
@@ -155,7 +156,7 @@ def test_requests_in_another_encoding() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "hello", "<a/>", legacy.notify(ALARM, "<x/>", "1-1-0-0"), legacy.notify("a b", "")]
+    "text", ["", "hello", "<a/>", legacy.notify(ALARM, "<x/>", "0-1-0-0"), legacy.notify("a b", "")]
 )
 def test_what_must_not_pass_for_success_is_a_fault(text: str) -> None:
     parts = GatewayParts()
@@ -207,3 +208,40 @@ def test_the_trace_of_an_old_publisher_is_kept() -> None:
     trace = f"00-{'a' * 32}-{'b' * 16}-01"
     parts.post(legacy.wsn_process(legacy.notify(ALARM, "<x/>")), "/wsnprocess", traceparent=trace)
     assert [each.traceparent for each in parts.notifications.accepted] == [trace]
+
+
+def in_parts_of(text: str, attributes: str) -> str:
+    policy = f'<p:Delivery xmlns:p="urn:arborcast:policy" {attributes}/>'
+    around = f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy></wsnt:Subscribe>"
+    return text.replace("</wsnt:Subscribe>", around)
+
+
+def test_an_old_subscriber_may_ask_for_parts_and_is_the_same_one_still() -> None:
+    parts = GatewayParts()
+    ask(parts, in_parts_of(legacy.subscribe(ALARM, ADDRESS), 'FragmentBytes="3000"'))
+    (made,) = parts.table.subscriptions()
+    assert made.policy.fragment_bytes == 3_000
+    assert reply(ask(parts, in_parts_of(legacy.subscribe(ALARM, ADDRESS), 'FragmentBytes="3000"'))) == REPEATED
+    assert len(parts.control.records) == 1, "nothing has changed"
+    assert reply(ask(parts, in_parts_of(legacy.subscribe(ALARM, ADDRESS), 'FragmentBytes="8000"'))) == REPEATED
+    (changed,) = parts.table.subscriptions()
+    assert (changed.id, changed.policy.fragment_bytes) == (made.id, 8_000)
+    assert reply(ask(parts, legacy.unsubscribe(ALARM, ADDRESS))) == "success"
+
+
+@pytest.mark.parametrize("attributes", ['FragmentBytes="499"', 'FragmentBytes="many"', 'Order="strict"'])
+def test_nothing_else_is_asked_for_in_the_older_form(attributes: str) -> None:
+    parts = GatewayParts()
+    answer = parts.post(soap.envelope(in_parts_of(legacy.subscribe(ALARM, ADDRESS), attributes)), "/WSN/Broker")
+    assert answer.status in (400, 500)
+    assert "p:Delivery" in answer.reason
+    assert not list(parts.table.subscriptions())
+
+
+@pytest.mark.parametrize(("routing", "split_bytes"), [("", 0), ("split", 3_000), ("everywhere split reliable", 3_000)])
+def test_topics_that_say_split_have_their_messages_split(routing: str, split_bytes: int) -> None:
+    parts = GatewayParts()
+    parts.table.apply(TopicRecord(TopicPath("all"), policy=TopicPolicy(routing=routing)), 0)
+    ask(parts, legacy.notify("all", "<x/>"))
+    (message,) = parts.notifications.accepted
+    assert (message.split_bytes, message.package) == (split_bytes, "0-0-1-0")

@@ -5,10 +5,20 @@ from __future__ import annotations
 import pytest
 
 from core.errors import ExpressionError
-from ingest.errors import InvalidRequest
-from ingest.operations.legacy.messages import CreatePullPoint, Message, Notify, Subscribe, Unsubscribe, read
+from ingest.errors import InvalidRequest, MalformedMessage
+from ingest.operations.legacy.messages import (
+    CreatePullPoint,
+    Message,
+    Notify,
+    Part,
+    Subscribe,
+    Unsubscribe,
+    joined,
+    read,
+)
 from tests.support import legacy_messages as legacy
 from topic_model.legacy_content import TYPE, unwrap, wrap
+from topic_model.records.packages import Fragment
 from topic_model.topics import TopicPath
 
 ADDRESS = "http://host:9002/wsn-subscribe"
@@ -17,7 +27,9 @@ ADDRESS = "http://host:9002/wsn-subscribe"
 def test_each_kind_of_request() -> None:
     assert read(legacy.subscribe("all:alarm", ADDRESS)) == Subscribe(ADDRESS, "all:alarm", "endpoint:null")
     assert read(legacy.unsubscribe("all:alarm", ADDRESS)) == Unsubscribe(ADDRESS, "all:alarm")
-    assert read(legacy.notify("all:alarm", "<x/>")) == Notify((Message(TopicPath("all/alarm"), b"<x/>", "x"),))
+    assert read(legacy.notify("all:alarm", "<x/>")) == Notify(
+        (Message(TopicPath("all/alarm"), b"<x/>", "x", "0-0-1-0"),)
+    )
     assert read(legacy.create_pull_point()) == CreatePullPoint()
     assert read(legacy.create_pull_point(" a name\n")) == CreatePullPoint("a name")
 
@@ -36,7 +48,9 @@ def test_only_the_root_says_what_it_is() -> None:
 
 def test_a_notify_around_several_messages() -> None:
     text = f'<n:Notify xmlns:n="{legacy.WSNT}">{legacy.notify("a", "<x/>")}{legacy.notify("a:b", "<y/>")}</n:Notify>'
-    assert read(text) == Notify((Message(TopicPath("a"), b"<x/>", "x"), Message(TopicPath("a/b"), b"<y/>", "y")))
+    assert read(text) == Notify(
+        (Message(TopicPath("a"), b"<x/>", "x", "0-0-1-0"), Message(TopicPath("a/b"), b"<y/>", "y", "0-0-1-0"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,6 +65,7 @@ def test_a_notify_around_several_messages() -> None:
         ("<topic>t</topic><message>m</message>", wrap("<topic>t</topic><message>m</message>", {})),
         ("text <wsnt:x/>", wrap("text <wsnt:x/>", {"wsnt": legacy.WSNT})),
         ("<cut off", wrap("&lt;cut off", {})),
+        ("<cut &#0; &#xD800; &#x110000; &#65;", wrap("&lt;cut &amp;#0; &amp;#xD800; &amp;#x110000; &#65;", {})),
     ],
 )
 def test_content_becomes_one_element(content: str, payload: bytes) -> None:
@@ -61,7 +76,7 @@ def test_content_becomes_one_element(content: str, payload: bytes) -> None:
 
 def test_an_empty_message_element() -> None:
     asked = read(legacy.notify("a", "").replace("<wsnt:Message></wsnt:Message>", "<wsnt:Message/>"))
-    assert asked == Notify((Message(TopicPath("a"), wrap("", {}), TYPE),))
+    assert asked == Notify((Message(TopicPath("a"), wrap("", {}), TYPE, "0-0-1-0"),))
 
 
 def test_loose_content_comes_out_again() -> None:
@@ -75,10 +90,64 @@ def test_whole_messages_and_parts_that_may_go_alone_pass(fragment: str | None) -
     assert isinstance(read(legacy.notify("a", "<x/>", fragment)), Notify)
 
 
-@pytest.mark.parametrize("fragment", ["1-1-0-0", "1-0-0-3", "0-0-0-1", "2-0-0-0", "0-0-1", "0-0-1-\u0660", "x"])
-def test_parts_to_be_put_together_are_refused(fragment: str) -> None:
-    with pytest.raises(InvalidRequest, match=fragment):
+@pytest.mark.parametrize(
+    ("fragment", "says"),
+    [
+        ("0-0-0-1", "a whole message is 0-0-0-0"),
+        ("0-1-1-0", "a whole message is 0-0-0-0"),
+        ("1-1-0-100000", "below 100000"),
+        ("1-1-1-100000", "below 100000"),
+        ("2-0-0-0", "not of the form"),
+        ("0-0-1", "not of the form"),
+        ("0-0-1-\u0660", "not of the form"),
+        ("x", "not of the form"),
+    ],
+)
+def test_fragments_that_mean_nothing_are_refused(fragment: str, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
         read(legacy.notify("a", "<x/>", fragment))
+
+
+@pytest.mark.parametrize("alone", [0, 1])
+def test_a_part_says_of_what_message_it_is(alone: int) -> None:
+    with pytest.raises(InvalidRequest, match="no Identification"):
+        read(legacy.notify("a", "<x/>", f"1-1-{alone}-0", ""))
+    with pytest.raises(InvalidRequest, match="200 may be"):
+        read(legacy.notify("a", "<x/>", f"1-1-{alone}-0", "i" * 201))
+
+
+def test_a_part_that_may_go_alone_says_which_it_is() -> None:
+    asked = read(legacy.notify("a", "<x/>", "1-0-1-7", "me:3"))
+    assert asked == Notify((Message(TopicPath("a"), b"<x/>", "x", "1-0-1-7 me:3"),))
+
+
+@pytest.mark.parametrize("content", ["<a>cut off", "</a> & <", "R&am", "p;D ", "<![CDATA[ x", "", "<whole/>", " \n"])
+def test_a_part_is_what_stood_there_whatever_it_was(content: str) -> None:
+    scope = {"wsnt": legacy.WSNT}
+    for text in (legacy.notify("a", content, "1-1-0-4"), wrapped_in_notify(legacy.notify("a", content, "1-1-0-4"))):
+        asked = read(text)
+        assert isinstance(asked, Part)
+        assert (asked.topic, asked.identification) == ("a", "10481519:1")
+        assert (asked.fragment, asked.content) == (Fragment(part=True, more=True, number=4), content)
+        assert asked.namespaces.items() >= scope.items()
+
+
+def test_a_part_among_other_messages_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="by itself"):
+        read(wrapped_in_notify(legacy.notify("a", "<x/>", "1-1-0-0"), legacy.notify("a", "<x/>")))
+
+
+def wrapped_in_notify(*messages: str) -> str:
+    return f'<n:Notify xmlns:n="{legacy.WSNT}">{"".join(messages)}</n:Notify>'
+
+
+def test_what_is_joined_is_read_as_what_came_whole() -> None:
+    for content in ("<x a='1'/>", "1 < 2", "text &amp; more", "<o:a/>", "<a/><b/>", ""):
+        whole = read(legacy.notify("a", content).replace("xmlns:wsnt", 'xmlns:o="urn:o" xmlns:wsnt'))
+        assert isinstance(whole, Notify)
+        assert joined(content, {"o": "urn:o"}, 100) == (whole.messages[0].payload, whole.messages[0].type)
+    with pytest.raises(MalformedMessage, match="elements"):
+        joined("<x/>" * 200, {}, 100)
 
 
 @pytest.mark.parametrize(

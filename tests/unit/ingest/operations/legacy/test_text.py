@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from ingest.errors import MalformedMessage
-from ingest.operations.legacy.messages import decoded_once, parse, with_escaped_ampersands
+from ingest.operations.legacy.text import decoded_once, parse, with_escaped_ampersands
 
 
 @pytest.mark.parametrize(

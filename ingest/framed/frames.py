@@ -1,0 +1,227 @@
+"""Frames of the framed TCP edge: bytes in, frames out. Pure: no socket, no clock.
+
+A frame is a head of 16 bytes, big endian, and a body:
+
+    magic `ARBC` (4), version 1 (1), type (1), flags (2), correlation (4), length of the body (4)
+
+The body is empty or one MessagePack map with the names of a struct below; names that nobody knows are ignored, so that
+either side may be the older one. A head begins a new frame, and nothing else ever does.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from core.errors import PeerError
+
+MAGIC: Final = b"ARBC"
+VERSION: Final = 1
+
+LOOSE: Final = 1
+"""In `flags` of PUBLISH and MESSAGE: the payload is text, and not one XML element."""
+
+_HEAD = struct.Struct(">4sBBHII")
+HEAD_BYTES: Final = _HEAD.size
+
+
+class FrameKind(IntEnum):
+    """Types of frames. Clients send 1, 3, 5, 6, 8 and 9, the server 2, 4, 7 and 15, both the others."""
+
+    CONNECT = 1
+    CONNECTED = 2
+    PUBLISH = 3
+    RECEIPT = 4
+    SUBSCRIBE = 5
+    UNSUBSCRIBE = 6
+    MESSAGE = 7
+    ACK = 8
+    REFUSE = 9
+    PING = 10
+    PONG = 11
+    CLOSE = 12
+    ERROR = 15
+
+
+class FrameError(PeerError):
+    """What arrives is no frame, or one that is too long: nothing behind it can be read either."""
+
+
+class BodyError(PeerError):
+    """The body of a frame is not what its type has; the next frame can be read."""
+
+
+class Frame(NamedTuple):
+    """One frame. `kind` may be a number that is no FrameKind."""
+
+    kind: int
+    flags: int
+    correlation: int
+    body: bytes
+
+
+class ConnectBody(msgspec.Struct, omit_defaults=True):
+    """Who it is: user and password, or a bearer token, or the certificate of TLS. `client` is a name for people."""
+
+    user: str = ""
+    password: str = ""
+    bearer: str = ""
+    client: str = ""
+    protocol: int = VERSION
+
+
+class ConnectedBody(msgspec.Struct, omit_defaults=True):
+    """The session's name, and what it has to keep to."""
+
+    session: str
+    max_frame_bytes: int
+    idle_s: float
+    protocol: int = VERSION
+
+
+class PublishBody(msgspec.Struct, omit_defaults=True):
+    """One notification. `valid_until` is in milliseconds since 1970, `lifespan` in seconds; see p:Publication.
+
+    `key` makes a repetition known, for as long as the gateway remembers requests (`gateway.deduplication_window_s`).
+    """
+
+    topic: str
+    payload: bytes
+    properties: dict[str, str] = {}
+    priority: int | None = None
+    valid_until: int = 0
+    lifespan: float = 0.0
+    type: str = ""
+    reliable: bool = False
+    key: str = ""
+
+
+class SubscribeBody(msgspec.Struct, omit_defaults=True):
+    """`name` makes it durable. `delivery` has the attributes of p:Delivery, `window` is how many messages may be on
+    their way without an ACK."""
+
+    expression: str
+    name: str = ""
+    delivery: dict[str, str] = {}
+    types: list[str] = []
+    current: bool = False
+    window: int = 100
+
+
+class UnsubscribeBody(msgspec.Struct, omit_defaults=True):
+    """By the name in the RECEIPT of SUBSCRIBE."""
+
+    subscription: str
+
+
+class ReceiptBody(msgspec.Struct, omit_defaults=True):
+    """It is in the log: the notification's id (empty for one that was published before), or the subscription's."""
+
+    id: str = ""
+
+
+class MessageBody(msgspec.Struct, omit_defaults=True):
+    """One notification for a subscriber, until its ACK or REFUSE with the same correlation."""
+
+    subscription: str
+    topic: str
+    payload: bytes
+    id: str = ""
+    properties: dict[str, str] = {}
+    attempt: int = 1
+
+
+class RefuseBody(msgspec.Struct, omit_defaults=True):
+    """Why a message could not be taken; it is sent again."""
+
+    reason: str = ""
+
+
+class ErrorBody(msgspec.Struct, omit_defaults=True):
+    """`code` is for programs (the class of the error), `text` for people. After `retry_after` seconds it may go."""
+
+    code: str
+    text: str
+    retry_after: float | None = None
+
+
+Body = (
+    ConnectBody
+    | ConnectedBody
+    | PublishBody
+    | SubscribeBody
+    | UnsubscribeBody
+    | ReceiptBody
+    | MessageBody
+    | RefuseBody
+    | ErrorBody
+)
+
+BodyT = TypeVar("BodyT", bound=Body)
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(kind: FrameKind, correlation: int = 0, body: Body | None = None, flags: int = 0) -> bytes:
+    """The bytes of a frame."""
+    content = b"" if body is None else _encoder.encode(body)
+    return _HEAD.pack(MAGIC, VERSION, kind, flags, correlation, len(content)) + content
+
+
+def read_body(frame: Frame, kind: type[BodyT]) -> BodyT:
+    """What the frame holds. Raises BodyError."""
+    try:
+        return msgspec.msgpack.decode(frame.body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BodyError(f"the body of a {_name(frame.kind)} cannot be read: {error!s:.200}") from error
+
+
+class Decoder:
+    """Takes bytes as they come, gives whole frames."""
+
+    __slots__ = ("_limit", "_rest")
+
+    def __init__(self, limit: int) -> None:
+        """A body may have so many bytes."""
+        self._limit = limit
+        self._rest = bytearray()
+
+    @property
+    def pending(self) -> int:
+        """How many bytes there are of a frame that is not whole yet."""
+        return len(self._rest)
+
+    def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
+        """The frames that are whole with these bytes. Raises FrameError, and then nothing more can be read."""
+        rest = self._rest
+        rest += data
+        at = 0
+        try:
+            while len(rest) - at >= HEAD_BYTES:
+                magic, version, kind, flags, correlation, length = _HEAD.unpack_from(rest, at)
+                if magic != MAGIC:
+                    raise FrameError(f"a frame begins with {MAGIC!r}, not with {bytes(magic)!r}")
+                if version != VERSION:
+                    raise FrameError(f"frames of version {VERSION} are spoken here, this one has version {version}")
+                if length > self._limit:
+                    raise FrameError(
+                        f"a frame may have {self._limit} bytes (framed.max_frame_bytes), this one has {length}"
+                    )
+                end = at + HEAD_BYTES + length
+                if len(rest) < end:
+                    break
+                yield Frame(kind, flags, correlation, bytes(rest[at + HEAD_BYTES : end]))
+                at = end
+        finally:
+            del rest[:at]
+
+
+_NAMES = {int(kind): kind.name for kind in FrameKind}
+
+
+def _name(kind: int) -> str:
+    return _NAMES.get(kind, f"frame of type {kind}")

@@ -1,0 +1,232 @@
+"""What one connection publishes: in the order of its frames, and many under way at a time.
+
+Frames that came together are stored together. The next ones do not wait for Kafka's acknowledgement, only for topics
+that are new: their record comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from core.errors import InfrastructureError, PeerError
+from ingest.access.grants import Caller, check_publish
+from ingest.addresses import Kind as AddressKind
+from ingest.addresses import Target
+from ingest.elements.publication import Publication
+from ingest.errors import InvalidRequest
+from ingest.framed import frames
+from ingest.framed.frames import LOOSE, Frame, FrameKind, ReceiptBody
+from ingest.framed.messages import loose_payload, producer_with, topic_of
+from ingest.http.inflight import SMALL, Inflight, Reservation
+from ingest.operations.acceptance import accept
+from ingest.operations.gateway import Gateway, check_fan_out, check_topics
+from ingest.operations.publish import checked_key, read_payload
+from ingest.soap import times
+from ingest.soap.envelope import Request
+from ingest.soap.xml_reading import memory_to_read
+from topic_model.message_types import kept_type, read_type
+from topic_model.records.notifications import MOST_PRIORITY, Notification
+
+logger = logging.getLogger(__name__)
+
+_BROKER = Target(AddressKind.BROKER)
+
+# So many frames are stored together; then others have their turn.
+_AT_ONCE = 100
+
+# Beyond this a connection is not read until half of them are answered.
+_MOST_FRAMES = 1_000
+_MOST_BYTES = 4 * 1024 * 1024
+
+_LONGEST_LIFESPAN_S = 366 * 86_400.0
+
+# The end of the year 9999.
+_LAST_MS = 253_402_300_799_999
+
+
+class Link(Protocol):
+    """What is needed of the connection."""
+
+    def send(self, data: bytes) -> None: ...
+
+    def read(self, more: bool) -> None:
+        """Read what comes, or leave it in the network."""
+
+
+class _Wanted(NamedTuple):
+    """A notification that may be stored, and what its publisher says of it."""
+
+    frame: Frame
+    notification: Notification
+    said: Publication
+
+
+class Publisher:
+    """The publications of one connection."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        inflight: Inflight,
+        link: Link,
+        enter: Callable[[Frame], tuple[Caller | None, str]],
+        refuse: Callable[[Frame, BaseException], None],
+    ) -> None:
+        """`enter` says who publishes, and what rates count by; `refuse` answers with an error."""
+        self._gateway = gateway
+        self._inflight = inflight
+        self._link = link
+        self._enter = enter
+        self._refuse = refuse
+        self._waiting: deque[Frame] = deque()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._reader: asyncio.Task[None] | None = None
+        self._frames = 0
+        self._bytes = 0
+        self._reads = True
+
+    def add(self, frame: Frame) -> None:
+        """One more PUBLISH."""
+        self._waiting.append(frame)
+        self._count(1, len(frame.body))
+        if self._reader is None:
+            self._reader = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Return when what was begun is stored, or is not; answers go nowhere then."""
+        self._waiting.clear()
+        while tasks := [task for task in (self._reader, *self._under_way) if task is not None]:
+            await asyncio.wait(tasks)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                together: list[_Wanted] = []
+                for _ in range(_AT_ONCE):
+                    if not self._waiting:
+                        break  # or it was closed meanwhile
+                    frame = self._waiting.popleft()
+                    try:
+                        wanted = await self._read(frame)
+                    except (PeerError, InfrastructureError) as error:
+                        self._answered([frame], error)
+                        continue
+                    except Exception as error:
+                        logger.exception("a PUBLISH failed")
+                        self._answered([frame], error)
+                        continue
+                    if wanted.notification.message_id:
+                        # A repetition is known by all that was stored with it, so it is stored alone.
+                        self._store(together)
+                        self._store([wanted])
+                        together = []
+                    else:
+                        together.append(wanted)
+                self._store(together)
+                await asyncio.sleep(0)  # what was begun is handed to Kafka now, in this order
+        finally:
+            self._reader = None
+
+    async def _read(self, frame: Frame) -> _Wanted:
+        """What a frame wants stored. Raises PeerError or InfrastructureError."""
+        gateway = self._gateway
+        caller, client = self._enter(frame)
+        body = frames.read_body(frame, frames.PublishBody)
+        topic = topic_of(body.topic)
+        check_publish(caller, (topic,), gateway.table.topics)
+        check_topics(gateway, _BROKER, [(topic, ())])
+        gateway.check_new((topic,))
+        said = _said(body)
+        request = await self._payload(loose_payload(body.payload) if frame.flags & LOOSE else body.payload)
+        request.caller, request.client = caller, client
+        check_fan_out(gateway, request, (topic,))
+        await gateway.admit({topic: ""})
+        source = request.source(1)
+        notification = Notification(
+            gateway.ids.next(),
+            topic,
+            source.fragment(source.node(request.operation)),
+            times.to_ms(gateway.now()),
+            producer=producer_with(body.properties) if body.properties else b"",
+            message_id=checked_key(body.key),
+            type=said.type or kept_type(str(request.operation.tag)),
+            reliable=said.reliable,
+        )
+        return _Wanted(frame, notification, said)
+
+    async def _payload(self, payload: bytes) -> Request:
+        reservation = Reservation(self._inflight)
+        try:
+            if not self._inflight.take(reservation, memory_to_read(payload, self._gateway.settings.max_elements)):
+                raise self._inflight.no_memory()
+            if len(payload) <= SMALL:
+                return read_payload(payload, b"", "the payload")
+            return await asyncio.to_thread(read_payload, payload, b"", "the payload")
+        finally:
+            reservation.release()
+
+    def _store(self, together: Sequence[_Wanted]) -> None:
+        if together:
+            task = asyncio.get_running_loop().create_task(self._accept(together))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+
+    async def _accept(self, together: Sequence[_Wanted]) -> None:
+        try:
+            said = {each.notification.id: each.said for each in together}
+            new = await accept(self._gateway, [each.notification for each in together], said)
+        except (PeerError, InfrastructureError) as error:
+            if len(together) > 1 and isinstance(error, PeerError):
+                for each in together:  # one of them is refused, and the others are not to be
+                    await self._accept([each])
+                return
+            self._answered([each.frame for each in together], error)
+        except Exception as error:
+            logger.exception("PUBLISH failed")
+            self._answered([each.frame for each in together], error)
+        else:
+            self._link.send(
+                b"".join(
+                    frames.encode(
+                        FrameKind.RECEIPT, each.frame.correlation, ReceiptBody(each.notification.id if new else "")
+                    )
+                    for each in together
+                )
+            )
+            self._answered([each.frame for each in together])
+
+    def _answered(self, published: Sequence[Frame], error: BaseException | None = None) -> None:
+        if error is not None:
+            for frame in published:
+                self._refuse(frame, error)
+        self._count(-len(published), -sum(len(frame.body) for frame in published))
+
+    def _count(self, number: int, size: int) -> None:
+        self._frames += number
+        self._bytes += size
+        share = max(self._frames / _MOST_FRAMES, self._bytes / _MOST_BYTES)
+        if self._reads and share >= 1:
+            self._reads = False
+            self._link.read(False)
+        elif not self._reads and share <= 0.5:
+            self._reads = True
+            self._link.read(True)
+
+
+def _said(body: frames.PublishBody) -> Publication:
+    if body.priority is not None and abs(body.priority) > MOST_PRIORITY:
+        raise InvalidRequest(f"priority is from {-MOST_PRIORITY} to {MOST_PRIORITY}, not {body.priority}")
+    if not 0 <= body.valid_until <= _LAST_MS:
+        raise InvalidRequest(f"valid_until is in milliseconds since 1970, not {body.valid_until}")
+    if not 0 <= body.lifespan <= _LONGEST_LIFESPAN_S:
+        raise InvalidRequest(f"lifespan is more than nothing and at most a year, in seconds, not {body.lifespan}")
+    try:
+        kind = read_type(body.type.strip(), {}) if body.type else ""
+    except ValueError as error:
+        raise InvalidRequest(f"type: {error}") from error
+    lifespan_ms = max(1, int(body.lifespan * 1000)) if body.lifespan else 0
+    return Publication(body.valid_until, lifespan_ms, kind, body.priority, body.reliable)

@@ -1,0 +1,267 @@
+"""The connections of the framed TCP edge: accepted, bounded, and swept. On the event loop; no thread more for any
+number of them.
+
+Who says nothing after connecting, leaves a frame unfinished, or is silent for too long is cut off. Who does not read
+what it is sent is not waited for: its subscriptions pause, and after `limits.send_timeout_s` it is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ingest.access.gate import CERTIFICATE
+from ingest.access.rates import PeerConnections
+from ingest.access.settings import LimitSettings
+from ingest.framed import frames
+from ingest.framed.frames import Decoder, FrameError, FrameKind
+from ingest.framed.session import Counts, Edge, FramedSession, FrameLimits
+from ingest.http.inflight import Inflight
+from ingest.http.tls import ServerTls, TlsAcceptor
+from ingest.operations.gateway import Gateway
+from ingest.settings import FramedSettings
+
+logger = logging.getLogger(__name__)
+
+# One buffer for all connections: what was read is taken over before the next read.
+_BUFFER = 256 * 1024
+
+# Until who connects has said who it is.
+_CONNECT_S = 5.0
+
+# What a client does not read is kept up to this.
+_UNREAD = 256 * 1024
+
+_SWEEP_S = 1.0
+
+_BACKLOG = 2_048
+
+# What a stop waits for publications that are under way, and for claims to be given back.
+_STOP_S = 3.0
+
+
+class FramedConnection(asyncio.BufferedProtocol):
+    """One connection; the SessionLink of its session."""
+
+    def __init__(self, server: FramedServer) -> None:
+        self._server = server
+        self._decoder = Decoder(server.edge.limits.max_frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._peer = ""
+        self._writable: asyncio.Event | None = None  # only while the client does not read
+        self._ending = False
+        self.session: FramedSession | None = None
+        self.heard_at = 0.0
+        self.whole_at = 0.0  # when nothing was unfinished last
+        self.unread_since = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop, as are those below."""
+        connected = self._transport = cast(asyncio.Transport, transport)
+        client, server = (transport.get_extra_info(name) or ("", 0) for name in ("peername", "sockname"))
+        self._peer = client[0]
+        self.heard_at = self.whole_at = asyncio.get_running_loop().time()
+        connected.set_write_buffer_limits(_UNREAD)
+        refusal = self._server.opened(self, self._peer)
+        if refusal:
+            self.send(frames.encode(FrameKind.ERROR, 0, frames.ErrorBody("TooManyConnections", refusal, 1.0)))
+            self.close()
+            return
+        scope: dict[str, Any] = {"headers": [], "client": client[:2], "server": server[:2]}
+        if (certificate := transport.get_extra_info("peercert")) is not None:
+            scope[CERTIFICATE] = certificate
+        self.session = FramedSession(self._server.edge, self, scope)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ending = True
+        if self._writable is not None:
+            self._writable.set()
+        self._server.closed(self, self._peer)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._server.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing() or self.session is None:
+            return
+        self.heard_at = asyncio.get_running_loop().time()
+        try:
+            for frame in self._decoder.feed(self._server.buffer[:nbytes]):
+                self.session.received(frame)
+                if transport.is_closing():
+                    return
+        except FrameError as error:
+            self.refuse("FrameError", str(error))
+        if not self._decoder.pending:
+            self.whole_at = self.heard_at
+
+    def pause_writing(self) -> None:
+        self._writable = asyncio.Event()
+        self.unread_since = asyncio.get_running_loop().time()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set()
+        self._writable, self.unread_since = None, 0.0
+
+    def send(self, data: bytes) -> None:
+        """See SessionLink."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    async def until_writable(self) -> None:
+        """See SessionLink."""
+        while self._writable is not None and not self._ending:
+            await self._writable.wait()
+
+    def read(self, more: bool) -> None:
+        """See SessionLink."""
+        if self._transport is not None and not self._transport.is_closing():
+            (self._transport.resume_reading if more else self._transport.pause_reading)()
+
+    def close(self) -> None:
+        """See SessionLink."""
+        if not self._ending:
+            self._ending = True
+            self.send(frames.encode(FrameKind.CLOSE))
+        if self._transport is not None:
+            self._transport.close()
+
+    def refuse(self, code: str, text: str) -> None:
+        """Say why, and end."""
+        logger.debug("a connection from %s is cut off: %s", self._peer, text)
+        refused = self._server.edge.counts.refused
+        refused[code] = refused.get(code, 0) + 1
+        self.send(frames.encode(FrameKind.ERROR, 0, frames.ErrorBody(code, text)))
+        self.close()
+
+    def cut_off(self) -> None:
+        """End at once; what was not sent yet is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is part of a frame."""
+        return self._decoder.pending > 0
+
+
+@dataclass(frozen=True)
+class Times:
+    """After how long who is cut off, in seconds."""
+
+    connect_s: float
+    frame_s: float
+    idle_s: float
+    unread_s: float
+
+
+class FramedServer:
+    """All connections of this process."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        inflight: Inflight,
+        settings: FramedSettings,
+        limits: LimitSettings,
+        started: Callable[[], bool],
+        tls: ServerTls | None = None,
+    ) -> None:
+        self.edge = Edge(gateway, inflight, FrameLimits(settings.max_frame_bytes, settings.idle_s), started)
+        self.buffer = memoryview(bytearray(_BUFFER))
+        self._settings = settings
+        self._times = Times(_CONNECT_S, gateway.settings.request_timeout_s, settings.idle_s, limits.send_timeout_s)
+        each = limits.connections_per_client
+        self._peers = PeerConnections(each) if each else None
+        self._tls = tls
+        self._connections: set[FramedConnection] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._listening: asyncio.Server | TlsAcceptor | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def counts(self) -> Counts:
+        """What all connections have come to."""
+        return self.edge.counts
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._connections)
+
+    @property
+    def unread(self) -> int:
+        """How many of them do not read what they are sent."""
+        return sum(1 for each in self._connections if each.unread_since)
+
+    async def start(self, listener: socket.socket) -> None:
+        """Accept from now on."""
+        loop = asyncio.get_running_loop()
+        if self._tls is not None:
+            self._listening = TlsAcceptor(listener, self._tls, lambda: FramedConnection(self))
+        else:
+            self._listening = await loop.create_server(lambda: FramedConnection(self), sock=listener, backlog=_BACKLOG)
+        self._sweeper = loop.create_task(self._sweep_forever())
+
+    async def stop(self) -> None:
+        """Accept nothing more, say so to all, and let what is under way end."""
+        if self._listening is not None:
+            self._listening.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for each in list(self._connections):
+            each.close()
+        deadline = asyncio.get_running_loop().time() + _STOP_S
+        while (self._connections or self._closing) and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.02)
+        for each in list(self._connections):
+            each.cut_off()
+
+    def opened(self, connection: FramedConnection, host: str) -> str:
+        """A connection is there; why it has to go, empty where it may stay."""
+        self._connections.add(connection)
+        if self._peers is not None and self._peers.opened(host):
+            return "there are too many connections from this address"
+        if len(self._connections) > self._settings.max_connections:
+            return "there are too many connections"
+        return ""
+
+    def closed(self, connection: FramedConnection, host: str) -> None:
+        """A connection is gone."""
+        self._connections.discard(connection)
+        if self._peers is not None:
+            self._peers.closed(host)
+        if connection.session is not None:
+            task = asyncio.get_running_loop().create_task(connection.session.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now = asyncio.get_running_loop().time()
+            # After a turn that took long, what has come meanwhile is read first.
+            for _ in range(2):
+                await asyncio.sleep(0)
+            self.sweep(now)
+
+    def sweep(self, now: float) -> None:
+        """Cut off who keeps a connection for nothing."""
+        times = self._times
+        for each in list(self._connections):
+            if each.unread_since and now - each.unread_since > times.unread_s:
+                each.cut_off()
+            elif each.session is not None and each.session.unknown and now - each.whole_at > times.connect_s:
+                each.refuse("NotAuthenticated", f"no CONNECT came within {times.connect_s:g} s")
+            elif each.unfinished and now - each.whole_at > times.frame_s:
+                each.refuse("FrameError", f"a frame was not there as a whole within {times.frame_s:g} s")
+            elif now - each.heard_at > times.idle_s:
+                each.refuse("Idle", f"nothing came for {times.idle_s:g} s: send PING")
+            elif each.session is not None:
+                each.session.look(now)

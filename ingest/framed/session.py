@@ -1,0 +1,326 @@
+"""One connection's session: who it is, and which frame goes where. Transport-free; on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import logging
+import secrets
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lxml import etree
+
+from core.errors import ArborcastError, InfrastructureError, PeerError
+from ingest.access.grants import Caller, ClientRequest
+from ingest.errors import AccessRefused, InvalidRequest, NotAuthenticated, TooManyRequests
+from ingest.framed import frames, publishing, subscriptions
+from ingest.framed.frames import Frame, FrameKind, ReceiptBody
+from ingest.framed.publishing import Publisher
+from ingest.framed.subscriptions import Sender
+from ingest.http.inflight import Inflight
+from ingest.operations.gateway import Gateway
+
+logger = logging.getLogger(__name__)
+
+# Whoever may not come in any more, or may do less, is seen so soon on a connection that is there.
+_ASK_AGAIN_S = 60.0
+
+_MOST_SUBSCRIPTIONS = 1_000
+
+
+@dataclass(frozen=True)
+class FrameLimits:
+    """What clients have to keep to."""
+
+    max_frame_bytes: int
+    idle_s: float
+
+
+@dataclass
+class Counts:
+    """What all connections have come to."""
+
+    received: dict[str, int] = field(default_factory=dict)
+    """Frames by type."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """Errors that were answered, by kind."""
+    sent: int = 0
+    """Messages to subscribers."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What all sessions share. `started` says whether the logs are read to their ends."""
+
+    gateway: Gateway
+    inflight: Inflight
+    limits: FrameLimits
+    started: Callable[[], bool]
+    counts: Counts = field(default_factory=Counts)
+
+
+class SessionLink(publishing.Link, Protocol):
+    """What is needed of the connection."""
+
+    async def until_writable(self) -> None:
+        """Return when the client reads what it is sent."""
+
+    def close(self) -> None:
+        """Send what is to be sent, then end."""
+
+
+class FramedSession:
+    """One connection. `scope` says where it comes from, as for a request over HTTP."""
+
+    def __init__(self, edge: Edge, link: SessionLink, scope: Mapping[str, Any]) -> None:
+        self._edge = edge
+        self._link = link
+        self._scope = scope
+        self._client: ClientRequest | None = None
+        self._asked_at = 0.0
+        self._early: list[Frame] | None = None  # what came while it is asked who it is
+        self._publisher: Publisher | None = None
+        self._consumers: dict[str, tuple[Sender, asyncio.Task[None], bool]] = {}
+        self._given: dict[int, Sender] = {}
+        self._numbers = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.connected = False
+
+    def received(self, frame: Frame) -> None:
+        """One frame. Raises FrameError where nothing further can be."""
+        name = _NAMES.get(frame.kind, "unknown")
+        counts = self._edge.counts.received
+        counts[name] = counts.get(name, 0) + 1
+        if self._early is not None:
+            self._early.append(frame)
+            return
+        if not self.connected and frame.kind not in _ANY_TIME:
+            if frame.kind == FrameKind.CONNECT:
+                self._early = []
+                self._link.read(False)
+                self._begin(self._connect(frame))
+            else:
+                self._refuse(frame, NotAuthenticated("the first frame is CONNECT: it says who you are"))
+                self._link.close()
+            return
+        self._handle(frame)
+
+    @property
+    def unknown(self) -> bool:
+        """Whether it has not even been said who this is; to find out whether that is true may take longer."""
+        return not self.connected and self._early is None
+
+    async def close(self) -> None:
+        """The connection is gone: what is under way ends, subscriptions that were of this connection end, too."""
+        for task in list(self._tasks):
+            task.cancel()
+        consumers = list(self._consumers.values())
+        self._consumers.clear()
+        for consumer, task, _ in consumers:
+            task.cancel()
+            consumer.close()
+        if self._publisher is not None:
+            await self._publisher.close()
+        for consumer, _, durable in consumers:
+            if not durable:
+                await subscriptions.end_quietly(self._edge.gateway, consumer.subscription)
+
+    def _handle(self, frame: Frame) -> None:
+        match frame.kind:
+            case FrameKind.PUBLISH:
+                if self._publisher is None:
+                    self._publisher = Publisher(
+                        self._edge.gateway, self._edge.inflight, self._link, self._enter, self._refuse
+                    )
+                self._publisher.add(frame)
+            case FrameKind.SUBSCRIBE:
+                self._begin(self._answer(frame, self._subscribe))
+            case FrameKind.UNSUBSCRIBE:
+                self._begin(self._answer(frame, self._unsubscribe))
+            case FrameKind.ACK | FrameKind.REFUSE:
+                consumer = self._given.pop(frame.correlation, None)
+                if consumer is not None:
+                    consumer.answered(frame.correlation, taken=frame.kind == FrameKind.ACK)
+            case FrameKind.PING:
+                self._link.send(frames.encode(FrameKind.PONG, frame.correlation))
+            case FrameKind.PONG:
+                pass
+            case FrameKind.CLOSE:
+                self._link.close()
+            case FrameKind.CONNECT:
+                self._refuse(frame, InvalidRequest("this connection has said who it is already"))
+            case _:
+                self._refuse(frame, InvalidRequest(f"clients send no frame of type {frame.kind}"))
+
+    async def _connect(self, frame: Frame) -> None:
+        early: list[Frame] = []
+        try:
+            if not self._edge.started():
+                raise InfrastructureError("the gateway is starting: the logs are not read to their ends", 1.0)
+            said = frames.read_body(frame, frames.ConnectBody)
+            if said.protocol != frames.VERSION:
+                raise InvalidRequest(f"protocol {frames.VERSION} is spoken here, not {said.protocol}")
+            self._scope = {**self._scope, "headers": _credentials(said)}
+            await self._ask_who()
+            self._asked_at = asyncio.get_running_loop().time()
+            limits = self._edge.limits
+            answer = frames.ConnectedBody(secrets.token_urlsafe(12), limits.max_frame_bytes, limits.idle_s)
+            self._link.send(frames.encode(FrameKind.CONNECTED, frame.correlation, answer))
+            self.connected = True
+        except (PeerError, InfrastructureError) as error:
+            self._refuse(frame, error)
+        except Exception as error:
+            logger.exception("CONNECT failed")
+            self._refuse(frame, error)
+        finally:
+            early, self._early = self._early or [], None
+        if not self.connected:
+            self._link.close()
+            return
+        self._link.read(True)
+        for each in early:
+            self.received(each)
+
+    async def _ask_who(self) -> None:
+        """Raises AccessRefused, or InfrastructureError where it cannot be found out."""
+        gate = self._edge.gateway.gate
+        if gate is None:
+            return
+        client = await gate.enter(self._scope)
+        await gate.identify(client, _NOBODY)
+        self._client = client
+
+    def _enter(self, frame: Frame) -> tuple[Caller | None, str]:
+        """Who asks, and what rates count by. Raises AccessRefused."""
+        gate = self._edge.gateway.gate
+        if gate is None or self._client is None:
+            return None, ""
+        caller = gate.again(self._client)
+        gate.received(self._client, len(frame.body))
+        return caller, self._client.client
+
+    def look(self, now: float) -> None:
+        """Ask once more who it is, if that was long ago: also of somebody who only receives."""
+        if self._client is not None and now - self._asked_at > _ASK_AGAIN_S:
+            self._asked_at = now
+            self._begin(self._ask_again())
+
+    async def _ask_again(self) -> None:
+        try:
+            await self._ask_who()
+        except TooManyRequests:
+            logger.debug("it stays open who this is: it asks too often")
+        except AccessRefused as error:
+            logger.info("a connection is closed: %s", error)
+            self._link.send(_error(0, error))
+            self._link.close()
+        except InfrastructureError as error:
+            logger.debug("it stays open who this is: %s", error)
+
+    async def _answer(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, str]]) -> None:
+        try:
+            made = await work(frame)
+        except (PeerError, InfrastructureError) as error:
+            self._refuse(frame, error)
+        except Exception as error:
+            logger.exception("%s failed", _NAMES[frame.kind])
+            self._refuse(frame, error)
+        else:
+            self._link.send(frames.encode(FrameKind.RECEIPT, frame.correlation, ReceiptBody(made)))
+
+    async def _subscribe(self, frame: Frame) -> str:
+        caller, _ = self._enter(frame)
+        wanted = frames.read_body(frame, frames.SubscribeBody)
+        if len(self._consumers) >= _MOST_SUBSCRIPTIONS:
+            raise InvalidRequest(f"a connection may have {_MOST_SUBSCRIPTIONS} subscriptions")
+        made = await subscriptions.subscribe(self._edge.gateway, wanted, caller)
+        if made.id in self._consumers:
+            raise InvalidRequest(f"this connection has the subscription {wanted.name!r} already")
+        consumer = Sender(self._edge.gateway, self, made.id, wanted.window)
+        task = asyncio.get_running_loop().create_task(self._consume(consumer))
+        self._consumers[made.id] = consumer, task, bool(wanted.name)
+        return made.id
+
+    async def _consume(self, consumer: Sender) -> None:
+        try:
+            await consumer.run()
+        except Exception:
+            logger.exception("messages of %s cannot be sent", consumer.subscription)
+            self._link.close()
+        else:
+            # Somebody else has ended it.
+            self._consumers.pop(consumer.subscription, None)
+            error = InvalidRequest(f"the subscription {consumer.subscription} has ended")
+            self._link.send(_error(0, error, "SubscriptionEnded"))
+
+    async def _unsubscribe(self, frame: Frame) -> str:
+        caller, _ = self._enter(frame)
+        identifier = frames.read_body(frame, frames.UnsubscribeBody).subscription
+        consumer, task, _ = self._consumers.pop(identifier, (None, None, False))
+        if consumer is not None and task is not None:
+            task.cancel()
+            consumer.close()
+        await subscriptions.unsubscribe(self._edge.gateway, identifier, caller)
+        return identifier
+
+    def number(self, consumer: Sender) -> int:
+        """For a message that is about to be sent: its answer goes to this consumer."""
+        number = next(self._numbers) % _NUMBERS
+        self._given[number] = consumer
+        self._edge.counts.sent += 1
+        return number
+
+    def send(self, data: bytes) -> None:
+        """See Way."""
+        self._link.send(data)
+
+    async def until_writable(self) -> None:
+        """See Way."""
+        await self._link.until_writable()
+
+    def _refuse(self, frame: Frame, error: BaseException) -> None:
+        refused = self._edge.counts.refused
+        code = _code(error)
+        refused[code] = refused.get(code, 0) + 1
+        self._link.send(_error(frame.correlation, error))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+_NAMES = {int(kind): kind.name for kind in FrameKind}
+
+_ANY_TIME = frozenset({FrameKind.PING, FrameKind.PONG, FrameKind.CLOSE})
+
+_NUMBERS = 2**32
+
+# Nobody says who it is inside of this.
+_NOBODY = etree.Element("connect")
+
+
+def _credentials(said: frames.ConnectBody) -> list[tuple[bytes, bytes]]:
+    if said.bearer:
+        return [(b"authorization", f"Bearer {said.bearer}".encode("utf-8", "replace"))]
+    if said.user:
+        return [(b"authorization", b"Basic " + base64.b64encode(f"{said.user}:{said.password}".encode()))]
+    return []
+
+
+def _code(error: BaseException) -> str:
+    return type(error).__name__ if isinstance(error, ArborcastError) else "Defect"
+
+
+def _error(correlation: int, error: BaseException, code: str = "") -> bytes:
+    text = str(error) if isinstance(error, ArborcastError) else "internal error"
+    retry_after: float | None = None
+    if isinstance(error, InfrastructureError):
+        retry_after = error.retry_after
+    elif isinstance(error, TooManyRequests):
+        retry_after = error.retry_after_s
+    body = frames.ErrorBody(code or _code(error), text[:2_000], retry_after)
+    return frames.encode(FrameKind.ERROR, correlation, body)

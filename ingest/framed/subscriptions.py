@@ -1,0 +1,220 @@
+"""The subscriptions of one connection. Each is its own pull point, which is emptied as long as the client has room.
+
+A durable one is found again by its name, and keeps what comes while nobody is connected; several connections that
+use the same name share its messages. Any other ends with its connection; where the gateway died with it, it ends by its
+termination time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import logging
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol
+
+from core.errors import InfrastructureError, UnknownResource
+from ingest.access.grants import Caller, check_subscribe, may_manage, owner_of
+from ingest.addresses import Kind as AddressKind
+from ingest.addresses import resource_id
+from ingest.elements import dsub
+from ingest.errors import InvalidRequest
+from ingest.framed import frames
+from ingest.framed.frames import LOOSE, FrameKind, SubscribeBody
+from ingest.framed.messages import filters_of, messages, policy_of
+from ingest.operations.current_message import check_few, send_current_messages
+from ingest.operations.gateway import Gateway, check_room
+from ingest.operations.notification_broker import check_supported, commit_new
+from ingest.operations.subscription_manager import replace
+from ingest.soap import times
+from ingest.state.pull_queues import Handout
+from topic_model.records.control import ending
+from topic_model.subscriptions import EndpointReference, Subscription
+
+logger = logging.getLogger(__name__)
+
+_MOST_WINDOW = 10_000
+_MOST_NAME = 200
+
+# So many messages are claimed at a time.
+_AT_ONCE = 100
+
+# How long one waits for messages before it is looked whether all is as it was.
+_WAIT_S = 60.0
+
+# What was refused is sent again after so long.
+_AGAIN_S = 1.0
+
+# A subscription that ends with its connection lasts so long beyond, where that was not seen.
+_LASTS = timedelta(hours=1)
+_RENEW_S = _LASTS.total_seconds() / 2
+
+
+async def subscribe(gateway: Gateway, wanted: SubscribeBody, caller: Caller | None) -> Subscription:
+    """The subscription that is wanted, new or found by its name; one of that name that wants something else changes.
+
+    Raises PeerError or InfrastructureError.
+    """
+    if not 1 <= wanted.window <= _MOST_WINDOW:
+        raise InvalidRequest(f"window is from 1 to {_MOST_WINDOW}, not {wanted.window}")
+    if len(wanted.name) > _MOST_NAME:
+        raise InvalidRequest(f"a name may have {_MOST_NAME} characters, this one has {len(wanted.name)}")
+    filters = filters_of(wanted)
+    for expression in filters.topics:
+        dsub.check_topic(expression)
+        check_supported(gateway, expression)
+    check_subscribe(caller, filters.topics)
+    await gateway.changes.catch_up()
+    now, owner = gateway.now(), owner_of(caller)
+    identifier = _durable_id(owner, wanted.name) if wanted.name else resource_id()
+    address = gateway.own.resource(AddressKind.SUBSCRIPTION, identifier)
+    made = Subscription(
+        id=identifier,
+        consumer=EndpointReference(address),
+        address=address,
+        topics=filters.topics,
+        types=filters.types,
+        policy=policy_of(wanted),
+        created_ms=times.to_ms(now),
+        terminates_ms=None if wanted.name else times.to_ms(now + _LASTS),
+        owner=owner,
+        pull_point=identifier,
+    )
+    if wanted.current:
+        await check_few(gateway, made)
+    async with gateway.locks.hold(identifier):
+        there = gateway.table.get(identifier)
+        if there is not None and _same(there, made):
+            return there
+        if there is None:
+            check_room(gateway, owner)
+        made, since = await commit_new(gateway, made)
+    if wanted.current:
+        await send_current_messages(gateway, made, since)
+    return made
+
+
+async def unsubscribe(gateway: Gateway, identifier: str, caller: Caller | None) -> None:
+    """End a subscription; what waits for it is gone. Raises UnknownResource or InfrastructureError."""
+    async with gateway.locks.hold(identifier):
+        subscription = gateway.table.get(identifier)
+        if subscription is None or not may_manage(caller, subscription.owner, subscription.topics):
+            raise UnknownResource(f"there is no subscription {identifier[:200]!r} (any more)", identifier)
+        await gateway.changes.commit(ending(identifier, "unsubscribed", times.to_ms(gateway.now())))
+    gateway.pulls.forget(identifier)
+
+
+def _durable_id(owner: str, name: str) -> str:
+    digest = hashlib.blake2b(f"{owner}\n{name}".encode(), digest_size=18).digest()
+    return f"d{base64.urlsafe_b64encode(digest).decode()}"
+
+
+def _same(one: Subscription, other: Subscription) -> bool:
+    return (one.selector(), one.types, one.policy) == (other.selector(), other.types, other.policy)
+
+
+class Way(Protocol):
+    """The way of messages to a client."""
+
+    def send(self, data: bytes) -> None: ...
+
+    async def until_writable(self) -> None:
+        """Return when the client reads what it is sent."""
+
+    def number(self, consumer: Sender) -> int:
+        """For a message that is about to be sent: its answer goes to this consumer."""
+
+
+@dataclass(eq=False)
+class _Claim:
+    """Messages on their way. `open` has the numbers without an answer, with their offsets."""
+
+    handout: Handout
+    open: dict[int, int] = field(default_factory=dict)
+    taken: list[int] = field(default_factory=list)
+    refused: bool = False
+
+
+class Sender:
+    """One subscription on one connection: sends its messages, and takes the answers to them."""
+
+    def __init__(self, gateway: Gateway, way: Way, subscription: str, window: int) -> None:
+        self.subscription = subscription
+        self.given: dict[int, _Claim] = {}
+        self._gateway = gateway
+        self._way = way
+        self._window = window
+        self._room = asyncio.Event()
+        self._room.set()
+        self._renewed = asyncio.get_running_loop().time()
+
+    async def run(self) -> None:
+        """Send what waits, until the subscription has ended."""
+        while self._gateway.pull_points.is_there(self.subscription):
+            await self._room.wait()
+            await self._way.until_writable()
+            try:
+                await self._renew()
+                room = min(self._window - len(self.given), _AT_ONCE)
+                handout = await self._gateway.pulls.take(self.subscription, room, _WAIT_S)
+            except InfrastructureError as error:
+                logger.debug("messages of %s wait: %s", self.subscription, error)
+                await asyncio.sleep(error.retry_after or 1.0)
+                continue
+            if handout.messages:
+                self._send(handout)
+
+    def answered(self, number: int, *, taken: bool) -> None:
+        """The client has this message, or could not take it: then it is sent again, when what came with it has an
+        answer, too."""
+        claim = self.given.pop(number, None)
+        if claim is None:
+            return  # the subscription has ended on this connection
+        offset = claim.open.pop(number)
+        if taken:
+            claim.taken.append(offset)
+        claim.refused |= not taken
+        self._room.set()
+        if not claim.open:
+            if claim.refused:
+                asyncio.get_running_loop().call_later(_AGAIN_S, claim.handout.return_but, claim.taken)
+            else:
+                claim.handout.finish(True)
+
+    def close(self) -> None:
+        """Nothing more is answered: what was not acknowledged waits again."""
+        for claim in set(self.given.values()):
+            claim.handout.return_but(claim.taken)
+        self.given.clear()
+
+    def _send(self, handout: Handout) -> None:
+        claim = _Claim(handout)
+        out = bytearray()
+        for each, (message, loose) in zip(handout.messages, messages(handout.messages, self.subscription), strict=True):
+            number = self._way.number(self)
+            claim.open[number] = each.offset
+            self.given[number] = claim
+            out += frames.encode(FrameKind.MESSAGE, number, message, LOOSE if loose else 0)
+        if len(self.given) >= self._window:
+            self._room.clear()
+        self._way.send(bytes(out))
+
+    async def _renew(self) -> None:
+        """A subscription that ends with the connection goes on as long as that is there."""
+        now = asyncio.get_running_loop().time()
+        if now - self._renewed < _RENEW_S:
+            return
+        self._renewed = now
+        async with self._gateway.locks.hold(self.subscription):
+            there = self._gateway.table.get(self.subscription)
+            if there is not None and there.terminates_ms is not None:
+                await replace(self._gateway, there, terminates_ms=times.to_ms(self._gateway.now() + _LASTS))
+
+
+async def end_quietly(gateway: Gateway, identifier: str) -> None:
+    """End a subscription whose connection is gone; one that cannot be ended now ends by its time."""
+    with contextlib.suppress(InfrastructureError, UnknownResource):
+        await unsubscribe(gateway, identifier, None)

@@ -1,0 +1,104 @@
+"""Text of old clients as XML. They put it together as strings: ampersands stay bare, and whatever a user typed stands
+inside wsnt:Message, be it XML or not. Some read UTF-8 bytes as Latin-1 and encode the result again. The functions here
+undo that."""
+
+from __future__ import annotations
+
+import re
+
+from ingest.errors import MalformedMessage
+from ingest.soap.xml_reading import Xml, check_tags, read_xml
+
+# What an ampersand may begin; of entities XML knows these five.
+_BARE = r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9A-Fa-f]{1,6});)"
+
+# In CDATA sections, comments and processing instructions it is a character like any other. One that never ends reaches
+# to the end of the text: else each further beginning would be looked through to there, which takes minutes.
+_VERBATIM_OR_BARE = re.compile(rf"<!\[CDATA\[.*?(?:\]\]>|\Z)|<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)|({_BARE})", re.DOTALL)
+
+_ONLY_BARE = re.compile(_BARE)
+
+_CHARACTER = re.compile(r"&#(?:([0-9]{1,7})|x([0-9A-Fa-f]{1,6}));")
+
+_DECLARATION = re.compile(r"<\?xml\s[^>]*\?>")
+
+_CONTENT = re.compile(r"<((?:[^\s<>/:!?]+:)?Message)(?:\s[^<>]*)?(?<!/)>")
+
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def decoded_once(text: str) -> str:
+    """The text as it was typed, if it arrived as UTF-8 read as Latin-1 and encoded again; else unchanged.
+
+    Looks like that: every character fits into a byte, and the bytes are UTF-8.
+    """
+    if text.isascii():
+        return text
+    try:
+        return text.encode("latin-1").decode()
+    except UnicodeError:
+        return text
+
+
+def parse(text: str) -> Xml:
+    """The root element of a message text, and the document that it was read from. Raises MalformedMessage.
+
+    Content of wsnt:Message that is not XML is taken as the characters that it is.
+    """
+    text = decoded_once(text).removeprefix("\ufeff").lstrip()
+    if (declaration := _DECLARATION.match(text)) is not None:
+        text = text[declaration.end() :]
+    return mended(text)
+
+
+def mended(text: str) -> Xml:
+    """The same of a text that is decoded."""
+    try:
+        return _parsed(with_escaped_ampersands(text))
+    except MalformedMessage:
+        plain = _with_plain_content(text)
+        if plain is None:
+            raise
+        return _parsed(plain)
+
+
+def with_escaped_ampersands(text: str) -> str:
+    """The text with every ampersand that begins no reference written as one."""
+    if "&" not in text:
+        return text
+    if "<!" not in text and "<?" not in text:
+        return _ONLY_BARE.sub("&amp;", text)
+    return _VERBATIM_OR_BARE.sub(lambda found: "&amp;" if found[1] else found[0], text)
+
+
+def _if_there_is_one(reference: re.Match[str]) -> str:
+    """The reference, with its ampersand as a character when there is no such one in XML."""
+    number = int(reference[1]) if reference[1] else int(reference[2], 16)
+    there = number < 0x110000 and _NOT_XML.match(chr(number)) is None
+    return reference[0] if there else f"&amp;{reference[0][1:]}"
+
+
+def _parsed(document: str) -> Xml:
+    xml = read_xml(document.encode(), what="the text of WsnProcess")
+    check_tags(xml.document)
+    return xml
+
+
+def _with_plain_content(text: str) -> str | None:
+    """The text with the markup inside the (one) Message escaped; None when there is no such element."""
+    start = _CONTENT.search(text)
+    if start is None:
+        return None
+    end = text.rfind(f"</{start[1]}", start.end())
+    if end < 0:
+        return None
+    content = _NOT_XML.sub("?", text[start.end() : end])
+    escaped = _CHARACTER.sub(_if_there_is_one, _ONLY_BARE.sub("&amp;", content))
+    escaped = escaped.replace("<", "&lt;").replace(">", "&gt;")
+    return with_escaped_ampersands(text[: start.end()]) + escaped + with_escaped_ampersands(text[end:])
+
+
+def raw_content(text: str) -> str:
+    """What stands in the (one) wsnt:Message of a text, as it was written."""
+    start = _CONTENT.search(text)
+    return "" if start is None else text[start.end() : max(start.end(), text.rfind(f"</{start[1]}", start.end()))]

@@ -1,0 +1,193 @@
+"""Triggers: have the engine publish something when a notification matches. Operations of our own, beside Subscribe.
+
+    <p:CreateTrigger xmlns:p="urn:arborcast:policy" Name="overheated">
+      <wsnt:Filter>…</wsnt:Filter>                                as in Subscribe
+      <wsnt:SubscriptionPolicy><p:Delivery MinimumInterval="PT1M"/></wsnt:SubscriptionPolicy>
+      <p:Publish>
+        <wsnt:Topic Dialect="…">…</wsnt:Topic>
+        <wsnt:Message>…</wsnt:Message>                            without it: what matched, as it is
+      </p:Publish>
+    </p:CreateTrigger>
+    <p:DestroyTrigger xmlns:p="urn:arborcast:policy" Name="overheated"/>
+
+The dispatch matches and publishes (`dispatch.hot.triggers`).
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+from lxml import etree
+
+from core.errors import ConditionError, TopicNotSupported, UnknownResource
+from ingest.access.grants import check_publish, check_subscribe, may_manage, owner_of
+from ingest.addresses import Kind, Target, resource_id
+from ingest.elements.filters import DELIVERY, SubscriptionPolicy, read_filters, read_policy
+from ingest.elements.topics import read_published
+from ingest.errors import InvalidRequest, UnsupportedPolicy
+from ingest.operations.acceptance import check_types
+from ingest.operations.gateway import Gateway, Operation, Reply, check_topics
+from ingest.operations.notification_broker import PAYLOAD_DEPTH, check_supported
+from ingest.soap import times
+from ingest.soap.envelope import Request
+from topic_model.expressions import XPathPattern, compile_normal
+from topic_model.expressions.conditions import compile_condition, parse_document
+from topic_model.message_types import kept_type
+from topic_model.namespaces import ARBORCAST_POLICY, wsnt
+from topic_model.records.control import TriggerRecord, ending_trigger
+from topic_model.records.notifications import Notification
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, Trigger
+from topic_model.tree.tree import TopicTree
+
+_PUBLISH = f"{{{ARBORCAST_POLICY}}}Publish"
+
+_CREATE, _DESTROY = "CreateTrigger", "DestroyTrigger"
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+async def create_trigger(gateway: Gateway, request: Request, target: Target) -> Reply:
+    """Make a trigger. Its owner may subscribe to the one, and publish to the other: asked now, and not again."""
+    trigger, wanted = _read(gateway, request)
+    check_subscribe(request.caller, wanted.topics)
+    check_publish(request.caller, (trigger.topic,), gateway.table.topics)
+    check_topics(gateway, target, [(trigger.topic, ())])
+    _check_sense(gateway, trigger, wanted)
+    async with gateway.locks.hold(("trigger", trigger.name)):
+        await gateway.changes.catch_up()
+        _check_free(gateway, trigger.name)
+        _check_room(gateway)
+        made = msgspec.structs.replace(wanted, created_ms=times.to_ms(gateway.now()))
+        await gateway.changes.commit([TriggerRecord(made)])
+        try:
+            _check_free(gateway, trigger.name, made.id)
+        except InvalidRequest:
+            # Another gateway had the same wish at the same time.
+            await gateway.changes.commit(ending_trigger(made.id, "removed", times.to_ms(gateway.now())))
+            raise
+    return _reply(_CREATE, made.id)
+
+
+async def destroy_trigger(gateway: Gateway, request: Request, _target: Target) -> Reply:
+    """End a trigger: what is accepted after the answer does not set it off."""
+    name = request.operation.get("Name", "")
+    async with gateway.locks.hold(("trigger", name)):
+        await gateway.changes.catch_up()
+        found = gateway.table.triggers.named(name)
+        # To others it is not there, as with subscriptions.
+        if found is None or not may_manage(request.caller, found.owner, found.topics):
+            raise UnknownResource(f"there is no trigger {name[:200]!r} (any more)", name)
+        await gateway.changes.commit(ending_trigger(found.id, "removed", times.to_ms(gateway.now())))
+    return _reply(_DESTROY, found.id)
+
+
+def matches_itself(subscription: Subscription, trigger: Trigger, tree: TopicTree) -> bool:
+    """Whether a trigger's filters would take what it publishes. What its producer filters would say is not asked."""
+    for each in subscription.topics:
+        pattern = compile_normal(each.normal)
+        if isinstance(pattern, XPathPattern) and not pattern.path_only:
+            selected = trigger.topic in pattern.select(tree)
+        else:
+            selected = pattern.matches(trigger.topic)
+        if not selected:
+            return False
+    if not trigger.payload:
+        return True
+    if subscription.types and trigger.type not in subscription.types:
+        return False
+    try:
+        document = parse_document(trigger.payload.encode())
+        return all(compile_condition(each).holds(document) for each in subscription.content)
+    except ConditionError:
+        return False  # a condition without an answer is not fulfilled
+
+
+def _read(gateway: Gateway, request: Request) -> tuple[Trigger, Subscription]:
+    operation = request.operation
+    name = operation.get("Name", "")
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"p:CreateTrigger has a Name of up to 100 letters of ASCII, digits, and . _ - in between, not {name:.100}"
+        )
+    filters = read_filters(operation.find(wsnt("Filter")))
+    for expression in filters.topics:
+        check_supported(gateway, expression)
+    trigger = _read_publish(gateway, request, name)
+    return trigger, Subscription(
+        resource_id(),
+        EndpointReference(trigger.endpoint),
+        topics=filters.topics,
+        content=filters.content,
+        producer=filters.producer,
+        types=filters.types,
+        policy=_read_interval(operation.find(wsnt("SubscriptionPolicy"))),
+        owner=owner_of(request.caller),
+        trigger=trigger,
+    )
+
+
+def _read_interval(element: etree._Element | None) -> DeliveryPolicy:
+    policy = read_policy(element)
+    interval = DeliveryPolicy(interval_ms=policy.delivery.interval_ms, interval_per=policy.delivery.interval_per)
+    if policy != SubscriptionPolicy(delivery=interval):
+        raise UnsupportedPolicy(
+            "of a SubscriptionPolicy a trigger has MinimumInterval and IntervalPer: nothing is pushed", (DELIVERY,)
+        )
+    return interval
+
+
+def _read_publish(gateway: Gateway, request: Request, name: str) -> Trigger:
+    operation, source = request.operation, request.source(PAYLOAD_DEPTH)
+    nodes = source.node(operation).children
+    parts = [(each, node) for each, node in zip(operation, nodes, strict=True) if each.tag == _PUBLISH]
+    if len(parts) != 1:
+        raise InvalidRequest("p:CreateTrigger has one p:Publish, which says on which topic something is published")
+    publish, publish_node = parts[0]
+    topic = publish.find(wsnt("Topic"))
+    if topic is None:
+        raise InvalidRequest("p:Publish has no wsnt:Topic")
+    path, prefixes = read_published(topic)
+    payload = kind = ""
+    for element, node in zip(publish, publish_node.children, strict=True):
+        if element.tag == wsnt("Message"):
+            if len(element) != 1 or payload:
+                raise InvalidRequest("the payload of a trigger is one XML element in one wsnt:Message")
+            payload, kind = source.fragment(node.children[0]).decode(), kept_type(str(element[0].tag))
+    return Trigger(name, path, payload, kind, gateway.table.topics.prefixes.complete(path, prefixes))
+
+
+def _check_sense(gateway: Gateway, trigger: Trigger, wanted: Subscription) -> None:
+    tree = gateway.table.topics
+    if trigger.topic not in tree:
+        raise TopicNotSupported(f"there is no topic {trigger.topic} to publish to: add it first", trigger.topic)
+    if gateway.topics.check_types and trigger.payload:
+        check_types(tree, [Notification("", trigger.topic, b"", 0, type=trigger.type)])
+    if matches_itself(wanted, trigger, tree):
+        raise InvalidRequest(
+            f"the trigger {trigger.name} would match what it publishes to {trigger.topic}, again and again: let it "
+            "publish to a topic that it does not look at, or let its filters leave that out"
+        )
+
+
+def _check_room(gateway: Gateway) -> None:
+    limit = gateway.settings.triggers
+    if len(gateway.table.triggers) >= limit:
+        raise InvalidRequest(f"there are {limit} triggers, and gateway.triggers allows no more: remove some first")
+
+
+def _check_free(gateway: Gateway, name: str, mine: str = "") -> None:
+    known = gateway.table.triggers.named(name)
+    if known is not None and known.id != mine:
+        raise InvalidRequest(f"there is a trigger {name} already: choose another name, or remove that one first")
+
+
+def _reply(operation: str, trigger_id: str) -> Reply:
+    name = f"{operation}Response"
+    return Reply(f'<p:{name} xmlns:p="{ARBORCAST_POLICY}" Id="{trigger_id}"/>', f"{ARBORCAST_POLICY}/{name}")
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(f"{{{ARBORCAST_POLICY}}}{_CREATE}", create_trigger, frozenset({Kind.BROKER})),
+    Operation(f"{{{ARBORCAST_POLICY}}}{_DESTROY}", destroy_trigger, frozenset({Kind.BROKER})),
+)

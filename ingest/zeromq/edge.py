@@ -1,0 +1,357 @@
+"""The loop between the sockets and the gateway. One thread; libzmq has its own for the network.
+
+What arrives is published through the framed edge, so many at a time. A PUSH socket is not read while there is no room
+or the gateway is away, so it blocks at its mark; what a PUB socket sends then is counted as lost. What receivers want
+is subscribed to, and a message is acknowledged when the socket has it: at most once from there on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import zmq
+
+from core.errors import ArborcastError
+from core.recent import Recent
+from ingest.client.framed import ConnectionFactory
+from ingest.client.values import BrokerUnavailable
+from ingest.framed import frames
+from ingest.framed.frames import Frame
+from ingest.settings import ZmqSettings
+from ingest.zeromq.messages import MessageError, expression_of, read_publication, read_topic, written_topic
+from ingest.zeromq.sockets import Sockets
+from ingest.zeromq.upstream import Answer, FramedUpstream
+
+logger = logging.getLogger(__name__)
+
+# The framed edge reads a connection on while there are fewer frames and bytes without an answer.
+_MOST_FRAMES = 900
+_MOST_BYTES = 3 * 1024 * 1024
+
+# What may come from one socket before the others have their turn.
+_TURN = 100
+
+_BEAT_S = 1.0
+
+# How long the loop waits for something; less while somebody has asked whether a subscription is in force.
+_TURN_MS, _ASKED_MS = 200, 20
+
+# Errors of each kind are logged once in so long.
+_SAY_AGAIN_S = 60.0
+
+# What the gateway could not store is sent again after so long.
+_AGAIN_S = 0.5
+
+# How long `ready` waits until a subscription is in force.
+_READY_S = 10.0
+
+_REMEMBERED = 4 * 1024 * 1024
+
+_TASKS_NAME = "zmq-tasks"
+_WINDOW = 1_000
+
+
+class _Publication(NamedTuple):
+    """One that a PUSH socket has sent."""
+
+    by: str
+    body: frames.PublishBody
+    flags: int
+    user: str
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A REQ that waits until what it asks for is in force."""
+
+    identity: bytes
+    expression: str
+    until: float
+
+
+class ZmqEdge:
+    """The edges of these settings. `beat` is called about once a second while the loop turns, from when the gateway was
+    reached first."""
+
+    def __init__(self, settings: ZmqSettings, gateway: ConnectionFactory, beat: Callable[[], None]) -> None:
+        """Raises ConfigError."""
+        self._settings = settings
+        self._gateway = gateway
+        self._beat = beat
+        self.counts: Counter[tuple[str, ...]] = Counter()
+        """What came to what, by socket and outcome."""
+        self._sockets = Sockets(settings)
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK)
+        self._done: deque[Callable[[], None]] = deque()  # what other threads leave for the loop
+        self._tasks: deque[tuple[Frame, frames.MessageBody]] = deque()
+        self._prefixes: dict[str, set[bytes]] = {}  # by expression
+        self._asked: list[_Asked] = []
+        self._sent: Recent[str, bool] = Recent(_REMEMBERED)
+        self._frames = self._bytes = 0
+        self._held: deque[_Publication] = deque()  # the gateway could not store them
+        self._again_at = 0.0
+        self._said: dict[str, float] = {}
+        self._stopping = False
+        factory = replace(gateway, user=settings.user, password=settings.password, name="zmq")
+        self._own = FramedUpstream(factory, lambda frame, message: self._later(lambda: self._send(frame, message)))
+        self._task_source: FramedUpstream | None = None
+        if self._sockets.tasks is not None and settings.tasks_topics:
+            self._task_source = FramedUpstream(factory, self._take_task)
+            self._task_source.subscribe(frames.SubscribeBody(settings.tasks_topics, _TASKS_NAME, window=_TURN))
+        self._users: dict[str, FramedUpstream] = {}
+
+    def stop(self) -> None:
+        """End the loop. From any thread, or a signal handler."""
+        self._stopping = True
+        os.eventfd_write(self._wake, 1)
+
+    def run(self) -> None:
+        """Turn until stopped."""
+        beaten, reached = 0.0, False
+        try:
+            while not self._stopping:
+                reached = reached or self._own.connected
+                if reached and time.monotonic() - beaten >= _BEAT_S:
+                    beaten = time.monotonic()
+                    self._beat()
+                self._turn()
+        finally:
+            for each in (self._own, self._task_source, *self._users.values()):
+                if each is not None:
+                    each.close()
+            self._sockets.close()
+            os.close(self._wake)
+
+    def _turn(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._wake, zmq.POLLIN)
+        sockets, has_room = self._sockets, self._has_room
+        for opened, wanted in (
+            (sockets.xpub, True),
+            (sockets.sub, True),
+            (sockets.pull, has_room and not self._held),
+            (sockets.router, has_room),
+            (sockets.results, has_room and not self._held),
+        ):
+            if opened is not None and wanted:
+                poller.register(opened, zmq.POLLIN)
+        if sockets.tasks is not None and self._tasks:
+            poller.register(sockets.tasks, zmq.POLLOUT)
+        ready = dict(poller.poll(_TURN_MS if not self._asked else _ASKED_MS))
+        if self._wake in ready:
+            os.eventfd_read(self._wake)
+        while self._done:
+            self._done.popleft()()
+        for opened, take in (
+            (sockets.xpub, self._subscription),
+            (sockets.sub, lambda parts, user: self._publish("publish", parts, user)),
+            (sockets.pull, lambda parts, user: self._publish("pipeline", parts, user)),
+            (sockets.router, self._request),
+            (sockets.results, self._result),
+        ):
+            if opened is not None and opened in ready:
+                self._each(opened, take)
+        if sockets.tasks in ready:
+            self._hand_out()
+        if self._asked:
+            self._answer_ready()
+        if self._held and time.monotonic() >= self._again_at:
+            self._again_at = time.monotonic() + _AGAIN_S
+            held, self._held = self._held, deque()
+            for each in held:
+                self._store(each)
+
+    @property
+    def _has_room(self) -> bool:
+        return self._frames < _MOST_FRAMES and self._bytes < _MOST_BYTES
+
+    def _each(self, opened: zmq.Socket[bytes], take: Callable[[list[bytes], str], None]) -> None:
+        for _ in range(_TURN):
+            try:
+                if self._sockets.clients:
+                    received = opened.recv_multipart(zmq.NOBLOCK, copy=False)
+                    take([each.bytes for each in received], _user_of(received[-1]))
+                else:
+                    take(opened.recv_multipart(zmq.NOBLOCK), "")
+            except zmq.Again:
+                return
+
+    def _publish(self, by: str, parts: Sequence[bytes], user: str) -> None:
+        if not self._has_room and by == "publish":
+            self._count(by, "lost", "there is no room on the way to the gateway")
+            return
+        try:
+            body, flags = read_publication(parts)
+        except MessageError as error:
+            self._count(by, error.reason, str(error))
+            return
+
+        self._store(_Publication(by, body, flags, user))
+
+    def _store(self, publication: _Publication) -> None:
+        by, body, flags, user = publication
+
+        def answer(_: str, error: ArborcastError | None) -> None:
+            if error is None:
+                self._count(by, "accepted")
+            elif isinstance(error, BrokerUnavailable) and by != "publish":
+                if not self._held:
+                    self._again_at = time.monotonic() + _AGAIN_S
+                self._held.append(publication)
+            else:
+                self._count(by, "refused", str(error))
+
+        self._begin(body, flags, user, answer)
+
+    def _request(self, parts: list[bytes], user: str) -> None:
+        identity, *rest = parts
+        if len(rest) < 2 or rest[0]:
+            self._count("asked", "parts", "a REQ has an empty part in front, and a word")
+            self._reply(identity, b"error", b"a request is: publish, topic, payload [, properties]; or ready, prefix")
+            return
+        word, *said = rest[1:]
+        if word == b"ready" and len(said) == 1:
+            self._asked.append(_Asked(identity, expression_of(said[0]), time.monotonic() + _READY_S))
+            return
+        try:
+            if word != b"publish":
+                raise MessageError("word", f"publish and ready are known, not {word[:60].decode('utf-8', 'replace')!r}")
+            body, flags = read_publication(said)
+        except MessageError as error:
+            self._count("asked", error.reason, str(error))
+            self._reply(identity, b"error", str(error).encode())
+            return
+
+        def answer(name: str, error: ArborcastError | None) -> None:
+            self._count("asked", "refused" if error else "accepted", str(error or ""))
+            self._reply(identity, *((b"error", str(error).encode()) if error else (b"ok", name.encode())))
+
+        self._begin(body, flags, user, answer)
+
+    def _result(self, parts: list[bytes], user: str) -> None:
+        if len(parts) != 3:
+            self._count("results", "parts", f"a result has the task's id, topic and payload, not {len(parts)} parts")
+            return
+        try:
+            body, flags = read_publication(parts[1:])
+            body.properties = {"task": read_topic(parts[0])}
+        except MessageError as error:
+            self._count("results", error.reason, str(error))
+            return
+
+        self._store(_Publication("results", body, flags, user))
+
+    def _begin(self, body: frames.PublishBody, flags: int, user: str, answer: Answer) -> None:
+        size = len(body.payload)
+        self._frames += 1
+        self._bytes += size
+
+        def done(name: str, error: ArborcastError | None) -> None:
+            self._frames -= 1
+            self._bytes -= size
+            answer(name, error)
+
+        self._upstream(user).publish(body, flags, lambda name, error: self._later(lambda: done(name, error)))
+
+    def _upstream(self, user: str) -> FramedUpstream:
+        """The connection of a key's user."""
+        if not user:
+            return self._own
+        found = self._users.get(user)
+        if found is None:
+            client = self._sockets.clients[user]
+            factory = replace(self._gateway, user=client.user, password=client.password, name="zmq")
+            found = self._users[user] = FramedUpstream(factory)
+        return found
+
+    def _subscription(self, parts: list[bytes], _user: str) -> None:
+        """The first receiver of a prefix has come, or the last one has gone."""
+        begins, prefix = parts[0][:1], parts[0][1:]
+        if begins not in (b"\x00", b"\x01"):
+            return
+        expression = expression_of(prefix)
+        prefixes = self._prefixes.setdefault(expression, set())
+        if begins == b"\x01":
+            prefixes.add(prefix)
+            self._own.subscribe(frames.SubscribeBody(expression, current=True, window=_WINDOW))
+            return
+        prefixes.discard(prefix)
+        if not prefixes:
+            del self._prefixes[expression]
+            self._own.unsubscribe(expression)
+
+    def _send(self, frame: Frame, message: frames.MessageBody) -> None:
+        """To all whose prefix it has; once, though it may come by several subscriptions."""
+        xpub = self._sockets.xpub
+        if xpub is not None and self._sent.get(message.id) is None:
+            self._sent.put(message.id, True, len(message.id))
+            topic = written_topic(message.topic, self._settings.topics)
+            parts = (topic, message.payload, message.id.encode())
+            xpub.setsockopt(zmq.XPUB_NODROP, 1)
+            try:
+                xpub.send_multipart(parts, zmq.NOBLOCK)
+            except zmq.Again:
+                # One of them is full. It loses this one, the others do not.
+                xpub.setsockopt(zmq.XPUB_NODROP, 0)
+                xpub.send_multipart(parts, zmq.NOBLOCK)
+                self._count("subscribe", "dropped", "a receiver does not read what it is sent")
+            self._count("subscribe", "sent")
+        self._own.acknowledge(frame)
+
+    def _take_task(self, frame: Frame, message: frames.MessageBody) -> None:
+        self._later(lambda: self._tasks.append((frame, message)))
+
+    def _hand_out(self) -> None:
+        tasks = self._sockets.tasks
+        while tasks is not None and self._tasks:
+            frame, message = self._tasks[0]
+            topic = written_topic(message.topic, self._settings.topics)
+            try:
+                tasks.send_multipart((message.id.encode(), topic, message.payload), zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._tasks.popleft()
+            self._count("tasks", "sent")
+            if self._task_source is not None:
+                self._task_source.acknowledge(frame)
+
+    def _answer_ready(self) -> None:
+        now, waiting = time.monotonic(), list[_Asked]()
+        for each in self._asked:
+            if self._own.is_in_force(each.expression):
+                self._reply(each.identity, b"ok", b"")
+            elif now >= each.until:
+                self._reply(each.identity, b"error", b"nobody has subscribed to this prefix, or the gateway is away")
+            else:
+                waiting.append(each)
+        self._asked = waiting
+
+    def _reply(self, identity: bytes, *parts: bytes) -> None:
+        if self._sockets.router is not None:
+            self._sockets.router.send_multipart((identity, b"", *parts), zmq.NOBLOCK)
+
+    def _later(self, work: Callable[[], None]) -> None:
+        """Have the loop do it."""
+        self._done.append(work)
+        os.eventfd_write(self._wake, 1)
+
+    def _count(self, socket: str, outcome: str, why: str = "") -> None:
+        self.counts[socket, outcome] += 1
+        if why:
+            now = time.monotonic()
+            if now - self._said.get(outcome, -_SAY_AGAIN_S) >= _SAY_AGAIN_S:
+                self._said[outcome] = now
+                logger.warning("zmq.%s: %s: %s", socket, outcome, why)
+
+
+def _user_of(frame: zmq.Frame) -> str:
+    try:
+        return str(frame.get("User-Id"))
+    except zmq.ZMQError:
+        return ""

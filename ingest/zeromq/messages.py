@@ -1,0 +1,77 @@
+"""What the parts of a multipart message say. Pure.
+
+Publishers send `topic, payload [, properties]`, properties as one JSON object of texts. A payload that is not one XML
+element travels as text. Topics are written `a/b`, `{urn:t}a/b`, or `a:b` as the older system has them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from core.errors import PeerError, TopicError
+from ingest.framed.frames import LOOSE, PublishBody
+from topic_model.topics import parse_path
+
+Form = Literal["slash", "colon"]
+
+_ELEMENT = re.compile(rb"\s*+<[^\s<>&!]")
+
+
+class MessageError(PeerError):
+    """A message of the wrong parts. `reason` is a word for counting."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+def read_publication(parts: Sequence[bytes]) -> tuple[PublishBody, int]:
+    """The frame, and its flags, that publishes a message of these parts. Raises MessageError."""
+    if not 2 <= len(parts) <= 3:
+        raise MessageError("parts", f"a message has topic, payload and perhaps properties, not {len(parts)} parts")
+    properties: dict[str, str] = {}
+    if len(parts) == 3 and parts[2]:
+        try:
+            properties = msgspec.json.decode(parts[2], type=dict[str, str])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise MessageError("properties", f"properties are one JSON object of texts: {error!s:.200}") from error
+    # What begins like an element and is none is refused by the gateway: a mistake must not become a text.
+    loose = 0 if _ELEMENT.match(parts[1]) else LOOSE
+    return PublishBody(read_topic(parts[0]), parts[1], properties), loose
+
+
+def read_topic(part: bytes) -> str:
+    """The topic as the gateway reads it. Raises MessageError."""
+    try:
+        text = part.decode().strip()
+    except UnicodeDecodeError as error:
+        raise MessageError("topic", f"a topic is text in UTF-8: {error}") from error
+    if not text:
+        raise MessageError("topic", "the first part is the topic, and it is empty")
+    return text
+
+
+def written_topic(path: str, form: Form) -> bytes:
+    """The topic part of a message for receivers. Topics with a namespace have slashes in any case."""
+    return (path.replace("/", ":") if form == "colon" and not path.startswith("{") else path).encode()
+
+
+def expression_of(prefix: bytes) -> str:
+    """What to subscribe to so that all topics with this prefix come: the subtree of its last whole step, everything
+    where there is none."""
+    try:
+        text = prefix.decode()
+    except UnicodeDecodeError:
+        text = prefix.decode("utf-8", "ignore")  # a prefix may end within a character
+    if not text.startswith("{"):
+        text = text.replace(":", "/")
+    namespace, brace, steps = text.rpartition("}")
+    whole = steps.rpartition("/")[0]
+    try:
+        return f"{parse_path(f'{namespace}{brace}{whole}')}//." if whole else ""
+    except TopicError:
+        return ""

@@ -1,0 +1,137 @@
+"""The sockets of the settings, made and secured."""
+
+from __future__ import annotations
+
+import ipaddress
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import zmq
+import zmq.auth
+from zmq.auth.thread import ThreadAuthenticator
+
+from core.errors import ConfigError
+from ingest.settings import ZmqSettings
+
+_CONNECTS = ">"
+
+# After a loss a peer that we connect to is tried again after so long, then twice as long, and so on.
+_RECONNECT_MS, _LONGEST_RECONNECT_MS = 100, 30_000
+
+
+@dataclass(frozen=True)
+class KnownClient:
+    """Who a key is to the gateway."""
+
+    user: str
+    password: str
+
+
+class Sockets:
+    """All sockets that the settings ask for, by the name of the setting. Raises ConfigError."""
+
+    def __init__(self, settings: ZmqSettings) -> None:
+        self._settings = settings
+        self.clients = _clients(settings)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(settings.io_threads)
+        self._authenticator: ThreadAuthenticator | None = None
+        self._keys: tuple[bytes, bytes] | None = None
+        try:
+            if settings.curve_key_file:
+                self._secure()
+            self.xpub = self._open("subscribe", zmq.XPUB)
+            self.sub = self._open("publish", zmq.SUB)
+            self.pull = self._open("pipeline", zmq.PULL)
+            self.router = self._open("asked", zmq.ROUTER)
+            self.tasks = self._open("tasks", zmq.PUSH)
+            self.results = self._open("results", zmq.PULL)
+        except BaseException:
+            self.close()
+            raise
+        if self.sub is not None:
+            self.sub.subscribe(b"")
+
+    def close(self) -> None:
+        """Close all, and let what is on its way go."""
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.destroy(linger=500)
+
+    def _secure(self) -> None:
+        try:
+            public, secret = zmq.auth.load_certificate(self._settings.curve_key_file)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"zmq.curve_key_file = {self._settings.curve_key_file}: {error}") from error
+        if secret is None:
+            raise ConfigError(f"zmq.curve_key_file = {self._settings.curve_key_file} holds no secret key")
+        self._keys = public, secret
+        self._authenticator = ThreadAuthenticator(self._context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback("*", _Known(self.clients))
+
+    def _open(self, name: str, kind: int) -> zmq.Socket[bytes] | None:
+        address: str = getattr(self._settings, name)
+        if not address:
+            return None
+        connects = address.startswith(_CONNECTS)
+        address = address.removeprefix(_CONNECTS)
+        if self._keys is None and not connects and not _is_loopback(address):
+            raise ConfigError(
+                f"zmq.{name} = {address} is reached from the network, and nobody has to say who it is: set "
+                "zmq.curve_key_file and zmq.clients_file, or take an address of 127.0.0.1"
+            )
+        opened = self._context.socket(kind)
+        opened.setsockopt(zmq.LINGER, 500)
+        # One task at a time: else who connects first takes the first thousand.
+        opened.setsockopt(zmq.SNDHWM, 1 if name == "tasks" else self._settings.send_hwm)
+        opened.setsockopt(zmq.RCVHWM, self._settings.receive_hwm)
+        opened.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        opened.setsockopt(zmq.RECONNECT_IVL_MAX, _LONGEST_RECONNECT_MS)
+        if self._keys is not None and not connects:
+            opened.curve_publickey, opened.curve_secretkey = self._keys
+            opened.curve_server = True
+        try:
+            (opened.connect if connects else opened.bind)(address)
+        except zmq.ZMQError as error:
+            opened.close(0)
+            raise ConfigError(f"zmq.{name} = {address}: {error}; choose another address") from error
+        return opened
+
+
+class _Known:
+    """Which keys may connect."""
+
+    def __init__(self, clients: Mapping[str, KnownClient]) -> None:
+        self._clients = clients
+
+    def callback(self, _domain: str, key: bytes) -> bool:
+        """Asked by the authenticator, in its thread."""
+        return key.decode("ascii", "replace") in self._clients
+
+
+def _clients(settings: ZmqSettings) -> dict[str, KnownClient]:
+    if not settings.clients_file:
+        return {}
+    try:
+        table = tomllib.loads(Path(settings.clients_file).read_text(encoding="utf-8"))
+        found = {}
+        for each in table["client"]:
+            found[str(each["key"])] = KnownClient(str(each.get("user", "")), str(each.get("password", "")))
+        return found
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"zmq.clients_file = {settings.clients_file} has entries [[client]] with key, user and password: {error!r}"
+        ) from error
+
+
+def _is_loopback(address: str) -> bool:
+    parts = urlsplit(address)
+    if parts.scheme in ("ipc", "inproc"):
+        return True
+    try:
+        return ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return parts.hostname == "localhost"

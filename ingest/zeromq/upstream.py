@@ -1,0 +1,144 @@
+"""The connection to the framed edge of the gateway: made again when it is lost, with the subscriptions that it had."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+
+from core.errors import ArborcastError
+from ingest.client.framed import Connection, ConnectionFactory, published
+from ingest.client.values import BrokerUnavailable, FaultReceived
+from ingest.framed import frames
+from ingest.framed.frames import Frame, FrameKind
+
+logger = logging.getLogger(__name__)
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 30.0
+
+_LOOK_S = 0.5
+
+# What the gateway has refused is asked for again after so long.
+_AGAIN_S = 30.0
+
+Answer = Callable[[str, ArborcastError | None], None]
+"""Called with the notification's id, or with an empty one and the error: after BrokerUnavailable try again."""
+
+OnMessage = Callable[[Frame, frames.MessageBody], None]
+
+
+class FramedUpstream:
+    """One user's connection. Thread-safe; what it calls, it calls in threads of its own."""
+
+    def __init__(self, factory: ConnectionFactory, on_message: OnMessage = lambda _frame, _message: None) -> None:
+        self._factory = replace(factory, timeout_s=30.0)
+        self._on_message = on_message
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._refusal: FaultReceived | None = None  # why the gateway does not let us in
+        self._wanted: dict[str, frames.SubscribeBody] = {}
+        self._in_force: dict[str, str] = {}  # expression to the subscription's name
+        self._failed: dict[str, float] = {}  # expression to when it is tried again
+        self._changed = threading.Event()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="zmq-upstream", daemon=True)
+        self._thread.start()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self._connection is not None
+
+    def publish(self, body: frames.PublishBody, flags: int, answer: Answer) -> None:
+        """Publish; the answer is called when it is known what came of it."""
+        connection = self._connection
+        if connection is None:
+            answer("", self._refusal or BrokerUnavailable("the gateway cannot be reached now", None))
+            return
+
+        def done(future: Future[Frame]) -> None:
+            try:
+                answer(published(future, 0), None)
+            except ArborcastError as error:
+                answer("", error)
+
+        connection.begin(FrameKind.PUBLISH, body, flags).add_done_callback(done)
+
+    def subscribe(self, wanted: frames.SubscribeBody) -> None:
+        """Have messages of this expression; a moment later it `is_in_force`."""
+        with self._lock:
+            self._wanted[wanted.expression] = wanted
+        self._changed.set()
+
+    def unsubscribe(self, expression: str) -> None:
+        """Have them no more."""
+        with self._lock:
+            self._wanted.pop(expression, None)
+        self._changed.set()
+
+    def is_in_force(self, expression: str) -> bool:
+        """Whether what is published from now on comes."""
+        return expression in self._in_force
+
+    def acknowledge(self, frame: Frame) -> None:
+        """The message was handed on."""
+        if (connection := self._connection) is not None:
+            connection.reply(FrameKind.ACK, frame.correlation)
+
+    def close(self) -> None:
+        """End the connection, and what was subscribed to but not by name."""
+        self._closed.set()
+        self._changed.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        wait_s = _FIRST_WAIT_S
+        while not self._closed.is_set():
+            try:
+                connection = self._factory.connection()
+            except ArborcastError as error:
+                self._refusal = error if isinstance(error, FaultReceived) else None
+                logger.warning("the framed edge at %s: %s; trying again", self._factory.url, error)
+                self._closed.wait(wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+                continue
+            wait_s, self._refusal = _FIRST_WAIT_S, None
+            with connection:
+                self._connection = connection
+                self._keep(connection)
+                self._connection = None
+                self._in_force.clear()
+
+    def _keep(self, connection: Connection) -> None:
+        """Until the connection is lost: subscribe to what is wanted, and to nothing else."""
+        while not (self._closed.is_set() or connection.lost.is_set()):
+            self._changed.clear()
+            with self._lock:
+                wanted = dict(self._wanted)
+            for expression in self._in_force.keys() - wanted.keys():
+                self._end(connection, self._in_force.pop(expression))
+            for expression in wanted.keys() - self._in_force.keys():
+                if self._failed.get(expression, 0.0) <= time.monotonic():
+                    self._begin(connection, wanted[expression])
+            self._changed.wait(_LOOK_S)
+
+    def _begin(self, connection: Connection, wanted: frames.SubscribeBody) -> None:
+        try:
+            receipt = frames.read_body(connection.ask(FrameKind.SUBSCRIBE, wanted), frames.ReceiptBody)
+        except ArborcastError as error:
+            self._failed[wanted.expression] = time.monotonic() + _AGAIN_S
+            logger.warning("%r cannot be subscribed to: %s; trying again", wanted.expression or "everything", error)
+            return
+        self._failed.pop(wanted.expression, None)
+        connection.handle(receipt.id, self._on_message)
+        self._in_force[wanted.expression] = receipt.id
+
+    def _end(self, connection: Connection, name: str) -> None:
+        connection.handle(name, None)
+        try:
+            connection.ask(FrameKind.UNSUBSCRIBE, frames.UnsubscribeBody(name))
+        except ArborcastError as error:
+            logger.info("a subscription was not ended: %s", error)

@@ -1,0 +1,72 @@
+"""Triggers while workers are killed: what is published again is what was published."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from core.settings import KafkaSettings
+from dispatch.hot.triggers import derived_id
+from dispatch.operations.audit import audit
+from dispatch.realtime.gearbox import Gear
+from tests.support.dispatch_job import (
+    Logs,
+    job_settings,
+    kill_workers,
+    notifications_in,
+    running,
+    subscription,
+    trigger,
+)
+from tests.support.receiver import Receiver
+from tests.support.steady_load import TopicsLoad, ids
+from topic_model.records.control import TopicRecord, TriggerRecord
+from topic_model.records.notifications import Notification
+from topic_model.topics import TopicPath
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+@pytest.mark.parametrize("gear", ["realtime", "batch"])
+def test_after_kills_it_is_the_same_that_is_published(
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, receiver: Receiver, gear: Gear
+) -> None:
+    settings = job_settings(tmp_path, kafka_settings, gear)
+    log.control(TopicRecord(TopicPath("made")), TopicRecord(TopicPath("last")))
+    log.control(TriggerRecord(trigger("one", "a//.", "made")), TriggerRecord(trigger("two", "made", "last", "<y/>")))
+    log.subscribe(subscription("last", receiver.url("/last"), "last", form="raw"))
+    load = TopicsLoad(log)
+    with load.running():
+        for kills in (3, 1):
+            with running(spark, settings):
+                for _ in range(kills):
+                    receiver.wait_for(len(receiver.received("/last")) + 15, "/last", timeout=240)
+                    kill_workers()
+    wanted = [derived(name, accepted_ms) for name, _, accepted_ms in load.sent]
+    with running(spark, settings):
+        deadline = time.monotonic() + 240
+        while not set(wanted) <= set(ids(receiver, "/last")):
+            assert time.monotonic() < deadline, len(set(wanted) - set(ids(receiver, "/last")))
+            time.sleep(0.2)
+        report = audit(settings.kafka, 0, deep=True, patience_s=120)
+    assert report.balanced, report.problems
+    assert set(ids(receiver, "/last")) == set(wanted)
+    made = [found for found in notifications_in(settings.kafka) if found.topic == "last"]
+    assert {found.id for found in made} == set(wanted), "not one that only a repetition has made"
+    assert {(found.hops, found.payload) for found in made} == {(2, b"<y/>")}
+    repeated = sum(count - 1 for count in Counter(found.id for found in made).values())
+    print(f"\n{gear}: {len(wanted)} were published, {repeated} of them again after a kill")
+    for topic in ("a/x", "a/y", "a/z"):
+        its = [derived(name, accepted_ms) for name, sent, accepted_ms in load.sent if sent == topic]
+        firsts = [name for name in dict.fromkeys(found.id for found in made) if name in set(its)]
+        assert firsts == its, "in the order of acceptance"
+
+
+def derived(name: str, accepted_ms: int) -> str:
+    """What the two triggers make of a notification."""
+    first = derived_id("one", Notification(name, TopicPath("a"), b"", accepted_ms))
+    return derived_id("two", Notification(first, TopicPath("made"), b"", accepted_ms))

@@ -1,0 +1,253 @@
+"""Triggers with the real job over real Kafka and real HTTP, in both gears: chains, loops, and the shell."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from typer.testing import CliRunner
+
+from core.settings import KafkaSettings
+from dispatch.hot.triggers import derived_id
+from dispatch.operations.audit import audit
+from dispatch.operations.trace.explain import explain
+from dispatch.operations.trace.gathering import Gatherer
+from dispatch.settings import JobSettings
+from dispatch.tables import NOTIFICATIONS
+from jobs.cli import app
+from tests.support.dispatch_job import (
+    Logs,
+    Own,
+    RunningJob,
+    attempt_rows,
+    notifications_in,
+    trigger,
+)
+from tests.support.gateway_process import GatewayRun
+from tests.support.receiver import Receiver
+from tests.support.steady_load import ids
+from topic_model.expressions.conditions import XPATH_1
+from topic_model.records.control import TopicPolicy, TopicRecord, TopicRemoved, TriggerEnded, TriggerRecord
+from topic_model.records.notifications import MOST_HOPS, Notification
+from topic_model.subscriptions import XPathFilter
+from topic_model.topics import TopicPath
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+Write = Callable[..., None]
+
+
+@pytest.fixture(scope="module", params=["realtime", "batch"])
+def gear(request: pytest.FixtureRequest) -> object:
+    return request.param
+
+
+@pytest.fixture
+def since_ms() -> int:
+    return int(time.time() * 1000)
+
+
+@pytest.fixture
+def add(own: Own, job_logs: Logs) -> Iterator[Write]:
+    """Makes a trigger of the test's own, and the topic that it publishes to."""
+    made: list[str] = []
+
+    def write(
+        name: str, on: str, to: str, payload: str = "", policy: TopicPolicy | None = None, **more: object
+    ) -> None:
+        topic = TopicPath(own.topic(to))
+        its = trigger(own.name(name), own.topic(on), topic, payload, **more)
+        job_logs.control(TopicRecord(topic, policy=policy or TopicPolicy()), TriggerRecord(its))
+        made.append(own.name(name))
+
+    yield write
+    job_logs.control(*(TriggerEnded(name, "removed", int(time.time() * 1000)) for name in made))
+
+
+def of_trigger(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if str(row["endpoint"]).startswith("trigger:")]
+
+
+def test_a_chain_of_three(job: RunningJob, own: Own, receiver: Receiver, add: Write, since_ms: int) -> None:
+    add("first", "a", "b", "<alarm/>", content=(XPathFilter(XPATH_1, "/x = 'hot'"),))
+    add("second", "b", "c", policy=TopicPolicy(retain=True, priority=7))
+    add("third", "c", "d")
+    for topic in "abcd":
+        own.subscribe(topic, receiver.url(f"/{topic}"), topic, form="raw")
+    own.notify("a", b"<x>cold</x>")
+    cause = own.notify("a", b"<x>hot</x>")
+    receiver.wait_for(1, "/d")
+    receiver.wait_for(2, "/a")
+
+    names = [cause]
+    for each in ("first", "second", "third"):
+        names.append(derived_id(own.name(each), notification(job.settings.kafka, names[-1])))
+    assert [ids(receiver, f"/{topic}") for topic in "bcd"] == [[name] for name in names[1:]]
+    assert all(b"<soap:Body><alarm/></soap:Body>" in receiver.received(f"/{topic}")[0].body for topic in "bcd")
+    rows = of_trigger(own.attempts(2 + 3 + 3))
+    assert {(row["notification"], row["subscription"], row["endpoint"], row["state"]) for row in rows} == {
+        (before, each, f"trigger:{own.name(each)}", "delivered")
+        for before, each in zip(names, ("first", "second", "third"), strict=False)
+    }
+    last = notification(job.settings.kafka, names[3])
+    assert (last.cause, last.hops, last.priority) == (names[2], 3, 0)
+    (kept,) = [each for each in notifications_in(job.settings.kafka, "retained") if each.topic == own.topic("c")]
+    assert (kept.id, kept.priority, kept.cause) == (names[2], 7, names[1])
+
+    gatherer = Gatherer(job.settings.kafka, job.settings.tables, job.settings.home, job.settings.checkpoint("push"))
+    story = explain(gatherer.gather(cause))
+    by = {each.endpoint: each for each in story.deliveries}
+    assert (
+        by[f"trigger:{own.name('first')}"].why == f"the trigger published its payload on {own.topic('b')} as {names[1]}"
+    )
+    assert explain(gatherer.gather(names[1])).cause == cause
+    columns = {row["notification"]: (row["cause"], row["hops"]) for row in archived(job.settings, names[3])}
+    assert [columns[name] for name in names] == [("", 0), (cause, 1), (names[1], 2), (names[2], 3)]
+    report = audit(job.settings.kafka, since_ms, deep=True)
+    assert report.balanced, report.problems
+    assert report.subscriptions[own.name("second")].delivered == 1
+
+
+def test_a_loop_of_two_ends_after_eight(
+    job: RunningJob, own: Own, receiver: Receiver, add: Write, since_ms: int
+) -> None:
+    add("there", "p", "q")
+    add("back", "q", "p")
+    own.subscribe("p", receiver.url("/p"), "p", form="raw")
+    own.subscribe("q", receiver.url("/q"), "q", form="raw")
+    cause = own.notify("p")
+
+    rows = own.attempts(2 * (MOST_HOPS + 1))
+    ends = [row for row in of_trigger(rows) if row["state"] != "delivered"]
+    assert [(row["state"], row["error"], row["subscription"]) for row in ends] == [("cancelled", "hops", "there")]
+    assert len(of_trigger(rows)) == MOST_HOPS + 1
+    there, back = (len(receiver.wait_for(count, path)) for count, path in ((4, "/q"), (5, "/p")))
+    assert (there, back) == (MOST_HOPS // 2, MOST_HOPS // 2 + 1)
+    chain = {each.id: each for each in notifications_in(job.settings.kafka)}
+    name, hops = str(ends[0]["notification"]), []
+    while name != cause:
+        hops.append(chain[name].hops)
+        name = chain[name].cause
+    assert hops == list(range(MOST_HOPS, 0, -1))
+    report = audit(job.settings.kafka, since_ms, deep=True)
+    assert report.balanced, report.problems
+    assert report.totals.cancelled == 1
+
+
+def test_what_is_refused_is_told_and_what_ended_meanwhile_publishes_nothing(
+    own: Own, receiver: Receiver, add: Write, job_logs: Logs
+) -> None:
+    add("lost", "k", "gone")
+    add("well", "k", "l", "<y/>")
+    own.subscribe("l", receiver.url("/l"), "l", form="raw")
+    job_logs.control(TopicRemoved(TopicPath(own.topic("gone"))))
+    job_logs.accept(own.topic("k"))
+    receiver.wait_for(1, "/l")
+    rows = {row["subscription"]: row for row in of_trigger(own.attempts(3))}
+    assert (rows["lost"]["state"], rows["lost"]["error"]) == ("cancelled", "skipped")
+    assert rows["well"]["state"] == "delivered"
+    job_logs.control(TriggerEnded(own.name("well"), "removed", int(time.time() * 1000)))
+    job_logs.accept(own.topic("k"))
+    assert len(own.attempts(4)) == 4
+    assert len(receiver.received("/l")) == 1
+
+
+def notification(kafka: KafkaSettings, name: str) -> Notification:
+    return next(each for each in notifications_in(kafka) if each.id == name)
+
+
+def archived(settings: JobSettings, name: str) -> list[dict[str, Any]]:
+    """The rows of the table of notifications once it has this one."""
+    location = NOTIFICATIONS.location(settings.tables, settings.home)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        rows: list[dict[str, Any]] = DeltaTable(location).to_pyarrow_table().to_pylist()
+        if any(row["notification"] == name for row in rows):
+            return rows
+        time.sleep(0.1)
+    raise TimeoutError(name)
+
+
+class Shell:
+    """Runs the command against the shared job's gateway."""
+
+    def __init__(self, folder: Path, kafka: KafkaSettings, gateway: GatewayRun) -> None:
+        self._config = folder / "arborcast.toml"
+        self._config.write_text(
+            f'home = "{folder}/home"\n[stack]\nbroker = "external"\n[kafka]\n'
+            f'bootstrap_servers = "{kafka.bootstrap_servers}"\nprefix = "{kafka.prefix}"\n'
+        )
+        self._url = ["--url", gateway.base]
+
+    def __call__(self, *arguments: str, at_gateway: bool = True) -> str:
+        found = self.run(*arguments, *self._url) if at_gateway else self.run(*arguments)
+        assert found.exit_code == 0, found.exception or found.output
+        return str(found.stdout)
+
+    def refused(self, *arguments: str) -> str:
+        found = self.run(*arguments, *self._url)
+        assert found.exception is not None
+        return str(found.exception)
+
+    def run(self, *arguments: str) -> Any:
+        return CliRunner().invoke(app, [*arguments, "--config", str(self._config)])
+
+
+def test_from_the_shell_through_the_gateway_to_a_receiver_and_back(
+    job: RunningJob, gateway: GatewayRun, own: Own, receiver: Receiver, tmp_path: Path
+) -> None:
+    shell = Shell(tmp_path, job.settings.kafka, gateway)
+    on, to, name = own.topic("readings"), own.topic("alarms"), own.name("hot")
+    shell("topics", "add", to, at_gateway=False)
+    shell("subscribe", to, "--to", receiver.url("/alarms"), "--raw")
+    file = tmp_path / "alarm.xml"
+    file.write_text("<?xml version='1.0'?>\n<alarm>&lt;</alarm>\n")
+    options = ("--on", f"{on}//.", "--filter", "//n > 5", "--type", "reading", "--publish", to)
+    for refused, said in (
+        ((name, *options), "say what is published"),
+        ((name, *options, "--payload", "<alarm"), "is not XML"),
+        ((name, "--on", on, "--publish", own.topic("nowhere"), "--same"), "there is no topic"),
+        ((name, "--on", to, "--publish", to, "--same"), "again and again"),
+    ):
+        assert said in shell.refused("triggers", "add", *refused), refused
+    made = json.loads(shell("triggers", "add", name, *options, "--payload", str(file), "--interval", "3600", "--json"))
+    assert "already" in shell.refused("triggers", "add", name, *options, "--same")
+
+    (listed,) = (
+        each
+        for each in json.loads(shell("triggers", "list", "--json", at_gateway=False))["triggers"]
+        if each["trigger"] == name
+    )
+    assert (listed["id"], listed["state"], listed["publishes"]) == (made["id"], "active", to)
+    assert f"{name}  active  {on}//., if payload: //n > 5" in shell("triggers", "list", at_gateway=False)
+    for payload in ("<reading><n>1</n></reading>", "<other><n>9</n></other>"):
+        shell("publish", on, str(written(tmp_path, payload)))
+    cause = shell("publish", on, str(written(tmp_path, "<reading><n>7</n></reading>"))).strip()
+    shell("publish", on, str(written(tmp_path, "<reading><n>8</n></reading>")))
+    (push,) = receiver.wait_for(1, "/alarms")
+    assert b"<alarm>&lt;</alarm>" in push.body
+    assert push.headers["arborcast-notification-id"] == derived_id(made["id"], notification(job.settings.kafka, cause))
+    assert made["id"] not in shell("subscriptions", "list", at_gateway=False)
+    assert f"trigger:{name}" in shell("topics", "who", on, at_gateway=False)
+
+    gateway.kill()
+    gateway.start()
+    assert "already" in shell.refused("triggers", "add", name, *options, "--same"), "it is in the log"
+    shell("triggers", "remove", name)
+    assert "there is no trigger" in shell.refused("triggers", "remove", name)
+    assert name not in shell("triggers", "list", at_gateway=False)
+    shell("publish", on, str(written(tmp_path, "<reading><n>9</n></reading>")))
+    rows = [row for row in attempt_rows(job.settings, 1) if row["subscription"] == made["id"]]
+    assert {row["notification"] for row in rows} <= {cause}
+    assert len(receiver.received("/alarms")) == 1
+
+
+def written(folder: Path, payload: str) -> Path:
+    file = folder / "payload.xml"
+    file.write_text(payload)
+    return file

@@ -1,0 +1,168 @@
+"""One suite of behaviours for SOAP, the framed edge and ZeroMQ alike: what comes in by one door goes out by all."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Protocol
+
+import pytest
+from pyspark.sql import SparkSession
+
+from core.errors import ArborcastError
+from core.settings import KafkaSettings
+from ingest.client import Client
+from ingest.client.framed import Connection, ConnectionFactory, Message
+from tests.support.dispatch_job import job_settings, running
+from tests.support.zmq_edges import Edges, edges_of, wait_for
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+DOORS = ("soap", "framed", "zmq")
+
+_roots = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def edges(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings) -> Iterator[Edges]:
+    """All doors of one engine; each test has topics of its own."""
+    folder, own = tmp_path_factory.mktemp("doors"), dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
+    with running(spark, job_settings(folder / "job", own)), edges_of(folder / "edges", own) as started:
+        yield started
+
+
+@pytest.fixture
+def root() -> str:
+    return f"plant{next(_roots)}"
+
+
+class Inbox(Protocol):
+    """What came to a subscriber: topic and payload."""
+
+    def got(self) -> list[tuple[str, str]]: ...
+
+
+class Door(Protocol):
+    """One way into the broker, as its clients see it."""
+
+    def publish(self, topic: str, payload: str) -> None:
+        """Return when it is in the log. Raises ArborcastError."""
+
+    def subscribe(self, topic: str) -> Inbox:
+        """To this topic and all below, from now on. Raises ArborcastError."""
+
+
+class SoapDoor:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def publish(self, topic: str, payload: str) -> None:
+        self._client.notify(topic, payload)
+
+    def subscribe(self, topic: str) -> Inbox:
+        point = self._client.create_pull_point()
+        self._client.subscribe(f"{topic}//.", to=point)
+        client, found = self._client, list[tuple[str, str]]()
+
+        class Came:
+            def got(self) -> list[tuple[str, str]]:
+                found.extend((str(each.topic), each.payload.decode()) for each in client.get_messages(point, wait_s=0))
+                return found
+
+        return Came()
+
+
+class FramedDoor:
+    def __init__(self, connection: Connection) -> None:
+        self._session = connection.session()
+
+    def publish(self, topic: str, payload: str) -> None:
+        self._session.producer(topic).send(payload)
+
+    def subscribe(self, topic: str) -> Inbox:
+        found: list[Message] = []
+        self._session.consumer(f"{topic}//.", found.append)
+
+        class Came:
+            def got(self) -> list[tuple[str, str]]:
+                return [(each.topic, each.payload.decode()) for each in found]
+
+        return Came()
+
+
+class Refused(ArborcastError):
+    """The edge has answered with an error."""
+
+
+class ZmqDoor:
+    def __init__(self, edges: Edges, opened: ExitStack) -> None:
+        self._edges = edges
+        self._opened = opened
+
+    def publish(self, topic: str, payload: str) -> None:
+        word, why = self._edges.ask(b"publish", topic.encode(), payload.encode())
+        if word != b"ok":
+            raise Refused(why.decode())
+
+    def subscribe(self, topic: str) -> Inbox:
+        sub = self._opened.enter_context(self._edges.subscriber(topic.encode()))
+        found: list[tuple[str, str]] = []
+
+        class Came:
+            def got(self) -> list[tuple[str, str]]:
+                while sub.poll(0):
+                    where, payload, _ = sub.recv_multipart()
+                    found.append((where.decode(), payload.decode()))
+                return found
+
+        return Came()
+
+
+@contextmanager
+def opened(kind: str, edges: Edges) -> Iterator[Door]:
+    with ExitStack() as stack:
+        match kind:
+            case "soap":
+                yield SoapDoor(stack.enter_context(Client(edges.gateway.base)))
+            case "framed":
+                factory = ConnectionFactory(edges.framed, timeout_s=120)
+                yield FramedDoor(stack.enter_context(factory.connection()))
+            case _:
+                yield ZmqDoor(edges, stack)
+
+
+@pytest.mark.parametrize("way_in", DOORS)
+@pytest.mark.parametrize("way_out", DOORS)
+def test_what_comes_in_by_one_door_goes_out_by_every_other(edges: Edges, root: str, way_in: str, way_out: str) -> None:
+    """In order, and nothing that was not asked for."""
+    topics = (f"{root}/a", f"{root}/a/b", f"{root}/c")
+    with opened(way_in, edges) as publisher, opened(way_out, edges) as subscriber:
+        inbox = subscriber.subscribe(f"{root}/a")
+        for number in range(40):
+            for topic in topics:
+                publisher.publish(topic, f"<n>{number}</n>")
+        wait_for(lambda: len(inbox.got()) >= 80, "what was asked for")
+        found = inbox.got()
+    for topic in topics[:2]:
+        assert [payload for where, payload in found if where == topic] == [f"<n>{number}</n>" for number in range(40)]
+    assert len(found) == 80
+
+
+@pytest.mark.parametrize("way_in", DOORS)
+def test_what_is_wrong_is_refused_at_every_door_and_nothing_of_it_comes(edges: Edges, root: str, way_in: str) -> None:
+    with opened(way_in, edges) as door, opened("framed", edges) as beside:
+        inbox = beside.subscribe(root)
+        for topic, payload in (
+            (f"{root}//.", "<x/>"),
+            (root, "<x>"),
+            (f"{root}[", "<x/>"),
+            (root, "<!DOCTYPE x []><x/>" if way_in != "zmq" else "<x>&e;</x>"),
+        ):
+            with pytest.raises(ArborcastError):
+                door.publish(topic, payload)
+        door.publish(root, "<good/>")
+        wait_for(lambda: bool(inbox.got()), "what is right comes")
+        assert inbox.got() == [(root, "<good/>")]

@@ -1,0 +1,218 @@
+"""Messages in parts through two gateways over one Kafka: put together once, whoever gets which part, also when one of
+the gateways is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import threading
+import time
+from collections.abc import Iterator
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+import requests
+
+from core.eventlog.scan import LogScan
+from core.settings import KafkaSettings
+from jobs.stack.kafka_broker import KafkaBroker
+from tests.support import legacy_messages as legacy
+from tests.support.broker import settings_for
+from tests.support.gateway_process import GatewayRun, gateway_run
+from topic_model.legacy_content import unwrap
+from topic_model.records import fragments
+from topic_model.records.fragments import GivenUp
+from topic_model.records.notifications import Notification, notification_in
+from topic_model.records.packages import read_package
+
+pytestmark = [pytest.mark.kafka]
+
+PART = 300
+
+Pair = tuple[GatewayRun, GatewayRun]
+
+
+@pytest.fixture
+def pair(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[Pair]:
+    more = "[fragments]\ntimeout_s = 5\n"
+    with (
+        gateway_run(tmp_path / "a", kafka_settings, more=more) as one,
+        gateway_run(tmp_path / "b", kafka_settings, more=more) as other,
+    ):
+        yield one, other
+
+
+def content(parts: int, seed: int) -> str:
+    """So much that it makes so many parts, the last of them short."""
+    chance = random.Random(seed)
+    text = f"<m n='{seed}'>"
+    while len(text) < PART * (parts - 1):
+        text += chance.choice(("abcdefgh", "&amp;", "é告", "<x/>", "<y>zz</y>"))
+    return f"{text}</m>"
+
+
+def send(gateways: Iterator[GatewayRun], text: str) -> None:
+    """Through the next gateway that is there, again until one has taken it: what a publisher does."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        try:
+            answer = legacy.post(f"{next(gateways).base}/wsnprocess/", text)
+        except requests.RequestException:
+            continue
+        if answer.status_code == 200:
+            assert "success!" in answer.text
+            return
+        assert answer.status_code == 503, answer.text
+        time.sleep(0.1)
+    pytest.fail("no gateway takes it")
+
+
+def stored(kafka: KafkaSettings, topic: str) -> list[Notification]:
+    """What was accepted on a topic, each id once."""
+    with LogScan(kafka, "notifications") as log:
+        found = [each for record in log.read_all() if (each := notification_in(record)) is not None]
+    return list({each.id: each for each in found if each.topic == topic}.values())
+
+
+def wait_for(kafka: KafkaSettings, topic: str, count: int) -> list[Notification]:
+    deadline = time.monotonic() + 120
+    while len(found := stored(kafka, topic)) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count}"
+        time.sleep(0.2)
+    return found
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_each_size_arrives_once_through_both_gateways(kafka_settings: KafkaSettings, pair: Pair, alone: bool) -> None:
+    chance = random.Random(3)
+    sizes = (1, 2, 5, 10, 100)
+    topic, texts = f"size{alone:d}", []
+    contents = {f"me:{number}": content(number, number) for number in sizes}
+    for name, text in contents.items():
+        parts = legacy.in_parts(topic, text, PART, alone=alone, identification=name)
+        # A part that may be delivered alone is a message: sent twice it is two.
+        texts += parts if alone else parts + chance.sample(parts, min(len(parts), 10))
+    chance.shuffle(texts)
+    gateways = cycle(pair)
+    for text in texts:
+        send(gateways, text)
+    if not alone:
+        whole = stored(kafka_settings, topic)
+        assert sorted(unwrap(each.payload).decode() for each in whole) == sorted(contents.values())
+        assert len(legacy.in_parts(topic, contents["me:100"], PART)) == 100
+        for gateway in pair:
+            gateway.wait_for(lambda g=gateway: g.metric("arborcast_fragments_held_bytes") == 0, "nothing is held")  # type: ignore[misc]
+        return
+    found = stored(kafka_settings, topic)
+    numbers: dict[str, list[int]] = {}
+    for each in found:
+        fragment, identification = read_package(each.package)
+        numbers.setdefault(identification, []).append(fragment.number)
+    counts = {name: len(legacy.in_parts(topic, text, PART)) for name, text in contents.items()}
+    assert {name: sorted(each) for name, each in numbers.items()} == {n: [*range(c)] for n, c in counts.items()}
+
+
+def test_nothing_is_lost_when_a_gateway_is_killed_between_parts(kafka_settings: KafkaSettings, pair: Pair) -> None:
+    one, other = pair
+    contents = [content(10, seed) for seed in range(3)]
+    gateways = cycle(pair)
+    for number, text in enumerate(contents):
+        parts = legacy.in_parts("killed", text, PART, identification=f"me:{number}")
+        victim = pair[number % 2]
+        for part in parts[:5]:
+            send(gateways, part)
+        victim.kill()
+        for part in parts[5:]:
+            send(gateways, part)
+        victim.start()
+    assert [unwrap(each.payload).decode() for each in wait_for(kafka_settings, "killed", 3)] == contents
+    for gateway in (one, other):
+        assert gateway.metric("arborcast_fragments_open") == 0
+
+
+def test_who_is_killed_while_it_completes_a_message_has_it_done_by_the_other(
+    kafka_settings: KafkaSettings, pair: Pair
+) -> None:
+    """Its publisher goes away, too: what is complete in the log is put together all the same."""
+    chance = random.Random(7)
+    rounds = 4
+    for number in range(rounds):
+        one, other = pair if number % 2 else pair[::-1]
+        *parts, last = legacy.in_parts("dying", content(5, number), PART, identification=f"me:{number}")
+        for part in parts:
+            send(cycle([one]), part)
+        sender = threading.Thread(target=_try, args=(one, last))
+        sender.start()
+        time.sleep(chance.random() * 0.01)
+        one.kill()
+        sender.join()
+        # Whether the last part came into the log nobody knows: a publisher that stays would send it again.
+        if not _is_logged(kafka_settings, f"me:{number}"):
+            send(cycle([other]), last)
+        wait_for(kafka_settings, "dying", number + 1)
+        one.start()
+    whole = [unwrap(each.payload).decode() for each in stored(kafka_settings, "dying")]
+    assert sorted(whole) == sorted(content(5, number) for number in range(rounds))
+
+
+def _try(gateway: GatewayRun, text: str) -> None:
+    with contextlib.suppress(requests.RequestException):
+        legacy.post(f"{gateway.base}/wsnprocess/", text)
+
+
+def records(kafka: KafkaSettings) -> list[fragments.FragmentRecord]:
+    with LogScan(kafka, "fragments") as log:
+        return [fragments.decode(record.key, record.value) for record in log.read_all()]
+
+
+def _is_logged(kafka: KafkaSettings, identification: str) -> bool:
+    last = [each for each in records(kafka) if isinstance(each, fragments.StoredPart) and each.last]
+    return any(each.identification == identification for each in last)
+
+
+def test_what_stays_incomplete_is_given_up_once_also_when_who_would_say_so_is_killed(
+    kafka_settings: KafkaSettings, pair: Pair
+) -> None:
+    one, _ = pair
+    one.wait_for(lambda: any(each.metric("arborcast_gateway_duties") == 1 for each in pair), "one has the duties")
+    holder, follower = pair if one.metric("arborcast_gateway_duties") == 1 else pair[::-1]
+    for number in (0, 3):
+        send(cycle(pair), legacy.notify("open", "<half", f"1-1-0-{number}", "lost:1"))
+    holder.kill()
+    follower.wait_for(lambda: follower.metric("arborcast_fragments_given_up") == 1, "given up")
+    assert follower.metric("arborcast_fragments_open") == 0
+    (told,) = [each for each in records(kafka_settings) if isinstance(each, GivenUp)]
+    assert (told.identification, told.had, told.missing, told.reason) == ("lost:1", "0 3", "1-2 4-", "time")
+    holder.start()
+    assert holder.metric("arborcast_fragments_open") == 0, "who comes back knows it from the log"
+    assert not stored(kafka_settings, "open")
+
+
+@pytest.mark.long
+def test_sixty_megabytes_where_settings_allow_it(tmp_path: Path, own_broker: KafkaBroker) -> None:
+    """`fragments.max_bytes` at 64 MiB: beyond it the message is refused, with the name of the setting."""
+    kafka = dataclasses.replace(settings_for(own_broker), max_record_bytes=102_000_000)
+    more = "[fragments]\nmax_bytes = 67_108_864\n"
+    run = GatewayRun(
+        tmp_path / "large",
+        kafka,
+        more=more,
+        max_unacknowledged_bytes=160 * 1024 * 1024,
+    )
+    run.config.write_text(run.config.read_text().replace("[outbound]", "max_record_bytes = 102_000_000\n[outbound]"))
+    try:
+        run.start()
+        piece = "<p>" + "x" * 2_000_000 + "</p>"
+        for number in range(30):
+            send(cycle([run]), legacy.notify("large", piece, f"1-{number < 29:d}-0-{number}", "large:1"))
+        (whole,) = stored(kafka, "large")
+        assert unwrap(whole.payload) == piece.encode() * 30
+        for number in range(33):
+            send(cycle([run]), legacy.notify("large", piece, f"1-1-0-{number}", "large:2"))
+        answer = legacy.post(f"{run.base}/wsnprocess/", legacy.notify("large", piece, "1-0-0-33", "large:2"))
+        assert answer.status_code == 500
+        assert "fragments.max_bytes is 67108864" in answer.text
+    finally:
+        run.kill()

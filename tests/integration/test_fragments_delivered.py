@@ -1,0 +1,130 @@
+"""Messages in parts from an old publisher to all kinds of subscribers: two real gateways, Kafka, Spark, listeners."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from core.settings import KafkaSettings
+from dispatch.tables import INCOMPLETE
+from ingest.client import Client, LegacyClient
+from ingest.client.listener import Listener, ReceivedMessage
+from tests.support import legacy_messages as legacy
+from tests.support.command import wait_until
+from tests.support.dispatch_job import RunningJob, job_settings, running
+from tests.support.gateway_process import GatewayRun, gateway_run
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+PART = 3_000
+
+Engine = tuple[GatewayRun, GatewayRun, RunningJob]
+
+
+@pytest.fixture
+def engine(tmp_path: Path, kafka_settings: KafkaSettings, spark: SparkSession) -> Iterator[Engine]:
+    more = "[fragments]\ntimeout_s = 5\n"
+    with (
+        gateway_run(tmp_path / "a", kafka_settings, more=more) as one,
+        gateway_run(tmp_path / "b", kafka_settings, more=more) as other,
+        running(spark, job_settings(tmp_path / "dispatch", kafka_settings)) as job,
+    ):
+        yield one, other, job
+
+
+def content(parts: int) -> str:
+    return f"<m n='{parts}'>{'é<v>some words</v>'.ljust(60) * (PART * parts // 70)}</m>"
+
+
+class Got:
+    """What a listener was handed over."""
+
+    def __init__(self) -> None:
+        self.messages: list[ReceivedMessage] = []
+        self.listener = Listener(self.messages.append)
+
+    def wait_for(self, count: int) -> list[str]:
+        wait_until(lambda: len(self.messages) >= count, 120, f"{count} messages")
+        return sorted(each.payload.decode() for each in self.messages)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_whatever_way_parts_go_each_subscriber_has_the_whole_once(engine: Engine, alone: bool) -> None:
+    one, other, _ = engine
+    whole, in_parts, modern = Got(), Got(), Got()
+    with (
+        whole.listener,
+        in_parts.listener,
+        modern.listener,
+        LegacyClient(one.base) as old,
+        Client(other.broker) as new,
+    ):
+        old.subscribe("parts", to=whole.listener.url)
+        old.subscribe("parts", to=in_parts.listener.url, fragment_bytes=1_000)
+        new.subscribe("parts//.", to=modern.listener.url)
+        contents = [content(parts) for parts in (1, 2, 5, 10, 100)]
+        texts = []
+        for number, each in enumerate(contents):
+            texts += legacy.in_parts("parts", each, PART, alone=alone, identification=f"me:{number}")
+        random.Random(5).shuffle(texts)
+        for gateway, text in zip(cycle((one, other)), texts, strict=False):
+            assert "success!" in legacy.post(f"{gateway.base}/wsnprocess/", text).text
+            if not alone and random.Random(len(text)).random() < 0.1:
+                assert "success!" in legacy.post(f"{other.base}/wsnprocess/", text).text
+        expected = sorted(contents)
+        assert whole.wait_for(5) == expected
+        assert in_parts.wait_for(5) == expected
+        assert modern.wait_for(5) == expected
+        assert all(each.topic == "parts" for each in modern.messages)
+
+
+def test_a_message_of_the_standard_comes_in_parts_to_an_old_subscriber_that_asks(engine: Engine) -> None:
+    one, _, _ = engine
+    got = Got()
+    apart: list[ReceivedMessage] = []
+    other = Listener(apart.append, parts="apart")
+    with got.listener, other, LegacyClient(one.base) as old, Client(one.broker) as new:
+        old.subscribe("whole", to=got.listener.url, fragment_bytes=600)
+        old.subscribe("whole", to=other.url, fragment_bytes=600)
+        text = f"<x>{'words &amp; more ' * 200}</x>"
+        new.notify("whole", text)
+        assert got.wait_for(1) == [text.replace("&amp;", "&")]
+        wait_until(lambda: any(e.part and not e.part.fragment.more for e in apart), 120, "the last part")
+        assert len(apart) > 5
+        assert len({each.part.identification for each in apart if each.part}) == 1
+
+
+def test_what_stays_incomplete_is_an_event_and_a_row(engine: Engine) -> None:
+    one, other, job = engine
+    events = Got()
+    with events.listener, Client(one.broker) as new:
+        new.subscribe("a:system/fragments//.", to=events.listener.url, namespaces={"a": "urn:arborcast"})
+        for gateway, number in ((one, 0), (other, 3)):
+            text = legacy.notify("lost:parts", "<half", f"1-1-0-{number}", "me:7")
+            assert "success!" in legacy.post(f"{gateway.base}/wsnprocess/", text).text
+        (event,) = events.wait_for(1)
+        for words in ('kind="fragments-incomplete"', ">me:7<", "<Had>0 3</Had>", "<Missing>1-2 4-</Missing>"):
+            assert words in event
+        location = INCOMPLETE.location(job.settings.tables, job.settings.home)
+
+        def rows() -> list[dict[str, object]]:
+            from deltalake import DeltaTable
+
+            is_there = DeltaTable.is_deltatable(location)
+            return DeltaTable(location).to_pyarrow_table().to_pylist() if is_there else []
+
+        wait_until(lambda: bool(rows()), 120, "a row")
+        (row,) = rows()
+        found = {name: row[name] for name in ("identification", "topic", "reason", "had", "missing")}
+        assert found == {
+            "identification": "me:7",
+            "topic": "lost/parts",
+            "reason": "time",
+            "had": "0 3",
+            "missing": "1-2 4-",
+        }

@@ -1,0 +1,68 @@
+"""A framed edge over lists (`GatewayParts`), on an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import uvloop
+
+from ingest.access.settings import LimitSettings
+from ingest.framed.server import FramedServer
+from ingest.http.inflight import Inflight
+from ingest.settings import FramedSettings
+from tests.support.gateway_parts import GatewayParts
+
+ResultT = TypeVar("ResultT")
+
+
+class FramedEdge:
+    """What tests see of it. `parts` belong to the loop: look at them with `on_loop`."""
+
+    def __init__(self, parts: GatewayParts, settings: FramedSettings, limits: LimitSettings) -> None:
+        self.parts = parts
+        self._settings, self._limits = settings, limits
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="framed-edge")
+        self._thread.start()
+        self.server: FramedServer = self.on_loop(self._start)
+
+    @property
+    def url(self) -> str:
+        return f"framed://127.0.0.1:{self.port}"
+
+    def on_loop(self, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
+        """Do it on the loop's thread."""
+        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(120)
+
+    def stop(self) -> None:
+        """Stop the server, and end the loop's thread."""
+        self.on_loop(self.server.stop)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(120)
+        self._loop.close()
+
+    async def _start(self) -> FramedServer:
+        inflight = Inflight(64 * 1024 * 1024)
+        server = FramedServer(self.parts.gateway, inflight, self._settings, self._limits, lambda: self.parts.started)
+        await server.start(self._listener)
+        return server
+
+
+@contextmanager
+def framed_edge(
+    parts: GatewayParts | None = None, settings: FramedSettings | None = None, limits: LimitSettings | None = None
+) -> Iterator[FramedEdge]:
+    """Running while the context is open."""
+    edge = FramedEdge(parts or GatewayParts(), settings or FramedSettings(), limits or LimitSettings())
+    try:
+        yield edge
+    finally:
+        edge.stop()

@@ -1,0 +1,128 @@
+"""The ZeroMQ edges as the process that users run, beside a gateway, and plain sockets that connect to them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import requests
+import zmq
+
+from core.settings import KafkaSettings
+from jobs.monitoring.samples import Scrape
+from tests.support.gateway_process import ROOT, GatewayRun
+from tests.support.held_port import HeldPort
+
+NAMES = ("subscribe", "publish", "pipeline", "asked", "tasks", "results")
+
+
+class Edges:
+    """The process, where its sockets are, and sockets that connect to them."""
+
+    def __init__(self, folder: Path, kafka: KafkaSettings, more: str = "", zmq_more: str = "") -> None:
+        self._ports = {name: HeldPort() for name in (*NAMES, "framed", "metrics")}
+        for port in self._ports.values():
+            port.for_life_of(self)
+        self._log = folder / "zmq.log"
+        self._alive = folder / "alive"
+        addresses = "".join(f'{name} = "{self.address(name)}"\n' for name in NAMES)
+        self.framed = f"framed://127.0.0.1:{self._ports['framed'].number}"
+        self.gateway = GatewayRun(
+            folder,
+            kafka,
+            more=f"{more}[framed]\nport = {self._ports['framed'].number}\n[zmq]\n{addresses}"
+            f'tasks_topics = "jobs//."\nmetrics_port = {self._ports["metrics"].number}\n{zmq_more}',
+        )
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def address(self, name: str) -> str:
+        return f"tcp://127.0.0.1:{self._ports[name].number}"
+
+    def start(self) -> None:
+        self._alive.unlink(missing_ok=True)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "jobs.gateway.zmq_edge", "--config", str(self.gateway.config)),
+                    *("--alive", str(self._alive)),
+                ],
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+        wait_for(lambda: self._alive.exists() or self.ended is not None, "the edges are open")
+        assert self.ended is None, self.log
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def ended(self) -> int | None:
+        assert self._process is not None
+        return self._process.poll()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def stop(self) -> int:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(120)
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(120)
+
+    def socket(self, kind: int, name: str) -> zmq.Socket[bytes]:
+        opened = self._context.socket(kind)
+        opened.setsockopt(zmq.RCVTIMEO, 120_000)
+        opened.setsockopt(zmq.SNDTIMEO, 120_000)
+        opened.connect(self.address(name))
+        return opened
+
+    def ask(self, *parts: bytes) -> list[bytes]:
+        with self.socket(zmq.REQ, "asked") as req:
+            req.send_multipart(parts)
+            return req.recv_multipart()
+
+    def subscriber(self, prefix: bytes) -> zmq.Socket[bytes]:
+        """Returns when its subscription is in force."""
+        sub = self.socket(zmq.SUB, "subscribe")
+        sub.subscribe(prefix)
+        assert self.ask(b"ready", prefix) == [b"ok", b""]
+        return sub
+
+    def count(self, socket: str, outcome: str) -> float:
+        page = requests.get(f"http://127.0.0.1:{self._ports['metrics'].number}/metrics", timeout=60).text
+        return Scrape.of(page).sum("arborcast_zmq_messages_total", socket=socket, outcome=outcome)
+
+
+@contextmanager
+def edges_of(folder: Path, kafka: KafkaSettings, more: str = "", zmq_more: str = "") -> Iterator[Edges]:
+    edges = Edges(folder, kafka, more, zmq_more)
+    try:
+        edges.gateway.start()
+        edges.start()
+        yield edges
+    finally:
+        edges.close()
+        edges.gateway.kill()
+
+
+def wait_for(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 240
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)

@@ -1,0 +1,134 @@
+"""Large messages for old subscribers that asked: several pushes, one delivery."""
+
+from __future__ import annotations
+
+import pytest
+from lxml import etree
+
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.outcomes import Outcome
+from dispatch.delivery.pushes import Pusher
+from dispatch.delivery.transport.contract import PushRequest, PushResult
+from dispatch.delivery.verdict import Push
+from tests.support.fake_transport import FakeTransport
+from topic_model.legacy_content import wrap
+from topic_model.records.notifications import Notification
+from topic_model.records.packages import Fragment, read_package_header, unwrap_part
+from topic_model.subscriptions import DEFAULT_POLICY, DeliveryForm, DeliveryPolicy, EndpointReference, Subscription
+from topic_model.topics import TopicPath
+
+XML = b"<alarm at='1'>" + b"<v>R&amp;D \xc3\xa9 &#13;\r\n&lt;</v><![CDATA[ & ]]>" * 100 + b"</alarm>"
+
+
+def old(fragment_bytes: int = 0, form: DeliveryForm = "legacy") -> Subscription:
+    policy = DeliveryPolicy(fragment_bytes=fragment_bytes) if fragment_bytes else DEFAULT_POLICY
+    return Subscription("s", EndpointReference("http://old/"), form=form, policy=policy)
+
+
+def message(payload: bytes = XML, package: str = "", split_bytes: int = 0) -> Notification:
+    return Notification("n", TopicPath("all/alarm"), payload, 0, package=package, split_bytes=split_bytes)
+
+
+def requests(subscription: Subscription, notification: Notification) -> list[PushRequest]:
+    return list(Envelope(subscription).requests([notification], 1, 0.0))
+
+
+def read(request: PushRequest) -> str:
+    """What an old receiver takes out of a push."""
+    return etree.fromstring(request.body).findtext(".//{*}notificationProcess") or ""
+
+
+WHOLE = read(requests(old(), message())[0])
+
+
+@pytest.mark.parametrize("limit", [500, 700, 3_000])
+@pytest.mark.parametrize("asked_by", ["subscriber", "topic"])
+def test_parts_that_are_joined_say_what_the_whole_would_have(limit: int, asked_by: str) -> None:
+    subscription = old(limit if asked_by == "subscriber" else 0)
+    made = requests(subscription, message(split_bytes=limit if asked_by == "topic" else 0))
+    assert len(made) > 1
+    joined = ""
+    for number, request in enumerate(made):
+        text = read(request)
+        assert len(text.encode()) <= limit
+        part = unwrap_part(text)
+        assert part is not None
+        fragment, identification, content = part
+        assert fragment == Fragment(True, number < len(made) - 1, False, number)
+        assert identification == "arborcast:n"
+        assert "<wsnt:Topic Dialect=" in text
+        assert ">all:alarm</wsnt:Topic>" in text
+        joined += content
+    assert joined == WHOLE
+    # A receiver that drops what it knows by its id must not drop parts.
+    assert [dict(each.headers)["Arborcast-Notification-Id"] for each in made] == [f"n.{i}" for i in range(len(made))]
+
+
+def test_parts_that_may_be_delivered_alone_are_pushed_like_messages() -> None:
+    made = requests(old(600), message(package="0-0-1-0"))
+    assert "".join(map(read, made)) == WHOLE
+    headers = [dict(each.headers)["Arborcast-Package"] for each in made]
+    assert read_package_header(headers[1]) == (Fragment(True, True, True, 1), "arborcast:n")
+
+
+@pytest.mark.parametrize(
+    ("subscription", "notification"),
+    [
+        (old(), message()),
+        (old(3_000), message(b"<x/>")),
+        (old(500, "notify"), message(split_bytes=500)),
+        (old(500, "raw"), message(split_bytes=500)),
+        (old(500), message(package="1-1-1-4 me:1")),
+    ],
+)
+def test_what_leaves_whole(subscription: Subscription, notification: Notification) -> None:
+    assert len(requests(subscription, notification)) == 1
+
+
+def test_a_part_that_was_published_so_says_which_it_is() -> None:
+    part = message(wrap(" lon ", {}), "1-1-1-4 me, 1")
+    for form in ("legacy", "notify", "raw"):
+        (request,) = requests(old(form=form), part)
+        assert dict(request.headers)["Arborcast-Package"] == "1-1-1-4;me%2C%201"
+    assert read(requests(old(), part)[0]) == " lon ", "blanks at a cut belong to the message"
+    several = Envelope(old(form="notify")).request([message(b"<x/>"), part], 1)
+    assert dict(several.headers)["Arborcast-Package"] == "-,1-1-1-4;me%2C%201"
+    assert b'package="1-1-1-4;me%2C%201"' in several.body
+    whole = Envelope(old(form="notify")).request([message(b"<x/>", "0-0-1-0")], 1)
+    assert "Arborcast-Package" not in dict(whole.headers)
+    assert b"package=" not in whole.body
+
+
+def pushed(transport: FakeTransport, subscription: Subscription) -> list[tuple[Push, Outcome]]:
+    ended: list[tuple[Push, Outcome]] = []
+    pusher = Pusher(transport)
+    unmade = pusher.begin(subscription, [message()], 1, 0, Envelope, lambda *each: ended.append(each))
+    if unmade is not None:
+        return [unmade]
+    while transport.in_flight:
+        assert not ended
+        assert transport.in_flight == 1, "one after the other"
+        pusher.drive(0.0)
+    return ended
+
+
+def test_parts_are_pushed_one_after_the_other_and_have_one_outcome() -> None:
+    transport = FakeTransport(lambda _: PushResult(202, duration_s=0.5))
+    ((push, outcome),) = pushed(transport, old(1_000))
+    assert outcome.delivered
+    assert len(transport.sent) == len(requests(old(1_000), message())) > 2
+    assert push.result.duration_s == 0.5 * len(transport.sent)
+
+
+def test_when_a_part_is_refused_the_rest_is_not_sent() -> None:
+    transport = FakeTransport(lambda _: PushResult(503 if len(transport.sent) == 2 else 202))
+    ((_, outcome),) = pushed(transport, old(1_000))
+    assert (outcome.status, outcome.delivered, len(transport.sent)) == (503, False, 2)
+
+
+def test_a_wrapper_as_large_as_the_limit_is_an_error_of_the_envelope() -> None:
+    transport = FakeTransport()
+    long = Subscription("s", EndpointReference("http://old/"), form="legacy", policy=DeliveryPolicy(fragment_bytes=300))
+    ((_, outcome),) = pushed(transport, long)
+    assert (outcome.error, outcome.hopeless, transport.sent) == ("envelope", True, [])
+    assert "the wrapper of a part has" in outcome.detail

@@ -1,0 +1,272 @@
+"""What triggers publish: ids that follow from their causes, and how far one leads to another."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+from hypothesis import given
+
+from core.settings import KafkaSettings
+from dispatch.hot import intake
+from dispatch.hot.batch_outcomes import BatchOutcomes
+from dispatch.hot.intake import Diversions, Intake
+from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes, Received
+from dispatch.hot.sink_journal import LogDelivery
+from dispatch.hot.triggers import Refused, derived_id, is_kept, published
+from dispatch.logs.attempts import Attempt
+from dispatch.matching.filters import Allowance, Conditions, Judge
+from dispatch.settings import PushSettings, RetrySettings, TopicRules
+from ingest.addresses import NotificationIds
+from tests.support.fake_journal import FakeJournal
+from tests.support.routing import make_trigger
+from topic_model.records import notifications
+from topic_model.records.notifications import MOST_HOPS, Notification, made_at
+from topic_model.routing import Found
+from topic_model.subscriptions import DeliveryPolicy, Subscription, TriggerTarget
+from topic_model.topics import TopicPath
+
+NOW_MS = 5_000_000
+RULES = TopicRules()
+HERE = TriggerTarget(priority=7)
+
+
+def trigger(
+    name: str = "t", to: str = "to", payload: str = "<y/>", target: TriggerTarget | None = HERE
+) -> Subscription:
+    made = make_trigger(name, "on", to, payload)
+    assert made.trigger is not None
+    return msgspec.structs.replace(made, trigger=msgspec.structs.replace(made.trigger, target=target))
+
+
+def cause(**facts: Any) -> Notification:
+    return Notification(**({"id": NotificationIds().next(), "topic": TopicPath("on"), "payload": b"<x/>"} | facts))
+
+
+def made(of: Subscription, by: Notification, rules: TopicRules = RULES) -> Notification:
+    assert of.trigger is not None
+    found = published(of.id, of.trigger, by, 9, NOW_MS, rules)
+    assert isinstance(found, Notification), found
+    return found
+
+
+def refused(of: Subscription, by: Notification, rules: TopicRules = RULES) -> Refused:
+    assert of.trigger is not None
+    found = published(of.id, of.trigger, by, 9, NOW_MS, rules)
+    assert isinstance(found, Refused)
+    return found
+
+
+causes = st.builds(
+    lambda name, accepted_ms: cause(id=name, accepted_ms=accepted_ms),
+    st.one_of(st.builds(NotificationIds().next), st.text(max_size=40), st.uuids(version=4).map(lambda each: each.hex)),
+    st.integers(0, 1 << 45),
+)
+
+
+@given(causes, st.text(min_size=1, max_size=30), st.text(min_size=1, max_size=30), st.integers(0, 1 << 45))
+def test_an_id_follows_from_trigger_and_cause_and_from_nothing_else(
+    by: Notification, one: str, other: str, later_ms: int
+) -> None:
+    found = derived_id(one, by)
+    assert found == derived_id(one, msgspec.structs.replace(by, control=3, payload=b"<z/>"))
+    assert (found == derived_id(other, by)) == (one == other)
+    assert found != by.id
+    read = uuid.UUID(found)
+    assert (len(found), read.version, read.variant) == (32, 7, uuid.RFC_4122)
+    assert made_at(found) == (made_at(by.id) or by.accepted_ms)
+
+
+def test_what_is_published_is_as_its_topic_says() -> None:
+    by = cause(
+        accepted_ms=4_000, producer=b"<p/>", subject=b"<s/>", valid_until_ms=9_000, traceparent="00-1", priority=3
+    )
+    fixed, same = made(trigger(), by), made(trigger(payload=""), by)
+    assert (fixed.topic, fixed.payload, fixed.type) == ("to", b"<y/>", "x")
+    assert (same.topic, same.payload, same.type) == ("to", b"<x/>", "x")
+    assert (fixed.producer, fixed.subject, fixed.valid_until_ms) == (b"", b"", 0)
+    assert (same.producer, same.subject, same.valid_until_ms) == (b"<p/>", b"<s/>", 9_000)
+    for each in (fixed, same):
+        assert (each.cause, each.hops, each.publisher) == (by.id, 1, "trigger:t")
+        assert (each.control, each.accepted_ms, each.priority, each.reliable) == (9, NOW_MS, 7, False)
+        assert (each.traceparent, each.only, each.replay, each.request) == ("00-1", "", "", b"")
+        assert notifications.decode(notifications.encode(each)[1]) == each
+    assert made(trigger(target=TriggerTarget(reliable=True)), by).reliable
+    assert made(trigger(payload=""), cause(accepted_ms=1, reliable=True)).reliable
+    assert made(trigger(), cause(accepted_ms=2 * NOW_MS)).accepted_ms == 2 * NOW_MS, "not before its cause"
+
+
+def test_the_ninth_in_a_row_is_not_published() -> None:
+    each, hops = cause(accepted_ms=1), []
+    for number in range(MOST_HOPS):
+        each = made(trigger(f"t{number % 2}"), each)
+        hops.append(each.hops)
+    assert hops == list(range(1, MOST_HOPS + 1))
+    assert refused(trigger(), each).error == "hops"
+
+
+def test_what_the_gateway_would_not_accept_is_not_published() -> None:
+    assert "there is no topic to" in refused(trigger(target=None), cause(accepted_ms=1)).detail
+    strict, typed = TopicRules(check_types=True), trigger(payload="", target=TriggerTarget(types=("{urn:t}other",)))
+    assert refused(typed, cause(accepted_ms=1), strict).error == "skipped"
+    assert made(typed, cause(accepted_ms=1)).type == "x", "where types are not asked for"
+    assert made(typed, cause(accepted_ms=1, type="{urn:t}other"), strict).type == "{urn:t}other"
+
+
+def test_a_topic_keeps_it_as_the_gateway_would() -> None:
+    for retain, everywhere, kept in [
+        (None, False, False),
+        (None, True, True),
+        (False, True, False),
+        (True, False, True),
+    ]:
+        its = trigger(target=TriggerTarget(retain)).trigger
+        assert its is not None
+        assert is_kept(its, TopicRules(retain_all=everywhere)) is kept
+
+
+class Kafka:
+    """Has what it was sent when the test says so, in all logs alike."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, int, Notification]] = []
+        self._open: list[Any] = []
+
+    def partitions_for(self, topic: str) -> set[int]:
+        return {0} if topic.endswith("retained") else {0, 1, 2}
+
+    def send(self, topic: str, *, value: bytes, key: bytes, partition: int) -> Kafka:
+        found = notifications.decode(value)
+        assert key == found.topic.encode()
+        self._open.append([topic.rpartition(".")[2], partition, found, None])
+        return self
+
+    def add_callback(self, call: Any) -> None:
+        self._open[-1][3] = call
+
+    def add_errback(self, call: Any) -> None:
+        """Nothing fails."""
+
+    def take(self, count: int = 1_000) -> None:
+        for topic, partition, found, call in self._open[:count]:
+            self.taken.append((topic, partition, found))
+            call(None)
+        del self._open[:count]
+
+    def flush(self, timeout: float | None = None) -> None:
+        self.take()
+
+    def abort(self) -> None:
+        self._open.clear()
+
+
+class Journal(FakeJournal):
+    """With the appends of a worker."""
+
+    def __init__(self, kafka: Kafka, settings: KafkaSettings) -> None:
+        super().__init__()
+        self.appends = LogDelivery(settings, lambda _: kafka)  # type: ignore[arg-type, return-value]
+        self.publish = self.appends.publish
+
+    def written(self) -> list[Attempt]:
+        self.rows += self.appends.written(3)
+        return self.rows
+
+
+class World:
+    """An intake with triggers, over a Kafka of the test's own. It may be begun again and again."""
+
+    def __init__(
+        self, *triggers: Subscription, settings: KafkaSettings | None = None, rules: TopicRules = RULES
+    ) -> None:
+        self.kafka = Kafka()
+        self.journal = Journal(self.kafka, settings or KafkaSettings())
+        self.triggers = triggers
+        self.rules = rules
+
+    def run(self, *taken: Notification, at_ms: int = NOW_MS) -> list[int]:
+        """For how many each was."""
+        intake = Intake(
+            self.journal,  # type: ignore[arg-type]  # what an intake asks of one
+            Lanes(LaneLimits(10, 10_000), DEFAULT_LIMITS),
+            BatchOutcomes(self.journal, PushSettings(), RetrySettings(), now=lambda: at_ms / 1000),
+            Judge(Conditions(), Allowance(1_000.0, 1_000.0)),
+            Diversions(),
+            rules=self.rules,
+            control=at_ms // 1000,
+            now=lambda: at_ms / 1000,
+        )
+        for offset, each in enumerate(taken):
+            intake.take(Received(each, 0, offset, 3), Found(self.triggers, []))
+        return [each.subscriptions for each in intake.matched[0]]
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        return [(row.notification, row.subscription, row.state, row.error) for row in self.journal.written()]
+
+
+def test_it_is_a_row_when_kafka_has_it_and_what_the_topic_keeps() -> None:
+    world = World(trigger("t1"), trigger("t2", target=TriggerTarget(retain=True)))
+    by = cause(accepted_ms=1)
+    world.run(by)
+    assert world.rows() == []
+    world.kafka.take(2)
+    assert [each[1:] for each in world.rows()] == [("t1", "delivered", "")], "half of the second one is missing"
+    world.kafka.take()
+    (first, second) = world.journal.written()
+    assert (first.endpoint, second.endpoint) == ("trigger:t1", "trigger:t2")
+    assert [topic for topic, _, _ in world.kafka.taken] == ["notifications", "notifications", "retained"]
+    assert world.kafka.taken[1][2] == world.kafka.taken[2][2]
+    assert second.detail == f"published as {world.kafka.taken[2][2].id}"
+    assert (second.notification, second.number, bool(second.push), second.batch) == (by.id, 1, True, 3)
+
+
+@given(st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=6), st.lists(st.integers(0, 6), max_size=4))
+def test_a_repeated_batch_publishes_the_same_ids_in_the_same_order(topics: list[str], cuts: list[int]) -> None:
+    taken = [cause(accepted_ms=number, topic=TopicPath(each)) for number, each in enumerate(topics)]
+    triggers = trigger("t1"), trigger("t2", to="{urn:t}elsewhere", payload="")
+    whole = World(*triggers)
+    whole.run(*taken)
+    whole.kafka.take()
+    wanted = [found.id for _, _, found in whole.kafka.taken]
+    assert len(set(wanted)) == 2 * len(taken)
+    cut_off = World(*triggers)
+    for number, count in enumerate(cuts):
+        cut_off.run(*taken, at_ms=NOW_MS + 1_000 * number)
+        before = len(cut_off.kafka.taken)
+        cut_off.kafka.take(count)
+        cut_off.kafka.abort()  # killed
+        assert [found.id for _, _, found in cut_off.kafka.taken[before:]] == wanted[:count]
+    cut_off.run(*taken, at_ms=2 * NOW_MS)
+    cut_off.kafka.take()
+    assert {found.id for _, _, found in cut_off.kafka.taken} == set(wanted)
+    assert [found.id for _, _, found in cut_off.kafka.taken[-len(wanted) :]] == wanted
+    partitions = {found.id: partition for _, partition, found in whole.kafka.taken}
+    assert all(partitions[found.id] == partition for _, partition, found in cut_off.kafka.taken)
+
+
+def test_what_it_does_not_publish_has_a_row_that_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    intake._told.clear()
+    last = cause(accepted_ms=1, hops=MOST_HOPS, cause="n")
+    world = World(trigger("t1"))
+    world.run(last, msgspec.structs.replace(last, id="again"))
+    assert world.rows() == [(last.id, "t1", "cancelled", "hops"), ("again", "t1", "cancelled", "hops")]
+    assert caplog.text.count("the trigger t1 publishes nothing") == 1
+    over = World(trigger("t1"))
+    over.run(cause(id="over", accepted_ms=1, valid_until_ms=2), cause(id="old", accepted_ms=1))
+    over.kafka.take()
+    assert over.rows() == [("over", "t1", "expired", "lifespan"), ("old", "t1", "delivered", "")]
+    large = World(trigger("t1", payload=""), settings=KafkaSettings(max_record_bytes=64 * 1024))
+    large.run(cause(id="large", accepted_ms=1, payload=b"<x>" + b"." * 60_000 + b"</x>"))
+    assert large.rows() == [("large", "t1", "cancelled", "skipped")], "a record that Kafka refuses would stop all"
+    assert (world.kafka.taken, large.kafka.taken) == ([], [])
+
+
+def test_an_interval_holds_for_it_as_for_others() -> None:
+    world = World(msgspec.structs.replace(trigger("t1"), policy=DeliveryPolicy(interval_ms=100)))
+    counts = world.run(*[cause(id=f"n{number}", accepted_ms=1_000 + 50 * number) for number in range(4)])
+    world.kafka.take()
+    assert [row[0] for row in world.rows()] == ["n0", "n2"]
+    assert counts == [1, 0, 1, 0]

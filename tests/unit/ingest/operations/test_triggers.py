@@ -1,0 +1,229 @@
+"""CreateTrigger and DestroyTrigger: what is recorded, and what is refused with nothing created."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ingest.settings import GatewaySettings, TopicSettings
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import START, GatewayParts, HttpAnswer, live
+from tests.support.guarded_gateway import ANNA, BERT, OLGA, Clock, guarded
+from tests.support.routing import make_trigger
+from topic_model.records.control import ControlRecord, TopicRecord, TriggerEnded, TriggerRecord
+from topic_model.subscriptions import DeliveryPolicy, Trigger
+from topic_model.topics import TopicPath
+
+POLICY = "urn:arborcast:policy"
+TO = TopicPath("{urn:t}a/alarm")
+TYPES = f'<p:MessageType xmlns:p="{POLICY}" xmlns:o="urn:o">o:reading</p:MessageType>'
+ALARM = '<o:alarm xmlns:o="urn:o">1</o:alarm>'
+
+
+def create(
+    name: str = "hot",
+    on: str | None = "t:a/b",
+    payload: str | None = ALARM,
+    to: str = "t:a/alarm",
+    more: str = "",
+    policy: str = "",
+) -> bytes:
+    filters = (soap.topic_expression(on) if on is not None else "") + more
+    message = "" if payload is None else f"<wsnt:Message>{payload}</wsnt:Message>"
+    return soap.envelope(
+        f'<p:CreateTrigger xmlns:p="{POLICY}" Name="{name}">'
+        f"{f'<wsnt:Filter>{filters}</wsnt:Filter>' if filters else ''}"
+        f"{f'<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>' if policy else ''}"
+        f"<p:Publish>{soap.topic(to)}{message}</p:Publish></p:CreateTrigger>"
+    )
+
+
+def destroy(name: str = "hot") -> bytes:
+    return soap.envelope(f'<p:DestroyTrigger xmlns:p="{POLICY}" Name="{name}"/>')
+
+
+def delivery(**attributes: str) -> str:
+    return f'<p:Delivery xmlns:p="{POLICY}"{"".join(f" {name}={text!r}" for name, text in attributes.items())}/>'
+
+
+@pytest.fixture
+def parts() -> GatewayParts:
+    return with_topic(GatewayParts())
+
+
+def with_topic(parts: GatewayParts) -> GatewayParts:
+    for fold in parts.control.folds:
+        fold.apply(TopicRecord(TO))
+    return parts
+
+
+def created(answer: HttpAnswer) -> str:
+    assert answer.status == 200, answer.body
+    found = answer.root.find(f".//{{{POLICY}}}CreateTriggerResponse")
+    assert found is not None
+    return str(found.get("Id"))
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_a_trigger_is_recorded_and_found(parts: GatewayParts, version: str) -> None:
+    body = create(more=TYPES + soap.content_filter("//o:n > 5"), policy=delivery(MinimumInterval="PT1.5S"))
+    identifier = created(parts.post(body.replace(soap.NAMESPACES["1.1"].encode(), soap.NAMESPACES[version].encode())))
+    (record,) = parts.control.records
+    assert isinstance(record, TriggerRecord)
+    made = record.subscription
+    assert (made.id, made.consumer.address, made.address) == (identifier, "trigger:hot", "")
+    assert (made.selector(), made.types, made.content[0].text) == ("{urn:t}a/b", ("{urn:o}reading",), "//o:n > 5")
+    assert made.policy == DeliveryPolicy(interval_ms=1500)
+    assert (made.created_ms, made.terminates_ms) == (int(START.timestamp() * 1000), None)
+    assert made.trigger == Trigger("hot", TO, ALARM, "{urn:o}alarm", "t")
+    assert parts.table.triggers.named("hot") == made
+    assert [each.id for each in parts.table.match(TopicPath("{urn:t}a/b"))] == [identifier]
+
+
+def test_without_a_message_it_is_the_same_that_is_published(parts: GatewayParts) -> None:
+    created(parts.post(create(payload=None)))
+    (made,) = parts.table.triggers
+    assert made.trigger is not None
+    assert (made.trigger.payload, made.trigger.type) == ("", "")
+
+
+def test_it_ends_with_all_that_is_its_own(parts: GatewayParts) -> None:
+    identifier = created(parts.post(create()))
+    answer = parts.post(destroy())
+    assert answer.status == 200
+    assert identifier in answer.body.decode()
+    assert live(parts.control.records) == set()
+    assert isinstance(parts.control.records[1], TriggerEnded)
+    assert list(parts.table.match(TopicPath("{urn:t}a/b"))) == []
+    assert parts.post(destroy()).fault == "ResourceUnknownFault"
+    created(parts.post(create()))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (create(name=""), "has a Name of"),
+        (create(name="a b"), "has a Name of"),
+        (create(name="x" * 101), "has a Name of"),
+        (create(on="t:a["), "t:a["),
+        (create(to="t:nowhere"), "there is no topic {urn:t}nowhere to publish to"),
+        (create(payload="text"), "is one XML element"),
+        (create(payload=ALARM * 2), "is one XML element"),
+        (create(payload="<x>"), ""),
+        (create(on="t:a//."), "again and again"),
+        (create(on="t:a/alarm", payload=None), "again and again"),
+        (create(on=None), "again and again"),
+        (create(on="t:a//.", payload=None, more=TYPES), "again and again"),
+        (create(on="t:a//.", more=soap.content_filter("/o:alarm = 1")), "again and again"),
+        (create(on="t:a//.", more=TYPES.replace("reading", "alarm")), "again and again"),
+        (create(on="t:a//.", more=soap.content_filter("true()", "ProducerProperties")), "again and again"),
+        (create(policy=delivery(Reliability="strict")), "a trigger has MinimumInterval"),
+        (create(policy="<wsnt:UseRaw/>"), "a trigger has MinimumInterval"),
+        (create(policy=delivery(MinimumInterval="soon")), "MinimumInterval"),
+        (create().replace(b"p:Publish>", b"p:Publishing>"), "one p:Publish"),
+        (create(more=soap.content_filter("//o:n[")), "//o:n["),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_sentence_and_nothing_is_created(
+    parts: GatewayParts, body: bytes, said: str
+) -> None:
+    answer = parts.post(body)
+    assert answer.status in (400, 500)
+    assert said in answer.reason, answer.reason
+    assert (parts.control.records, len(parts.table.triggers)) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        create(on="t:a//.", more=TYPES),
+        create(on="t:a//.", more=soap.content_filter("/o:alarm > 1")),
+        create(on="t:a/b", payload=None),
+        create(on="t:a/*/c", payload=None),
+    ],
+)
+def test_one_that_leaves_out_what_it_publishes_may_look_at_its_topic(parts: GatewayParts, body: bytes) -> None:
+    created(parts.post(body))
+
+
+def test_a_name_is_there_once(parts: GatewayParts) -> None:
+    created(parts.post(create()))
+    answer = parts.post(create(on="t:c"))
+    assert "there is a trigger hot already" in answer.reason
+    assert len(parts.table.triggers) == 1
+    created(parts.post(create(name="hot.2")))
+
+
+def test_of_two_gateways_that_make_one_at_the_same_moment_one_is_refused(
+    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, others = parts.control.commit, make_trigger("theirs", "on", "to")
+    assert others.trigger is not None
+    rival = TriggerRecord(msgspec.structs.replace(others, trigger=msgspec.structs.replace(others.trigger, name="hot")))
+
+    async def late(records: Sequence[ControlRecord]) -> int:
+        monkeypatch.setattr(parts.control, "commit", commit)
+        await commit([rival])
+        return await commit(records)
+
+    monkeypatch.setattr(parts.control, "commit", late)
+    assert "there is a trigger hot already" in parts.post(create()).reason
+    assert list(parts.table.triggers) == [rival.subscription]
+    assert live(parts.control.records) == {"trigger:theirs"}
+
+
+def test_so_many_may_be_there_as_the_settings_say() -> None:
+    parts = with_topic(GatewayParts(GatewaySettings(triggers=1)))
+    created(parts.post(create()))
+    assert "gateway.triggers allows no more" in parts.post(create(name="cold")).reason
+    assert len(parts.table.triggers) == 1
+
+
+def test_nothing_of_a_subscription_can_be_done_to_it(parts: GatewayParts) -> None:
+    identifier = created(parts.post(create()))
+    before = len(parts.control.records)
+    for body in ("<wsnt:Unsubscribe/>", "<wsnt:PauseSubscription/>", soap.renew("PT1M")):
+        answer = parts.post(soap.envelope(body), f"/wsn/subscriptions/{identifier}")
+        assert answer.fault == "ResourceUnknownFault", body
+    parts.post(soap.envelope(soap.subscribe(filters=soap.topic_expression("t:a/b"))))
+    assert len(parts.control.records) == before + 1, "no Subscribe is taken for an equal one"
+    assert parts.table.statistics().subscriptions == 1
+
+
+def test_types_are_held_to_where_that_is_asked() -> None:
+    parts = GatewayParts(topics=TopicSettings(check_types=True))
+    for fold in parts.control.folds:
+        fold.apply(TopicRecord(TO, message_types=("{urn:o}other",)))
+    assert "the topic {urn:t}a/alarm takes {urn:o}other" in parts.post(create()).reason
+    created(parts.post(create(payload='<o:other xmlns:o="urn:o"/>')))
+
+
+def test_where_publishers_must_be_registered_a_trigger_is_none() -> None:
+    parts = with_topic(GatewayParts(GatewaySettings(requires_registration=True)))
+    assert "only registered publishers" in parts.post(create()).reason
+    assert not parts.control.records
+
+
+def test_its_owner_may_subscribe_to_the_one_and_publish_to_the_other(tmp_path: Path) -> None:
+    parts = with_topic(guarded(tmp_path, Clock()))
+    for fold in parts.control.folds:
+        fold.apply(TopicRecord(TopicPath("{urn:t}c")))
+    for body, said in (
+        (create(on="t:c"), "anna may not subscribe to all of"),
+        (create(on="t:*"), "anna may not subscribe to all of"),
+        (create(to="t:c"), "anna may not publish to {urn:t}c"),
+    ):
+        assert said in parts.post(body, authorization=ANNA).reason
+    assert parts.post(create()).status == 401
+    assert not parts.control.records
+
+    created(parts.post(create(), authorization=ANNA))
+    (made,) = parts.table.triggers
+    assert (made.owner, parts.owners.subscriptions("anna")) == ("anna", 0)
+    assert "there is a trigger hot already" in parts.post(create(), authorization=BERT).reason
+    assert parts.post(destroy(), authorization=BERT).fault == "ResourceUnknownFault"
+    assert len(parts.table.triggers) == 1
+    assert parts.post(destroy(), authorization=OLGA).status == 200, "who manages all may end it"

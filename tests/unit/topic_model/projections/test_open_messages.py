@@ -1,0 +1,100 @@
+"""The fold over the parts of messages: the same for everybody who reads the log, from wherever it begins."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topic_model.projections.open_messages import OpenMessages
+from topic_model.records.fragments import FragmentRecord, GivenUp, StoredPart
+from topic_model.topics import TopicPath
+
+
+def part(number: int, of: int, name: str = "i", content: bytes | None = None, owner: str = "") -> StoredPart:
+    text = b"%d" % number if content is None else content
+    return StoredPart(owner, TopicPath("a"), name, number, number == of - 1, text, 1_000 + number)
+
+
+def folded(*records: FragmentRecord, resident_bytes: int = 0) -> OpenMessages:
+    messages = OpenMessages(resident_bytes)
+    for offset, record in enumerate(records):
+        messages.apply(record, offset, float(offset))
+    return messages
+
+
+@given(st.integers(1, 30), st.integers(0, 2**32), st.integers(0, 40))
+def test_complete_with_the_first_record_that_makes_it_so(count: int, seed: int, resident_bytes: int) -> None:
+    chance = random.Random(seed)
+    numbers = [*range(count), *(chance.randrange(count) for _ in range(count))]
+    chance.shuffle(numbers)
+    messages = folded(*(part(number, count) for number in numbers), resident_bytes=resident_bytes)
+    completed_at = max(numbers.index(number) for number in range(count))
+    (message,) = messages.complete.values()
+    assert (message.at, message.first, list(messages.complete)) == (completed_at, 0, [completed_at])
+    assert dict(message.offsets()) == {number: numbers.index(number) for number in range(count)}
+    assert message.bytes == messages.bytes == sum(len(str(number)) for number in range(count))
+    assert messages.resident_bytes <= resident_bytes
+    assert not messages.open
+    messages.apply(message.assembled(), len(numbers), 0.0)
+    assert (messages.bytes, messages.resident_bytes, len(messages.complete)) == (0, 0, 0)
+    for number in range(count):
+        messages.apply(part(number, count), len(numbers) + number + 1, 0.0)
+    assert not messages.open
+    assert not messages.complete
+
+
+def test_of_a_part_and_giving_up_the_log_decides_which_was_first() -> None:
+    messages = folded(part(0, 3), part(1, 3))
+    told = messages.open["", "i"].given_up("time", 5_000)
+    late = folded(part(0, 3), part(1, 3), part(2, 3), told)
+    assert (len(late.complete), late.given_up) == (1, 0)
+    assert late.refused(3)
+    in_time = folded(part(0, 3), part(1, 3), told, part(2, 3))
+    assert (in_time.given_up, len(in_time.open), len(in_time.complete)) == (1, 1, 0)
+
+
+def test_who_begins_in_the_middle_of_the_log_comes_to_the_same() -> None:
+    records: list[FragmentRecord] = [part(0, 3), part(1, 3), part(2, 3)]
+    (message,) = folded(*records).complete.values()
+    records.append(message.assembled())
+    records += [part(0, 2, "j"), part(0, 4, "k")]
+    records.append(GivenUp("", TopicPath("a"), "k", 5, 5, "time", 0, 0))
+    whole = OpenMessages()
+    for offset, record in enumerate(records):
+        whole.apply(record, offset, 0.0)
+    assert {name for _, name in whole.open} == {"j"}
+    for begin in (1, 2, 3):
+        late = OpenMessages()
+        for offset, record in list(enumerate(records))[begin:]:
+            late.apply(record, offset, 0.0)
+        assert {name for _, name in late.open} == {"j"}
+        assert not late.complete
+        assert late.bytes == whole.bytes
+
+
+def test_owners_do_not_meet() -> None:
+    messages = folded(part(0, 2, owner="x"), part(1, 2, owner="y"), part(0, 2, "j", owner="y"))
+    assert messages.per_owner == {"x": 1, "y": 2}
+    assert not messages.complete
+
+
+def test_what_contradicts_changes_nothing_and_says_why() -> None:
+    messages = folded(part(0, 3), part(0, 3, content=b"else"), part(1, 2), part(5, 9))
+    assert messages.refused(1) == "part 0 came before, with other content"
+    assert not messages.refused(2)
+    (done,) = messages.complete.values()
+    assert len(done.parts) == 2
+    assert list(messages.open["", "i"].parts) == [5], "that one is done: this begins another"
+
+
+def test_a_hundred_thousand_parts_take_little_memory() -> None:
+    messages = OpenMessages()
+    for number in range(100_000):
+        messages.apply(part(number, 200_000), number, 0.0)
+    (message,) = messages.open.values()
+    one = message.parts[99_999]
+    assert one.__sizeof__() < 64
+    assert not message.resident
+    assert message.given_up("time", 0).missing == "100000-"

@@ -1,0 +1,252 @@
+"""Messages of which parts are there: a fold over the log `fragments`. Pure: the clock is passed in.
+
+A message is open until its last part is there and all before it; the record that makes it so completes it. Then it
+waits to be assembled, by whoever has stored that record, and stays known for a while, so that a part that comes again
+begins nothing new. Who assembles or gives up says so in the log, with the offset of the last part that it has seen:
+a part that comes meanwhile is not lost with the others.
+
+The log's beginning goes after an hour, and the parts there with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from topic_model.records.fragments import Assembled, FragmentRecord, GivenUp, Reason, StoredPart, ranges
+from topic_model.topics import TopicPath
+
+# Of a part is kept where it is in the log, and by what it is known again: one number, for there may be 100,000.
+_DIGEST = 8
+_BITS = 8 * _DIGEST
+
+# Of messages that are done so many parts stay known, for so long by the times in the log: a request is repeated within
+# seconds, and a publisher that is started again may use its old Identifications for new messages.
+_KNOWN_PARTS = 200_000
+_KNOWN_MS = 120_000
+
+# Of records that changed nothing, why: only who has just appended one asks.
+_REFUSED = 1_000
+
+Key = tuple[str, str]
+"""Owner and Identification."""
+
+
+def key_of(record: FragmentRecord) -> Key:
+    """Which message it belongs to; that all parts name one topic is checked."""
+    return record.owner, record.identification
+
+
+@dataclass(slots=True)
+class OpenMessage:
+    """What is there of a message. `first` and `at` are the offsets of the first and the latest of its parts, `seen`
+    is when that was applied, by the clock of who folds."""
+
+    key: Key
+    topic: TopicPath
+    first: int
+    since_ms: int
+    at: int = -1
+    accepted_ms: int = 0
+    seen: float = 0.0
+    last: int | None = None
+    highest: int = -1
+    bytes: int = 0
+    parts: dict[int, int] = field(default_factory=dict)
+    resident: dict[int, StoredPart] = field(default_factory=dict)
+    resident_bytes: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all parts are there."""
+        return self.last is not None and len(self.parts) > self.last
+
+    def offsets(self) -> Iterator[tuple[int, int]]:
+        """The number of each part, and where it is in the log."""
+        return ((number, known >> _BITS) for number, known in self.parts.items())
+
+    def contradiction(self, part: StoredPart) -> str:
+        """Why this cannot be a further part, or one of them again; empty when it can."""
+        if part.topic != self.topic:
+            return f"the other parts are for the topic {self.topic}"
+        known = self.parts.get(part.number)
+        if known is not None and _digest(part) != known & _MASK:
+            return f"part {part.number} came before, with other content"
+        if known is None and self.last is not None and part.number > self.last:
+            return f"part {self.last} was the last one"
+        if part.last and self.last not in (None, part.number):
+            return f"part {self.last} was the last one"
+        if part.last and part.number < self.highest:
+            return f"part {self.highest} came before"
+        if not part.last and part.number == self.last:
+            return f"part {part.number} came before, as the last one"
+        return ""
+
+    def add(self, part: StoredPart, offset: int, now: float) -> None:
+        """Take one that is new and contradicts nothing."""
+        self.parts[part.number] = offset << _BITS | _digest(part)
+        self.bytes += len(part.content)
+        self.highest = max(self.highest, part.number)
+        if part.last:
+            self.last = part.number
+        self.at, self.accepted_ms, self.seen = offset, part.accepted_ms, now
+
+    def given_up(self, reason: Reason, now_ms: int, detail: str = "") -> GivenUp:
+        """The record that says so."""
+        missing = (n for n in range(self.highest + 1) if n not in self.parts)
+        owner, identification = self.key
+        lacks = ranges(missing)
+        if self.last is None:
+            lacks = f"{lacks} {self.highest + 1}-".lstrip()
+        had = ranges(sorted(self.parts))
+        at = self.at
+        return GivenUp(
+            owner,
+            self.topic,
+            identification,
+            self.first,
+            at,
+            reason,
+            self.since_ms,
+            now_ms,
+            had,
+            lacks,
+            self.bytes,
+            detail,
+        )
+
+    def assembled(self) -> Assembled:
+        """The record that says so."""
+        owner, identification = self.key
+        return Assembled(owner, self.topic, identification, self.first, self.at)
+
+
+class OpenMessages:
+    """The fold. Contents are kept in memory up to `resident_bytes`; the others have to be read from the log."""
+
+    def __init__(self, resident_bytes: int = 0) -> None:
+        self._limit = resident_bytes
+        self.resident_bytes = 0
+        self.bytes = 0
+        """Of the parts of messages that are open or wait to be assembled."""
+        self.open: dict[Key, OpenMessage] = {}
+        self.complete: dict[int, OpenMessage] = {}
+        """Those that wait to be assembled, by the offset of the record that completed each."""
+        self.per_owner: Counter[str] = Counter()
+        self.given_up = 0
+        self.assembled = 0
+        self._waiting: dict[Key, OpenMessage] = {}  # the latest of those of one key
+        self._done: OrderedDict[Key, OpenMessage] = OrderedDict()
+        self._done_parts = 0
+        self._refused: OrderedDict[int, str] = OrderedDict()
+
+    def again(self, part: StoredPart) -> OpenMessage | None:
+        """The message of which this is a part that came before; None when it is a new one."""
+        key = key_of(part)
+        done = self._done.get(key)
+        if done is not None and part.accepted_ms - done.accepted_ms > _KNOWN_MS:
+            done = None
+        candidates = (self.open.get(key), self._waiting.get(key), done)
+        return next((each for each in candidates if each is not None and _is_again(each, part)), None)
+
+    def contradiction(self, part: StoredPart) -> str:
+        """Why the part cannot be taken; empty when it can."""
+        message = self.open.get(key_of(part))
+        return "" if message is None else message.contradiction(part)
+
+    def refused(self, offset: int) -> str:
+        """Why the record there changed nothing, for who has appended it a moment ago; empty when it did, or was a part
+        that came before."""
+        return self._refused.pop(offset, "")
+
+    def apply(self, record: FragmentRecord, offset: int, now: float) -> None:
+        """Fold one record."""
+        match record:
+            case StoredPart():
+                self._add(record, offset, now)
+            case Assembled():
+                message = self._close(record)
+                self.assembled += message is not None
+                if message is not None:
+                    self._remember(message)
+            case GivenUp():
+                if self._close(record) is None:
+                    self._refuse(offset, "it was complete, or a part came")
+                else:
+                    self.given_up += 1
+
+    def _add(self, part: StoredPart, offset: int, now: float) -> None:
+        if self.again(part) is not None:
+            return
+        key = key_of(part)
+        message = self.open.get(key)
+        why = "" if message is None else message.contradiction(part)
+        if why:
+            self._refuse(offset, why)
+            return
+        if message is None:
+            message = self.open[key] = OpenMessage(key, part.topic, offset, part.accepted_ms)
+            self.per_owner[part.owner] += 1
+        message.add(part, offset, now)
+        size = len(part.content)
+        self.bytes += size
+        if self.resident_bytes + size <= self._limit:
+            message.resident[part.number] = part
+            message.resident_bytes += size
+            self.resident_bytes += size
+        if message.complete:
+            self._no_longer_open(message)
+            self.complete[offset] = self._waiting[key] = message
+
+    def _close(self, record: Assembled | GivenUp) -> OpenMessage | None:
+        message = self.complete.pop(record.at, None)
+        if message is None:
+            message = self.open.get(key_of(record))
+            if message is None or message.at > record.at:
+                return None
+            self._no_longer_open(message)
+        elif self._waiting.get(message.key) is message:
+            del self._waiting[message.key]
+        self.bytes -= message.bytes
+        self.resident_bytes -= message.resident_bytes
+        message.resident.clear()
+        return message
+
+    def _no_longer_open(self, message: OpenMessage) -> None:
+        del self.open[message.key]
+        owner = message.key[0]
+        self.per_owner[owner] -= 1
+        if not self.per_owner[owner]:
+            del self.per_owner[owner]
+
+    def _remember(self, message: OpenMessage) -> None:
+        before = self._done.pop(message.key, None)
+        self._done_parts += len(message.parts) - (0 if before is None else len(before.parts))
+        self._done[message.key] = message
+        while self._done_parts > _KNOWN_PARTS:
+            _, oldest = self._done.popitem(last=False)
+            self._done_parts -= len(oldest.parts)
+
+    def _refuse(self, offset: int, why: str) -> None:
+        self._refused[offset] = why
+        if len(self._refused) > _REFUSED:
+            self._refused.popitem(last=False)
+
+
+_MASK = (1 << _BITS) - 1
+
+
+def _is_again(message: OpenMessage, part: StoredPart) -> bool:
+    known = message.parts.get(part.number)
+    return (
+        known is not None
+        and part.topic == message.topic
+        and part.last == (part.number == message.last)
+        and known & _MASK == _digest(part)
+    )
+
+
+def _digest(part: StoredPart) -> int:
+    return int.from_bytes(blake2b(part.content, digest_size=_DIGEST).digest())

@@ -1,0 +1,124 @@
+"""Records of the log `fragments`: parts of messages that have to be put together, and what became of the messages.
+
+    StoredPart    a part that waits for the others
+    Assembled     all were there, and the message is in `notifications`
+    GivenUp       not all came, or they make no message
+
+One partition, so everybody who folds the log (`topic_model.projections.open_messages`) comes to the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+
+from core.eventlog.versions import Versioned, VersionedCodec
+from topic_model.topics import TopicPath
+
+VERSION = 1
+
+
+class StoredPart(msgspec.Struct, frozen=True, omit_defaults=True, tag="part"):
+    """A part. `content` is what stood in wsnt:Message, in UTF-8, as it was written; `namespaces` are those in scope
+    there, the default one under "". `as_text` says that the message came as text, not as XML."""
+
+    owner: str
+    topic: TopicPath
+    identification: str
+    number: int
+    last: bool
+    content: bytes
+    accepted_ms: int
+    namespaces: dict[str, str] = {}
+    traceparent: str = ""
+    as_text: bool = False
+
+
+class Assembled(msgspec.Struct, frozen=True, tag="assembled"):
+    """The message whose first part in the log is at `first`, and whose last is at `at`, is in `notifications`."""
+
+    owner: str
+    topic: TopicPath
+    identification: str
+    first: int
+    at: int
+
+
+Reason = Literal["time", "size", "content", "lost"]
+"""Why a message was given up: no part came for too long; it is too large; its parts make no message that is taken;
+parts are not in the log any more."""
+
+
+class GivenUp(msgspec.Struct, frozen=True, omit_defaults=True, tag="given-up"):
+    """The message is given up, with the parts up to the offset `at`. `had` and `missing` are numbers of parts as
+    `ranges` writes them."""
+
+    owner: str
+    topic: TopicPath
+    identification: str
+    first: int
+    at: int
+    reason: Reason
+    since_ms: int
+    at_ms: int
+    had: str = ""
+    missing: str = ""
+    bytes: int = 0
+    detail: str = ""
+
+
+FragmentRecord = StoredPart | Assembled | GivenUp
+
+
+class _Value(Versioned, frozen=True):
+    record: FragmentRecord
+
+
+_codec = VersionedCodec(_Value, "a record of the parts of a message", VERSION)
+
+
+def key_of(record: FragmentRecord) -> bytes:
+    """The Kafka key: one for each message."""
+    return "\n".join((record.owner, record.topic, record.identification)).encode()
+
+
+def encode(record: FragmentRecord) -> tuple[bytes, bytes]:
+    """Kafka key and value of a record."""
+    return key_of(record), _codec.encode(_Value(VERSION, record))
+
+
+def decode(_key: bytes, value: bytes | None) -> FragmentRecord:
+    """The record behind a Kafka key and value.
+
+    Raises RecordVersionError for a record of a newer version and InfrastructureError for one that cannot be read.
+    """
+    return _codec.decode(value).record
+
+
+# Of the numbers in a text, which are for people: what is beyond is written as ….
+_MOST_RANGES = 50
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers in ascending order for people: `0-3 5 8-`, cut off where there are too many gaps."""
+    written: list[str] = []
+    for first, last in _runs(numbers):
+        if len(written) == _MOST_RANGES:
+            written.append("…")
+            break
+        written.append(str(first) if first == last else f"{first}-{last}")
+    return " ".join(written)
+
+
+def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    first = last = -2
+    for number in numbers:
+        if number != last + 1:
+            if last >= 0:
+                yield first, last
+            first = number
+        last = number
+    if last >= 0:
+        yield first, last

@@ -62,6 +62,8 @@ LOGS = {
     "triggers list": "",
     "access check": "",
     "waiting list": "",
+    "queues list": "",
+    "queues show": "x",
     "dead-letters list": "",
     "dead-letters show": ID,
     "dead-letters redrive": "--yes",

@@ -1,6 +1,6 @@
 """What a user hears of a request that nobody has done: a SOAP fault, sent to where its answer is awaited. Pure.
 
-A pull point of ours takes only notifications, so there the fault is the message of one.
+A pull point takes only notifications, so there the fault is the message of one.
 """
 
 from __future__ import annotations
@@ -21,22 +21,10 @@ _NOTIFY_ACTION = "http://docs.oasis-open.org/wsn/bw-2/NotificationConsumer/Notif
 
 def fault_of(notification: Notification, reply_to: EndpointReference, row: Attempt) -> PushRequest:
     """The message that says to a user that its request has ended like this."""
-    code, words = _why(row)
-    fault = (
-        f'<soap:Fault xmlns:soap="{SOAP11}" xmlns:q="{ARBORCAST_QUEUE}"><faultcode>q:{code}</faultcode>'
-        f"<faultstring>{escape(words)}</faultstring></soap:Fault>"
-    )
-    related = f"<wsa:RelatesTo>{escape(notification.message_id)}</wsa:RelatesTo>"
-    action = WSA_FAULT_ACTION
+    fault, related, action = _fault(row), _related(notification), WSA_FAULT_ACTION
     if _PULL_POINT in reply_to.address:
         action = _NOTIFY_ACTION
-        topic = topic_element(notification.topic, notification.prefixes).decode()
-        fault = (
-            f'<wsnt:Notify xmlns:wsnt="{WSNT}"><wsnt:NotificationMessage>{topic}<wsnt:ProducerReference>'
-            f"<wsa:Address>{WSA}/anonymous</wsa:Address>"
-            f"<wsa:ReferenceParameters>{related}</wsa:ReferenceParameters></wsnt:ProducerReference>"
-            f"<wsnt:Message>{fault}</wsnt:Message></wsnt:NotificationMessage></wsnt:Notify>"
-        )
+        fault = f'<wsnt:Notify xmlns:wsnt="{WSNT}">{fault_element(notification, row)}</wsnt:Notify>'
     body = (
         f'<soap:Envelope xmlns:soap="{SOAP11}" xmlns:wsa="{WSA}"><soap:Header>'
         f"<wsa:To>{escape(reply_to.address)}</wsa:To><wsa:Action>{action}</wsa:Action>{related}"
@@ -44,6 +32,29 @@ def fault_of(notification: Notification, reply_to: EndpointReference, row: Attem
     )
     headers = (("Content-Type", "text/xml; charset=utf-8"), ("SOAPAction", f'"{action}"'))
     return PushRequest(reply_to.address, headers, body.encode())
+
+
+def fault_element(notification: Notification, row: Attempt) -> str:
+    """The same as a self-contained wsnt:NotificationMessage."""
+    topic = topic_element(notification.topic, notification.prefixes).decode()
+    return (
+        f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">{topic}<wsnt:ProducerReference>'
+        f"<wsa:Address>{WSA}/anonymous</wsa:Address>"
+        f"<wsa:ReferenceParameters>{_related(notification)}</wsa:ReferenceParameters></wsnt:ProducerReference>"
+        f"<wsnt:Message>{_fault(row)}</wsnt:Message></wsnt:NotificationMessage>"
+    )
+
+
+def _fault(row: Attempt) -> str:
+    code, words = _why(row)
+    return (
+        f'<soap:Fault xmlns:soap="{SOAP11}" xmlns:q="{ARBORCAST_QUEUE}"><faultcode>q:{code}</faultcode>'
+        f"<faultstring>{escape(words)}</faultstring></soap:Fault>"
+    )
+
+
+def _related(notification: Notification) -> str:
+    return f"<wsa:RelatesTo>{escape(notification.message_id)}</wsa:RelatesTo>"
 
 
 def _why(row: Attempt) -> tuple[str, str]:

@@ -7,8 +7,10 @@ from collections import deque
 
 from dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
 from dispatch.logs.attempts import Attempt
-from dispatch.queues.faults import fault_of
+from dispatch.queues.faults import fault_element, fault_of
+from dispatch.redelivery.pushes import RedeliveryJournal
 from topic_model.records.notifications import Notification
+from topic_model.records.pull import StoredMessage
 from topic_model.subscriptions import queue_topic
 
 # Users are told so many at a time; with more than this to be told no more requests are ended.
@@ -21,8 +23,9 @@ logger = logging.getLogger(__name__)
 class Users:
     """Used by one thread."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, journal: RedeliveryJournal) -> None:
         self._transport = transport
+        self._journal = journal
         self._waiting: deque[PushRequest] = deque()
         self._under_way = 0
 
@@ -34,7 +37,13 @@ class Users:
     def unanswered(self, notification: Notification, row: Attempt) -> None:
         """Tell the user of a request that it has ended like this. Who is subscribed to its topic as ever owes no
         answer."""
-        if notification.reply_to is not None and queue_topic(row.subscription) is not None:
+        if notification.reply_to is None or queue_topic(row.subscription) is None:
+            return
+        if notification.reply_point:
+            # No way through the gateway, which would ask who we are.
+            element = fault_element(notification, row).encode()
+            self._journal.put(notification.reply_point, StoredMessage(element, accepted_ms=row.started_ms))
+        else:
             self._waiting.append(fault_of(notification, notification.reply_to, row))
             self._tell()
 

@@ -55,7 +55,7 @@ class Queues:
         # Who comes while the session begins is not told of.
         self._changed = True
         self._envelopes: dict[str, tuple[Subscription, Envelope]] = {}
-        self._users = Users(parts.transport)
+        self._users = Users(parts.transport, parts.journal)
         parts.outcomes.unanswered = self._users.unanswered
 
     @property

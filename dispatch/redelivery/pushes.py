@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from core.eventlog.topics import PULL_LOG
+from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
 from core.wall_clock import WatchedClock
 from dispatch.delivery.capacity import InFlightLimiter, scopes_of
@@ -29,7 +31,9 @@ from dispatch.redelivery.endpoints import Endpoints
 from dispatch.redelivery.events import SYSTEM, DeadLetterAlarm, EventListener, OperatorEvent
 from dispatch.redelivery.lanes import ParkedLane, ParkedLanes, Subscriptions
 from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
+from topic_model.records import pull
 from topic_model.records.notifications import Notification
+from topic_model.records.pull import StoredMessage
 from topic_model.subscriptions import Subscription
 
 # How long outcomes may wait for Kafka. Giving up means that their pushes are made again.
@@ -38,7 +42,9 @@ _SETTLE_S = 600.0
 
 def journal_for(kafka: KafkaSettings) -> RedeliveryJournal:
     """The journal in the logs of an engine."""
-    return RedeliveryJournal(AttemptsLog(kafka), DeadLetterLog(kafka), ParkingLog(kafka))
+    return RedeliveryJournal(
+        AttemptsLog(kafka), DeadLetterLog(kafka), ParkingLog(kafka), DurableWriter(kafka, PULL_LOG)
+    )
 
 
 class RedeliveryJournal(Journal):
@@ -47,8 +53,9 @@ class RedeliveryJournal(Journal):
     What finishes a delivery is sent only when its outcome is safe: a failure in between repeats a push, and loses none.
     """
 
-    def __init__(self, attempts: AttemptsLog, dead: DeadLetterLog, parking: ParkingLog) -> None:
+    def __init__(self, attempts: AttemptsLog, dead: DeadLetterLog, parking: ParkingLog, pulled: DurableWriter) -> None:
         super().__init__(attempts, dead, parking, _SETTLE_S)
+        self._pulled = pulled
         self._later: list[Callable[[], None]] = []
         self._gone: set[str] = set()
         self._suspended: dict[str, int] = {}
@@ -65,6 +72,12 @@ class RedeliveryJournal(Journal):
 
     def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
         super().write_dead_letter(delivery, notification, attempt)
+        self._sent = True
+
+    def put(self, pull_point: str, message: StoredMessage) -> None:
+        """A message is to wait in a pull point."""
+        key, value = pull.encode(pull_point, message)
+        self._pulled.send(0, value, key)  # the log has one partition
         self._sent = True
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
@@ -94,12 +107,17 @@ class RedeliveryJournal(Journal):
         return suspended
 
     def catch_up(self) -> None:
+        self._pulled.settle(self._timeout_s)
         super().catch_up()
         later, self._later = self._later, []
         for write in later:
             write()
         self._parking.settle(self._timeout_s)
         self._sent = False
+
+    def close(self) -> None:
+        super().close()
+        self._pulled.close()
 
 
 # How many deliveries that are over (too old, not wanted any more) are ended before the next lane has its turn.

@@ -58,10 +58,7 @@ class BrokerSession(requests.Session):
         too. Raises ClientError when none came.
         """
         address = str(url)
-        headers: dict[str, str] = arguments["headers"]
-        origin, authorization = self._proof
-        if authorization and _origin(address) == origin:
-            headers = {**headers, "Authorization": authorization}
+        headers: dict[str, str] = {**arguments["headers"], **self.proof_for(address)}
         repeatable: bool = arguments.get("repeatable", True)
         attempt = 1
         while True:
@@ -85,6 +82,11 @@ class BrokerSession(requests.Session):
             if self._closing.wait(pause):
                 raise ClientClosed(f"closed before {address} took the request", sent=True) from problem
             attempt += 1
+
+    def proof_for(self, address: str) -> dict[str, str]:
+        """The header that says who we are, to our broker and nobody else."""
+        origin, authorization = self._proof
+        return {"Authorization": authorization} if authorization and _origin(address) == origin else {}
 
     def perform(self, call: Call[ResultT], soap: SoapVersion) -> ResultT:
         """The call's result. Raises ClientError."""
@@ -172,6 +174,10 @@ class BrokerClient(ABC, Generic[CallsT]):
     def broker(self) -> str:
         """The address that requests to the broker go to."""
         return self._calls.broker.address
+
+    def proof_for(self, address: str) -> dict[str, str]:
+        """The header that says who we are, to our broker and nobody else."""
+        return self._session.proof_for(address)
 
     @abstractmethod
     def close(self) -> object:

@@ -28,10 +28,10 @@ def with_reply_to(
     notifications: list[Notification],
     request: Request,
     policy: Callable[[TopicPath], TopicPolicy],
-    judge: Callable[[EndpointReference], EndpointReference],
+    judge: Callable[[EndpointReference], tuple[EndpointReference, str]],
 ) -> list[Notification]:
-    """The notifications, with where their answers are awaited. `judge` says where a reference leads, and raises
-    ConsumerRefused. Raises InvalidRequest."""
+    """The notifications, with where their answers are awaited. `judge` says where a reference leads, and the id of the
+    pull point of ours that this is, if it is one; it raises ConsumerRefused. Raises InvalidRequest."""
     if not any(policy(each.topic).queue for each in notifications):
         return notifications
     reply_to = _read(request)
@@ -42,10 +42,10 @@ def with_reply_to(
     if len(notifications) > 1:
         raise InvalidRequest("a Notify with a wsa:ReplyTo holds one message, for one answer")
     try:
-        reply_to = judge(reply_to)
+        reply_to, point = judge(reply_to)
     except ConsumerRefused as error:
         raise InvalidRequest(str(error).replace("ConsumerReference", "wsa:ReplyTo")) from error
-    return [msgspec.structs.replace(notifications[0], reply_to=reply_to)]
+    return [msgspec.structs.replace(notifications[0], reply_to=reply_to, reply_point=point)]
 
 
 def _read(request: Request) -> EndpointReference | None:

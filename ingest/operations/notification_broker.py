@@ -11,7 +11,7 @@ import msgspec
 from lxml import etree
 
 from core.errors import ExpressionError, TopicNotSupported
-from ingest.access.grants import check_fill, check_publish, check_subscribe, owner_of
+from ingest.access.grants import check_fill, check_publish, check_subscribe, may_manage, owner_of
 from ingest.addresses import Kind, Target, resource_id
 from ingest.consumers import check_name
 from ingest.elements import dsub
@@ -67,7 +67,7 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
     gateway.check_new(notification.topic for notification in notifications)
     check_fan_out(gateway, request, (notification.topic for notification in notifications))
     notifications = with_reply_to(
-        notifications, request, gateway.table.topics.policy, lambda reference: _judged(gateway, reference)[0]
+        notifications, request, gateway.table.topics.policy, lambda reference: _answered_at(gateway, request, reference)
     )
     _topics.remember(topics)
     new = await accept(gateway, notifications, said)
@@ -321,6 +321,15 @@ def _judged(gateway: Gateway, reference: EndpointReference) -> tuple[EndpointRef
     """Where a reference leads, and the pull point of ours that this is. Raises ConsumerRefused."""
     point = judge_consumer(reference, gateway.own, gateway.pull_points, gateway.outbound)
     return (reference, None) if point is None else (EndpointReference(point.address), point)
+
+
+def _answered_at(gateway: Gateway, request: Request, reference: EndpointReference) -> tuple[EndpointReference, str]:
+    """Where a wsa:ReplyTo leads, and the id of the pull point of ours that this is. Raises ConsumerRefused."""
+    reference, point = _judged(gateway, reference)
+    if point is not None and not may_manage(request.caller, point.owner):
+        # As for one that is not there.
+        raise ConsumerRefused(f"the ConsumerReference is a pull point that is not there: {point.id!r}")
+    return reference, "" if point is None else point.id
 
 
 def _initial_termination(gateway: Gateway, element: etree._Element | None, now: datetime) -> int | None:

@@ -19,11 +19,12 @@ from ingest import addresses
 from ingest.access.grants import may_manage, owner_of
 from ingest.addresses import FACTORIES, Kind, Target
 from ingest.elements.publication import NOTHING_SAID, of_request
+from ingest.elements.topics import read_topic
 from ingest.errors import InvalidRequest, OperationRefused
 from ingest.operations.gateway import Gateway, Operation, Reply
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
-from topic_model.namespaces import ACTION_BW, WSA, WSNT, wsnt
+from topic_model.namespaces import ACTION_BW, WSA, WSNT, wsa, wsnt
 from topic_model.records.control import (
     ControlRecord,
     PullPointRecord,
@@ -47,6 +48,9 @@ _MAX_NAME = 200
 
 # So many ends go into one append.
 _AT_ONCE = 500
+
+# The request that a message is the answer to: there is no other place for it in a message.
+_RELATED = f"{wsnt('ProducerReference')}/{wsa('ReferenceParameters')}/{wsa('RelatesTo')}"
 
 # Envelope, Body, Notify, NotificationMessage.
 _MESSAGE_DEPTH = 4
@@ -131,7 +135,9 @@ async def destroy_pull_point(gateway: Gateway, request: Request, target: Target)
 
 async def put(gateway: Gateway, request: Request, target: Target) -> None:
     """A Notify to the pull point itself: its messages wait there, as they were sent."""
-    point = _existing(gateway, request, target.id)
+    point = gateway.pull_points.get(target.id)
+    if point is None or not _answers(gateway, request):
+        point = _existing(gateway, request, target.id)
     source = request.source(_MESSAGE_DEPTH)
     accepted_ms = times.to_ms(gateway.now())
     elements = [
@@ -230,6 +236,21 @@ def _existing(gateway: Gateway, request: Request, identifier: str) -> PullPointR
     if point is None or not may_manage(request.caller, point.owner):
         raise UnknownResource(f"there is no pull point {identifier[:200]!r} (any more)")
     return point
+
+
+def _answers(gateway: Gateway, request: Request) -> bool:
+    """Whether these are answers to requests of queues that the caller serves. Then it was told where they are awaited,
+    and need not own that pull point."""
+    caller = request.caller
+    messages = request.operation.findall(wsnt("NotificationMessage"))
+    for message in messages if caller is not None else ():
+        element = message.find(wsnt("Topic"))
+        if element is None or message.find(_RELATED) is None:
+            return False
+        servers = (each for each in gateway.table.match(read_topic(element)) if each.queue)
+        if not any(caller is not None and each.owner == caller.name for each in servers):
+            return False
+    return bool(messages)
 
 
 def _name(operation: etree._Element) -> str:

@@ -128,6 +128,12 @@ def subscribe(
         typer.Option("--interval", help="Leave out what comes within so many seconds, for each topic.", min=0.001),
     ] = None,
     together: Annotated[bool, typer.Option("--together", help="That for all topics together.")] = False,
+    queue: Annotated[
+        int | None,
+        typer.Option(
+            "--queue", help="Serve the work queue TOPIC, so many requests at a time.", min=1, max=1_000, metavar="N"
+        ),
+    ] = None,
     kinds: Annotated[
         list[str] | None,
         typer.Option(
@@ -172,6 +178,7 @@ def subscribe(
             credentials=Credentials(bearer=_read_secret(bearer_file)) if bearer_file else None,
             delivery=None if delivery == Delivery() else delivery,
             types=kinds or (),
+            queue=queue or 0,
         )
     if json:
         secret = {"secret": subscription.secret} if subscription.secret else {}

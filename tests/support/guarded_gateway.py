@@ -44,7 +44,7 @@ class Clock:
         return self.now
 
 
-def guarded(folder: Path, clock: Callable[[], float]) -> GatewayParts:
+def guarded(folder: Path, clock: Callable[[], float], policy: str = POLICY) -> GatewayParts:
     """A gateway that knows three users, one of them an operator; its files are in the folder."""
     users = [
         User("anna", hash_password("pa", log_n=4), clear="pa"),
@@ -54,9 +54,9 @@ def guarded(folder: Path, clock: Callable[[], float]) -> GatewayParts:
     write_users({user.name: user for user in users}, folder / "users.toml")
     asked = Users(FileUsers(folder / "users.toml"), remember_s=60, guesses=Guesses(50, 1_000))
     authenticator = Authenticator(AccessSettings(methods="basic, token"), asked, clock)
-    policy = read_policy(POLICY, "policy")
+    rights = read_policy(policy, "policy")
     made = GatewayParts()
-    made.gateway.gate = Gate(None, authenticator, lambda: policy)
+    made.gateway.gate = Gate(None, authenticator, lambda: rights)
     return made
 
 

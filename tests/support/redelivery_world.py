@@ -34,7 +34,9 @@ from dispatch.redelivery.parked_store import ParkedStore
 from dispatch.redelivery.pushes import RedeliveryJournal
 from dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
 from dispatch.settings import PushSettings, RetrySettings
+from topic_model.records import pull
 from topic_model.records.notifications import Notification
+from topic_model.records.pull import StoredMessage
 from topic_model.records.results import Promise, Result, State, read_promise
 from topic_model.subscriptions import (
     DeliveryPolicy,
@@ -156,6 +158,11 @@ class FakeLog:
         self._unsettled.append(lambda: self._world.buried.append(letter))
         return self._settled + len(self._unsettled)
 
+    def send(self, partition: int, value: bytes, key: bytes) -> None:
+        point, message = pull.decode(key, value)
+        assert isinstance(message, StoredMessage)
+        self._unsettled.append(lambda: self._world.faults.append((point, message.element.decode())))
+
     def has(self, number: int) -> bool:
         return number <= self._settled
 
@@ -225,7 +232,7 @@ class World:
         self.lanes = HeldLanes()
         self.health = EndpointHealthRegistry(self.retry, self.is_pushed_to)
         self.writes_left = None
-        self.logs = FakeLog(self), FakeLog(self), FakeLog(self)
+        self.logs = FakeLog(self), FakeLog(self), FakeLog(self), FakeLog(self)
         self.journal = RedeliveryJournal(*cast(Any, self.logs))
         context = RedeliveryContext(
             push=self.push,
@@ -302,6 +309,7 @@ class World:
         valid_until_ms: int = 0,
         priority: int = 0,
         reply_to: str = "",
+        reply_point: str = "",
         merge: bytes = b"",
     ) -> Delivery:
         """A batch parks something."""
@@ -317,6 +325,7 @@ class World:
             queue=queue_topic(name) is not None,
             merge=merge,
             reply_to=EndpointReference(reply_to) if reply_to else None,
+            reply_point=reply_point,
             message_id=f"urn:{notification}" if reply_to else "",
         )
         value = parked.encode(Parked(message, tries or Tries()))

@@ -60,7 +60,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     (`topic_model.records.packages.write_package`): which part it is of which message, or that it is whole; readers who
     do not know it deliver the part all the same. `split_bytes`, unless 0, is what a push of it to an old subscriber may
     have: a larger one leaves in parts. `queue` says that its topic is a queue: it is for one of its servers. `reply_to`
-    is where the answer is awaited, None where nobody awaits one. Requests of a queue with the same `merge` are equal;
+    is where the answer is awaited, None where nobody awaits one; `reply_point` is the id of the pull point of ours that
+    this is, empty for another address. Requests of a queue with the same `merge` are equal;
     empty where they are not to be done together.
     """
 
@@ -91,6 +92,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     split_bytes: int = 0
     queue: bool = False
     reply_to: EndpointReference | None = None
+    reply_point: str = ""
     merge: bytes = b""
 
     def is_over(self, now_ms: int) -> bool:

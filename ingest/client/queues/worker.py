@@ -63,6 +63,9 @@ class Subscribes(Protocol):
     def subscribe(self, topic: str | None, *, to: str, queue: int, namespaces: Namespaces) -> RemoteSubscription:
         """As `Client.subscribe`."""
 
+    def proof_for(self, address: str) -> dict[str, str]:
+        """As `Client.proof_for`."""
+
 
 class Worker(Server):
     """Serves queues. `handle` runs in threads, `capacity` at a time for each queue; the request is acknowledged when it
@@ -92,10 +95,13 @@ class Worker(Server):
         self._repeats = Repeats()
         self._lock = threading.Lock()
         self._kept: Recent[str, str] = Recent(_KEPT, age_s=_KEPT_S)
+        self._clients: list[Subscribes] = []
         super().__init__(self._handled, port, host, "worker")
 
     def serve(self, client: Subscribes, topic: str, namespaces: Namespaces = None) -> RemoteSubscription:
-        """Have a broker send the requests of a queue here from now on; unsubscribing ends that."""
+        """Have a broker send the requests of a queue here from now on; unsubscribing ends that. Answers to pull points
+        of that broker say who we are, as the client does."""
+        self._clients.append(client)
         return client.subscribe(topic, to=self._advertised or self.url, queue=self.capacity, namespaces=namespaces)
 
     def stop(self) -> None:
@@ -166,6 +172,8 @@ class Worker(Server):
     def _answer(self, asker: Asker, request: ReceivedMessage, answer: str) -> bool:
         """Bring somebody the answer; whether it has arrived."""
         headers, body = reply_to(asker, request, answer)
+        for client in self._clients:
+            headers |= client.proof_for(asker.reply_to.address)
         why = ""
         for wait_s in (*_WAITS_S, None):
             try:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from dispatch.operations.audit.examine import audit
-from ingest.client import Client, FaultReceived
+from ingest.access.users_file import User, hash_password, write_users
+from ingest.client import Client, Credentials, FaultReceived
 from ingest.client.listener import Listener, ReceivedMessage
 from ingest.client.queues.worker import Invalid, Worker
 from tests.support.dispatch_job import Logs, Own, RunningJob
-from tests.support.gateway_process import GatewayRun
+from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.receiver import Receiver
 from topic_model.records.control import TopicPolicy, TopicRecord
 from topic_model.records.notifications import Notification
@@ -134,6 +137,61 @@ def test_users_ask_and_servers_answer_through_a_pull_point_or_a_listener(
         with ThreadPoolExecutor(8) as users:
             asking = [users.submit(client.request, topic, f"<job>{number}</job>", timeout=120) for number in range(24)]
             assert [each.result() for each in asking] == [b"<done>%d</done>" % number for number in range(24)]
+
+
+def test_equal_requests_that_wait_are_done_once_and_all_are_answered(
+    own: Own, gateway: GatewayRun, job_logs: Logs
+) -> None:
+    topic = own.topic("jobs")
+    job_logs.control(TopicRecord(TopicPath(topic), policy=TopicPolicy(queue=True)))
+    begun, go_on = threading.Event(), threading.Event()
+    did: list[bytes] = []
+
+    def handle(request: ReceivedMessage) -> bytes:
+        did.append(request.payload)
+        begun.set()
+        assert go_on.wait(240)
+        return request.payload.replace(b"job", b"done")
+
+    with Client(gateway.base) as client, Worker(handle) as worker, ThreadPoolExecutor(60) as users:
+        wait_until_known(partial(worker.serve, client, topic))
+        first = users.submit(client.request, topic, "<job>0</job>", timeout=240)
+        assert begun.wait(120)
+        equal = [users.submit(client.request, topic, "<job>1</job>", timeout=240) for _ in range(50)]
+        other = users.submit(client.request, topic, "<job>1</job>", timeout=240, merge="mine")
+        own.attempts(52)
+        go_on.set()
+        assert first.result() == b"<done>0</done>"
+        assert {each.result() for each in (*equal, other)} == {b"<done>1</done>"}
+    assert Counter(did) == {b"<job>0</job>": 1, b"<job>1</job>": 2}
+
+
+def test_users_and_servers_who_have_to_say_who_they_are(own: Own, job_logs: Logs, tmp_path: Path) -> None:
+    topic = own.topic("jobs")
+    users, policy = tmp_path / "users.toml", tmp_path / "policy.toml"
+    write_users({name: User(name, hash_password(f"of-{name}")) for name in ("anna", "bert")}, users)
+    policy.write_text(
+        f'[[allow]]\ndo = ["publish"]\ntopics = ["{topic}"]\nusers = ["anna"]\n'
+        f'[[allow]]\ndo = ["subscribe"]\ntopics = ["{topic}"]\nusers = ["bert"]\n'
+    )
+    access = f'[access]\nmethods = "basic"\nusers_file = "{users}"\npolicy_file = "{policy}"\n'
+
+    def handle(request: ReceivedMessage) -> bytes:
+        if b"bad" in request.payload:
+            raise Invalid("it is bad")
+        return b"<done/>"
+
+    job_logs.control(TopicRecord(TopicPath(topic), policy=TopicPolicy(queue=True)))
+    with (
+        gateway_run(tmp_path / "gateway", own.job.settings.kafka, more=access) as gateway,
+        Client(gateway.base, credentials=Credentials("anna", "of-anna")) as user,
+        Client(gateway.base, credentials=Credentials("bert", "of-bert")) as server,
+        Worker(handle) as worker,
+    ):
+        wait_until_known(partial(worker.serve, server, topic))
+        assert user.request(topic, "<job/>", timeout=120) == b"<done/>"
+        with pytest.raises(FaultReceived, match="cannot be done"):
+            user.request(topic, "<bad/>", timeout=120)
 
 
 def wait_until_known(ask: Callable[[], object]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, only_subscription, path_of
+from tests.support.guarded_gateway import ANNA, BERT, OLGA, Clock, guarded
 from topic_model.namespaces import WSA, WSRF_RP
 from topic_model.records.control import TopicPolicy, TopicRecord
 from topic_model.subscriptions import EndpointReference
@@ -126,7 +129,53 @@ def test_a_pull_point_may_be_where_it_is_awaited(parts: GatewayParts) -> None:
     made = parts.post(soap.envelope("<wsnt:CreatePullPoint/>"), "/wsn/CreatePullPoint").text("Address") or ""
     assert parts.post(asking(f"<wsa:Address>{made}</wsa:Address>")).status == 202
     (asked,) = parts.notifications.accepted
-    assert asked.reply_to == EndpointReference(made)
+    assert (asked.reply_to, asked.reply_point) == (EndpointReference(made), made.rpartition("/")[2])
+
+
+RIGHTS = """
+[namespaces]
+t = "urn:t"
+[[allow]]
+do = ["publish"]
+topics = ["t:jobs"]
+users = ["anna", "bert"]
+[[allow]]
+do = ["subscribe"]
+topics = ["t:jobs"]
+users = ["olga"]
+"""
+
+
+def answering(relates_to: str = "urn:uuid:1", topic: str = "t:jobs") -> bytes:
+    related = f"<wsa:RelatesTo>{relates_to}</wsa:RelatesTo>" * bool(relates_to)
+    producer = (
+        "<wsnt:ProducerReference><wsa:Address>urn:me</wsa:Address>"
+        f"<wsa:ReferenceParameters>{related}</wsa:ReferenceParameters></wsnt:ProducerReference>"
+    )
+    return soap.envelope(
+        "<wsnt:Notify><wsnt:NotificationMessage>"
+        f"{soap.topic(topic)}{producer}<wsnt:Message><x/></wsnt:Message></wsnt:NotificationMessage></wsnt:Notify>"
+    )
+
+
+def test_who_serves_a_queue_may_answer_into_the_pull_point_of_another(tmp_path: Path) -> None:
+    """And nobody else may, nor put anything else there; and whoever asks names a pull point of its own."""
+    parts = guarded(tmp_path, Clock(), RIGHTS)
+    parts.table.apply(TopicRecord(QUEUE, policy=TopicPolicy(queue=True)))
+    create = soap.envelope("<wsnt:CreatePullPoint/>")
+    made = parts.post(create, "/wsn/CreatePullPoint", authorization=ANNA).text("Address") or ""
+    path = made.removeprefix("http://127.0.0.1:8080")
+    request = asking(f"<wsa:Address>{made}</wsa:Address>")
+    assert "that is not there" in parts.post(request, authorization=BERT).reason
+    assert parts.post(request, authorization=ANNA).status == 202
+    assert parts.post(answering(), path, authorization=OLGA).fault == "ResourceUnknownFault"
+    assert parts.post(serving(), authorization=OLGA).status == 200
+    for refused in (answering(relates_to=""), answering(topic="t:plain"), soap.envelope(soap.notify())):
+        assert parts.post(refused, path, authorization=OLGA).fault == "ResourceUnknownFault"
+    assert parts.post(answering(), path, authorization=BERT).fault == "ResourceUnknownFault"
+    assert parts.post(answering(), path, authorization=OLGA).status == 202
+    taken = parts.post(soap.envelope("<wsnt:GetMessages/>"), path, authorization=ANNA)
+    assert taken.text("RelatesTo") == "urn:uuid:1"
 
 
 @pytest.mark.parametrize("address", ["", "http://www.w3.org/2005/08/addressing/anonymous", f"{WSA}/none"])

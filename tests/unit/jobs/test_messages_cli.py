@@ -221,3 +221,10 @@ def test_a_state_is_shown_at_once(parts: GatewayParts, url: str) -> None:
     assert runner.invoke(app, ["subscribe", "a", "--to", "http://h/", "--kind", "state", "--url", url]).exit_code == 0
     (subscription,) = parts.table.subscriptions()
     assert [each.only for each in parts.notifications.accepted] == ["", subscription.id]
+
+
+def test_a_server_of_a_queue_says_how_much_it_takes(parts: GatewayParts, url: str) -> None:
+    parts.table.apply(TopicRecord(TopicPath("jobs"), policy=TopicPolicy(queue=True)))
+    result = CliRunner().invoke(app, ["subscribe", "jobs", "--to", "http://h/", "--queue", "3", "--url", url])
+    assert result.exit_code == 0, result.output
+    assert [each.queue for each in parts.table.subscriptions()] == [3]

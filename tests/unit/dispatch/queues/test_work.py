@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from lxml import etree
 
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.transport.contract import PushResult
@@ -319,6 +320,21 @@ def test_whoever_awaits_an_answer_hears_that_none_will_come() -> None:
     for (_, body), code in zip(world.faults, ("Invalid", "Unanswered", "Expired"), strict=True):
         assert f"<faultcode>q:{code}</faultcode>" in body
     assert "<wsa:RelatesTo>urn:late</wsa:RelatesTo>" in world.faults[-1][1]
+
+
+def test_whoever_awaits_it_in_a_pull_point_of_ours_finds_it_there() -> None:
+    """Without a way through the gateway, which would ask who we are."""
+    world = World()
+    world.serve("s")
+    world.endpoints["http://s/"].answer = lambda ids: INVALID
+    world.ask("bad", reply_to="http://gateway/wsn/pullpoints/p1", reply_point="p1")
+    world.run(10_000)
+    ((point, element),) = world.faults
+    assert point == "p1"
+    root = etree.fromstring(element)
+    assert root.findtext(".//{*}ProducerReference/{*}ReferenceParameters/{*}RelatesTo") == "urn:bad"
+    assert root.findtext(".//{*}Message/{*}Fault/faultcode") == "q:Invalid"
+    assert world.states() == {("queue:q", "bad"): "dead"}
 
 
 def test_many_are_told_without_all_at_once() -> None:

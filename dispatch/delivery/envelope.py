@@ -171,7 +171,7 @@ class Envelope:
         if piece is not None:
             headers += ((PACKAGE_HEADER, package_header(piece.fragment, piece.identification)),)
         elif any(notification.package for notification in notifications):
-            packages = ",".join(_package(each) or "-" for each in notifications)
+            packages = ",".join(package_of(each) or "-" for each in notifications)
             if packages.strip("-,"):
                 headers += ((PACKAGE_HEADER, packages),)
         sequence = attempt - 1 if sequence is None else sequence
@@ -266,7 +266,7 @@ def _delivered(notification: Notification) -> bytes:
     label = f" replay={quoteattr(notification.replay)}" if notification.replay else ""
     if notification.traceparent:
         label += f" traceparent={quoteattr(notification.traceparent)}"
-    if notification.package and (package := _package(notification)):
+    if notification.package and (package := package_of(notification)):
         label += f" package={quoteattr(package)}"
     return f"<ac:Notification{label}>{escape(notification.original_id)}</ac:Notification>".encode()
 
@@ -299,7 +299,7 @@ def _http_headers(subscription: Subscription) -> tuple[tuple[str, str], ...]:
     return (("Content-Type", f"application/soap+xml; charset=utf-8{parameter}"), *fixed)
 
 
-def _package(notification: Notification) -> str:
+def package_of(notification: Notification) -> str:
     """Which part it is of what, as headers say it; empty for a whole message."""
     fragment, identification = read_package(notification.package) if notification.package else (Fragment(), "")
     return package_header(fragment, identification) if fragment.part else ""
@@ -314,7 +314,7 @@ def _pushed(text: str) -> bytes:
 def _legacy_content(notification: Notification) -> bytes:
     """The payload as text. Its references stay as they are, which is what the receivers were written for."""
     # Of a part the blanks at its ends belong to the message.
-    content = _as_text(notification.payload, strip=not _package(notification))
+    content = _as_text(notification.payload, strip=not package_of(notification))
     return content.replace(b"<", b"&lt;").replace(b">", b"&gt;")
 
 

@@ -16,11 +16,11 @@ from core.eventlog.client import Acknowledgement, Producer, make_producer, parti
 from core.eventlog.topics import PULL_LOG
 from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
-from dispatch.delivery.envelope import topic_element
+from dispatch.delivery.envelope import package_of, topic_element
 from dispatch.delivery.journal import Journal
 from dispatch.logs.attempts import Attempt, AttemptsLog, Matched
 from dispatch.logs.parked import DeadLetterLog, ParkingLog
-from topic_model.namespaces import WSA, WSNT
+from topic_model.namespaces import ARBORCAST_DELIVERY, WSA, WSNT
 from topic_model.records import notifications, pull
 from topic_model.records.notifications import Notification
 from topic_model.records.pull import StoredMessage
@@ -29,11 +29,15 @@ from topic_model.subscriptions import Subscription
 
 def stored_element(notification: Notification, subscription: Subscription) -> bytes:
     """The wsnt:NotificationMessage as it waits: self-contained, since the answer that it will be part of is not
-    known."""
+    known. What is a part says so beside the address."""
+    package = package_of(notification) if notification.package else ""
+    if package:
+        said = f'<ac:Package xmlns:ac="{ARBORCAST_DELIVERY}">{escape(package)}</ac:Package>'
+        package = f"<wsa:Metadata>{said}</wsa:Metadata>"
     return b"".join(
         (
             f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:SubscriptionReference>'
-            f"<wsa:Address>{escape(subscription.address)}</wsa:Address></wsnt:SubscriptionReference>".encode(),
+            f"<wsa:Address>{escape(subscription.address)}</wsa:Address>{package}</wsnt:SubscriptionReference>".encode(),
             topic_element(notification.topic, notification.prefixes),
             notification.producer,
             b"<wsnt:Message>",

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from core.errors import ExpressionError
 from ingest.addresses import Kind
 from ingest.client import received
+from ingest.client.assembler import Assembler
 from ingest.client.publications import conditions, message_types, publications
 from ingest.client.received import ReceivedMessage, Reply
 from ingest.client.values import (
@@ -108,6 +109,7 @@ class Calls:
         url = url.rstrip("/")
         has_path = "/" in url.partition("://")[2]
         self.broker = Remote(url if has_path else url + Kind.BROKER.value)
+        self.assembler = Assembler()
         self._pull_points = Remote(url if has_path else url + Kind.PULL_POINT_FACTORY.value)
 
     def subscribe(
@@ -244,11 +246,18 @@ class Calls:
         )
 
     def get_messages(
-        self, pull_point: str | Remote, maximum: int | None = None, *, wait_s: float | None = None
+        self,
+        pull_point: str | Remote,
+        maximum: int | None = None,
+        *,
+        wait_s: float | None = None,
+        parts: Literal["joined", "apart"] = "joined",
     ) -> Call[list[ReceivedMessage]]:
         """Take messages out of a pull point, oldest first, at most `maximum`. They are gone from there then.
 
-        An Arborcast broker waits up to `wait_s` seconds for the first one; keep it below the client's timeout.
+        An Arborcast broker waits up to `wait_s` seconds for the first one; keep it below the client's timeout. What
+        comes in parts is returned as a whole when its last part is there, which waits in this client until then; with
+        "apart" each part as it comes.
         """
         # Not repeatable: what was handed out is gone, and an error must be seen.
         wait = "" if wait_s is None else f' xmlns:p="{_PULL}" p:Wait="PT{wait_s:.3f}S"'
@@ -257,9 +266,17 @@ class Calls:
             _remote(pull_point),
             f"{ACTION_BW}/PullPoint/GetMessagesRequest",
             f'<wsnt:GetMessages xmlns:wsnt="{WSNT}"{wait}>{number}</wsnt:GetMessages>',
-            received.messages,
+            received.messages if parts == "apart" else lambda reply: self._joined(received.messages(reply)),
             repeatable=False,
         )
+
+    def _joined(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        whole = []
+        for message in messages:
+            with self.assembler.joined(message) as each:
+                if each is not None:
+                    whole.append(each)
+        return whole
 
     def destroy_pull_point(self, pull_point: str | Remote) -> Call[None]:
         """Give up a pull point and what waits in it."""

@@ -184,7 +184,9 @@ class BrokerClient(ABC, Generic[CallsT]):
         """Free the connections."""
 
     def _free(self) -> None:
-        """Repeat nothing more, and close the connections."""
+        """Repeat nothing more, and close the connections. Messages that lack parts are given up."""
+        if isinstance(self._calls, Calls):
+            self._calls.assembler.close()
         self._session.stop_repeating()
         self._session.close()
         if self._own is not None:

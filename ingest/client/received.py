@@ -82,6 +82,8 @@ _ASKER_DEPTH = 7
 # Of an answer that went through a pull point, which keeps no headers.
 _RELATED = f"{wsnt('ProducerReference')}/{wsa('ReferenceParameters')}/{wsa('RelatesTo')}"
 
+_PACKAGE = f"{wsnt('SubscriptionReference')}/{wsa('Metadata')}/{{{ARBORCAST_DELIVERY}}}Package"
+
 # Brokers of the HPwsn family push one message, its content as text.
 _OLD_PUSH = f"{{{HPWSN_PUSH}}}notificationProcess"
 
@@ -168,9 +170,7 @@ def read_push(
         messages = [ReceivedMessage(text.encode(), notification_id=known, attempt=attempt)]
         return _with_parts(messages, packages, subscription, lambda payload: payload)
     messages = _read_messages(request, ids.split(",") if ids else [], attempt)
-    return _with_parts(
-        messages, packages, subscription, lambda payload: read_content(unwrap(payload).decode()).encode()
-    )
+    return _with_parts(messages, packages, subscription, _content_of_notify)
 
 
 def _with_parts(
@@ -180,15 +180,21 @@ def _with_parts(
     if not packages:
         return messages
     said = iter(packages.split(","))
-    found = []
-    for message in messages:
-        package = read_package_header(next(said, "-"))
-        if package is None:
-            found.append(message)
-        else:
-            part = PartOf(package[1], package[0], content_of(message.payload), subscription)
-            found.append(replace(message, part=part))
-    return found
+    return [_as_part(message, next(said, "-"), subscription, content_of) for message in messages]
+
+
+def _as_part(
+    message: ReceivedMessage, package: str, subscription: str, content_of: Callable[[bytes], bytes]
+) -> ReceivedMessage:
+    """The message as the part that this says it is; itself where it says of none."""
+    part = read_package_header(package)
+    if part is None:
+        return message
+    return replace(message, part=PartOf(part[1], part[0], content_of(message.payload), subscription))
+
+
+def _content_of_notify(payload: bytes) -> bytes:
+    return read_content(unwrap(payload).decode()).encode()
 
 
 def _read_messages(request: Request, numbered: Sequence[str], attempt: int) -> list[ReceivedMessage]:
@@ -270,16 +276,18 @@ def read_messages(
             raise InvalidRequest("a NotificationMessage without a payload")
         address = message.findtext(f"{wsnt('SubscriptionReference')}/{wsa('Address')}")
         payload = node.children[message.index(content)].children[0]
-        received.append(
-            ReceivedMessage(
-                source.fragment(payload),
-                None if topic is None else read_topic(topic),
-                address.strip() if address else None,
-                ids[number] if number < len(ids) else "",
-                attempt,
-                relates_to=(message.findtext(_RELATED) or "").strip(),
-            )
+        address = address.strip() if address else None
+        made = ReceivedMessage(
+            source.fragment(payload),
+            None if topic is None else read_topic(topic),
+            address,
+            ids[number] if number < len(ids) else "",
+            attempt,
+            relates_to=(message.findtext(_RELATED) or "").strip(),
         )
+        # In pull points, which keep no headers.
+        package = message.findtext(_PACKAGE)
+        received.append(_as_part(made, package, address or "", _content_of_notify) if package else made)
         number += 1
     return received
 

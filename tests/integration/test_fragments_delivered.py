@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
@@ -67,6 +68,8 @@ def test_whatever_way_parts_go_each_subscriber_has_the_whole_once(engine: Engine
         old.subscribe("parts", to=whole.listener.url)
         old.subscribe("parts", to=in_parts.listener.url, fragment_bytes=1_000)
         new.subscribe("parts//.", to=modern.listener.url)
+        point = new.create_pull_point()
+        new.subscribe("parts//.", to=point)
         contents = [content(parts) for parts in (1, 2, 5, 10, 100)]
         texts = []
         for number, each in enumerate(contents):
@@ -81,6 +84,16 @@ def test_whatever_way_parts_go_each_subscriber_has_the_whole_once(engine: Engine
         assert in_parts.wait_for(5) == expected
         assert modern.wait_for(5) == expected
         assert all(each.topic == "parts" for each in modern.messages)
+        pulled: list[str] = []
+        deadline = time.monotonic() + 120
+        while len(pulled) < 5 and time.monotonic() < deadline:
+            # A few at a time: the parts of a message come with different answers.
+            fetched = new.get_messages(point, 7, wait_s=1)
+            pulled += [(it.file.read() if it.file else it.payload).decode() for it in fetched]
+            for message in fetched:
+                if message.file:
+                    message.file.close()
+        assert sorted(pulled) == expected
 
 
 def test_a_message_of_the_standard_comes_in_parts_to_an_old_subscriber_that_asks(engine: Engine) -> None:

@@ -368,7 +368,8 @@ def test_a_payload_that_is_no_text(engine: Engine, tmp_path: Path) -> None:
 
 
 def test_passwords_without_users(engine: Engine) -> None:
-    told = complaint_of(engine, "up", "", ARBORCAST_ACCESS_METHODS="basic", ARBORCAST_GATEWAY_PORT="0")
+    ports = {"ARBORCAST_GATEWAY_PORT": "0", "ARBORCAST_STACK_KAFKA_PORT": "0"}
+    told = complaint_of(engine, "up", "", ARBORCAST_ACCESS_METHODS="basic", **ports)
     assert "`arborcast users add NAME` adds one" in told
 
 

@@ -199,6 +199,8 @@ class RedeliverySession:
 
     def read_to_end(self, stopping: threading.Event) -> None:
         """Fold everything that is in the log now. Raises InfrastructureError."""
+        if self._journal.dirty:
+            self._write_down()  # what is committed below must not be ahead of the logs
         ends, reports = self._reading.ends(), self._results.ends()
         unfolded = 0
         while not stopping.is_set() and not (self._reading.reached(ends) and self._results.reached(reports)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from jobs.monitoring.figures import WORDS, Points, line_plot
 from jobs.monitoring.history import read_history
 from jobs.monitoring.samples import (
     MetricsSample,
+    collecting_shares,
     cpu_shares,
     grown,
     grown_buckets,
@@ -245,6 +246,27 @@ def _plots(samples: Sequence[MetricsSample]) -> Iterable[str]:
     )
     for title, attribute, unit in kinds:
         yield plot(title, {name: [_of(point, name, attribute) for point in points] for name in processes}, unit)
+    yield from _jvm_plots(points, plot)
+
+
+def _jvm_plots(points: Sequence[MetricsSample], plot: Callable[..., str]) -> Iterable[str]:
+    jvms = sorted({name for point in points for name in point.jvms})
+    if not jvms:
+        return
+
+    def of(name: str, attribute: str) -> list[float | None]:
+        return [getattr(point.jvms.get(name), attribute, None) for point in points]
+
+    heaps = {
+        f"{name}, {word}": of(name, attribute)
+        for name in jvms
+        for word, attribute in (("in use", "heap_used"), ("had from the system", "heap_committed"))
+    }
+    yield plot("Heap of the Java virtual machines", heaps, "bytes")
+    yield plot(
+        "Garbage collection (share of all time)", {name: collecting_shares(points, name) for name in jvms}, "share"
+    )
+    yield plot("Java classes loaded", {name: of(name, "classes") for name in jvms}, "count")
 
 
 def _of(sample: MetricsSample, process: str, attribute: str) -> float | None:

@@ -19,9 +19,11 @@ from urllib.parse import urlsplit
 import msgspec
 import psutil
 
+from core.telemetry.jvm import JvmFigures, declare_jvm
 from core.telemetry.metrics import CONTENT_TYPE, Registry, merged
 from jobs.monitoring.endpoint import Endpoint, Page
 from jobs.monitoring.history import MetricsHistory, encode_samples
+from jobs.monitoring.perf_counters import read_jvm
 from jobs.monitoring.samples import MetricsSample, ProcessFigures, Scrape, sample_of
 from jobs.processes.processes import resident, words
 from jobs.stack.state import EngineStatus, PartState
@@ -145,6 +147,9 @@ class StackMonitor:
         self._fetch = fetch or own_page
         self._accounts = ProcessAccounts()
         self._figures: dict[str, ProcessFigures] = {}
+        self._broker: JvmFigures | None = None
+        self._broker_registry = Registry()
+        declare_jvm(self._broker_registry, lambda: self._broker)
         self._registry = Registry()
         declare_stack(self._registry, status, lambda: self._figures)
         self._lock = threading.Lock()
@@ -177,14 +182,17 @@ class StackMonitor:
     def _look(self, now: float) -> Look:
         status = self._status()
         parts = status.parts if status else {}
-        running = {part.process.pid: name for name, part in parts.items() if part.process}
+        running = {name: part.process.pid for name, part in parts.items() if part.process}
         answering = {name for name, part in parts.items() if part.process and not part.silent_since}
-        self._figures = self._accounts.look(uses_of(running))
+        self._figures = self._accounts.look(uses_of({pid: name for name, pid in running.items()}))
         texts = {}
         for part, url in self._urls.items():
             if part in answering:  # the others are not waited for
                 with contextlib.suppress(OSError, http.client.HTTPException):
                     texts[part] = self._fetch(f"{url}/metrics").decode()
+        # It shows nothing by itself, and is no process that we have written.
+        self._broker = read_jvm(running["kafka"]) if "kafka" in running else None
+        texts["kafka"] = self._broker_registry.text()
         text = merged(texts, "component") + self._registry.text()
         endpoints: list[dict[str, Any]] = []
         if "dispatch" in texts:

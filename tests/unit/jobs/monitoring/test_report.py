@@ -11,7 +11,7 @@ from jobs.cli.common import beginning
 from jobs.monitoring.figures import line_plot
 from jobs.monitoring.history import MetricsHistory
 from jobs.monitoring.report import history_for, page, write_report
-from jobs.monitoring.samples import NO_BOUND, MetricsSample, ProcessFigures
+from jobs.monitoring.samples import NO_BOUND, JvmSample, MetricsSample, ProcessFigures
 from jobs.monitoring.watching import EngineView
 from jobs.processes.errors import StackError
 from tests.support.xpath import elements
@@ -35,6 +35,7 @@ def samples(count: int = 500) -> list[MetricsSample]:
             delivery=((0.1, (number % 250) * 100.0), (NO_BOUND, (number % 250) * 100.0)),
             lag_seconds=number / 100,
             processes={"kafka": ProcessFigures(number * 1.0, 1e8, 70, 100)},
+            jvms={"dispatch": JvmSample(1e8, 2e8, 5e8, number, number * 0.1, 20_000, 90)},
         )
         for number in range(count)
     ]
@@ -61,6 +62,9 @@ def test_the_page_needs_nothing_but_itself() -> None:
         "CPU (of one core)",
         "Memory",
         "Threads",
+        "Heap of the Java virtual machines",
+        "Garbage collection (share of all time)",
+        "Java classes loaded",
     ):
         assert wanted in captions
     assert len({*captions}) == len(captions), "two charts have one name"

@@ -117,6 +117,8 @@ _PATIENCE_S = 2.0
 
 _JSON = "application/json"
 
+_MOST_POINTS = 20_000
+
 
 @dataclass(frozen=True)
 class Look:
@@ -175,7 +177,7 @@ class StackMonitor:
         return {
             "/metrics": Page(CONTENT_TYPE.decode(), lambda: self.look().text.encode()),
             "/status.json": Page(_JSON, self._status_page),
-            "/history.json": Page(_JSON, lambda: encode_samples(self._history.stored())),
+            "/history.json": Page(_JSON, lambda: encode_samples(self._history.stored()), self._history_asked),
             "/recent.json": Page(_JSON, self._recent_page),
         }
 
@@ -204,6 +206,13 @@ class StackMonitor:
         now = self.look().sample
         # The last one stored may be this one.
         return encode_samples([*(sample for sample in self._history.recent() if sample.at < now.at), now])
+
+    def _history_asked(self, query: Mapping[str, str]) -> bytes:
+        """`?since=…&points=…`: at most so many of the samples since then, evenly."""
+        now, since, points = time.time(), float(query.get("since", 0.0)), int(query.get("points", _MOST_POINTS))
+        if not 0 < points <= _MOST_POINTS or not since < now:
+            raise ValueError(f"since is a time before now, points at most {_MOST_POINTS}")
+        return encode_samples(self._history.thinned(since, now, points))
 
     def _status_page(self) -> bytes:
         look = self.look()
@@ -288,7 +297,7 @@ def get(url: str, timeout: float = _PATIENCE_S, context: ssl.SSLContext | None =
         else http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
     )
     try:
-        connection.request("GET", parts.path)
+        connection.request("GET", f"{parts.path}?{parts.query}" if parts.query else parts.path)
         answer = connection.getresponse()
         body = answer.read()
     finally:

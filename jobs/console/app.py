@@ -57,7 +57,7 @@ def make_app(console: Console, signing: SigningIn | None = None) -> Guard:
         console.get("/live", live),
         console.post("/theme", theme, edits=False),
         *(signing.routes(console) if signing else ()),
-        *(route for screen in SCREENS for route in screen.routes(console)),
+        *(_when_ready(console, route) for screen in SCREENS for route in screen.routes(console)),
     ]
 
     async def refused(request: Request, error: Exception) -> Response:
@@ -71,6 +71,19 @@ def make_app(console: Console, signing: SigningIn | None = None) -> Guard:
         exception_handlers={HTTPException: refused, ArborcastError: refused, Exception: refused},
     )
     return Guard(app, console.sessions, signing.callers if signing else None)
+
+
+def _when_ready(console: Console, route: Route) -> Route:
+    """The same, but a page that asks again of itself while the log is read for the first time."""
+    answer = route.endpoint
+
+    async def wait_or_answer(request: Request) -> Response:
+        if console.ready():
+            reached: Response = await answer(request)
+            return reached
+        return console.page(request, "reading.html", status=503)
+
+    return Route(route.path, wait_or_answer, methods=sorted(route.methods or ()))
 
 
 def _words(error: Exception) -> tuple[int, str]:

@@ -46,7 +46,8 @@ class Screen:
 
 class Console:
     """`control` is the state of the control log, `changes` changes it, and `trouble` says why what is seen may be old,
-    in words; empty when all is well. `config` is the settings file, for commands that are run."""
+    in words; empty when all is well. While it is not `ready`, the
+    log is read for the first time, by another thread, and `control` must not be looked at. `config` is the settings file, for commands that are run."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Console:
         sessions: Sessions,
         *,
         trouble: Callable[[], str] = lambda: "",
+        ready: Callable[[], bool] = lambda: True,
         config: Path | None = None,
         signs_in: bool = False,
     ) -> None:
@@ -64,6 +66,7 @@ class Console:
         self.changes = changes
         self.sessions = sessions
         self.trouble = trouble
+        self.ready = ready
         self.config = config
         self.signs_in = signs_in
         self.live = LiveParts()

@@ -57,6 +57,7 @@ class ConsoleProcess:
             self._changes,
             sessions,
             trouble=self._trouble,
+            ready=lambda: self._view.caught_up,
             config=config,
             signs_in=signing is not None,
         )
@@ -104,9 +105,7 @@ class ConsoleProcess:
         self._stop()
 
     def _trouble(self) -> str:
-        if not self._view.caught_up:
-            return "The control log is being read; topics and subscriptions appear when that is done."
-        if not self._view.reachable:
+        if self._view.caught_up and not self._view.reachable:
             return (
                 "Kafka does not answer. What you see is as it was when it last did; nothing can be saved now, and "
                 "nothing that you have gathered is lost."

@@ -39,6 +39,7 @@ class ConsoleParts:
     console: Console
     app: Any
     trouble: str = ""
+    ready: bool = True
 
     def put(self, *records: ControlRecord) -> None:
         """Somebody else has written these."""
@@ -56,7 +57,15 @@ def console_parts(
     control = ControlView()
     changes = ControlList([control])
     sessions = Sessions(KEYS, "arborcast-test", secure=False)
-    console = Console(loaded, control, changes, sessions, trouble=lambda: parts.trouble, signs_in=signing is not None)
+    console = Console(
+        loaded,
+        control,
+        changes,
+        sessions,
+        trouble=lambda: parts.trouble,
+        ready=lambda: parts.ready,
+        signs_in=signing is not None,
+    )
     parts = ConsoleParts(control, changes, console, make_app(console, signing))
     if records:
         parts.put(*records)
@@ -66,6 +75,7 @@ def console_parts(
 def settings_in(home: Path, **overrides: Any) -> Settings:
     """Settings as a file in an empty folder would give them; `overrides` as on the command line (`kafka__prefix`)."""
     file = home / "console-test.toml"
+    home.mkdir(exist_ok=True)
     file.touch()
     given = {name.replace("__", "."): value for name, value in overrides.items()}
     return load_settings(file, home, given, environ={})
@@ -87,7 +97,7 @@ class Browser:
         """A form as it is, without a token that the page has."""
         return self._ask("POST", path, headers, data=dict(fields))
 
-    def submit(self, action: str, files: Mapping[str, Any] | None = None, **fields: Any) -> httpx.Response:
+    def submit(self, action: str, /, files: Mapping[str, Any] | None = None, **fields: Any) -> httpx.Response:
         """The form of the current page with this action, with these fields filled in or changed."""
         forms = [form for form in self.page.forms if re.fullmatch(action, form.get("action", ""))]
         assert forms, f"no form {action} in {[form.get('action') for form in self.page.forms]}"
@@ -101,7 +111,7 @@ class Browser:
     @property
     def text(self) -> str:
         """What a person reads, in one line."""
-        return " ".join(self.page.xpath("string(//main)").split())
+        return " ".join(" ".join(self.page.xpath("//main//text()")).split())
 
     def _ask(self, method: str, path: str, headers: Mapping[str, str], **rest: Any) -> httpx.Response:
         async def ask() -> httpx.Response:

@@ -1,21 +1,25 @@
-"""The screen *Topics*: look at the trees and change them."""
+"""The screen *Topics*: look at the trees, and change them.
+
+looking, browsing   pages, and what is shown of the trees
+editing, documents  forms, and whole trees from and to documents
+draft, fields       edits that were gathered, and what they come to; a topic as a form
+"""
 
 from __future__ import annotations
 
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
 from jobs.console.console import Console, Screen
+from jobs.console.screens.topics.documents import Documents
+from jobs.console.screens.topics.draft import Drafts
+from jobs.console.screens.topics.editing import Editing
+from jobs.console.screens.topics.looking import Looking
 
 
 def routes(console: Console) -> list[Route]:
     """What the screen answers."""
-
-    async def page(request: Request) -> Response:
-        return console.page(request, "topics/page.html", topics=len(console.control.table.topics))
-
-    return [console.get("/topics", page)]
+    looking = Looking(console, Drafts())
+    return [*looking.routes(), *Editing(console, looking).routes(), *Documents(console, looking).routes()]
 
 
 SCREEN = Screen("topics", "Topics", "/topics", routes)

@@ -113,6 +113,15 @@ def test_static_files_are_kept_by_their_hash(browser: Browser) -> None:
     assert browser.get("/static/x/..%2fpages.py").status_code == 404
 
 
+def test_a_page_waits_until_the_log_is_read(parts: ConsoleParts, browser: Browser) -> None:
+    parts.ready = False
+    assert browser.get("/topics").status_code == 503
+    assert "is being read" in browser.text
+    assert browser.page.xpath("//meta[@http-equiv='refresh']")
+    parts.ready = True
+    assert browser.get("/topics").status_code == 200
+
+
 def test_what_is_not_there_is_a_page_too(browser: Browser) -> None:
     assert browser.get("/nowhere").status_code == 404
     assert "There is no such page" in browser.text

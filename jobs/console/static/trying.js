@@ -1,10 +1,11 @@
-// Publishing without leaving the page: what is being watched goes on beside it.
+// Publishing without leaving the page: what is being watched goes on beside it. The form stays as it is for the next one.
 
 const form = document.getElementById("try-form");
 const answer = document.getElementById("try-answer");
 
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
+  event.stopPropagation();
   const button = form.querySelector("button");
   button.disabled = true;
   try {

@@ -1,4 +1,4 @@
-"""The screen Try: publish a message, and watch a part of the tree arrive beside it; which topics and endpoints to look at.
+"""The screen Try: publish a message, and watch a part of the tree arrive beside it; which topics are busiest.
 
 broker     the engine as anybody meets it
 busiest    the topics of the newest notifications
@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
@@ -122,7 +122,7 @@ def _routes(console: Console) -> list[Route]:
             "answer": answer,
             "asks_who": trying.asks_who,
             "whom": whom.user if whom else "",
-            "offered": _first(console, _OFFERED),
+            "offered": sorted(islice(console.control.table.topics.paths(), _OFFERED)),
             "busiest": await trying.busiest(),
         }
         return console.page(request, "trying/page.html", status=400 if answer and answer.refused else 200, **values)
@@ -170,16 +170,6 @@ async def _published(trying: Trying, request: Request, topic: str, payload: str)
         return Answer(id=await asyncio.to_thread(publish, trying.gateway, trying.whom(request), path, payload))
     except ArborcastError as error:
         return Answer(refused=str(error))
-
-
-def _first(console: Console, most: int) -> Sequence[str]:
-    """Some topics to choose from."""
-    found: list[str] = []
-    for path in console.control.table.topics:
-        found.append(str(path))
-        if len(found) == most:
-            break
-    return sorted(found)
 
 
 SCREEN = Screen("try", "Try", "/try", _routes)

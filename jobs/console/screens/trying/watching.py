@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 from starlette.requests import Request
@@ -64,12 +65,17 @@ async def arrivals(
                 if _watching > _WATCHERS:
                     problem = f"{_WATCHERS} pages are watching already: close one."
                 elif subscription is None:
-                    subscription = await _in_thread(lambda: puller.subscribe_to(wanted))
+                    subscription = await _in_thread(partial(puller.subscribe_to, wanted))
                     problem = ""
             except ClientError as error:
                 problem = str(error)
             text = console.render(
-                request, "trying/arrived.html", arrived=list(newest), count=count, problem=problem, wanted=wanted.text
+                request,
+                "trying/arrived.html",
+                arrived=list(newest),
+                count=count,
+                problem=problem,
+                wanted=request.query_params.get("watch", ""),
             )
             if text != shown:
                 shown = text
@@ -77,9 +83,8 @@ async def arrivals(
             if subscription is None:
                 await asyncio.sleep(_AGAIN_S)
                 continue
-            made = subscription
             try:
-                messages = await _in_thread(lambda: puller.pull(made))
+                messages = await _in_thread(partial(puller.pull, subscription))
             except FaultReceived as error:
                 # Somebody has ended it; or the gateway does not let us any more.
                 subscription, problem = None, f"The subscription has ended: {error}"
@@ -96,8 +101,7 @@ async def arrivals(
     finally:
         _watching -= 1
         if subscription is not None:
-            ended = subscription
-            await _in_thread(lambda: _end(puller, ended))
+            await _in_thread(partial(_end, puller, subscription))
         puller.close()
 
 

@@ -45,9 +45,9 @@ class Screen:
 
 
 class Console:
-    """`control` is the state of the control log, `changes` changes it, and `trouble` says why what is seen may be old,
-    in words; empty when all is well. While it is not `ready`, the
-    log is read for the first time, by another thread, and `control` must not be looked at. `config` is the settings file, for commands that are run."""
+    """`control` is the state of the control log, `changes` changes it. `trouble` says why what is seen may be old, in
+    words; empty when all is well. While it is not `ready`, another thread reads the log for the first time, and
+    `control` must not be looked at. `config` is the settings file, for commands that are run."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Console:
                 theme=theme if theme in THEMES else "",
                 screens=self.screens,
                 here=request.url.path,
-                back=request.url.path + ("?" + request.url.query if request.url.query else ""),
+                back=_again(request),
                 trouble=self.trouble(),
                 signs_in=self.signs_in,
                 note=self._notes.pop(visitor.session, ""),
@@ -134,6 +134,13 @@ class Console:
         self._notes[visitor.session] = text
         while len(self._notes) > _NOTES:
             self._notes.popitem(last=False)
+
+
+def _again(request: Request) -> str:
+    """Where the same page is found once more; of what a form has led to, the screen."""
+    if request.method != "GET":
+        return "/" + request.url.path.split("/")[1]
+    return request.url.path + ("?" + request.url.query if request.url.query else "")
 
 
 def text_of(form: FormData, name: str) -> str:

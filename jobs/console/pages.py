@@ -71,6 +71,7 @@ class Templates:
         self._environment.globals["static"] = static.url
         self._environment.filters["moment"] = _moment
         self._environment.filters["number"] = _number
+        self._environment.filters["endpoint"] = _endpoint
 
     def render(self, name: str, values: Mapping[str, Any]) -> str:
         return self._environment.get_template(name).render(values)
@@ -83,6 +84,14 @@ def _seen(value: Any) -> Any:
 def _moment(ms: int) -> str:
     """The time as people here read it, to the second."""
     return datetime.fromtimestamp(ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _endpoint(url: str) -> str:
+    """An address without what it holds of a user and a password."""
+    scheme, separator, rest = url.partition("://")
+    end = min((at for sign in "/?#" if (at := rest.find(sign)) >= 0), default=len(rest))
+    _, at_sign, host = rest[:end].rpartition("@")
+    return f"{scheme}://…@{host}{rest[end:]}" if separator and at_sign else url
 
 
 def _number(value: int) -> str:

@@ -101,7 +101,9 @@ class Browser:
         """The form of the current page with this action, with these fields filled in or changed."""
         forms = [form for form in self.page.forms if re.fullmatch(action, form.get("action", ""))]
         assert forms, f"no form {action} in {[form.get('action') for form in self.page.forms]}"
-        given = dict(forms[0].form_values())
+        given: dict[str, Any] = {}
+        for name, value in forms[0].form_values():
+            given.setdefault(name, []).append(value)
         return self._ask("POST", forms[0].get("action"), {}, data={**given, **fields}, files=files)
 
     @property

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from core.printable import printable
+from jobs.monitoring import charts
 
 _HERE = Path(__file__).parent
 
@@ -22,11 +23,12 @@ _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=ut
 
 
 class StaticFiles:
-    """The files in `static/`, held in memory: they are few. Their address has a hash of all of them, so a browser may
-    keep them for ever, and a module finds its neighbours by relative imports."""
+    """The files in `static/`, and what charts look like, held in memory: they are few. Their address has a hash of all
+    of them, so a browser may keep them for ever, and a module finds its neighbours by relative imports."""
 
     def __init__(self, folder: Path = _HERE / "static") -> None:
-        self._files = {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.suffix in _TYPES}
+        files = [*sorted(folder.iterdir()), charts.STYLE]
+        self._files = {file.name: file.read_bytes() for file in files if file.suffix in _TYPES}
         digest = hashlib.sha256()
         for name, data in self._files.items():
             digest.update(name.encode() + b"\0" + data)

@@ -67,6 +67,16 @@ class ConsoleSettings:
         minimum=0,
         maximum=65_535,
     )
+    engines: str = setting(
+        "",
+        "Metrics addresses of other engines that the console shows beside this one, separated by commas. Of one that "
+        "is no embedded engine those of its gateways and its job, joined by +: `http://a:9464,http://g:8080+http://j:9465`.",
+    )
+
+    def chosen(self) -> tuple[tuple[str, ...], ...]:
+        """The addresses of each of these engines."""
+        engines = (each.strip() for each in self.engines.split(","))
+        return tuple(tuple(url.strip() for url in each.split("+")) for each in engines if each)
 
 
 @dataclass(frozen=True)

@@ -271,6 +271,14 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
         *("kafka", "gateway", "supervisor", "dispatch-jvm", "dispatch-driver", "dispatch-workers")
     }
     assert set(after.by("arborcast_part_ready", "part").values()) == {1.0}
+    # Spark's virtual machine through its driver, Kafka's by the file that it keeps.
+    for part in ("dispatch", "kafka"):
+        used, committed, most = (
+            after.sum(f"jvm_memory_{which}_bytes", component=part) for which in ("used", "committed", "max")
+        )
+        assert 1_000_000 < used <= committed <= most
+        assert after.sum("jvm_gc_collection_seconds_count", component=part) >= 1
+        assert after.sum("jvm_classes_currently_loaded", component=part) > 1_000
     # A batch that ends while we look is settled a moment later.
     wait_until(lambda: readings().sum("arborcast_dispatch_lag_records", query="push") == 0, 300, "no lag")
     assert after.by("arborcast_dispatch_gear", "gear") in ({"realtime": 1, "batch": 0}, {"realtime": 0, "batch": 1})

@@ -12,6 +12,12 @@ function listen(element) {
   const begin = () => {
     if (source || document.hidden) return;
     source = new EventSource(element.dataset.live);
+    // A browser comes back by itself when a connection breaks, and not when it was refused: the console may be starting.
+    source.onerror = () => {
+      if (source?.readyState !== EventSource.CLOSED) return;
+      end();
+      setTimeout(begin, 5000);
+    };
     source.onmessage = (event) => {
       const part = JSON.parse(event.data);
       const target = document.getElementById(part.id);

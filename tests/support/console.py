@@ -42,7 +42,10 @@ class ConsoleParts:
 
     def put(self, *records: ControlRecord) -> None:
         """Somebody else has written these."""
-        asyncio.run(self.changes.commit(records))
+        # Not by way of `commit`: beside a browser of Playwright's no other event loop can run.
+        self.changes.records += records
+        for record in records:
+            self.control.apply(record)
 
 
 def console_parts(

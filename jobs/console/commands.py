@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from core.errors import ArborcastError
@@ -18,6 +19,8 @@ _AT_A_TIME = 2
 _PATIENCE_S = 120.0
 
 _MOST_BYTES = 64 * 1024 * 1024
+
+_NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
 _ENTRY = "from jobs.cli import main; main()"
 
@@ -33,7 +36,7 @@ class Commands:
         self._common = ["--json", "--home", str(home), *(["--config", str(config)] if config else [])]
         self._turns = asyncio.Semaphore(_AT_A_TIME)
 
-    async def ask(self, *words: str, given: tuple[str, ...] = (), **options: str) -> Any:
+    async def ask(self, *words: str, given: tuple[str, ...] = (), options: Mapping[str, str] = _NO_OPTIONS) -> Any:
         """The JSON that a command prints; options that are empty are left out. `given` is what stands without an
         option's name. Raises CommandFailed."""
         arguments = [*words, *self._common, *options_of(options), "--", *given]

@@ -15,9 +15,8 @@ from core.files import WatchedFile
 from ingest.access.grants import Caller
 from ingest.access.policy import DEFAULT, AccessPolicy, read_policy
 from ingest.access.rates import client_key, is_loopback
-from ingest.access.users import Guesses, Users
+from ingest.access.users import Guesses, Users, user_source
 from jobs.console.console import Console, go, own_path, text_of
-from jobs.gateway.parts import user_source
 from jobs.settings.loading import Settings
 
 # Ways to say who one is that begin with a password, which is what a page can ask for.
@@ -93,7 +92,7 @@ def signing_for(settings: Settings) -> SigningIn | None:
             'access.methods has to hold "basic" or "token"'
         )
     guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
-    users = Users(user_source(settings), remember_s=access.cache_s, guesses=guesses)
+    users = Users(user_source(access, settings.directory), remember_s=access.cache_s, guesses=guesses)
     if not access.policy_file:
         return SigningIn(UsersAndPolicy(users, lambda: DEFAULT))
     policy = WatchedFile(Path(access.policy_file), read_policy)

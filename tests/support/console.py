@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -43,7 +42,10 @@ class ConsoleParts:
 
     def put(self, *records: ControlRecord) -> None:
         """Somebody else has written these."""
-        asyncio.run(self.changes.commit(records))
+        # Not by way of `commit`: beside a browser of Playwright's no other event loop can run.
+        self.changes.records += records
+        for record in records:
+            self.control.apply(record)
 
 
 def console_parts(
@@ -99,12 +101,7 @@ class Browser:
 
     def submit(self, action: str, /, files: Mapping[str, Any] | None = None, **fields: Any) -> httpx.Response:
         """The form of the current page with this action, with these fields filled in or changed."""
-        forms = [form for form in self.page.forms if re.fullmatch(action, form.get("action", ""))]
-        assert forms, f"no form {action} in {[form.get('action') for form in self.page.forms]}"
-        given: dict[str, Any] = {}
-        for name, value in forms[0].form_values():
-            given.setdefault(name, []).append(value)
-        return self._ask("POST", forms[0].get("action"), {}, data={**given, **fields}, files=files)
+        return self._ask("POST", action, {}, data={**values_of(self.page, action), **fields}, files=files)
 
     @property
     def page(self) -> html.HtmlElement:
@@ -128,6 +125,22 @@ class Browser:
 
         self.answer = asyncio.run(ask())
         return self.answer
+
+
+def values_of(page: html.HtmlElement, action: str) -> dict[str, Any]:
+    """What the first form with this action holds."""
+    forms = [form for form in page.forms if form.get("action") == action]
+    assert forms, f"no form {action} in {[form.get('action') for form in page.forms]}"
+    given: dict[str, Any] = {}
+    for name, value in forms[0].form_values():
+        given.setdefault(name, []).append(value)
+    return given
+
+
+def submitted(browser: httpx.Client, page: httpx.Response, action: str, /, **fields: Any) -> httpx.Response:
+    """The form of a page, sent by a browser at a real server."""
+    values = values_of(html.document_fromstring(page.text), action)
+    return browser.post(action, data={**values, **fields}, follow_redirects=True)
 
 
 @contextlib.contextmanager

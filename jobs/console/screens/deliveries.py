@@ -56,7 +56,7 @@ class Deliveries:
         if asked["notification"]:
             try:
                 if asked["subscription"]:
-                    answer = await self._commands.ask("why", **asked)
+                    answer = await self._commands.ask("why", options=asked)
                 else:
                     answer = await self._commands.ask("trace", given=(asked["notification"],))
             except CommandFailed as error:
@@ -80,7 +80,9 @@ class Deliveries:
         """One dead letter, with its message."""
         notification = request.path_params["notification"]
         subscription = request.query_params.get("subscription", "")
-        letter = await self._commands.ask("dead-letters", "show", given=(notification,), subscription=subscription)
+        letter = await self._commands.ask(
+            "dead-letters", "show", given=(notification,), options={"subscription": subscription}
+        )
         asked = {"notification": notification, "subscription": letter["subscription"]}
         return self._page(request, "letter", asked=asked, letter=letter)
 
@@ -94,7 +96,7 @@ class Deliveries:
             answer, wrong = await self._answer("dead-letters", "list", limit="1", **asked)
             count = len(answer["letters"]) + answer["more"] if answer else 0
             return self._page(request, "sure", asked=asked, action=action, count=count, wrong=wrong)
-        done = await self._commands.ask("dead-letters", action, yes=YES, **asked)
+        done = await self._commands.ask("dead-letters", action, options={"yes": YES, **asked})
         if action == "redrive":
             said = [f"{done['redriven']:,} deliveries are tried again"]
             said += [f"{done['over']:,} are not: their subscription is over"] * bool(done["over"])
@@ -114,7 +116,7 @@ class Deliveries:
 
     async def _answer(self, *words: str, **options: str) -> tuple[Any, str]:
         try:
-            return await self._commands.ask(*words, **options), ""
+            return await self._commands.ask(*words, options=options), ""
         except CommandFailed as error:
             return None, str(error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from jobs.console.commands import CommandFailed, Commands, options_of
 from tests.support.console import Browser, ConsoleParts, console_parts
+
+_NO_OPTIONS: Mapping[str, str] = {}
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -101,7 +104,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[str, ...], dict[s
         ("audit",): REPORT,
     }
 
-    async def ask(_self: Commands, *words: str, given: tuple[str, ...] = (), **options: str) -> Any:
+    async def ask(
+        _self: Commands, *words: str, given: tuple[str, ...] = (), options: Mapping[str, str] = _NO_OPTIONS
+    ) -> Any:
         runs.append((words, {**options, **({"given": given[0]} if given else {})}))
         return answers[words]
 
@@ -181,7 +186,7 @@ def test_what_is_typed_does_not_become_an_option() -> None:
 def test_the_refusal_of_a_command_is_said(tmp_path: Path, browser: Browser) -> None:
     """The real command, of an engine that does not run."""
     with pytest.raises(CommandFailed, match="no engine runs in"):
-        asyncio.run(Commands(tmp_path, None).ask("waiting", "list", limit="3"))
+        asyncio.run(Commands(tmp_path, None).ask("waiting", "list", options={"limit": "3"}))
     browser.get("/deliveries/waiting?limit=3")
     (said,) = browser.page.xpath("//p[@class='refusal']/text()")
     assert "no engine runs in" in said
@@ -189,4 +194,4 @@ def test_the_refusal_of_a_command_is_said(tmp_path: Path, browser: Browser) -> N
 
 def test_a_moment_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="--since"):
-        asyncio.run(Commands(tmp_path, None).ask("dead-letters", "list", since="--help"))
+        asyncio.run(Commands(tmp_path, None).ask("dead-letters", "list", options={"since": "--help"}))

@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.stack, pytest.mark.ldap]
 
 WAIT_S = 300.0
 
-SCREENS = ("topics", "subscriptions", "deliveries", "deliveries/waiting", "deliveries/dead", "engine", "try")
+# Those that need an engine; the others are in test_console_pages.py.
+SCREENS = ("subscriptions", "deliveries/waiting", "deliveries/dead", "engine", "engine?range=1h", "try")
 
 
 @pytest.fixture
@@ -195,11 +196,8 @@ def test_nobody_is_kept_out(
     addresses = [
         *SCREENS,
         f"topics?at={tree}/line1",
-        "topics?do=add",
-        f"topics?at={tree}&do=remove",
         f"subscriptions/{subscription.strip().rpartition('/')[2]}",
         f"try?watch={tree}//.",
-        "topics/review",
     ]
     found = []
     for address in addresses:
@@ -208,6 +206,46 @@ def test_nobody_is_kept_out(
             page.get_by_text("subscribed", exact=True).wait_for()
         found += [f"{address}: {fault}" for fault in faults(page)]
     assert found == []
+
+
+def test_everything_goes_without_a_mouse(visit: Visitors, console_engine: ConsoleEngine, tree: str) -> None:
+    page = visit()
+    page.goto(f"{console_engine.console}/topics?do=add")
+    assert page.evaluate("document.activeElement.id") == "name", "who adds a tree begins to write"
+    page.keyboard.type(tree)
+    page.keyboard.press("Enter")
+    page.get_by_text("not saved yet").first.wait_for()
+    tab_to(page, "Review and save")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name=re.compile("^Save")).wait_for()
+    tab_to(page, "Save 1 record")
+    page.keyboard.press("Enter")
+    wait_until(lambda: bool(entries(console_engine, tree)), WAIT_S, "the entry is in LDAP")
+    page.goto(f"{console_engine.console}/try")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main", "the first link leads past the navigation"
+    page.keyboard.press("Tab")
+    page.keyboard.type(f"{tree}/typed")
+    tab_to(page, "Publish")
+    page.keyboard.press("Enter")
+    page.get_by_text("accepted", exact=True).wait_for()
+    assert page.evaluate("document.activeElement.textContent") == "Publish", "and goes on where it was"
+    page.goto(f"{console_engine.console}/engine")
+    tab_to(page, "24 hours")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**range=24h")
+
+
+def tab_to(page: Page, words: str) -> None:
+    """Press the tabulator until what has the focus is called so; and what has it can be seen."""
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent.trim()") == words:
+            outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+            assert outline != "none", f"nobody sees that {words} has the focus"
+            return
+    raise AssertionError(f"the tabulator does not lead to {words}")
 
 
 def test_on_the_smallest_screen_nothing_is_to_the_side(
@@ -219,7 +257,7 @@ def test_on_the_smallest_screen_nothing_is_to_the_side(
     publish(console_engine, f"{tree}/{'long' * 20}/press", f"<{'x' * 200}/>")
     page = visit(viewport={"width": 320, "height": 640})
     wide = {}
-    for address in (*SCREENS, f"topics?at={tree}/{'long' * 20}", "topics?do=add", f"try?watch={tree}//."):
+    for address in (*SCREENS, f"topics?at={tree}/{'long' * 20}", f"try?watch={tree}//."):
         page.goto(f"{console_engine.console}/{address}")
         wide[address] = overflow(page)
     assert {address: by for address, by in wide.items() if by} == {}

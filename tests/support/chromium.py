@@ -97,3 +97,18 @@ def visit(chromium: Browser) -> Iterator[Visitors]:
     visitors = Visitors(chromium)
     yield visitors
     assert visitors.close() == []
+
+
+def faults(page: Page) -> list[str]:
+    """What axe-core finds on the page: whom it keeps out, and where."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{each['id']}: {node['html'][:200]} ({node['failureSummary']})" for each in found for node in each["nodes"]
+    ]
+
+
+def overflow(page: Page) -> int:
+    """By how many pixels the page is wider than its window."""
+    return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))

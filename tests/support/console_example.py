@@ -21,7 +21,7 @@ from topic_model.records.control import (
 )
 from topic_model.topics import TopicPath
 
-_IMAGES = Path(__file__).parents[2] / "docs" / "images"
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 _MOMENT_MS = 1_767_262_800_000
 
@@ -71,18 +71,18 @@ def _take_pictures() -> None:
         )
         light = browser.new_page(viewport={"width": 1200, "height": 760})
         light.goto(f"{url}/topics?at={{urn:plant}}plant/line2/press/alarm")
-        light.screenshot(path=_IMAGES / "console-topics.png")
+        light.screenshot(path=IMAGES / "console-topics.png")
         light.fill("#priority", "70")
         light.click("form[action='/topics/put'] button.main")
         light.goto(f"{url}/topics?at=building&do=remove")
         light.click("button.danger")
         light.goto(f"{url}/topics/review")
-        light.screenshot(path=_IMAGES / "console-review.png")
+        light.screenshot(path=IMAGES / "console-review.png")
         dark = browser.new_page(viewport={"width": 1200, "height": 560}, color_scheme="dark")
         dark.goto(f"{url}/subscriptions")
-        dark.screenshot(path=_IMAGES / "console-subscriptions.png")
+        dark.screenshot(path=IMAGES / "console-subscriptions.png")
         browser.close()
-    for file in sorted(_IMAGES.glob("console-*.png")):
+    for file in sorted(IMAGES.glob("console-*.png")):
         say(f"{file.name}: {file.stat().st_size // 1024} KiB")
 
 

@@ -114,3 +114,31 @@ def test_what_waits(tmp_path: Path, kafka_settings: KafkaSettings, log: ControlL
         assert "nothing is known of a notification 0123" in page
         page = submitted(browser, browser.get("/subscriptions/s1"), "/subscriptions/act", action="pause").text
         assert "1 subscription paused" in page
+
+
+def test_from_the_network_people_sign_in_over_tls(
+    tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog
+) -> None:
+    log.append([TopicRecord(TopicPath("a/b"))])
+    write_users({"anna": made("anna", PASSWORD, frozenset(), keep_clear=False)}, tmp_path / "users.toml")
+    certificate = make_certificates(tmp_path)
+    lines = (
+        "[access]",
+        'methods = "basic"',
+        "[tls]",
+        f"certificate_file = {toml(str(certificate))}",
+    )
+    with (
+        console(tmp_path, kafka_settings, *lines, host="0.0.0.0") as (url, _),  # noqa: S104  # asked by way of loopback
+        httpx.Client(base_url=url, verify=False) as browser,  # noqa: S501
+    ):
+        page = browser.get("/topics", follow_redirects=True)
+        assert page.url.path == "/sign-in"
+        assert "Secure" in page.history[0].headers["set-cookie"]
+        page = submitted(browser, page, "/sign-in", name="anna", password="wrong")  # noqa: S106
+        assert page.status_code == 403
+        page = submitted(browser, page, "/sign-in", name="anna", password=PASSWORD)
+        assert page.url.path == "/topics"
+        assert "anna" in page.text
+        # Without a policy everybody looks, and nobody changes anything.
+        assert "Add tree" not in page.text

@@ -287,6 +287,20 @@ def test_names_of_strangers_do_nothing(tmp_path: Path) -> None:
     assert "<script>alert" not in browser.answer.text
 
 
+def test_a_large_subtree_is_removed_without_making_every_page_slow(tmp_path: Path) -> None:
+    parts = console_parts(tmp_path, [topic(f"wide/t{number:06}") for number in range(6_000)])
+    browser = Browser(parts.app)
+    browser.get("/topics?at=wide&do=remove")
+    assert "6,000 topics below it" in browser.text
+    browser.submit("/topics/remove")
+    assert names(browser)[0] == "wide", "only the review shows what becomes of so many"
+    browser.get("/topics/review")
+    assert "6,000 topics" in browser.text
+    browser.submit("/topics/save")
+    assert "6,000 removed" in browser.answer.text
+    assert len(parts.control.table.topics) == 0
+
+
 def test_who_gets_it(tmp_path: Path) -> None:
     parts = console_parts(
         tmp_path, [topic("a/b"), SubscriptionRecord(make_subscription("s1", "a//.", consumer="http://here.example/in"))]

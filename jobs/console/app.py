@@ -98,10 +98,10 @@ def _words(error: Exception) -> tuple[int, str]:
 
 async def _trouble(console: Console, request: Request) -> AsyncGenerator[Replacement]:
     """The banner that says why what is seen may be old; when it changes."""
-    shown: str | None = None
+    shown = None
     while True:
-        trouble = console.trouble()
-        if trouble != shown:
-            shown = trouble
-            yield Replacement("trouble", console.render(request, "trouble.html", trouble=trouble))
+        part = console.trouble_part(request)
+        if part != shown:
+            shown = part
+            yield part
         await asyncio.sleep(_LOOK_S)

@@ -16,10 +16,11 @@ from starlette.routing import Route
 
 from ingest.state.changes import CommitsChanges
 from jobs.console.guard import Sessions, Visitor, visitor_of
-from jobs.console.live import LiveParts
+from jobs.console.live import LiveParts, Replacement
 from jobs.console.pages import StaticFiles, Templates
 from jobs.settings.loading import Settings
 from topic_model.control_view import ControlView
+from topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -47,7 +48,8 @@ class Screen:
 class Console:
     """`control` is the state of the control log, `changes` changes it. `trouble` says why what is seen may be old, in
     words; empty when all is well. While it is not `ready`, another thread reads the log for the first time, and
-    `control` must not be looked at. `config` is the settings file, for commands that are run."""
+    `control` must not be looked at. `topic_changes` grows with each change of a topic. `config` is the settings file,
+    for commands that are run."""
 
     def __init__(
         self,
@@ -58,6 +60,7 @@ class Console:
         *,
         trouble: Callable[[], str] = lambda: "",
         ready: Callable[[], bool] = lambda: True,
+        topic_changes: Callable[[], int] = lambda: 0,
         config: Path | None = None,
         signs_in: bool = False,
     ) -> None:
@@ -67,6 +70,7 @@ class Console:
         self.sessions = sessions
         self.trouble = trouble
         self.ready = ready
+        self.topic_changes = topic_changes
         self.config = config
         self.signs_in = signs_in
         self.live = LiveParts()
@@ -129,6 +133,10 @@ class Console:
         visitor = visitor_of(request.scope)
         return self.templates.render(template, {"visitor": visitor, "token": visitor.token, **values})
 
+    def trouble_part(self, request: Request) -> Replacement:
+        """The banner of a page that is open."""
+        return Replacement("trouble", self.render(request, "trouble.html", trouble=self.trouble()))
+
     def note(self, visitor: Visitor, text: str) -> None:
         """What the visitor's next page says."""
         self._notes[visitor.session] = text
@@ -141,6 +149,17 @@ def _again(request: Request) -> str:
     if request.method != "GET":
         return "/" + request.url.path.split("/")[1]
     return request.url.path + ("?" + request.url.query if request.url.query else "")
+
+
+class TopicChanges:
+    """Counts the records about topics: a projection of the control log."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def apply(self, record: ControlRecord) -> None:
+        """Fold one record; those of other kinds change nothing."""
+        self.count += isinstance(record, TopicRecord | TopicRemoved)
 
 
 def text_of(form: FormData, name: str) -> str:

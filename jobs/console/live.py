@@ -59,10 +59,12 @@ class LiveParts:
         try:
             # At once, so that the browser knows that it is connected.
             yield ": listening\n\n"
-            while not stopping.done():
+            while True:
                 coming = coming or asyncio.ensure_future(anext(parts))
                 both: set[asyncio.Future[Any]] = {coming, stopping}
                 await asyncio.wait(both, timeout=_SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
+                if stopping.done():
+                    return
                 if not coming.done():
                     yield ": still here\n\n"
                     continue

@@ -17,7 +17,7 @@ from core.security.keyring import KeyFile, KeyRing, Marks
 from ingest.state.changes import ControlChanges, LogEnd
 from ingest.state.log_view import ControlLogView
 from jobs.console.app import make_app
-from jobs.console.console import Console
+from jobs.console.console import Console, TopicChanges
 from jobs.console.guard import Sessions
 from jobs.console.signing import signing_for
 from jobs.settings.loading import Settings
@@ -42,7 +42,8 @@ class ConsoleProcess:
         port = listener.getsockname()[1]
         signing = signing_for(settings)
         self._failed = False
-        control = ControlView()
+        topic_changes = TopicChanges()
+        control = ControlView(topic_changes)
         self._view = ControlLogView(settings.kafka, control, self._cannot_go_on)
         self._log = ControlLog(settings.kafka)
         self._log_end = LogEnd(settings.kafka, "control")
@@ -57,6 +58,7 @@ class ConsoleProcess:
             self._changes,
             sessions,
             trouble=self._trouble,
+            topic_changes=lambda: topic_changes.count,
             ready=lambda: self._view.caught_up,
             config=config,
             signs_in=signing is not None,

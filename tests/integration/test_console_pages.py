@@ -188,6 +188,16 @@ def test_that_kafka_is_away_appears_and_goes_by_itself(own: tuple[ConsoleParts, 
     page.wait_for_selector("#trouble .banner", state="detached")
 
 
+def test_what_others_change_is_told_and_nothing_jumps(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
+    parts, url = own
+    page = visit()
+    page.goto(f"{url}/topics")
+    parts.put(TopicRecord(TopicPath("by-somebody-else")))
+    page.click("text=Topics have changed: show them")
+    page.wait_for_selector(node("by-somebody-else"))
+    page.wait_for_selector("#news >> text=changed", state="detached")
+
+
 def test_colours_are_the_systems_or_as_chosen(visit: Visitors, address: str) -> None:
     page = visit(color_scheme="light")
     page.goto(f"{address}/topics")

@@ -16,7 +16,7 @@ from lxml import html
 
 from core.security.keyring import KeyRing
 from jobs.console.app import make_app
-from jobs.console.console import Console
+from jobs.console.console import Console, TopicChanges
 from jobs.console.guard import Sessions
 from jobs.console.process import listen
 from jobs.console.signing import SigningIn
@@ -56,7 +56,8 @@ def console_parts(
     settings: Mapping[str, Any] | None = None,
 ) -> ConsoleParts:
     loaded = settings_in(home, **(settings or {}))
-    control = ControlView()
+    topic_changes = TopicChanges()
+    control = ControlView(topic_changes)
     changes = ControlList([control])
     sessions = Sessions(KEYS, "arborcast-test", secure=False)
     console = Console(
@@ -66,6 +67,7 @@ def console_parts(
         sessions,
         trouble=lambda: parts.trouble,
         ready=lambda: parts.ready,
+        topic_changes=lambda: topic_changes.count,
         signs_in=signing is not None,
     )
     parts = ConsoleParts(control, changes, console, make_app(console, signing))

@@ -2,6 +2,7 @@
 
 looking, browsing   pages, and what is shown of the trees
 editing, documents  forms, and whole trees from and to documents
+news                what happens while somebody looks
 draft, fields       edits that were gathered, and what they come to; a topic as a form
 """
 
@@ -14,12 +15,14 @@ from jobs.console.screens.topics.documents import Documents
 from jobs.console.screens.topics.draft import Drafts
 from jobs.console.screens.topics.editing import Editing
 from jobs.console.screens.topics.looking import Looking
+from jobs.console.screens.topics.news import News
 
 
 def routes(console: Console) -> list[Route]:
     """What the screen answers."""
     looking = Looking(console, Drafts())
-    return [*looking.routes(), *Editing(console, looking).routes(), *Documents(console, looking).routes()]
+    parts = (looking, Editing(console, looking), Documents(console, looking), News(console))
+    return [route for part in parts for route in part.routes()]
 
 
 SCREEN = Screen("topics", "Topics", "/topics", routes)

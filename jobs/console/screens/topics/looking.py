@@ -86,7 +86,12 @@ class Looking:
         left = self._left(request, at, request.query_params.get("q", ""))
         draft = self.draft(visitor)
         return self._console.page(
-            request, "topics/page.html", status=status, **{**left, **right}, edits=len(draft.edits)
+            request,
+            "topics/page.html",
+            status=status,
+            **{**left, **right},
+            edits=len(draft.edits),
+            seen=self._console.topic_changes(),
         )
 
     def _left(self, request: Request, at: str, q: str) -> dict[str, Any]:

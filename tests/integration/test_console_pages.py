@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
-from tests.support.chromium import Visitors
+from tests.support.chromium import Visitors, faults
 from tests.support.console import ConsoleParts, served
 from tests.support.console_example import example
 from topic_model.records.control import TopicRecord
@@ -71,8 +70,7 @@ def test_every_page_can_be_used_by_everybody(visit: Visitors, address: str, sche
     gather(page, address)
     for path in PAGES:
         page.goto(address + path)
-        found = Axe().run(page)
-        assert found.violations_count == 0, f"{path}: {found.generate_report()}"
+        assert faults(page) == [], path
 
 
 @pytest.mark.parametrize("width", [320, 768, 3840])

@@ -38,6 +38,13 @@ _FRESH_S = 4.0
 
 _FORGOTTEN_S = 60.0
 
+# What was delivered is counted every few seconds (tables.interval_s): points that are closer would jump between nothing
+# and twice as much.
+_STRETCH_S = 10.0
+
+# Two points are a line.
+_FEWEST = 2
+
 # As many points as make the numbers of the page: those of the last minute.
 _NOW = 13
 
@@ -132,14 +139,24 @@ class EngineFeed:
     def _figures(
         self, span: str, samples: Sequence[MetricsSample], between: tuple[float, float]
     ) -> Mapping[str, Markup]:
+        stretch = max(_STRETCH_S, (between[1] - between[0]) / POINTS)
+        points = _spread(samples, stretch)
         # A new point of a day comes every four minutes.
-        last = int(samples[-1].at / (between[1] - between[0]) * POINTS) if samples else 0
+        last = int(points[-1].at / stretch) if points else 0
         known = self._drawn.get(span)
         if known is None or known[0] != last:
-            drawn = draw_all(thinned(samples, POINTS), between)
+            drawn = draw_all(points, between)
             # All that is in them is written by `line_plot`, which escapes it.
             known = self._drawn[span] = last, {name: Markup(figure) for name, figure in drawn}  # noqa: S704
         return known[1]
+
+
+def _spread(samples: Sequence[MetricsSample], stretch: float) -> list[MetricsSample]:
+    """The last sample of each stretch of time that is over; of the one that is not, too, where there are no others."""
+    last_of = {int(sample.at / stretch): sample for sample in samples}
+    if len(last_of) > _FEWEST:
+        last_of.popitem()
+    return list(last_of.values())
 
 
 def _shown(seen: EngineView, problem: str, drawn: Mapping[str, Markup]) -> Shown:

@@ -50,6 +50,8 @@ def test_trees_stand_side_by_side_and_unfold_to_the_selected_topic(browser: Brow
     assert names(browser) == ["office", "plant", "line0", "line1", "press", "line2"]
     assert browser.page.xpath("//a[@aria-current='true']/text()") == ["line1"]
     assert "topicName=line1,topicName=plant+topicNamespace=urn:plant,ou=topics,dc=arborcast" in browser.text
+    browser.get(browser.page.xpath("//a[text()='Publish and watch']/@href")[0])
+    assert browser.page.xpath("//input[@name='topic']/@value") == [f"{PLANT}/line1"]
 
 
 def test_a_level_of_any_size_comes_in_parts(tmp_path: Path) -> None:

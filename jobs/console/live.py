@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,9 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 # Each is a connection that stays open; a browser has one for each page that is seen.
 _MOST = 64
+
+# Then the browser asks anew, by itself, and whether its visitor may look is asked anew, too.
+_LONGEST_S = 300.0
 
 # A proxy in between, or a browser, takes a connection for dead that says nothing for long.
 _SILENCE_S = 15.0
@@ -54,12 +58,13 @@ class LiveParts:
 
     async def _events(self, parts: AsyncGenerator[Replacement]) -> AsyncIterator[str]:
         self._open += 1
+        until = time.monotonic() + _LONGEST_S
         stopping = asyncio.ensure_future(self._stopping.wait())
         coming: asyncio.Future[Replacement] | None = None
         try:
             # At once, so that the browser knows that it is connected.
             yield ": listening\n\n"
-            while True:
+            while time.monotonic() < until:
                 coming = coming or asyncio.ensure_future(anext(parts))
                 both: set[asyncio.Future[Any]] = {coming, stopping}
                 await asyncio.wait(both, timeout=_SILENCE_S, return_when=asyncio.FIRST_COMPLETED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,9 +15,11 @@ import psutil
 import pytest
 
 from core.settings import KafkaSettings
+from ingest.access.users_file import made, write_users
 from jobs.cli.topics_work import read_tree
 from jobs.processes.processes import free_port, resident
 from jobs.settings.loading import toml
+from tests.support.certificates import Certificates, make_certificates
 from tests.support.command import wait_until
 from tests.support.console import submitted
 from tests.support.routing import make_subscription
@@ -28,9 +31,13 @@ pytestmark = pytest.mark.kafka
 
 PATIENCE_S = 120.0
 
+PASSWORD = "what only she knows"  # noqa: S105
+
 
 @contextmanager
-def console(home: Path, kafka: KafkaSettings, *lines: str) -> Iterator[tuple[str, psutil.Process]]:
+def console(
+    home: Path, kafka: KafkaSettings, *lines: str, host: str = "127.0.0.1", tls: Certificates | None = None
+) -> Iterator[tuple[str, psutil.Process]]:
     """The address of one that runs until the block ends, and its process."""
     port = free_port()
     file = home / "arborcast.toml"
@@ -42,15 +49,15 @@ def console(home: Path, kafka: KafkaSettings, *lines: str) -> Iterator[tuple[str
                 "[kafka]",
                 f"bootstrap_servers = {toml(kafka.bootstrap_servers)}",
                 f"prefix = {toml(kafka.prefix)}",
-                f"[console]\nport = {port}",
+                f"[console]\nport = {port}\nhost = {toml(host)}",
                 *lines,
             ]
         )
     )
     process = subprocess.Popen([sys.executable, "-m", "jobs.console", "--config", str(file)])
     try:
-        url = f"http://127.0.0.1:{port}"
-        wait_until(lambda: _answers(process, f"{url}/topics"), PATIENCE_S, "the console shows topics")
+        url = f"http{'s' * bool(tls)}://127.0.0.1:{port}"
+        wait_until(lambda: _answers(process, f"{url}/topics", tls), PATIENCE_S, "the console shows topics")
         yield url, psutil.Process(process.pid)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
@@ -59,12 +66,16 @@ def console(home: Path, kafka: KafkaSettings, *lines: str) -> Iterator[tuple[str
         process.wait()
 
 
-def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
+def _answers(process: subprocess.Popen[bytes], url: str, tls: Certificates | None) -> bool:
     assert process.poll() is None, f"it ended with {process.returncode}"
     try:
-        return httpx.get(url).status_code == 200
+        return httpx.get(url, verify=_trust(tls), follow_redirects=True).status_code == 200
     except httpx.TransportError:
         return False
+
+
+def _trust(tls: Certificates | None) -> ssl.SSLContext | bool:
+    return ssl.create_default_context(cafile=tls.authority) if tls else True
 
 
 @pytest.fixture
@@ -114,3 +125,32 @@ def test_what_waits(tmp_path: Path, kafka_settings: KafkaSettings, log: ControlL
         assert "nothing is known of a notification 0123" in page
         page = submitted(browser, browser.get("/subscriptions/s1"), "/subscriptions/act", action="pause").text
         assert "1 subscription paused" in page
+
+
+def test_from_the_network_people_sign_in_over_tls(
+    tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog
+) -> None:
+    log.append([TopicRecord(TopicPath("a/b"))])
+    write_users({"anna": made("anna", PASSWORD, frozenset(), keep_clear=False)}, tmp_path / "users.toml")
+    tls = make_certificates(tmp_path)
+    lines = (
+        "[access]",
+        'methods = "basic"',
+        "[tls]",
+        f"certificate_file = {toml(tls.certificate('server'))}",
+        f"key_file = {toml(tls.key('server'))}",
+    )
+    with (
+        console(tmp_path, kafka_settings, *lines, host="0.0.0.0", tls=tls) as (url, _),  # noqa: S104  # asked by way of loopback
+        httpx.Client(base_url=url, verify=_trust(tls)) as browser,
+    ):
+        page = browser.get("/topics", follow_redirects=True)
+        assert page.url.path == "/sign-in"
+        assert "Secure" in page.history[0].headers["set-cookie"]
+        page = submitted(browser, page, "/sign-in", name="anna", password="wrong")  # noqa: S106
+        assert page.status_code == 403
+        page = submitted(browser, page, "/sign-in", name="anna", password=PASSWORD)
+        assert page.url.path == "/topics"
+        assert "anna" in page.text
+        # Without a policy everybody looks, and nobody changes anything.
+        assert "Add tree" not in page.text

@@ -160,18 +160,20 @@ class Drafts:
 
 
 @contextmanager
-def as_if(tree: TopicTree, edits: Sequence[Edit], *, documents: bool = True) -> Iterator[list[Outcome]]:
+def as_if(tree: TopicTree, edits: Sequence[Edit], *, large: bool = True) -> Iterator[list[Outcome]]:
     """What the edits come to, and within the block the tree as it would be then. Nothing else may read or change the
-    tree meanwhile: no await in the block. Without `documents`, what is brought in is left out: it may be large.
+    tree meanwhile: no await in the block. With `large` False, edits of very many topics are left out: a page must
+    not take longer because of them.
     """
     undo: list[tuple[TopicPath, TopicRecord | None]] = []
+    edits = edits if large else [edit for edit in edits if not _is_large(edit)]
     conflicts = [conflict_of(tree, edit) for edit in edits]
     try:
         outcomes = []
         for edit, conflict in zip(edits, conflicts, strict=True):
             if conflict is not None:
                 outcomes.append(Outcome(edit, conflict=conflict))
-            elif documents or not isinstance(edit, Bring):
+            else:
                 outcomes.append(_try(tree, edit, undo))
         yield outcomes
     finally:
@@ -193,6 +195,14 @@ def conflict_of(tree: TopicTree, edit: Edit) -> Conflict | None:
     if now_there == edit.base:
         return None
     return Conflict(topics_before=edit.base.topics, topics_now=now_there.topics, subtree=True)
+
+
+# So many topics are taken out of a tree and put back in some tens of milliseconds.
+LARGE = 5_000
+
+
+def _is_large(edit: Edit) -> bool:
+    return isinstance(edit, Bring) or (not isinstance(edit, Put) and edit.base.topics > LARGE)
 
 
 def _try(tree: TopicTree, edit: Edit, undo: list[tuple[TopicPath, TopicRecord | None]]) -> Outcome:

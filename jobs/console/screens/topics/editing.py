@@ -160,7 +160,7 @@ class Editing:
             draft.gather(edit)
         except TopicError as error:
             return str(error)
-        with as_if(self._console.control.table.topics, draft.edits, documents=False) as outcomes:
+        with as_if(self._console.control.table.topics, draft.edits, large=False) as outcomes:
             refusal = next((each.refusal for each in outcomes if each.refusal and _same(each.edit, edit)), "")
         if refusal:
             draft.edits = before
@@ -168,7 +168,7 @@ class Editing:
 
     def _is_there(self, request: Request, path: TopicPath) -> bool:
         tree = self._console.control.table.topics
-        with as_if(tree, self._draft(request).edits, documents=False):
+        with as_if(tree, self._draft(request).edits, large=False):
             return path in tree
 
     def _base(self, form: FormData, path: TopicPath) -> Subtree:

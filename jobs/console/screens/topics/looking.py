@@ -14,12 +14,15 @@ from jobs.cli.topics_work import conditions_of
 from jobs.console.console import Console
 from jobs.console.guard import Visitor, visitor_of
 from jobs.console.screens.topics import browsing, fields
-from jobs.console.screens.topics.draft import Bring, Draft, Drafts, Edit, Put, Subtree, as_if
+from jobs.console.screens.topics.draft import LARGE, Bring, Draft, Drafts, Edit, Put, Subtree, as_if
 from topic_model.records.control import TopicRecord
 from topic_model.topics import TopicPath
 
 # Subscribers that are shown beside a topic; the screen Subscriptions has them all.
 _SUBSCRIBERS = 20
+
+# Nodes whose topics below are remembered.
+_COUNTED = 1_000
 
 _DOINGS = ("add", "rename", "move", "remove")
 
@@ -30,6 +33,8 @@ class Looking:
     def __init__(self, console: Console, drafts: Drafts) -> None:
         self._console = console
         self._drafts = drafts
+        self._counted: dict[TopicPath, Subtree] = {}
+        self._counted_at = -1
 
     def routes(self) -> list[Route]:
         get = self._console.get
@@ -50,7 +55,7 @@ class Looking:
         above, after = request.query_params.get("above", ""), request.query_params.get("after", "")
         draft = self.draft(visitor_of(request.scope))
         tree = self._console.control.table.topics
-        with as_if(tree, draft.edits, documents=False):
+        with as_if(tree, draft.edits, large=False):
             level = browsing.level(tree, above, after=after)
         return self._console.fragment(
             request, "topics/level.html", level=level, gathered=_paths(draft.edits), at="", searched=False
@@ -99,7 +104,7 @@ class Looking:
         draft = self.draft(visitor_of(request.scope))
         tree = self._console.control.table.topics
         values: dict[str, Any] = {"at": at, "q": q, "gathered": _paths(draft.edits), "wrong": "", "searched": bool(q)}
-        with as_if(tree, draft.edits, documents=False):
+        with as_if(tree, draft.edits, large=False):
             try:
                 if q:
                     level = browsing.found(tree, q)
@@ -115,17 +120,18 @@ class Looking:
         console, draft = self._console, self.draft(visitor)
         tree = console.control.table.topics
         path = TopicPath(at)
-        with as_if(tree, draft.edits, documents=False):
+        there = self._subtree(path)
+        with as_if(tree, draft.edits, large=False):
             record = tree.get(path)
             is_node = bool(at) and tree.is_node(path)
-            below = Subtree.of(tree, path).topics - (record is not None) if is_node else 0
+            changed = Subtree.of(tree, path) if draft.edits and there.topics <= LARGE else there
             total = len(tree)
         shared = {"total": total, "base_dn": console.settings.directory.base_dn, "routing": fields.ROUTING}
         if not is_node:
             return {**shared, "node": None, "record": None}
         mine = next((edit for edit in reversed(draft.edits) if isinstance(edit, Put) and edit.path == at), None)
         base = mine.base if mine else tree.get(path)
-        there = Subtree.of(tree, path)
+        below = changed.topics - (record is not None)
         namespace, name = browsing.names_of(path)
         return {
             "node": {
@@ -144,6 +150,16 @@ class Looking:
             "retain_all": console.settings.topics.retain_all,
             **self._subscribers(path),
         }
+
+    def _subtree(self, path: TopicPath) -> Subtree:
+        """Counted once for each state of the trees: below the root of a million topics it takes a second."""
+        changes = self._console.topic_changes()
+        if self._counted_at != changes or len(self._counted) > _COUNTED:
+            self._counted.clear()
+            self._counted_at = changes
+        if path not in self._counted:
+            self._counted[path] = Subtree.of(self._console.control.table.topics, path)
+        return self._counted[path]
 
     def _subscribers(self, path: TopicPath) -> dict[str, Any]:
         control = self._console.control

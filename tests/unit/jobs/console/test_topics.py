@@ -50,6 +50,8 @@ def test_trees_stand_side_by_side_and_unfold_to_the_selected_topic(browser: Brow
     assert names(browser) == ["office", "plant", "line0", "line1", "press", "line2"]
     assert browser.page.xpath("//a[@aria-current='true']/text()") == ["line1"]
     assert "topicName=line1,topicName=plant+topicNamespace=urn:plant,ou=topics,dc=arborcast" in browser.text
+    browser.get(browser.page.xpath("//a[text()='Publish and watch']/@href")[0])
+    assert browser.page.xpath("//input[@name='topic']/@value") == [f"{PLANT}/line1"]
 
 
 def test_a_level_of_any_size_comes_in_parts(tmp_path: Path) -> None:
@@ -285,6 +287,20 @@ def test_names_of_strangers_do_nothing(tmp_path: Path) -> None:
     assert browser.submit("/topics/put", priority="1").status_code == 200
     browser.get("/topics/review")
     assert "<script>alert" not in browser.answer.text
+
+
+def test_a_large_subtree_is_removed_without_making_every_page_slow(tmp_path: Path) -> None:
+    parts = console_parts(tmp_path, [topic(f"wide/t{number:06}") for number in range(6_000)])
+    browser = Browser(parts.app)
+    browser.get("/topics?at=wide&do=remove")
+    assert "6,000 topics below it" in browser.text
+    browser.submit("/topics/remove")
+    assert names(browser)[0] == "wide", "only the review shows what becomes of so many"
+    browser.get("/topics/review")
+    assert "6,000 topics" in browser.text
+    browser.submit("/topics/save")
+    assert "6,000 removed" in browser.answer.text
+    assert len(parts.control.table.topics) == 0
 
 
 def test_who_gets_it(tmp_path: Path) -> None:

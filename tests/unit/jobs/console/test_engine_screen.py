@@ -142,8 +142,8 @@ def test_a_range_goes_on_with_what_comes_and_is_read_again_after_a_pause() -> No
 
     feed = EngineFeed("x", watch, past, 7_200.0, lambda: clock[0])
     first = asyncio.run(feed.shown("1h"))
-    clock[0] = 10_020.0
-    watch.view = EngineView(moved(10_020.0, 10))
+    clock[0] = 10_012.0
+    watch.view = EngineView(moved(10_012.0, 10))
     second = asyncio.run(feed.shown("1h"))
     assert asked == [10_000.0]
     assert second.figures["memory"] != first.figures["memory"]

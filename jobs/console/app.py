@@ -57,7 +57,11 @@ def make_app(console: Console, signing: SigningIn | None = None) -> Guard:
         console.get("/live", live),
         console.post("/theme", theme, edits=False),
         *(signing.routes(console) if signing else ()),
-        *(_when_ready(console, route) for screen in SCREENS for route in screen.routes(console)),
+        *(
+            _when_ready(console, route) if screen.needs_log else route
+            for screen in SCREENS
+            for route in screen.routes(console)
+        ),
     ]
 
     async def refused(request: Request, error: Exception) -> Response:

@@ -37,12 +37,14 @@ _FIELDS = 2_000
 
 @dataclass(frozen=True)
 class Screen:
-    """One screen: its name, how the navigation calls it, where it begins, and what it answers."""
+    """One screen: its name, how the navigation calls it, where it begins, what it answers. One that does not look at
+    the log is there without it, too."""
 
     name: str
     title: str
     path: str
     routes: Callable[[Console], list[Route]]
+    needs_log: bool = True
 
 
 class Console:

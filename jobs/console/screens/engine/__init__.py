@@ -96,4 +96,4 @@ def _parts(console: Console, request: Request, shown: Shown) -> dict[str, str]:
     }
 
 
-SCREEN = Screen("engine", "Engine", "/engine", _routes)
+SCREEN = Screen("engine", "Engine", "/engine", _routes, needs_log=False)

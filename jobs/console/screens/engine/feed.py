@@ -36,7 +36,7 @@ RANGES: Mapping[str, tuple[str, float]] = {
 # Who looks while the last look is this young sees what it saw.
 _FRESH_S = 4.0
 
-_FORGOTTEN_S = 60.0
+_FORGOTTEN_S = 15.0
 
 # What was delivered is counted every few seconds (tables.interval_s): points that are closer would jump between nothing
 # and twice as much.
@@ -104,6 +104,8 @@ class EngineFeed:
             if not 0 <= now - self._looked < _FRESH_S:
                 self._seen = await asyncio.to_thread(self._watch.look)
                 self._looked = now
+            # A range has some MiB; one that nobody looks at any more is read again when somebody does.
+            self._kept = {name: one for name, one in self._kept.items() if 0 <= now - one[0] < _FORGOTTEN_S}
             seconds = RANGES[span][1] or self._longest_s
             problem, samples = self._seen.problem, list(self._seen.samples)
             if seconds > RECENT_S:
@@ -119,8 +121,6 @@ class EngineFeed:
     def _over(self, span: str, seconds: float, now: float) -> list[MetricsSample]:
         """What is kept, and what has come since: of each stretch of time, as wide as a point, the last sample."""
         stretch = seconds / POINTS
-        # A range has some MiB; one that nobody looks at any more is read again.
-        self._kept = {name: one for name, one in self._kept.items() if 0 <= now - one[0] < _FORGOTTEN_S}
         kept = self._kept[span][1] if span in self._kept else None
         recent = self._seen.samples
         if kept is None:

@@ -59,6 +59,12 @@ def test_without_an_engine_the_page_says_so(tmp_path: Path) -> None:
     assert browser.page.body.get("data-live") == "/engine/live?engine=0&range=10m"
 
 
+def test_it_is_there_before_the_log_is_read_which_is_when_people_look(tmp_path: Path) -> None:
+    parts = console_parts(tmp_path)
+    parts.ready = False
+    assert Browser(parts.app).get("/engine").status_code == 200
+
+
 def test_every_chart_has_its_place_and_only_one(tmp_path: Path) -> None:
     shown = [name for names in engine.GROUPS.values() for name in names]
     assert sorted(shown) == sorted(chart.name for chart in CHARTS)
@@ -136,8 +142,8 @@ def test_a_range_goes_on_with_what_comes_and_is_read_again_after_a_pause() -> No
 
     feed = EngineFeed("x", watch, past, 7_200.0, lambda: clock[0])
     first = asyncio.run(feed.shown("1h"))
-    clock[0] = 10_020.0
-    watch.view = EngineView(moved(10_020.0, 10))
+    clock[0] = 10_012.0
+    watch.view = EngineView(moved(10_012.0, 10))
     second = asyncio.run(feed.shown("1h"))
     assert asked == [10_000.0]
     assert second.figures["memory"] != first.figures["memory"]

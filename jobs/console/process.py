@@ -17,7 +17,8 @@ from core.security.keyring import KeyFile, KeyRing, Marks
 from ingest.state.changes import ControlChanges, LogEnd
 from ingest.state.log_view import ControlLogView
 from jobs.console.app import make_app
-from jobs.console.console import Console, TopicChanges
+from jobs.console.console import Console as WebConsole  # the other one is the terminal's
+from jobs.console.console import TopicChanges
 from jobs.console.guard import Sessions
 from jobs.console.signing import signing_for
 from jobs.settings.loading import Settings
@@ -52,7 +53,7 @@ class ConsoleProcess:
         secure = bool(signing and settings.tls.certificate_file)
         # Cookies do not know ports, and there may be several consoles on one machine.
         sessions = Sessions(_keys(settings), f"arborcast-{port}", secure=secure)
-        self._console = Console(
+        self._console = WebConsole(
             settings,
             control,
             self._changes,

@@ -30,6 +30,7 @@ help: ## This list
 setup: $(INSTALLED) ## Make .venv, install pinned packages, fetch the jars; nothing to do the second time
 	@$(BIN)/arborcast fetch
 	@$(BIN)/python -m tests.support.slapd_provision
+	@$(BIN)/python -m tests.support.chromium_provision
 
 run: setup ## Start the whole engine with a demonstration; Ctrl-C stops it
 	@$(BIN)/arborcast up --demo $(ARGS)

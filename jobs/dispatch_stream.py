@@ -46,10 +46,12 @@ from core import fence
 from core.errors import ArborcastError
 from core.files import write_atomically
 from core.telemetry import log_format
+from core.telemetry.jvm import declare_jvm
 from dispatch.job.heartbeat import FILE, Heart, WorkerBeats, new_file
 from dispatch.job.lease import JobLease
 from dispatch.job.runtime import DispatchJob
 from dispatch.matching.bases import workers_are_here
+from dispatch.monitoring.jvm import SparkJvm
 from dispatch.monitoring.metrics import JobMetrics
 from dispatch.settings import JobSettings, TopicRules
 from dispatch.spark.query_supervisor import StopGate
@@ -127,6 +129,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLease) -> bool:
     """Until the gate closes; whether all went well. Raises ArborcastError."""
     metrics = JobMetrics()
+    declare_jvm(metrics.registry, SparkJvm(_jvm(spark)).read)
     serve_job_sometime(metrics, settings.metrics)
     job_settings = JobSettings(
         settings.home,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from core.telemetry.jvm import declare_jvm
 from core.telemetry.metrics import Description, Registry
 from dispatch.monitoring.metrics import JobMetrics
 from dispatch.tables import TABLES
@@ -46,6 +47,10 @@ In the Prometheus text format. Three kinds of processes show some:
 | dispatch job | `/metrics` on `metrics.job_port`, loopback unless `metrics.host` says otherwise |
 | embedded engine | `/metrics` on `metrics.port`: those of all its parts with the label `component`, and what its \
 supervisor knows; `arborcast status` names the address |
+
+What Java virtual machines use inside (`jvm_…`) is shown for the dispatch job, whose Spark is asked every five seconds
+at most, and for an embedded Kafka on Linux, from the file of counters that Java keeps for `jstat`. The names are those
+of Prometheus' own Java client, so dashboards made for that fit.
 
 Of an engine that `arborcast up` started Prometheus need only ask the last one. Ports are free ones unless the settings
 name them, which they should then:
@@ -110,12 +115,16 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     zmq_edge.declare(edges, nothing)
     job = JobMetrics().registry
     declare_process(job)
+    declare_jvm(job, lambda: None)
+    broker = Registry()
+    declare_jvm(broker, lambda: None)
     stack = Registry()
     declare_stack(stack, nothing, nothing)
     return {
         "Gateway": gateway.descriptions(),
         "Dispatch job": job.descriptions(),
         "Embedded engine": stack.descriptions(),
+        "Embedded Kafka": broker.descriptions(),
         "ZeroMQ edges": edges.descriptions(),
     }
 

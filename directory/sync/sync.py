@@ -73,6 +73,7 @@ class DirectorySync:
         # holds before them does not: else our own edit would look as if the engine had undone it.
         self._pending: dict[TopicPath, TopicRecord | None] = {}
         self._dirty: set[TopicPath] = set()
+        self._under_way = 0
         self._known: dict[TopicPath, TopicRecord] = {}
         self._listing: Listing | None = None
         self._reconciled: Listing | None = None
@@ -89,6 +90,11 @@ class DirectorySync:
     def status(self) -> SyncStatus:
         """How things stand now."""
         return self._status
+
+    @property
+    def behind(self) -> int:
+        """How many topics have changed that the directory does not have yet; 0 where another process writes it."""
+        return 0 if self._paused else len(self._dirty) + self._under_way
 
     def applied(self, record: ControlRecord) -> None:
         """The control log holds this record, which is now part of the tree. In the log's order; never blocks long."""
@@ -201,6 +207,7 @@ class DirectorySync:
             if listing is None or self._away:
                 return
             dirty, self._dirty = self._dirty, set()
+            self._under_way = len(dirty)
             if first_contact(self._known, listing, self._tree):
                 if self._known:
                     _log.warning(
@@ -224,7 +231,9 @@ class DirectorySync:
         except BaseException:
             with self._lock:
                 self._dirty |= dirty
+                self._under_way = 0
             raise
+        self._under_way = 0
         if only is None or plan.problems or refused:
             self._report((*listing.problems, *plan.problems, *refused))
 

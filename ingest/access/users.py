@@ -20,8 +20,10 @@ from typing import Protocol
 
 from core.errors import ConfigError
 from core.files import WatchedFile
+from directory.settings import DirectorySettings
 from ingest.access.grants import Identity
 from ingest.access.rates import Buckets
+from ingest.access.settings import AccessSettings
 from ingest.access.users_file import User, check_mode, hash_password, no_users, password_matches, read_users
 from ingest.errors import IdentitiesAway, TooManyRequests
 
@@ -137,6 +139,16 @@ class FileUsers:
     def clear_password(self, name: str) -> str:
         user = self._users.value.get(name)
         return "" if user is None else user.clear
+
+
+def user_source(access: AccessSettings, directory: DirectorySettings) -> UserSource:
+    """Where users are. Raises ConfigError for a file that cannot be read."""
+    if access.users == "file":
+        return FileUsers(Path(access.users_file))
+    # Only here, so that who has a file never pays for ldap3.
+    from ingest.access.ldap_users import LdapUsers
+
+    return LdapUsers(access, directory)
 
 
 class Users:

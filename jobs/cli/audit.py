@@ -38,7 +38,7 @@ SYSTEM_NOTICES = (
     "closed, subscriptions failing, recovered, suspended or gone, dead letters growing"
 )
 
-_WORDS: dict[Kind, str] = {
+PROBLEMS: dict[Kind, str] = {
     "missing": "fewer deliveries than subscriptions",
     "unfinished": "fewer deliveries than subscriptions; its batch is the newest, and is not finished",
     "surplus": "more deliveries than subscriptions",
@@ -137,7 +137,7 @@ def _print(report: Report) -> None:
     for problem in report.problems:
         where = f" (partition {problem.partition}, offset {problem.offset})" if problem.partition >= 0 else ""
         what = f" for {problem.subscription}" if problem.subscription else f": {problem.found} of {problem.matched}"
-        say(one_line(f"  {problem.notification or 'unknown'}{what} {problem.topic}{where}: {_WORDS[problem.kind]}"))
+        say(one_line(f"  {problem.notification or 'unknown'}{what} {problem.topic}{where}: {PROBLEMS[problem.kind]}"))
     for what in report.not_looked_at:
         say(f"not looked at: {what} (--deep does)")
     verdict = "[bold green]balanced[/]" if report.balanced else f"[bold red]{report.unbalanced:,} do not balance[/]"

@@ -27,6 +27,9 @@ KafkaPortOption = Annotated[
 MetricsPortOption = Annotated[
     int | None, typer.Option("--metrics-port", help="Port of the engine's metrics; 0 takes a free one.", metavar="M")
 ]
+ConsolePortOption = Annotated[
+    int | None, typer.Option("--console-port", help="Port of the web console; 0: without one.", metavar="C")
+]
 
 _STATE_STYLE = {"ready": "green", "starting": "yellow", "restarting": "yellow", "failed": "bold red"}
 _LEVEL_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -43,6 +46,7 @@ def up(
     gateway_port: GatewayPortOption = None,
     kafka_port: KafkaPortOption = None,
     metrics_port: MetricsPortOption = None,
+    console_port: ConsolePortOption = None,
     no_job: Annotated[
         bool, typer.Option("--no-job", help="Leave out the streaming job, to run it yourself with spark-submit.")
     ] = False,
@@ -62,6 +66,8 @@ def up(
         overrides["stack.kafka_port"] = kafka_port
     if metrics_port is not None:
         overrides["metrics.port"] = metrics_port
+    if console_port is not None:
+        overrides["console.port"] = console_port
     if no_job:
         overrides["stack.job"] = "external"
     settings = settings_of(config, home, overrides)
@@ -70,7 +76,7 @@ def up(
 
     reached: dict[str, str] = {}
     # A process of its own, so that a demonstration gone wrong cannot hurt the engine.
-    companion = [sys.executable, "-m", "jobs.demo", str(settings.home)] if demo else []
+    companion = [sys.executable, "-m", "jobs.engine.demo", str(settings.home)] if demo else []
     bring_up(settings, UpOptions(detach=detach, companion=companion, on_ready=reached.update))
     if json:
         print_json({"home": str(settings.home), "addresses": reached})

@@ -172,7 +172,7 @@ def check_access(
 def _rights(settings: Settings) -> tuple[Any, Any, bool]:
     from core.files import WatchedFile
     from ingest.access.policy import DEFAULT, read_policy
-    from jobs.gateway.parts import user_source
+    from ingest.access.users import user_source
 
     access = settings.access
     methods = access.chosen()
@@ -183,7 +183,7 @@ def _rights(settings: Settings) -> tuple[Any, Any, bool]:
     if set(methods) == {"bearer"}:
         # All users are the issuer's; there is no file of ours to look into.
         return (lambda _name: None), policy, others
-    return user_source(settings).find, policy, others
+    return user_source(settings.access, settings.directory).find, policy, others
 
 
 def _finding_facts(finding: ReviewFinding, *, ended: bool) -> dict[str, Any]:

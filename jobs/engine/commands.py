@@ -112,6 +112,8 @@ def supervise(settings: Settings, tools: Tools, home: Home, options: UpOptions) 
 
     def ready() -> None:
         report(f"ready: {addresses['notification_broker']} (Kafka at {addresses['kafka']})")
+        if "console" in addresses:
+            report(f"console: {addresses['console']}")
         options.on_ready(addresses)
         companion.start()
 

@@ -181,6 +181,11 @@ def declare_directory(metrics: Registry, sync: DirectorySync) -> None:
         lambda: 1 if sync.status.connected else 0,
     )
     metrics.gauge(
+        "arborcast_directory_behind",
+        "Topics that have changed and that the directory does not have yet.",
+        lambda: sync.behind,
+    )
+    metrics.gauge(
         "arborcast_directory_problems",
         "Entries of the directory that could not be taken over, and changes that it refused.",
         lambda: len(sync.status.problems),

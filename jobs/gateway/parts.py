@@ -14,7 +14,7 @@ from ingest.access.gate import Authenticator, Gate
 from ingest.access.policy import read_policy
 from ingest.access.rates import Rates, is_loopback
 from ingest.access.username_token import NonceMemory
-from ingest.access.users import FileUsers, Guesses, Users, UserSource
+from ingest.access.users import Guesses, Users, user_source
 from ingest.http.serving import proxies
 from ingest.soap.wsdl import ServiceDescriptions, published_documents
 from jobs.install import jars
@@ -74,7 +74,7 @@ def gate(settings: Settings) -> Gate | None:
     if not access.chosen():
         return Gate(rates, proxies=trusted) if rates else None
     guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
-    users = Users(user_source(settings), remember_s=access.cache_s, guesses=guesses)
+    users = Users(user_source(access, settings.directory), remember_s=access.cache_s, guesses=guesses)
     if "certificate" in access.chosen() and not settings.tls.client_ca_file:
         raise ConfigError("access.methods holds certificate: tls.client_ca_file must say whose certificates count")
     bearer = Bearer(access) if "bearer" in access.chosen() else None
@@ -92,16 +92,6 @@ def _nonces(settings: Settings) -> NonceMemory | None:
         return None
     ensure_home(settings)
     return NonceMemory(access.token_window_s, access.token_nonces, settings.home / "nonces")
-
-
-def user_source(settings: Settings) -> UserSource:
-    """Where users are. Raises ConfigError for a file that cannot be read."""
-    if settings.access.users == "file":
-        return FileUsers(Path(settings.access.users_file))
-    # Only here, so that a gateway with a file never pays for ldap3.
-    from ingest.access.ldap_users import LdapUsers
-
-    return LdapUsers(settings.access, settings.directory)
 
 
 def public_url(settings: Settings, host: str, port: int) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 import psutil
 
@@ -43,10 +44,12 @@ _PATIENCE_S = 3.0
 
 @dataclass(frozen=True)
 class Page:
-    """A page: what it is, and how it is made."""
+    """A page: what it is, and how it is made. `asked` makes it for a query, by the query's names; it raises ValueError
+    for one that cannot be read. Without it a query changes nothing."""
 
     content_type: str
     make: Callable[[], bytes]
+    asked: Callable[[Mapping[str, str]], bytes] | None = None
 
 
 class Endpoint:
@@ -97,13 +100,18 @@ def _handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
         timeout = _PATIENCE_S
 
         def do_GET(self) -> None:
-            page = pages.get(self.path.partition("?")[0])
+            path, _, query = self.path.partition("?")
+            page = pages.get(path)
             if page is None:
                 self._answer(404, "text/plain; charset=utf-8", ("here are: " + ", ".join(pages) + "\n").encode())
                 return
+            asked = page.asked if query else None
             try:
-                body = page.make()
-            except Exception:
+                body = asked(dict(parse_qsl(query))) if asked else page.make()
+            except Exception as error:
+                if asked and isinstance(error, ValueError):
+                    self._answer(400, "text/plain; charset=utf-8", f"this query cannot be read: {error}\n".encode())
+                    return
                 logger.exception("the page %s cannot be made", self.path[:100])
                 self._answer(500, "text/plain; charset=utf-8", b"this page cannot be made now; the log says why\n")
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from core.printable import as_html
 from jobs.monitoring.ticks import Unit, clock, linear
@@ -31,19 +31,25 @@ _WIDTH, _HEIGHT = 1_000, 100
 _CLASSES = 8
 
 
-def line_plot(title: str, series: Mapping[str, Points], unit: Unit, gap_s: float) -> str:
+def line_plot(
+    title: str, series: Mapping[str, Points], unit: Unit, gap_s: float, span: tuple[float, float] | None = None
+) -> str:
     """A figure with one line for each of `series`, from 0 up. Lines break where two points are further apart than
-    `gap_s`: nothing is known about what was between.
+    `gap_s`: nothing is known about what was between. `span` is from when to when, where that is not the points' own.
+    What each line was last, and at most, is said in words, too.
 
     The drawing is stretched to the width there is, and only lines are in it: labels beside it stay as large as they are
     on a small screen.
     """
     times = [at for points in series.values() for at, _ in points]
     values = [value for points in series.values() for _, value in points if value is not None]
-    caption = f"<figcaption>{as_html(title)}{_legend(list(series))}</figcaption>"
     if not times or not values:
-        return f"<figure>{caption}<p>nothing was recorded</p></figure>"
-    begin, end = min(times), max(max(times), min(times) + 1)
+        return (
+            f'<figure class="chart"><figcaption>{as_html(title)}</figcaption><ul class="keys"><li>nothing was recorded'
+            '</li></ul><div class="plot"></div></figure>'
+        )
+    caption = f"<figcaption>{as_html(title)}</figcaption>{_legend(series, unit)}"
+    begin, end = span or (min(times), max(max(times), min(times) + 1))
     scale = linear(max(values), unit)
     top = scale[-1][0]
 
@@ -67,20 +73,22 @@ def line_plot(title: str, series: Mapping[str, Points], unit: Unit, gap_s: float
             dot = " dot" * (len(piece) == 1)
             drawn = " ".join(f"{x(at):.1f},{y(value):.2f}" for at, value in shown)
             drawing.append(f'<polyline class="s{number % _CLASSES}{dot}" points="{drawn}"/>')
-    return (
-        f'<figure>{caption}<div class="plot"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
-        f'role="img" aria-label="{as_html(title)}">{"".join(drawing)}</svg>{"".join(labels)}</div></figure>'
+    picture = (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{as_html(title)}">'
+        f"{''.join(drawing)}</svg>"
     )
+    return f'<figure class="chart">{caption}<div class="plot">{picture}{"".join(labels)}</div></figure>'
 
 
-def _legend(names: Sequence[str]) -> str:
-    """Which line is which; nothing where there is one without a name."""
-    return "".join(
-        f' <span class="key"><svg viewBox="0 0 24 6"><path class="s{number % _CLASSES}" d="M1 3H23"/></svg>'
-        f"{as_html(name)}</span>"
-        for number, name in enumerate(names)
-        if name
-    )
+def _legend(series: Mapping[str, Points], unit: Unit) -> str:
+    """Which line is which, and what it says."""
+    lines = []
+    for number, (name, points) in enumerate(series.items()):
+        known = [value for _, value in points if value is not None]
+        said = f"{WRITTEN[unit](known[-1])}, max {WRITTEN[unit](max(known))}" if known else "not known"
+        key = f'<svg viewBox="0 0 24 6" aria-hidden="true"><path class="s{number % _CLASSES}" d="M1 3H23"/></svg>'
+        lines.append(f"<li>{key}{as_html(f'{name} {said}'.strip())}</li>")
+    return f'<ul class="keys">{"".join(lines)}</ul>'
 
 
 def _pieces(points: Points, gap_s: float) -> list[list[tuple[float, float]]]:
@@ -161,6 +169,16 @@ def size(value: float | None) -> str:
 def percent(share: float | None) -> str:
     """Of one core, or of a whole."""
     return "-" if share is None else f"{share * 100:.0f} %"
+
+
+WRITTEN: Mapping[Unit, Callable[[float | None], str]] = {
+    "count": count,
+    "rate": count,
+    "seconds": seconds,
+    "bytes": size,
+    "share": percent,
+}
+"""How a value is written, by its unit."""
 
 
 def shortened(text: str, width: int) -> str:

@@ -6,6 +6,7 @@ when the engine is down, which is when people ask. What became of deliveries is 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from jobs.monitoring.samples import MetricsSample
 logger = logging.getLogger(__name__)
 
 RECENT_S = 600.0
+
+_TIME_FIRST = b'{"at":'
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(MetricsSample)
@@ -53,6 +56,9 @@ class MetricsHistory:
     def stored(self) -> list[MetricsSample]:
         return read_history(self._folder)
 
+    def thinned(self, since: float, until: float, most: int) -> list[MetricsSample]:
+        return read_thinned(self._folder, since, until, most)
+
     def _write(self, sample: MetricsSample) -> None:
         current, older = files_in(self._folder)
         if self._file_began is None:
@@ -79,6 +85,25 @@ def read_history(folder: Path, since: float = 0.0) -> list[MetricsSample]:
     return sorted(found, key=lambda sample: sample.at)
 
 
+def read_thinned(folder: Path, since: float, until: float, most: int) -> list[MetricsSample]:
+    """At most so many of the samples between two times, the last one of each stretch. A day has seventeen thousand, and
+    no more than these are decoded, or held in memory, at once."""
+    kept: dict[int, bytes] = {}
+    for file in reversed(files_in(folder)):
+        with contextlib.suppress(OSError), file.open("rb") as stream:
+            for line in stream:
+                if not (line.startswith(_TIME_FIRST) and line.endswith(b"}\n")):
+                    continue  # half a line: its writer was killed
+                try:
+                    # As we write them, the time comes first.
+                    at = float(line[len(_TIME_FIRST) :].partition(b",")[0].rstrip(b"}\n"))
+                except ValueError:
+                    continue
+                if since <= at <= until:
+                    kept[int((at - since) / (until - since) * most)] = line
+    return [sample for _, line in sorted(kept.items()) if (sample := _decoded(line)) is not None]
+
+
 def encode_samples(samples: list[MetricsSample]) -> bytes:
     """As JSON."""
     return _encoder.encode(samples)
@@ -93,14 +118,18 @@ def _read(file: Path, since: float) -> Iterator[MetricsSample]:
     try:
         with file.open("rb") as stream:
             for line in stream:
-                try:
-                    sample = _decoder.decode(line)
-                except msgspec.DecodeError:
-                    continue  # half a line: its writer was killed
-                if sample.at >= since:
+                sample = _decoded(line)
+                if sample is not None and sample.at >= since:
                     yield sample
     except OSError:
         return
+
+
+def _decoded(line: bytes) -> MetricsSample | None:
+    try:
+        return _decoder.decode(line)
+    except msgspec.DecodeError:
+        return None  # half a line: its writer was killed
 
 
 def _end_line(file: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,33 +12,25 @@ from typing import Any
 from core.files import write_atomically
 from core.printable import as_html
 from core.reasons import reason_of
-from jobs.monitoring import figures
-from jobs.monitoring.figures import WORDS, Points, line_plot
+from jobs.monitoring import charts, figures
+from jobs.monitoring.figures import WORDS
 from jobs.monitoring.history import read_history
 from jobs.monitoring.samples import (
     MetricsSample,
-    cpu_shares,
     grown,
     grown_buckets,
     grown_by,
     quantile,
-    quantiles,
-    rates,
     thinned,
 )
 from jobs.monitoring.stack_monitor import get
-from jobs.monitoring.ticks import Unit
 from jobs.monitoring.watching import EngineView, EngineWatch, base_url, decoded, metrics_address
 from jobs.processes.errors import StackError
 from jobs.stack.home import Home
 
-# As many points as a plot has pixels for.
-_POINTS = 360
-
 # Two looks make a rate.
 _FEWEST = 2
 
-# Colours that the colour-blind can tell apart (after Okabe and Ito), and from the fifth on dashes, too.
 _STYLE = """
 :root { color-scheme: light dark; font: 15px/1.45 system-ui, sans-serif; }
 body { max-width: 1480px; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
@@ -47,27 +39,11 @@ h1 { font-size: 1.5rem; margin: 0; } .about { opacity: .7; margin: .2rem 0 1.2re
   margin-bottom: 1.2rem; }
 .tiles div { border: 1px solid #8886; border-radius: .5rem; padding: .5rem .9rem; }
 .tiles b { display: block; font-size: 1.35rem; } .tiles span { opacity: .7; font-size: .85rem; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 560px), 1fr)); gap: 1rem; }
-figure { margin: 0; border: 1px solid #8886; border-radius: .5rem; padding: .6rem; min-width: 0; }
-figcaption { font-weight: 600; margin-bottom: .6rem; }
-.key { font-weight: 400; font-size: .85rem; margin-left: .8rem; display: inline-block; white-space: nowrap; }
-.key svg { width: 1.6em; height: .5em; margin-right: .35em; vertical-align: middle; }
-.plot { position: relative; height: 12rem; margin: .4rem .8rem 1.7rem 4.2rem; font-size: 11px; }
-.plot > svg { display: block; width: 100%; height: 100%; overflow: visible; }
-.plot span { position: absolute; opacity: .8; white-space: nowrap; line-height: 1; }
-.plot .y { right: calc(100% + .5rem); transform: translateY(-50%); }
-.plot .x { top: calc(100% + .5rem); transform: translateX(-50%); }
-svg * { fill: none; stroke: var(--c); stroke-width: 1.7; stroke-linejoin: round; stroke-linecap: round;
-  vector-effect: non-scaling-stroke; }
-svg .grid { stroke: currentColor; stroke-width: 1; opacity: .13; } svg .dot { stroke-width: 6; }
-.s0{--c:#1f83c8}.s1{--c:#e08a00}.s2{--c:#009e73}.s3{--c:#cc6fa0}
-.s4{--c:#d55e00;stroke-dasharray:7 4}.s5{--c:#56b4e9;stroke-dasharray:7 4}
-.s6{--c:#8a8a8a;stroke-dasharray:2 4}.s7{--c:#a08020;stroke-dasharray:2 4}
 table { border-collapse: collapse; margin: .4rem 0 1.4rem; } th, td { text-align: left; padding: .2rem .8rem .2rem 0; }
 td + td, th + th { text-align: right; white-space: nowrap; }
 th { border-bottom: 1px solid #8886; font-weight: 600; vertical-align: bottom; }
 h2 { font-size: 1.1rem; margin: 1.6rem 0 .2rem; } h2 + p { margin: 0; opacity: .7; font-size: .9rem; }
-@media (max-width: 600px) { table { font-size: .8rem; } th, td { padding-right: .4rem; } .plot { height: 9.5rem; } }
+@media (max-width: 600px) { table { font-size: .8rem; } th, td { padding-right: .4rem; } }
 """
 
 
@@ -128,12 +104,13 @@ def page(seen: EngineView, where: str, start: float, now: float) -> str:
         body.append(f"<p>Nothing was recorded in this time{as_html('; ' * bool(seen.problem) + seen.problem)}.</p>")
     else:
         growth = Growth(samples)
-        body += [_tiles(samples, growth), '<div class="plots">', *_plots(samples), "</div>"]
+        drawn = charts.draw_all(thinned(samples, charts.POINTS))
+        body += [_tiles(samples, growth), '<div class="plots">', *(figure for _, figure in drawn), "</div>"]
         body += [_reasons(growth), _slowest(seen.endpoints)]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Arborcast report</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE}</style></head><body>{''.join(body)}</body></html>\n"
+        f"<style>{_STYLE}{charts.STYLE.read_text(encoding='utf-8')}</style></head><body>{''.join(body)}</body></html>\n"
     )
 
 
@@ -180,76 +157,6 @@ def _tiles(samples: Sequence[MetricsSample], growth: Growth) -> str:
     ]
     inner = "".join(f"<div><b>{as_html(value)}</b><span>{as_html(label)}</span></div>" for label, value in tiles)
     return f'<div class="tiles">{inner}</div>'
-
-
-def _plots(samples: Sequence[MetricsSample]) -> Iterable[str]:
-    points = thinned(samples, _POINTS)
-    spacing = sorted(later.at - earlier.at for earlier, later in itertools.pairwise(points))
-    gap = 4 * spacing[len(spacing) // 2] + 1
-    at = [point.at for point in points]
-
-    def over_time(values: Iterable[float | None]) -> Points:
-        return list(zip(at, values, strict=True))
-
-    def plot(title: str, series: Mapping[str, Iterable[float | None]], unit: Unit) -> str:
-        return line_plot(title, {name: over_time(values) for name, values in series.items()}, unit, gap)
-
-    stages = sorted({stage for point in points for stage in point.stages})
-    processes = sorted({name for point in points for name in point.processes})
-    states = sorted(
-        {state for point in points for state in point.attempts}, key=lambda state: (state != "delivered", state)
-    )
-    yield plot("Notifications accepted, a second", {"": rates(points, "accepted")}, "rate")
-    yield plot(
-        "Attempts by outcome, a second",
-        {WORDS.get(state, state): rates(points, "attempts", state) for state in states},
-        "rate",
-    )
-    yield plot(
-        "From acceptance to delivery",
-        {"median": quantiles(points, "delivery", 0.5), "99 %": quantiles(points, "delivery", 0.99)},
-        "seconds",
-    )
-    yield plot(
-        "From a request to Kafka's acknowledgement",
-        {"median": quantiles(points, "append", 0.5), "99 %": quantiles(points, "append", 0.99)},
-        "seconds",
-    )
-    yield plot(
-        "Lag: age of the oldest notification not yet settled", {"": [point.lag_seconds for point in points]}, "seconds"
-    )
-    yield plot("Lag: notifications not yet settled", {"": [point.lag_records for point in points]}, "count")
-    for title, kind in (
-        ("Deliveries waiting for retry", "parked"),
-        ("Subscriptions whose retry is due now and waits for room", "due"),
-    ):
-        yield plot(title, {"": [point.waiting.get(kind, 0.0) for point in points]}, "count")
-    yield plot(
-        "Pushes under way",
-        {
-            "first tries": [point.in_flight.get("batch") for point in points],
-            "further tries": [point.in_flight.get("redelivery") for point in points],
-        },
-        "count",
-    )
-    yield plot(
-        "What batches spend their time on (share of all time)",
-        {WORDS.get(stage, stage): rates(points, "stages", stage) for stage in stages},
-        "share",
-    )
-    yield plot("CPU (of one core)", {name: cpu_shares(points, name) for name in processes}, "share")
-    kinds: Sequence[tuple[str, str, Unit]] = (
-        ("Memory", "memory_bytes", "bytes"),
-        ("Threads", "threads", "count"),
-        ("Open files and connections", "descriptors", "count"),
-    )
-    for title, attribute, unit in kinds:
-        yield plot(title, {name: [_of(point, name, attribute) for point in points] for name in processes}, unit)
-
-
-def _of(sample: MetricsSample, process: str, attribute: str) -> float | None:
-    known = sample.processes.get(process)
-    return None if known is None else float(getattr(known, attribute))
 
 
 def _reasons(growth: Growth) -> str:

@@ -105,6 +105,18 @@ class ProcessFigures(msgspec.Struct, frozen=True):
     processes: float = 1
 
 
+class JvmSample(msgspec.Struct, frozen=True):
+    """What a Java virtual machine uses inside; what only grows since its start is marked (+)."""
+
+    heap_used: float
+    heap_committed: float
+    heap_max: float
+    collections: float  # (+)
+    collecting_s: float  # (+)
+    classes: float
+    threads: float
+
+
 class MetricsSample(msgspec.Struct, frozen=True, omit_defaults=True):
     """Figures at `at` (seconds since the epoch). What only grows since a process's start is marked (+)."""
 
@@ -132,6 +144,7 @@ class MetricsSample(msgspec.Struct, frozen=True, omit_defaults=True):
     subscriptions: float = 0
     suspended: float = 0  # of these
     processes: dict[str, ProcessFigures] = {}
+    jvms: dict[str, JvmSample] = {}  # by part
 
 
 def sample_of(at: float, readings: Scrape) -> MetricsSample:
@@ -163,7 +176,24 @@ def sample_of(at: float, readings: Scrape) -> MetricsSample:
         subscriptions=readings.most("arborcast_subscriptions"),
         suspended=readings.most("arborcast_suspended_subscriptions"),
         processes=_processes(readings),
+        jvms=_jvms(readings),
     )
+
+
+def _jvms(readings: Scrape) -> dict[str, JvmSample]:
+    of = [
+        readings.by(name, "component")
+        for name in (
+            "jvm_memory_used_bytes",
+            "jvm_memory_committed_bytes",
+            "jvm_memory_max_bytes",
+            "jvm_gc_collection_seconds_count",
+            "jvm_gc_collection_seconds_sum",
+            "jvm_classes_currently_loaded",
+            "jvm_threads_current",
+        )
+    ]
+    return {name: JvmSample(*(known.get(name, 0.0) for known in of)) for name in of[0]}
 
 
 def _processes(readings: Scrape) -> dict[str, ProcessFigures]:
@@ -251,6 +281,19 @@ def cpu_shares(samples: Sequence[MetricsSample], process: str) -> list[float | N
             result.append(None)
         else:
             result.append(grown(then.cpu_seconds, now.cpu_seconds) / seconds)
+    return result[: len(samples)]
+
+
+def collecting_shares(samples: Sequence[MetricsSample], jvm: str) -> list[float | None]:
+    """The share of time that a virtual machine spent collecting garbage up to each sample."""
+    result: list[float | None] = [None]
+    for earlier, later in itertools.pairwise(samples):
+        now, then = later.jvms.get(jvm), earlier.jvms.get(jvm)
+        seconds = later.at - earlier.at
+        if now is None or then is None or seconds <= 0:
+            result.append(None)
+        else:
+            result.append(grown(then.collecting_s, now.collecting_s) / seconds)
     return result[: len(samples)]
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from jobs.monitoring.samples import MetricsSample, cpu_shares, newest, quantiles, rates, thinned
 from jobs.monitoring.watching import EngineView, EngineWatch
 
@@ -63,6 +65,7 @@ def document(seen: EngineView, where: str) -> dict[str, Any]:
         },
         "breakers": _whole(last.breakers),
         "processes": {name: _process(points, name) for name in sorted(last.processes)},
+        "jvms": {name: msgspec.structs.asdict(jvm) for name, jvm in sorted(last.jvms.items())},
         "slowest_endpoints": [dict(each) for each in seen.endpoints],
     }
 

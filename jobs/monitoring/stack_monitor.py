@@ -19,9 +19,11 @@ from urllib.parse import urlsplit
 import msgspec
 import psutil
 
+from core.telemetry.jvm import JvmFigures, declare_jvm
 from core.telemetry.metrics import CONTENT_TYPE, Registry, merged
 from jobs.monitoring.endpoint import Endpoint, Page
 from jobs.monitoring.history import MetricsHistory, encode_samples
+from jobs.monitoring.perf_counters import read_jvm
 from jobs.monitoring.samples import MetricsSample, ProcessFigures, Scrape, sample_of
 from jobs.processes.processes import resident, words
 from jobs.stack.state import EngineStatus, PartState
@@ -115,6 +117,8 @@ _PATIENCE_S = 2.0
 
 _JSON = "application/json"
 
+_MOST_POINTS = 20_000
+
 
 @dataclass(frozen=True)
 class Look:
@@ -145,6 +149,9 @@ class StackMonitor:
         self._fetch = fetch or own_page
         self._accounts = ProcessAccounts()
         self._figures: dict[str, ProcessFigures] = {}
+        self._broker: JvmFigures | None = None
+        self._broker_registry = Registry()
+        declare_jvm(self._broker_registry, lambda: self._broker)
         self._registry = Registry()
         declare_stack(self._registry, status, lambda: self._figures)
         self._lock = threading.Lock()
@@ -170,21 +177,24 @@ class StackMonitor:
         return {
             "/metrics": Page(CONTENT_TYPE.decode(), lambda: self.look().text.encode()),
             "/status.json": Page(_JSON, self._status_page),
-            "/history.json": Page(_JSON, lambda: encode_samples(self._history.stored())),
+            "/history.json": Page(_JSON, lambda: encode_samples(self._history.stored()), self._history_asked),
             "/recent.json": Page(_JSON, self._recent_page),
         }
 
     def _look(self, now: float) -> Look:
         status = self._status()
         parts = status.parts if status else {}
-        running = {part.process.pid: name for name, part in parts.items() if part.process}
+        running = {name: part.process.pid for name, part in parts.items() if part.process}
         answering = {name for name, part in parts.items() if part.process and not part.silent_since}
-        self._figures = self._accounts.look(uses_of(running))
+        self._figures = self._accounts.look(uses_of({pid: name for name, pid in running.items()}))
         texts = {}
         for part, url in self._urls.items():
             if part in answering:  # the others are not waited for
                 with contextlib.suppress(OSError, http.client.HTTPException):
                     texts[part] = self._fetch(f"{url}/metrics").decode()
+        # It shows nothing by itself, and is no process that we have written.
+        self._broker = read_jvm(running["kafka"]) if "kafka" in running else None
+        texts["kafka"] = self._broker_registry.text()
         text = merged(texts, "component") + self._registry.text()
         endpoints: list[dict[str, Any]] = []
         if "dispatch" in texts:
@@ -196,6 +206,13 @@ class StackMonitor:
         now = self.look().sample
         # The last one stored may be this one.
         return encode_samples([*(sample for sample in self._history.recent() if sample.at < now.at), now])
+
+    def _history_asked(self, query: Mapping[str, str]) -> bytes:
+        """`?since=…&points=…`: at most so many of the samples since then, evenly."""
+        now, since, points = time.time(), float(query.get("since", 0.0)), int(query.get("points", _MOST_POINTS))
+        if not 0 < points <= _MOST_POINTS or not since < now:
+            raise ValueError(f"since is a time before now, points at most {_MOST_POINTS}")
+        return encode_samples(self._history.thinned(since, now, points))
 
     def _status_page(self) -> bytes:
         look = self.look()
@@ -280,7 +297,7 @@ def get(url: str, timeout: float = _PATIENCE_S, context: ssl.SSLContext | None =
         else http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
     )
     try:
-        connection.request("GET", parts.path)
+        connection.request("GET", f"{parts.path}?{parts.query}" if parts.query else parts.path)
         answer = connection.getresponse()
         body = answer.read()
     finally:

@@ -22,6 +22,12 @@ _LABEL, _NOW = 20, 9
 
 _PROCESSES, _FEWEST_ENDPOINTS = 8, 2
 
+# With their heading; more where there is room.
+_ENDPOINTS = 3
+
+# Empty lines: above processes, and below.
+_GAPS = 2
+
 # Narrower charts say nothing.
 _NARROWEST = 4
 
@@ -41,8 +47,9 @@ def frame(seen: EngineView, where: str, width: int = 80, height: int = 24) -> li
         head.append(problem if len(problem) <= width else problem[: width - 1] + "…")
     head += [*_charts(seen.samples, width), *_state(last, width)]
     processes = _processes(seen.samples, width)
-    gap = [""] if len(head) + len(processes) + 1 <= height else []
-    lines = [*head, *gap, *processes, *gap]
+    # What can be read comes before what only sets it apart.
+    spare = height - len(head) - len(processes) - min(len(seen.endpoints) + 1, _ENDPOINTS)
+    lines = [*head, *[""] * (spare >= 1), *processes, *[""] * (spare >= _GAPS)]
     lines += _endpoints(seen, width, height - len(lines))
     return [figures.printable(line)[:width].rstrip() for line in lines[:height]]
 

@@ -30,7 +30,7 @@ from directory.settings import DirectorySettings
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
 from ingest.access.settings import AccessSettings, LimitSettings, TlsSettings
 from ingest.settings import FragmentSettings, FramedSettings, GatewaySettings, TopicSettings, ZmqSettings
-from jobs.settings.stack import LoggingSettings, MetricsSettings, StackSettings
+from jobs.settings.stack import ConsoleSettings, LoggingSettings, MetricsSettings, StackSettings
 
 ENV_PREFIX = "ARBORCAST_"
 
@@ -82,6 +82,7 @@ class Settings:
     secrets: SecretSettings
     stack: StackSettings
     metrics: MetricsSettings
+    console: ConsoleSettings
     logging: LoggingSettings
     tracing: TracingSettings
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)

@@ -55,6 +55,31 @@ class LoggingSettings:
 
 
 @dataclass(frozen=True)
+class ConsoleSettings:
+    """The web console: a page for people who define topics and look after the engine (docs/console.md). On loopback it
+    is open to this machine; elsewhere it asks for users of the gateway, and does not start without access.methods."""
+
+    host: str = setting("127.0.0.1", "Address on which the console listens.")
+    port: int = setting(
+        8090,
+        "Port of the console; 0: there is none. Where it is in use and nobody has chosen it, or where the gateway "
+        "takes a free one, the console takes a free one, too, which `arborcast status` names.",
+        minimum=0,
+        maximum=65_535,
+    )
+    engines: str = setting(
+        "",
+        "Metrics addresses of other engines that the console shows beside this one, separated by commas. Of one that "
+        "is no embedded engine those of its gateways and its job, joined by +: `http://a:9464,http://g:8080+http://j:9465`.",
+    )
+
+    def chosen(self) -> tuple[tuple[str, ...], ...]:
+        """The addresses of each of these engines."""
+        engines = (each.strip() for each in self.engines.split(","))
+        return tuple(tuple(url.strip() for url in each.split("+")) for each in engines if each)
+
+
+@dataclass(frozen=True)
 class StackSettings:
     """What `arborcast up` starts, and how it watches over it."""
 

@@ -1,10 +1,9 @@
-"""The parts of the embedded engine: Kafka, the streaming job under spark-submit, the gateway."""
+"""The parts of the embedded engine: Kafka, the streaming job under spark-submit, the gateway, the console."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import http.client
 import os
 import shutil
 import sys
@@ -23,10 +22,10 @@ from dispatch.spark import properties
 from jobs.install import jars, java
 from jobs.install.java import Java, java_environ
 from jobs.processes import processes
-from jobs.processes.processes import words
+from jobs.processes.processes import reachable, words
 from jobs.settings.loading import ENV_PREFIX, Settings, dump
 from jobs.settings.stack import MetricsSettings, StackSettings
-from jobs.stack import kafka_broker, questions
+from jobs.stack import console_part, kafka_broker, questions
 from jobs.stack.home import Home
 from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker
 from jobs.stack.parts import PartSpec
@@ -88,13 +87,15 @@ def effective(settings: Settings) -> Settings:
 
     Raises PortInUse naming the option that chooses another port, ConfigError when two settings contradict each other.
     """
-    if settings.gateway.port == 0:
+    free_gateway = settings.gateway.port == 0
+    if free_gateway:
         settings = _replace(settings, gateway=dataclasses.replace(settings.gateway, port=processes.free_port()))
     else:
         processes.require_free(settings.gateway.port, "the gateway", "--gateway-port", settings.gateway.host)
     if settings.zmq.enabled and not settings.framed.port:
         settings = _replace(settings, framed=dataclasses.replace(settings.framed, port=processes.free_port()))
     settings = _replace(settings, metrics=_metrics_ports(settings.metrics, settings.stack))
+    settings = _replace(settings, console=console_part.with_port(settings, any_port=free_gateway))
     if settings.stack.broker == "external":
         return settings
 
@@ -151,6 +152,7 @@ def addresses(settings: Settings) -> dict[str, str]:
         **framed,
         "kafka": settings.kafka.bootstrap_servers,
         "metrics": f"http://{host_to_reach(settings.metrics.host)}:{settings.metrics.port}",
+        **console_part.address(settings),
     }
 
 
@@ -170,6 +172,8 @@ def questions_of(settings: Settings, home: Home) -> dict[str, Question]:
         found["dispatch"] = questions.job(home.ready_file)
     if settings.stack.broker == "embedded":
         found["kafka"] = questions.kafka(settings.stack.kafka_port)
+    if settings.console.port:
+        found["console"] = console_part.question(settings)
     return found
 
 
@@ -192,6 +196,7 @@ def _parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, s
     # The job first: it takes longest, and waits for the broker while Spark comes up.
     job = [_dispatch(settings, tools, home, environ)] if settings.stack.job == "embedded" else []
     edges = [_zmq(settings, home, environ)] if settings.zmq.enabled else []
+    edges += [console_part.spec(settings, home, environ)] if settings.console.port else []
     if settings.stack.broker == "external":
         return [*job, _gateway(settings, home, environ, after=()), *edges]
     return [
@@ -312,10 +317,7 @@ def _zmq(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec
 
 def answers_ready(host: str, port: int, timeout: float = 0.5, *, tls: bool = False) -> bool:
     """Whether the gateway there says that it is ready. `timeout` in seconds."""
-    try:
-        return questions.get(host, port, "/health/ready", timeout, tls=tls)[0] == 200
-    except (OSError, http.client.HTTPException):
-        return False
+    return questions.answers_page(host, port, "/health/ready", timeout, tls=tls)
 
 
 def _driver(processes: list[psutil.Process]) -> list[psutil.Process]:

@@ -82,6 +82,14 @@ def get(host: str, port: int, page: str, timeout: float, *, tls: bool) -> tuple[
         connection.close()
 
 
+def answers_page(host: str, port: int, page: str, timeout: float = 0.5, *, tls: bool = False) -> bool:
+    """Whether the server there has this page now. `timeout` in seconds."""
+    try:
+        return get(host, port, page, timeout, tls=tls)[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
 class _NoError(Exception):
     """The answer is no."""
 

@@ -26,7 +26,7 @@ from tests.support.soap_messages import MEDIA_TYPES, WSNT, envelope, message, su
 
 pytestmark = [pytest.mark.stack]
 
-PARTS = ("kafka", "gateway", "dispatch")
+PARTS = ("kafka", "gateway", "dispatch", "console")
 
 OF_PUSHES = (
     *("arborcast_delivery_seconds_count", "arborcast_push_seconds_count", "arborcast_push_bytes_total"),
@@ -219,6 +219,8 @@ def test_status_says_what_runs(engine: Engine) -> None:
         assert document["memory_bytes"] > 10_000_000
         assert document["cpu_seconds"] > 0
         assert document["since"].endswith("Z")
+    assert status["parts"]["console"]["memory_bytes"] < 60 * 2**20
+    assert requests.get(f"{status['addresses']['console']}/topics", timeout=60).status_code == 200
 
 
 def test_nobody_else_reads_what_the_engine_writes(engine: Engine) -> None:
@@ -268,9 +270,17 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
     assert accepted(after) - accepted(before) in (1_000, 1_001)
     assert after.names <= metric_names()
     assert set(after.by("arborcast_process_memory_bytes", "process")) == {
-        *("kafka", "gateway", "supervisor", "dispatch-jvm", "dispatch-driver", "dispatch-workers")
+        *("kafka", "gateway", "console", "supervisor", "dispatch-jvm", "dispatch-driver", "dispatch-workers")
     }
     assert set(after.by("arborcast_part_ready", "part").values()) == {1.0}
+    # Spark's virtual machine through its driver, Kafka's by the file that it keeps.
+    for part in ("dispatch", "kafka"):
+        used, committed, most = (
+            after.sum(f"jvm_memory_{which}_bytes", component=part) for which in ("used", "committed", "max")
+        )
+        assert 1_000_000 < used <= committed <= most
+        assert after.sum("jvm_gc_collection_seconds_count", component=part) >= 1
+        assert after.sum("jvm_classes_currently_loaded", component=part) > 1_000
     # A batch that ends while we look is settled a moment later.
     wait_until(lambda: readings().sum("arborcast_dispatch_lag_records", query="push") == 0, 300, "no lag")
     assert after.by("arborcast_dispatch_gear", "gear") in ({"realtime": 1, "batch": 0}, {"realtime": 0, "batch": 1})

@@ -171,6 +171,19 @@ def test_while_the_directory_is_away_the_engine_goes_on_and_says_so(rig: Rig) ->
     assert rig.sync.status.connected
 
 
+def test_how_far_the_directory_is_behind_is_known(rig: Rig) -> None:
+    rig.start()
+    eventually(lambda: rig.paths() == {"a"} and not rig.sync.behind)
+    rig.sync.away(DirectoryAway("the cable is out"))
+    rig.log.append([topic("b"), topic("c")])
+    assert rig.sync.behind == 2
+    rig.directory.tell()
+    eventually(lambda: rig.directory.paths() == {"a", "b", "c"} and not rig.sync.behind)
+    rig.sync.pause()
+    rig.log.append([topic("d")])
+    assert rig.sync.behind == 0, "another process writes it"
+
+
 def test_a_write_that_fails_as_a_whole_is_repeated(rig: Rig) -> None:
     rig.directory.write_errors = [DirectoryAway("gone"), DirectoryAway("gone")]
     rig.start()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,13 +18,17 @@ from tests.support.engine import until
 pytestmark = pytest.mark.slow
 
 
+def _asked(query: Mapping[str, str]) -> bytes:
+    return str(int(query["number"])).encode()
+
+
 def _broken() -> bytes:
     raise RuntimeError("no")
 
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    pages = {"/metrics": Page("text/plain", lambda: b"up 1\n"), "/broken": Page("text/plain", _broken)}
+    pages = {"/metrics": Page("text/plain", lambda: b"up 1\n"), "/broken": Page("text/plain", _broken, _asked)}
     endpoint = Endpoint("127.0.0.1", 0, pages, "test")
     endpoint.start()
     yield endpoint
@@ -39,6 +43,9 @@ def test_pages_by_path(endpoint: Endpoint) -> None:
     assert other.status_code == 404
     assert "/metrics" in other.text
     assert requests.get(f"{base}/broken", timeout=60).status_code == 500
+    assert requests.get(f"{base}/broken?number=7&more=1", timeout=60).text == "7"
+    refused = requests.get(f"{base}/broken?number=seven", timeout=60)
+    assert (refused.status_code, "seven" in refused.text) == (400, True)
     assert requests.post(f"{base}/metrics", timeout=60).status_code == 501
 
 

@@ -8,10 +8,10 @@ from lxml import html
 
 from core.errors import ConfigError
 from jobs.cli.common import beginning
-from jobs.monitoring.figures import line_plot
+from jobs.monitoring.figures import Points, line_plot
 from jobs.monitoring.history import MetricsHistory
 from jobs.monitoring.report import history_for, page, write_report
-from jobs.monitoring.samples import NO_BOUND, MetricsSample, ProcessFigures
+from jobs.monitoring.samples import NO_BOUND, JvmSample, MetricsSample, ProcessFigures
 from jobs.monitoring.watching import EngineView
 from jobs.processes.errors import StackError
 from tests.support.xpath import elements
@@ -35,6 +35,7 @@ def samples(count: int = 500) -> list[MetricsSample]:
             delivery=((0.1, (number % 250) * 100.0), (NO_BOUND, (number % 250) * 100.0)),
             lag_seconds=number / 100,
             processes={"kafka": ProcessFigures(number * 1.0, 1e8, 70, 100)},
+            jvms={"dispatch": JvmSample(1e8, 2e8, 5e8, number, number * 0.1, 20_000, 90)},
         )
         for number in range(count)
     ]
@@ -61,6 +62,9 @@ def test_the_page_needs_nothing_but_itself() -> None:
         "CPU (of one core)",
         "Memory",
         "Threads",
+        "Heap of the Java virtual machines",
+        "Garbage collection (share of all time)",
+        "Java classes loaded",
     ):
         assert wanted in captions
     assert len({*captions}) == len(captions), "two charts have one name"
@@ -117,11 +121,12 @@ def test_a_single_point_is_a_dot() -> None:
 
 
 def test_a_line_and_its_name_are_one_piece_of_the_legend() -> None:
-    plot = html.fragment_fromstring(line_plot("CPU", {"a": [(0.0, 1.0)], "b": [(0.0, 2.0)]}, "share", gap_s=5))
-    keys = elements(plot, "figcaption/span[@class='key']")
-    assert [str(key.xpath("string()")) for key in keys] == ["a", "b"]
+    series: dict[str, Points] = {"a": [(0.0, 1.0), (1.0, 0.5)], "b": [(0.0, None)]}
+    plot = html.fragment_fromstring(line_plot("CPU", series, "share", gap_s=5))
+    keys = elements(plot, "ul[@class='keys']/li")
+    assert [str(key.xpath("string()")) for key in keys] == ["a 50 %, max 100 %", "b not known"]
     assert [path.get("class") for key in keys for path in elements(key, ".//path")] == ["s0", "s1"]
-    assert "white-space: nowrap" in re.search(r"\.key {[^}]*}", page(EngineView(), "x", 0, 1))[0]  # type: ignore[index]
+    assert "white-space: nowrap" in re.search(r"\.keys li {[^}]*}", page(EngineView(), "x", 0, 1))[0]  # type: ignore[index]
 
 
 def test_ticks_are_round() -> None:

@@ -5,13 +5,15 @@ from pathlib import Path
 import pytest
 
 from core.telemetry.metrics import Registry, merged
-from jobs.monitoring.history import MetricsHistory, decode_samples, encode_samples, files_in, read_history
+from jobs.monitoring.history import MetricsHistory, decode_samples, encode_samples, files_in, read_history, read_thinned
 from jobs.monitoring.samples import (
     NO_BOUND,
+    JvmSample,
     MetricsSample,
     ProcessFigures,
     Scrape,
     ScrapedValue,
+    collecting_shares,
     cpu_shares,
     grown,
     grown_buckets,
@@ -174,3 +176,26 @@ def test_a_history_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: p
     history.add(MetricsSample(2))
     assert len(caplog.records) == 1
     assert len(history.recent()) == 2
+
+
+def test_of_a_long_history_no_more_is_read_than_is_shown(tmp_path: Path) -> None:
+    history = MetricsHistory(tmp_path, keep_s=500)
+    for number in range(200):
+        history.add(MetricsSample(at=float(number * 5), accepted=float(number)))
+    current, older = files_in(tmp_path)
+    assert older.exists()
+    with current.open("ab") as stream:
+        stream.write(b'{"at":996.0,"accep\n{"accepted":3,"at":997.0}\nnothing\n')
+    found = read_thinned(tmp_path, 100.0, 1_100.0, 10)
+    # The last one of each hundred seconds that can be read.
+    assert [sample.at for sample in found] == [195, 295, 395, 495, 595, 695, 795, 895, 995]
+    assert [sample.accepted for sample in found][:2] == [39, 59]
+    assert read_thinned(tmp_path / "nothing", 0, 1, 10) == []
+
+
+def test_the_share_of_time_spent_collecting_garbage() -> None:
+    moments = [
+        MetricsSample(at=at, jvms={"kafka": JvmSample(1, 1, 1, 1, spent, 1, 1)} if spent is not None else {})
+        for at, spent in ((0.0, 1.0), (10.0, 2.0), (20.0, None), (30.0, 0.5), (40.0, 1.0))
+    ]
+    assert collecting_shares(moments, "kafka") == [None, 0.1, None, None, 0.05]

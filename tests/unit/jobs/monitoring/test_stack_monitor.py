@@ -10,7 +10,7 @@ import pytest
 
 from core.telemetry.metrics import Registry
 from jobs.monitoring.history import MetricsHistory, decode_samples
-from jobs.monitoring.samples import Scrape
+from jobs.monitoring.samples import MetricsSample, Scrape
 from jobs.monitoring.stack_monitor import ProcessAccounts, StackMonitor, Use, role, uses_of
 from jobs.processes.processes import ProcessId
 from jobs.stack.state import EngineStatus, PartState, PartStatus
@@ -118,3 +118,18 @@ def test_this_process_is_found_in_its_session() -> None:
 )
 def test_what_a_process_is(part: str, command: list[str], expected: str) -> None:
     assert role(part, command) == expected
+
+
+def test_a_part_of_the_history_may_be_asked_for(tmp_path: Path) -> None:
+    history = MetricsHistory(tmp_path, 60)
+    now = time.time()
+    for ago in range(100, 0, -1):
+        history.add(MetricsSample(at=now - ago))
+    page = StackMonitor(lambda: None, {}, history, 5).pages()["/history.json"]
+    assert page.asked is not None
+    found = decode_samples(page.asked({"since": str(now - 50), "points": "10"}))
+    assert 8 <= len(found) <= 10
+    assert found[0].at >= now - 50
+    for wrong in ({"since": "yesterday"}, {"points": "0"}, {"points": "9999999"}, {"since": str(now + 60)}):
+        with pytest.raises(ValueError, match=r"."):
+            page.asked(wrong)

@@ -17,7 +17,7 @@ from jobs.monitoring.top_frame import frame
 from jobs.monitoring.watching import EngineView, EngineWatch, base_url
 from jobs.processes.errors import StackError
 
-NAMES = ("dispatch-jvm", "dispatch-workers", "dispatch-driver", "kafka", "gateway", "supervisor")
+NAMES = ("dispatch-jvm", "dispatch-workers", "dispatch-driver", "kafka", "gateway", "supervisor", "console")
 
 
 def busy_engine(count: int = 120) -> EngineView:

@@ -18,6 +18,7 @@ from jobs.settings.loading import Settings, load_settings
 from jobs.stack import engine
 from jobs.stack.engine import Tools
 from jobs.stack.home import Home
+from tests.support.held_port import HeldPort
 
 
 @pytest.fixture
@@ -53,6 +54,7 @@ def test_port_0_becomes_a_free_one_everywhere(home: Home) -> None:
         "notification_broker": f"http://127.0.0.1:{chosen.gateway.port}/wsn/NotificationBroker",
         "kafka": chosen.kafka.bootstrap_servers,
         "metrics": f"http://127.0.0.1:{chosen.metrics.port}",
+        "console": f"http://127.0.0.1:{chosen.console.port}",
     }
     assert engine.metrics_urls(chosen)["dispatch"] == f"http://127.0.0.1:{chosen.metrics.job_port}"
 
@@ -64,6 +66,24 @@ def test_a_busy_port_names_its_option(home: Home, busy: int) -> None:
         engine.effective(settings(home, metrics__port=busy))
     with pytest.raises(PortInUse, match="--kafka-port"):
         engine.effective(settings(home, stack__kafka_port=busy))
+    with pytest.raises(PortInUse, match="--console-port"):
+        engine.effective(settings(home, console__port=busy))
+
+
+def test_a_console_that_nobody_asked_for_keeps_no_engine_from_starting(home: Home, busy: int) -> None:
+    held = HeldPort()
+    held.for_life_of(home)
+    given = settings(home, gateway__port=held.number)
+    usual = dataclasses.replace(given, console=dataclasses.replace(given.console, port=busy))
+    assert engine.effective(usual).console.port not in (0, busy)
+
+
+def test_without_a_console(home: Home, tools: Tools) -> None:
+    chosen = engine.effective(settings(home, console__port=0))
+    assert chosen.console.port == 0
+    assert "console" not in engine.addresses(chosen)
+    assert "console" not in engine.questions_of(chosen, home)
+    assert "console" not in {part.name for part in engine.parts(chosen, tools, home, {})}
 
 
 def test_an_embedded_broker_beside_a_named_one_is_a_contradiction(home: Home) -> None:
@@ -75,7 +95,7 @@ def test_with_an_external_broker_none_is_started(home: Home, tools: Tools) -> No
     given = settings(home, kafka__bootstrap_servers="kafka.example:9092", stack__broker="external")
     chosen = engine.effective(given)
     assert chosen.kafka.bootstrap_servers == "kafka.example:9092"
-    assert {part.name for part in engine.parts(chosen, tools, home, {})} == {"dispatch", "gateway"}
+    assert {part.name for part in engine.parts(chosen, tools, home, {})} == {"dispatch", "gateway", "console"}
 
 
 def test_the_edges_are_there_where_the_settings_open_them(home: Home, tools: Tools) -> None:
@@ -90,8 +110,8 @@ def test_the_edges_are_there_where_the_settings_open_them(home: Home, tools: Too
 def test_with_an_external_job_none_is_started_or_asked(home: Home, tools: Tools, busy: int) -> None:
     # Its port for metrics is its own: it may run already.
     chosen = engine.effective(settings(home, stack__job="external", metrics__job_port=busy))
-    assert {part.name for part in engine.parts(chosen, tools, home, {})} == {"kafka", "gateway"}
-    assert set(engine.questions_of(chosen, home)) == {"kafka", "gateway"}
+    assert {part.name for part in engine.parts(chosen, tools, home, {})} == {"kafka", "gateway", "console"}
+    assert set(engine.questions_of(chosen, home)) == {"kafka", "gateway", "console"}
     assert set(engine.metrics_urls(chosen)) == {"gateway", "dispatch"}
     nowhere = engine.effective(settings(home, stack__job="external"))
     assert set(engine.metrics_urls(nowhere)) == {"gateway"}
@@ -139,7 +159,7 @@ def test_the_job_is_started_as_a_user_would(home: Home, tools: Tools) -> None:
 def test_parts_stop_gateway_first_and_kafka_last(home: Home, tools: Tools) -> None:
     parts = engine.parts(engine.effective(settings(home)), tools, home, {})
     in_order = sorted(parts, key=lambda part: part.stop_share)
-    assert [part.name for part in in_order] == ["gateway", "dispatch", "kafka"]
+    assert [part.name for part in in_order] == ["gateway", "console", "dispatch", "kafka"]
 
 
 def test_an_archive_of_classes_is_taken_when_it_is_whole_and_made_for_these(tools: Tools, tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""The demonstration: python -m jobs.demo HOME, or `arborcast up --demo`. A building reports, partly outside the subtree
-that one subscriber listens to; the picture shows what was published, what arrived, and how long it took.
+"""The demonstration: python -m jobs.engine.demo HOME, or `arborcast up --demo`. A building reports, partly outside the
+subtree that one subscriber listens to; the picture shows what was published, what arrived, and how long it took.
 """
 
 from __future__ import annotations

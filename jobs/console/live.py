@@ -1,0 +1,88 @@
+"""Parts of pages that change by themselves, by server-sent events.
+
+An element with `data-live="/address"` makes the browser listen there while the page is seen. What comes is the new
+content of elements, by their ids, as HTML that was rendered and escaped here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+# Each is a connection that stays open; a browser has one for each page that is seen.
+_MOST = 64
+
+# Then the browser asks anew, by itself, and whether its visitor may look is asked anew, too.
+_LONGEST_S = 300.0
+
+# A proxy in between, or a browser, takes a connection for dead that says nothing for long.
+_SILENCE_S = 15.0
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """The new content of the element with this id."""
+
+    id: str
+    html: str
+
+
+class LiveParts:
+    """All streams of this process."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """End all streams: nobody waits for a browser that stays."""
+        self._stopping.set()
+
+    @property
+    def open(self) -> int:
+        return self._open
+
+    def response(self, parts: AsyncGenerator[Replacement]) -> Response:
+        """The answer to a browser that listens. `parts` is closed when it leaves, or when the console stops."""
+        if self._open >= _MOST:
+            return PlainTextResponse("too many pages are open", 503, {"retry-after": "30"})
+        return StreamingResponse(
+            self._events(parts), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+        )
+
+    async def _events(self, parts: AsyncGenerator[Replacement]) -> AsyncIterator[str]:
+        self._open += 1
+        until = time.monotonic() + _LONGEST_S
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        coming: asyncio.Future[Replacement] | None = None
+        try:
+            # At once, so that the browser knows that it is connected.
+            yield ": listening\n\n"
+            while time.monotonic() < until:
+                coming = coming or asyncio.ensure_future(anext(parts))
+                both: set[asyncio.Future[Any]] = {coming, stopping}
+                await asyncio.wait(both, timeout=_SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
+                if stopping.done():
+                    return
+                if not coming.done():
+                    yield ": still here\n\n"
+                    continue
+                try:
+                    part = coming.result()
+                except StopAsyncIteration:
+                    return
+                coming = None
+                yield f"data: {json.dumps({'id': part.id, 'html': part.html})}\n\n"
+        finally:
+            self._open -= 1
+            stopping.cancel()
+            if coming is not None:
+                coming.cancel()
+                await asyncio.wait({coming})
+            await parts.aclose()

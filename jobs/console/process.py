@@ -1,0 +1,148 @@
+"""The console's process: its parts put together, run, and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Generator
+from pathlib import Path
+
+import uvicorn
+
+from core.errors import ConfigError
+from core.security.keyring import KeyFile, KeyRing, Marks
+from ingest.state.changes import ControlChanges, LogEnd
+from ingest.state.log_view import ControlLogView
+from jobs.console.app import make_app
+from jobs.console.console import Console as WebConsole  # the other one is the terminal's
+from jobs.console.console import TopicChanges
+from jobs.console.guard import Sessions
+from jobs.console.signing import signing_for
+from jobs.settings.loading import Settings
+from jobs.settings.stack import ConsoleSettings
+from topic_model.control_view import ControlView
+from topic_model.records.control_log import ControlLog
+
+logger = logging.getLogger("arborcast.console")
+
+# For requests that are under way when it stops.
+_STOP_S = 2
+
+_CONNECTIONS = 256
+
+
+class ConsoleProcess:
+    """Follows the control log and shows it."""
+
+    def __init__(self, settings: Settings, listener: socket.socket, config: Path | None) -> None:
+        """Raises ConfigError for settings with which it would be open to strangers."""
+        self._listener = listener
+        port = listener.getsockname()[1]
+        signing = signing_for(settings)
+        self._failed = False
+        topic_changes = TopicChanges()
+        control = ControlView(topic_changes)
+        self._view = ControlLogView(settings.kafka, control, self._cannot_go_on)
+        self._log = ControlLog(settings.kafka)
+        self._log_end = LogEnd(settings.kafka, "control")
+        self._changes = ControlChanges(settings.kafka, self._log, self._view, self._log_end)
+        # In the clear only where nobody else hears it, or where the gateway takes passwords so, too.
+        secure = bool(signing and settings.tls.certificate_file)
+        # Cookies do not know ports, and there may be several consoles on one machine.
+        sessions = Sessions(_keys(settings), f"arborcast-{port}", secure=secure)
+        self._console = WebConsole(
+            settings,
+            control,
+            self._changes,
+            sessions,
+            trouble=self._trouble,
+            topic_changes=lambda: topic_changes.count,
+            ready=lambda: self._view.caught_up,
+            config=config,
+            signs_in=signing is not None,
+        )
+        tls = settings.tls if secure else None
+        self._server = _Server(
+            uvicorn.Config(
+                make_app(self._console, signing),
+                loop="asyncio",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=_CONNECTIONS,
+                timeout_graceful_shutdown=_STOP_S,
+                ssl_certfile=tls.certificate_file if tls else None,
+                ssl_keyfile=(tls.key_file or tls.certificate_file) if tls else None,
+                ssl_keyfile_password=(tls.key_password or None) if tls else None,
+            )
+        )
+
+    async def run(self) -> int:
+        """Serve until stopped; returns the exit status."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        self._view.start()
+        host, port = self._listener.getsockname()[:2]
+        logger.info("listening on %s port %d", host, port)
+        await self._server.serve(sockets=[self._listener])
+        await self._view.stop()
+        for each in (self._changes, self._log_end, self._log):
+            each.close()
+        return 1 if self._failed else 0
+
+    def _stop(self) -> None:
+        self._console.live.stop()
+        self._server.should_exit = True
+
+    def _cannot_go_on(self, _error: Exception) -> None:
+        # The view has logged why. A new process reads the log from its beginning.
+        self._failed = True
+        self._stop()
+
+    def _trouble(self) -> str:
+        if self._view.caught_up and not self._view.reachable:
+            return (
+                "Kafka does not answer. What you see is as it was when it last did; nothing can be saved now, and "
+                "nothing that you have gathered is lost."
+            )
+        return ""
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Signals belong to the process; uvicorn would raise them again after an orderly stop."""
+        yield
+
+
+def listen(settings: ConsoleSettings) -> socket.socket:
+    """A listening socket. Raises ConfigError for an address that is in use or not ours."""
+    try:
+        return socket.create_server((settings.host, settings.port), family=_family(settings.host), backlog=128)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}; choose another with "
+            "console.port"
+        ) from error
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _keys(settings: Settings) -> Marks:
+    """What signs sessions: the engine's keys, so that they outlive a restart."""
+    path = settings.secrets.key_file
+    if path and Path(path).exists():
+        return KeyFile(Path(path))
+    import secrets
+
+    return KeyRing({"console": secrets.token_bytes(32)})

@@ -1,0 +1,28 @@
+"""The screen *Topics*: look at the trees, and change them.
+
+looking, browsing   pages, and what is shown of the trees
+editing, documents  forms, and whole trees from and to documents
+news                what happens while somebody looks
+draft, fields       edits that were gathered, and what they come to; a topic as a form
+"""
+
+from __future__ import annotations
+
+from starlette.routing import Route
+
+from jobs.console.console import Console, Screen
+from jobs.console.screens.topics.documents import Documents
+from jobs.console.screens.topics.draft import Drafts
+from jobs.console.screens.topics.editing import Editing
+from jobs.console.screens.topics.looking import Looking
+from jobs.console.screens.topics.news import News
+
+
+def routes(console: Console) -> list[Route]:
+    """What the screen answers."""
+    looking = Looking(console, Drafts())
+    parts = (looking, Editing(console, looking), Documents(console, looking), News(console))
+    return [route for part in parts for route in part.routes()]
+
+
+SCREEN = Screen("topics", "Topics", "/topics", routes)

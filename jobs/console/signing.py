@@ -1,0 +1,99 @@
+"""Signing in and out, where the console is reached from the network: users and policy are the gateway's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from core.errors import ArborcastError, ConfigError
+from core.files import WatchedFile
+from ingest.access.grants import Caller
+from ingest.access.policy import DEFAULT, AccessPolicy, read_policy
+from ingest.access.rates import client_key, is_loopback
+from ingest.access.users import Guesses, Users, user_source
+from jobs.console.console import Console, go, own_path, text_of
+from jobs.settings.loading import Settings
+
+# Ways to say who one is that begin with a password, which is what a page can ask for.
+_WITH_PASSWORD = {"basic", "token"}
+
+
+class UsersAndPolicy:
+    """Users of the gateway, and what its policy allows them, both as they are now."""
+
+    def __init__(self, users: Users, policy: Callable[[], AccessPolicy]) -> None:
+        self.users = users
+        self._policy = policy
+
+    async def find(self, name: str) -> Caller | None:
+        identity = await self.users.find(name)
+        return None if identity is None else self._policy().caller(identity)
+
+
+class SigningIn:
+    """The pages for it."""
+
+    def __init__(self, callers: UsersAndPolicy) -> None:
+        self.callers = callers
+
+    def routes(self, console: Console) -> list[Route]:
+        async def page(request: Request) -> Response:
+            onward = own_path(request.query_params.get("next", "/"))
+            return console.page(request, "sign-in.html", onward=onward, refused="", name="")
+
+        async def sign_in(request: Request, form: FormData) -> Response:
+            name, onward = text_of(form, "name"), own_path(text_of(form, "next"))
+            address = client_key(request.client.host if request.client else "")
+            try:
+                identity = await self.callers.users.check(name, text_of(form, "password"), address)
+                refused = "" if identity else "Name or password is not right."
+            except ArborcastError as error:
+                identity, refused = None, str(error)
+            if identity is None:
+                return console.page(request, "sign-in.html", status=403, onward=onward, refused=refused, name=name)
+            answer = go(onward)
+            # A new session: what somebody may have planted before is worth nothing.
+            answer.headers["set-cookie"] = console.sessions.begin(identity.name)[1]
+            return answer
+
+        async def sign_out(_request: Request, _form: FormData) -> Response:
+            answer = go("/sign-in")
+            answer.headers["set-cookie"] = console.sessions.end()
+            return answer
+
+        return [
+            console.get("/sign-in", page),
+            console.post("/sign-in", sign_in, edits=False),
+            console.post("/sign-out", sign_out, edits=False),
+        ]
+
+
+def signing_for(settings: Settings) -> SigningIn | None:
+    """How people sign in; None on loopback, where they need not.
+
+    Raises ConfigError where the console would be open to the network, and for files that cannot be read.
+    """
+    host, access = settings.console.host, settings.access
+    if is_loopback(host):
+        return None
+    if not access.chosen():
+        raise ConfigError(
+            f"console.host = {host!r} is reached from the network, and nobody has to say who it is: set access.methods "
+            '(for instance "basic", then `arborcast users add NAME`), or listen on 127.0.0.1'
+        )
+    if not _WITH_PASSWORD & set(access.chosen()):
+        raise ConfigError(
+            f"console.host = {host!r} is reached from the network, and people sign in there with a password: "
+            'access.methods has to hold "basic" or "token"'
+        )
+    guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
+    users = Users(user_source(access, settings.directory), remember_s=access.cache_s, guesses=guesses)
+    if not access.policy_file:
+        return SigningIn(UsersAndPolicy(users, lambda: DEFAULT))
+    policy = WatchedFile(Path(access.policy_file), read_policy)
+    return SigningIn(UsersAndPolicy(users, lambda: policy.value))

@@ -1,0 +1,263 @@
+"""The console of a real engine in a real browser: what people do there, and what the directory says then."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from tests.support.chromium import Visitors, faults, overflow
+from tests.support.command import wait_until
+from tests.support.console_engine import ConsoleEngine
+from tests.support.receiver import Receiver
+from tests.support.slapd import SUFFIX
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.stack, pytest.mark.ldap]
+
+WAIT_S = 300.0
+
+# Those that need an engine; the others are in test_console_pages.py.
+SCREENS = ("subscriptions", "deliveries/waiting", "deliveries/dead", "engine", "engine?range=1h", "try")
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def tree() -> str:
+    """The name of a tree that no other test has."""
+    return f"t{uuid.uuid4().hex[:8]}"
+
+
+def entries(known: ConsoleEngine, name: str) -> list[dict[str, Any]]:
+    """What ldapsearch would show of the topics of this name."""
+    with known.slapd.admin() as connection:
+        connection.search(SUFFIX, f"(topicName={name})", attributes=["*"])
+        return [{"dn": each["dn"], **each["attributes"]} for each in connection.response]
+
+
+def publish(known: ConsoleEngine, topic: str, payload: str) -> None:
+    address = f"{known.engine.gateway}/publish/{topic}"
+    answer = requests.post(address, payload, headers={"Content-Type": "application/xml"}, timeout=120)
+    assert answer.status_code == 202, answer.text
+
+
+def define(page: Page, known: ConsoleEngine, name: str, priority: int) -> None:
+    """Gather a new tree with a policy."""
+    page.goto(f"{known.console}/topics")
+    page.get_by_role("link", name=re.compile("^Add (a )?tree$")).first.click()
+    page.get_by_label("Name", exact=True).fill(name)
+    page.get_by_text("More about it").click()
+    page.get_by_label("Priority").fill(str(priority))
+    page.get_by_label("Publishers").fill("anna\ngroup:plant")
+    page.get_by_role("button", name="Gather this change").click()
+    page.get_by_text("not saved yet").first.wait_for()
+
+
+def save(page: Page) -> None:
+    page.get_by_role("link", name="Review and save").click()
+    page.get_by_role("button", name=re.compile("^Save")).click()
+
+
+def test_two_trees_with_a_policy_each_are_in_ldap_when_they_are_saved(
+    visit: Visitors, console_engine: ConsoleEngine, tree: str
+) -> None:
+    page = visit()
+    define(page, console_engine, tree, 5)
+    define(page, console_engine, f"{tree}b", -7)
+    assert entries(console_engine, tree) == [], "nothing is written before it is saved"
+    save(page)
+    wait_until(
+        lambda: all(entries(console_engine, each) for each in (tree, f"{tree}b")), WAIT_S, "both entries are in LDAP"
+    )
+    (first,) = entries(console_engine, tree)
+    assert first["dn"] == f"topicName={tree},{console_engine.base}"
+    assert first["topicPriority"] in (5, "5", ["5"], [5])
+    assert sorted(first["topicPublisher"]) == ["anna", "group:plant"]
+    (second,) = entries(console_engine, f"{tree}b")
+    assert second["topicPriority"] in (-7, "-7", ["-7"], [-7])
+    listed = console_engine.engine.run_here("topics", "list").stdout
+    assert tree in listed
+
+
+def test_an_edit_in_ldap_appears_on_the_page(visit: Visitors, console_engine: ConsoleEngine, tree: str) -> None:
+    import ldap3
+
+    page = visit()
+    define(page, console_engine, tree, 1)
+    save(page)
+    wait_until(lambda: bool(entries(console_engine, tree)), WAIT_S, "the entry is in LDAP")
+    with console_engine.slapd.admin() as connection:
+        connection.modify(f"topicName={tree},{console_engine.base}", {"topicCode": [(ldap3.MODIFY_REPLACE, ["9.4.A"])]})
+
+    def shown() -> bool:
+        page.goto(f"{console_engine.console}/topics?at={tree}")
+        return page.get_by_label("Code", exact=True).input_value() == "9.4.A"
+
+    wait_until(shown, WAIT_S, "the code is on the page")
+
+
+def test_two_people_edit_one_topic_and_nobody_overwrites_anything(
+    visit: Visitors, console_engine: ConsoleEngine, tree: str
+) -> None:
+    first, second = visit(), visit()
+    define(first, console_engine, tree, 1)
+    save(first)
+    wait_until(lambda: bool(entries(console_engine, tree)), WAIT_S, "the entry is in LDAP")
+    for page, priority in ((first, 11), (second, 22)):
+        page.goto(f"{console_engine.console}/topics?at={tree}")
+        page.get_by_label("Priority").fill(str(priority))
+        page.get_by_role("button", name="Gather this change").click()
+        page.get_by_role("link", name="Review and save").click()
+        page.get_by_role("button", name="Save 1 record").wait_for()
+    first.get_by_role("button", name="Save 1 record").click()
+    first.get_by_text("saved").first.wait_for()
+    visit.expected = ("409",)
+    second.get_by_role("button", name="Save 1 record").click()
+    second.get_by_text("Somebody else has changed").wait_for()
+    row = second.get_by_role("row", name=re.compile("Priority"))
+    assert [cell.inner_text() for cell in row.get_by_role("cell").all()] == ["1", "11", "22"]
+    second.get_by_role("button", name="Keep my change").click()
+    second.get_by_role("button", name=re.compile("^Save")).click()
+    wait_until(
+        lambda: entries(console_engine, tree)[0]["topicPriority"] in (22, "22", ["22"], [22]),
+        WAIT_S,
+        "the second one's priority is in LDAP",
+    )
+
+
+def test_a_message_that_is_published_arrives_beside_it_and_nothing_is_left(
+    visit: Visitors, console_engine: ConsoleEngine, tree: str
+) -> None:
+    page = visit()
+    page.goto(f"{console_engine.console}/try?watch={tree}//.")
+    page.get_by_text("subscribed", exact=True).wait_for()
+    hostile = "<reading><img src='x' onerror='alert(1)'/></reading>"
+    page.get_by_label("Topic", exact=True).fill(f"{tree}/press")
+    page.get_by_label("Message").fill(hostile)
+    page.get_by_role("button", name="Publish").click()
+    page.get_by_text("accepted", exact=True).wait_for()
+    page.locator(".arrived li").first.wait_for()
+    assert page.locator(".arrived li pre").first.inner_text() == hostile
+    assert page.locator(".arrived img").count() == 0
+    assert tree in console_engine.engine.run_here("subscriptions", "list").stdout
+    page.goto(f"{console_engine.console}/engine")
+    wait_until(
+        lambda: tree not in console_engine.engine.run_here("subscriptions", "list").stdout,
+        WAIT_S,
+        "the subscription has ended with the page",
+    )
+    # What became of it is one click away.
+    page.go_back()
+    page.goto(f"{console_engine.console}/try?topic={tree}/press")
+    page.get_by_role("button", name="Publish").click()
+    page.locator("#try-answer a").click()
+    page.get_by_text(f"{tree}/press").first.wait_for()
+
+
+def test_charts_live(visit: Visitors, console_engine: ConsoleEngine, receiver: Receiver, tree: str) -> None:
+    engine = console_engine.engine
+    engine.run_here("subscribe", f"{tree}//.", "--to", receiver.url("/live"))
+    publish(console_engine, f"{tree}/a", "<x/>")
+    page = visit()
+    page.goto(f"{console_engine.console}/engine")
+    for chart in ("cpu", "memory", "threads", "files", "heap", "collecting", "classes", "accepted"):
+        page.locator(f"#chart-{chart} polyline").first.wait_for(state="attached")
+    assert "dispatch, in use" in page.locator("#chart-heap").inner_text()
+    assert "kafka, reserved" in page.locator("#chart-heap").inner_text()
+    heights = "[...document.querySelectorAll('.chart')].map(each => each.getBoundingClientRect().height)"
+    before, size = page.locator("#chart-memory").inner_html(), page.evaluate(heights)
+    wait_until(lambda: page.locator("#chart-memory").inner_html() != before, WAIT_S, "the chart has moved")
+    assert page.evaluate(heights) == size, "the layout jumps"
+    wait_until(lambda: receiver.url("/live") in page.locator("#engine-slowest").inner_text(), WAIT_S, "the endpoint")
+    page.get_by_role("link", name="1 hour").click()
+    page.locator("#chart-cpu polyline").first.wait_for(state="attached")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nobody_is_kept_out(
+    visit: Visitors, console_engine: ConsoleEngine, receiver: Receiver, tree: str, scheme: str
+) -> None:
+    engine = console_engine.engine
+    engine.run_here("topics", "add", f"{tree}/line1/press")
+    subscription = engine.run_here("subscribe", f"{tree}//.", "--to", receiver.url("/a11y")).stdout
+    publish(console_engine, f"{tree}/line1/press", "<x/>")
+    page = visit(color_scheme=scheme)
+    addresses = [
+        *SCREENS,
+        f"topics?at={tree}/line1",
+        f"subscriptions/{subscription.strip().rpartition('/')[2]}",
+        f"try?watch={tree}//.",
+    ]
+    found = []
+    for address in addresses:
+        page.goto(f"{console_engine.console}/{address}")
+        if "watch" in address:
+            page.get_by_text("subscribed", exact=True).wait_for()
+        found += [f"{address}: {fault}" for fault in faults(page)]
+    assert found == []
+
+
+def test_everything_goes_without_a_mouse(visit: Visitors, console_engine: ConsoleEngine, tree: str) -> None:
+    page = visit()
+    page.goto(f"{console_engine.console}/topics?do=add")
+    assert page.evaluate("document.activeElement.id") == "name", "who adds a tree begins to write"
+    page.keyboard.type(tree)
+    page.keyboard.press("Enter")
+    page.get_by_text("not saved yet").first.wait_for()
+    tab_to(page, "Review and save")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name=re.compile("^Save")).wait_for()
+    tab_to(page, "Save 1 record")
+    page.keyboard.press("Enter")
+    wait_until(lambda: bool(entries(console_engine, tree)), WAIT_S, "the entry is in LDAP")
+    page.goto(f"{console_engine.console}/try")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main", "the first link leads past the navigation"
+    page.keyboard.press("Tab")
+    page.keyboard.type(f"{tree}/typed")
+    tab_to(page, "Publish")
+    page.keyboard.press("Enter")
+    page.get_by_text("accepted", exact=True).wait_for()
+    assert page.evaluate("document.activeElement.textContent") == "Publish", "and goes on where it was"
+    page.goto(f"{console_engine.console}/engine")
+    tab_to(page, "24 hours")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**range=24h")
+
+
+def tab_to(page: Page, words: str) -> None:
+    """Press the tabulator until what has the focus is called so; and what has it can be seen."""
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent.trim()") == words:
+            outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+            assert outline != "none", f"nobody sees that {words} has the focus"
+            return
+    raise AssertionError(f"the tabulator does not lead to {words}")
+
+
+def test_on_the_smallest_screen_nothing_is_to_the_side(
+    visit: Visitors, console_engine: ConsoleEngine, receiver: Receiver, tree: str
+) -> None:
+    engine = console_engine.engine
+    engine.run_here("topics", "add", f"{tree}/{'long' * 20}/press")
+    engine.run_here("subscribe", f"{tree}//.", "--to", receiver.url("/" + "narrow" * 20))
+    publish(console_engine, f"{tree}/{'long' * 20}/press", f"<{'x' * 200}/>")
+    page = visit(viewport={"width": 320, "height": 640})
+    wide = {}
+    for address in (*SCREENS, f"topics?at={tree}/{'long' * 20}", f"try?watch={tree}//."):
+        page.goto(f"{console_engine.console}/{address}")
+        wide[address] = overflow(page)
+    assert {address: by for address, by in wide.items() if by} == {}

@@ -1,0 +1,156 @@
+"""The console as a process, over a real Kafka."""
+
+from __future__ import annotations
+
+import signal
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from core.settings import KafkaSettings
+from ingest.access.users_file import made, write_users
+from jobs.cli.topics_work import read_tree
+from jobs.processes.processes import free_port, resident
+from jobs.settings.loading import toml
+from tests.support.certificates import Certificates, make_certificates
+from tests.support.command import wait_until
+from tests.support.console import submitted
+from tests.support.routing import make_subscription
+from topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
+from topic_model.records.control_log import ControlLog
+from topic_model.topics import TopicPath
+
+pytestmark = pytest.mark.kafka
+
+PATIENCE_S = 120.0
+
+PASSWORD = "what only she knows"  # noqa: S105
+
+
+@contextmanager
+def console(
+    home: Path, kafka: KafkaSettings, *lines: str, host: str = "127.0.0.1", tls: Certificates | None = None
+) -> Iterator[tuple[str, psutil.Process]]:
+    """The address of one that runs until the block ends, and its process."""
+    port = free_port()
+    file = home / "arborcast.toml"
+    file.write_text(
+        "\n".join(
+            [
+                f"home = {toml(str(home))}",
+                '[stack]\nbroker = "external"',
+                "[kafka]",
+                f"bootstrap_servers = {toml(kafka.bootstrap_servers)}",
+                f"prefix = {toml(kafka.prefix)}",
+                f"[console]\nport = {port}\nhost = {toml(host)}",
+                *lines,
+            ]
+        )
+    )
+    process = subprocess.Popen([sys.executable, "-m", "jobs.console", "--config", str(file)])
+    try:
+        url = f"http{'s' * bool(tls)}://127.0.0.1:{port}"
+        wait_until(lambda: _answers(process, f"{url}/topics", tls), PATIENCE_S, "the console shows topics")
+        yield url, psutil.Process(process.pid)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(process: subprocess.Popen[bytes], url: str, tls: Certificates | None) -> bool:
+    assert process.poll() is None, f"it ended with {process.returncode}"
+    try:
+        return httpx.get(url, verify=_trust(tls), follow_redirects=True).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _trust(tls: Certificates | None) -> ssl.SSLContext | bool:
+    return ssl.create_default_context(cafile=tls.authority) if tls else True
+
+
+@pytest.fixture
+def log(kafka_settings: KafkaSettings) -> Iterator[ControlLog]:
+    with closing(ControlLog(kafka_settings)) as log:
+        log.ensure_created()
+        yield log
+
+
+def test_topics_are_defined_and_what_others_write_appears(
+    tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog
+) -> None:
+    log.append([TopicRecord(TopicPath("a/b"), code="1")])
+    with console(tmp_path, kafka_settings) as (url, process), httpx.Client(base_url=url) as browser:
+        page = browser.get("/topics?at=a&do=add").raise_for_status()
+        page = submitted(browser, page, "/topics/put", name="c", priority="7")
+        page = submitted(browser, browser.get("/topics/review"), "/topics/save")
+        assert "Saved: 1 added" in page.text
+        assert read_tree(kafka_settings).policy(TopicPath("a/c")) == TopicPolicy(priority=7)
+
+        log.append([TopicRecord(TopicPath("elsewhere"))])
+        wait_until(lambda: "elsewhere" in browser.get("/topics").text, PATIENCE_S, "the page shows it")
+
+        page = browser.get("/topics?at=a/c")
+        log.append([TopicRecord(TopicPath("a/c"), policy=TopicPolicy(priority=8))])
+        submitted(browser, page, "/topics/put", priority="9")
+        # Not waited for: saving itself learns what was written before.
+        page = submitted(browser, browser.get("/topics/review"), "/topics/save")
+        assert page.status_code == 409
+        assert read_tree(kafka_settings).policy(TopicPath("a/c")).priority == 8
+
+        # What commands load must not stay here.
+        assert browser.get("/deliveries/dead").status_code == 200
+        assert resident(process) < 60 * 2**20
+
+
+def test_what_waits(tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog) -> None:
+    log.append([SubscriptionRecord(make_subscription("s1", "a", consumer="http://here.example/"))])
+    with console(tmp_path, kafka_settings) as (url, _), httpx.Client(base_url=url) as browser:
+        page = browser.get("/deliveries/waiting").text
+        assert "Nothing waits" in page
+        page = browser.get("/deliveries/dead").text
+        assert "No dead letters" in page
+        page = browser.get("/deliveries/audit?since=1h").text
+        assert "balanced" in page
+        page = browser.get("/deliveries?notification=0123").text
+        assert "nothing is known of a notification 0123" in page
+        page = submitted(browser, browser.get("/subscriptions/s1"), "/subscriptions/act", action="pause").text
+        assert "1 subscription paused" in page
+
+
+def test_from_the_network_people_sign_in_over_tls(
+    tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog
+) -> None:
+    log.append([TopicRecord(TopicPath("a/b"))])
+    write_users({"anna": made("anna", PASSWORD, frozenset(), keep_clear=False)}, tmp_path / "users.toml")
+    tls = make_certificates(tmp_path)
+    lines = (
+        "[access]",
+        'methods = "basic"',
+        "[tls]",
+        f"certificate_file = {toml(tls.certificate('server'))}",
+        f"key_file = {toml(tls.key('server'))}",
+    )
+    with (
+        console(tmp_path, kafka_settings, *lines, host="0.0.0.0", tls=tls) as (url, _),  # noqa: S104  # asked by way of loopback
+        httpx.Client(base_url=url, verify=_trust(tls)) as browser,
+    ):
+        page = browser.get("/topics", follow_redirects=True)
+        assert page.url.path == "/sign-in"
+        assert "Secure" in page.history[0].headers["set-cookie"]
+        page = submitted(browser, page, "/sign-in", name="anna", password="wrong")  # noqa: S106
+        assert page.status_code == 403
+        page = submitted(browser, page, "/sign-in", name="anna", password=PASSWORD)
+        assert page.url.path == "/topics"
+        assert "anna" in page.text
+        # Without a policy everybody looks, and nobody changes anything.
+        assert "Add tree" not in page.text

@@ -1,0 +1,211 @@
+"""The console's pages in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.support.chromium import Visitors, faults
+from tests.support.console import ConsoleParts, served
+from tests.support.console_example import example
+from topic_model.records.control import TopicRecord
+from topic_model.topics import TopicPath
+
+pytestmark = pytest.mark.browser
+
+PRESS = "{urn:plant}plant/line2/press"
+
+PAGES = (
+    "/topics",
+    f"/topics?at={PRESS}/alarm",
+    f"/topics?at={PRESS}&do=add",
+    f"/topics?at={PRESS}&do=rename",
+    f"/topics?at={PRESS}&do=remove",
+    "/topics?q=alarm",
+    "/topics?q=nowhere",
+    "/topics/review",
+    "/subscriptions",
+    "/subscriptions?state=expired",
+    "/subscriptions/s3",
+    "/deliveries",
+    "/deliveries/audit",
+    "/nowhere",
+)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> ConsoleParts:
+    return example(tmp_path_factory.mktemp("console"))
+
+
+@pytest.fixture(scope="module")
+def address(parts: ConsoleParts) -> Iterator[str]:
+    with served(parts.app) as url:
+        yield url
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[tuple[ConsoleParts, str]]:
+    """One whose topics a test may change. Named before `visit`, so that its pages are closed before it."""
+    parts = example(tmp_path)
+    with served(parts.app) as url:
+        yield parts, url
+
+
+def gather(page: Page, url: str) -> None:
+    """So that there is something to review."""
+    page.goto(f"{url}/topics?at={PRESS}/alarm")
+    page.fill("#priority", "77")
+    page.click("form[action='/topics/put'] button.main")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_can_be_used_by_everybody(visit: Visitors, address: str, scheme: Any) -> None:
+    page = visit(color_scheme=scheme)
+    visit.expected = ("404",)
+    gather(page, address)
+    for path in PAGES:
+        page.goto(address + path)
+        assert faults(page) == [], path
+
+
+@pytest.mark.parametrize("width", [320, 768, 3840])
+def test_no_page_is_wider_than_its_window(visit: Visitors, address: str, width: int) -> None:
+    page = visit(viewport={"width": width, "height": 800})
+    visit.expected = ("404",)
+    gather(page, address)
+    for path in PAGES:
+        page.goto(address + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+def node(path: str) -> str:
+    return f"li[data-path='{path}'] > .node"
+
+
+def test_trees_unfold_where_they_are(visit: Visitors, address: str) -> None:
+    page = visit()
+    page.goto(f"{address}/topics")
+    page.click(f"{node('{urn:plant}plant')} > .toggle")
+    page.click(f"{node('building')} > .toggle")
+    page.wait_for_selector(node("building/floor1"))
+    page.click(f"{node('{urn:plant}plant/line2')} > .name")
+    page.wait_for_selector("#detail h1:has-text('line2')")
+    assert page.locator(node("building/floor1")).is_visible(), "what is unfolded stays"
+    assert page.url.endswith("at=%7Burn%3Aplant%7Dplant/line2")
+    page.click("#detail >> text=Rename")
+    page.wait_for_selector("#newname")
+    page.go_back()
+    page.wait_for_selector("#newname", state="detached")
+    page.click(f"{node('building')} > .toggle")
+    page.wait_for_selector(node("building/floor1"), state="detached")
+
+
+def test_arrows_go_through_a_tree(visit: Visitors, address: str) -> None:
+    page = visit()
+    page.goto(f"{address}/topics")
+
+    def at() -> str:
+        return str(page.evaluate("document.activeElement.textContent.trim()"))
+
+    page.focus(f"{node('{urn:plant}plant')} > .name")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector(node("{urn:plant}plant/line1"))
+    page.keyboard.press("ArrowRight")
+    assert at() == "line1"
+    page.keyboard.press("ArrowDown")
+    assert at() == "line2"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#detail h1:has-text('line2')")
+    page.focus(f"{node('{urn:plant}plant/line1')} > .name")
+    page.keyboard.press("ArrowLeft")
+    assert at() == "plant"
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector(node("{urn:plant}plant/line1"), state="detached")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.name") == "q"
+    page.keyboard.type("line2/press")
+    page.wait_for_selector(f"text={PRESS}/alarm")
+
+
+def test_a_node_that_is_dragged_is_gathered_as_a_move(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
+    parts, url = own
+    page = visit()
+    page.goto(f"{url}/topics")
+    page.drag_and_drop(node("building"), node("{urn:plant}plant"))
+    page.wait_for_selector("text=1 change gathered")
+    assert parts.control.table.topics.is_node(TopicPath("building"))
+    page.click("text=Review and save")
+    page.click("button:has-text('Save')")
+    page.wait_for_selector("text=Saved:")
+    assert parts.control.table.topics.is_node(TopicPath("{urn:plant}plant/building"))
+
+
+def test_it_works_without_script(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
+    parts, url = own
+    page = visit(java_script_enabled=False)
+    page.goto(url)
+    page.click(f"{node('{urn:plant}plant')} > .toggle")
+    page.click(f"{node('{urn:plant}plant/line2')} > .name")
+    page.click("text=Add below")
+    page.fill("#name", "new")
+    page.click("button:has-text('Gather')")
+    page.click("text=Review and save")
+    page.click("button:has-text('Save')")
+    assert "Saved: 1 added" in page.inner_text("body")
+    assert TopicPath("{urn:plant}plant/line2/new") in parts.control.table.topics
+
+
+def test_many_topics(visit: Visitors, tmp_path: Path) -> None:
+    many = [TopicRecord(TopicPath(f"wide/n{number // 1000:03}/t{number:06}")) for number in range(100_000)]
+    flat = [TopicRecord(TopicPath(f"flat/t{number:04}")) for number in range(500)]
+    with served(example(tmp_path, [*many, *flat]).app) as url:
+        page = visit()
+        page.goto(url)
+        page.wait_for_selector("text=plant")
+        page.click(f"{node('flat')} > .toggle")
+        for last in ("t0399", "t0499"):
+            page.click("a[data-more]")
+            page.wait_for_selector(f"text={last}")
+        assert page.locator("li[data-path^='flat/']").count() == 500
+        assert page.locator("a[data-more]").count() == 0
+        page.fill(".search input", "t099999")
+        page.wait_for_selector("text=wide/n099/t099999")
+        page.context.close()
+
+
+def test_that_kafka_is_away_appears_and_goes_by_itself(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
+    parts, url = own
+    page = visit()
+    page.goto(f"{url}/topics")
+    parts.trouble = "Kafka does not answer."
+    page.wait_for_selector("#trouble >> text=Kafka does not answer.")
+    parts.trouble = ""
+    page.wait_for_selector("#trouble .banner", state="detached")
+
+
+def test_what_others_change_is_told_and_nothing_jumps(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
+    parts, url = own
+    page = visit()
+    page.goto(f"{url}/topics")
+    parts.put(TopicRecord(TopicPath("by-somebody-else")))
+    page.click("text=Topics have changed: show them")
+    page.wait_for_selector(node("by-somebody-else"))
+    page.wait_for_selector("#news >> text=changed", state="detached")
+
+
+def test_colours_are_the_systems_or_as_chosen(visit: Visitors, address: str) -> None:
+    page = visit(color_scheme="light")
+    page.goto(f"{address}/topics")
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    light = page.evaluate(ground)
+    page.click("form[action='/theme'] button")
+    page.wait_for_selector("html[data-theme='dark']")
+    assert page.evaluate(ground) != light
+    page.click("form[action='/theme'] button")
+    page.wait_for_selector("html[data-theme='light']")
+    assert page.evaluate(ground) == light

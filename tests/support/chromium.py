@@ -1,0 +1,114 @@
+"""A real browser for tests: one Chromium for each file of tests, a context of its own for each visitor.
+
+Not one for the whole run: while Playwright is there, its event loop counts as running in this thread, and tests of
+other files could not begin theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support import chromium_provision
+from tests.support.chromium_provision import ChromiumInstall
+from tests.support.debian import Unavailable, refuse
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
+
+# However slow the machine is.
+PATIENCE_S = 120.0
+
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+def require_chromium() -> ChromiumInstall:
+    """The browser's files, or skip the test aloud; where CI=true a missing one fails the run instead."""
+    try:
+        return chromium_provision.provision(lambda line: None)
+    except Unavailable as error:
+        refuse(f"NO CHROMIUM, so no page was seen in a real browser: {error} (try: make setup)")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A browser without a window. Whatever is not on loopback is beyond its reach."""
+    from playwright.sync_api import sync_playwright  # all other tests go without
+
+    install = require_chromium()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=install.executable,
+            # Containers have no namespaces for its sandbox, and little shared memory.
+            args=["--no-sandbox", "--disable-dev-shm-usage"],
+            env=dict(install.environment),
+            # Nobody listens there.
+            proxy={"server": "http://127.0.0.1:9", "bypass": ",".join(_LOOPBACK)},
+        )
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Visitors:
+    """Opens pages, each as a visitor of its own, and remembers what went wrong on them."""
+
+    browser: Browser
+    contexts: list[BrowserContext] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    expected: tuple[str, ...] = ()
+    """Parts of complaints that the test has provoked."""
+
+    def __call__(self, **options: Any) -> Page:
+        """A new page; `options` as Playwright's `new_context` has them."""
+        context = self.browser.new_context(**{"reduced_motion": "reduce", **options})
+        context.set_default_timeout(PATIENCE_S * 1_000)
+        context.on("request", self._requested)
+        context.on("weberror", lambda error: self.complaints.append(f"a script failed: {error.error}"))
+        context.on("console", self._said)
+        self.contexts.append(context)
+        return context.new_page()
+
+    def close(self) -> list[str]:
+        """Close all pages; what went wrong on them."""
+        for context in self.contexts:
+            context.close()
+        return [each for each in self.complaints if not any(part in each for part in self.expected)]
+
+    def _requested(self, request: Request) -> None:
+        address = urlsplit(request.url)
+        if address.scheme not in ("data", "blob") and address.hostname not in _LOOPBACK:
+            self.complaints.append(f"something was asked for beyond loopback: {request.url}")
+
+    def _said(self, message: ConsoleMessage) -> None:
+        # What the policy of content refuses is said there, too.
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.type} in the browser's console: {message.text}")
+
+
+@pytest.fixture
+def visit(chromium: Browser) -> Iterator[Visitors]:
+    """Opens pages. What a page asks for beyond loopback, an error of a script, a line of error in the browser's
+    console: each fails the test."""
+    visitors = Visitors(chromium)
+    yield visitors
+    assert visitors.close() == []
+
+
+def faults(page: Page) -> list[str]:
+    """What axe-core finds on the page: whom it keeps out, and where."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{each['id']}: {node['html'][:200]} ({node['failureSummary']})" for each in found for node in each["nodes"]
+    ]
+
+
+def overflow(page: Page) -> int:
+    """By how many pixels the page is wider than its window."""
+    return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))

@@ -1,0 +1,161 @@
+"""The console for tests: over a control log that is a list, or over Kafka's; asked in this process, or served."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from lxml import html
+
+from core.security.keyring import KeyRing
+from jobs.console.app import make_app
+from jobs.console.console import Console, TopicChanges
+from jobs.console.guard import Sessions
+from jobs.console.process import listen
+from jobs.console.signing import SigningIn
+from jobs.settings.loading import Settings, load_settings
+from jobs.settings.stack import ConsoleSettings
+from tests.support.gateway_parts import ControlList
+from topic_model.control_view import ControlView
+from topic_model.records.control import ControlRecord
+
+KEYS = KeyRing({"test": b"k" * 32})
+
+
+@dataclasses.dataclass
+class ConsoleParts:
+    """A console over a list of control records. `changes.error` makes Kafka go away, `trouble` says so."""
+
+    control: ControlView
+    changes: ControlList
+    console: Console
+    app: Any
+    trouble: str = ""
+    ready: bool = True
+
+    def put(self, *records: ControlRecord) -> None:
+        """Somebody else has written these."""
+        # Not by way of `commit`: beside a browser of Playwright's no other event loop can run.
+        self.changes.records += records
+        for record in records:
+            self.control.apply(record)
+
+
+def console_parts(
+    home: Path,
+    records: Iterable[ControlRecord] = (),
+    *,
+    signing: SigningIn | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> ConsoleParts:
+    loaded = settings_in(home, **(settings or {}))
+    topic_changes = TopicChanges()
+    control = ControlView(topic_changes)
+    changes = ControlList([control])
+    sessions = Sessions(KEYS, "arborcast-test", secure=False)
+    console = Console(
+        loaded,
+        control,
+        changes,
+        sessions,
+        trouble=lambda: parts.trouble,
+        ready=lambda: parts.ready,
+        topic_changes=lambda: topic_changes.count,
+        signs_in=signing is not None,
+    )
+    parts = ConsoleParts(control, changes, console, make_app(console, signing))
+    if records:
+        parts.put(*records)
+    return parts
+
+
+def settings_in(home: Path, **overrides: Any) -> Settings:
+    """Settings as a file in an empty folder would give them; `overrides` as on the command line (`kafka__prefix`)."""
+    file = home / "console-test.toml"
+    home.mkdir(exist_ok=True)
+    file.touch()
+    given = {name.replace("__", "."): value for name, value in overrides.items()}
+    return load_settings(file, home, given, environ={})
+
+
+class Browser:
+    """A browser without script: keeps cookies, follows redirects, fills in forms of the page that it has."""
+
+    def __init__(self, app: Any, host: str = "127.0.0.1:8090", client: str = "127.0.0.1") -> None:
+        self._transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=(client, 5000))
+        self._cookies = httpx.Cookies()
+        self._base = f"http://{host}"
+        self.answer = httpx.Response(0)
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        return self._ask("GET", path, headers)
+
+    def post(self, path: str, fields: Mapping[str, Any], **headers: str) -> httpx.Response:
+        """A form as it is, without a token that the page has."""
+        return self._ask("POST", path, headers, data=dict(fields))
+
+    def submit(self, action: str, /, files: Mapping[str, Any] | None = None, **fields: Any) -> httpx.Response:
+        """The form of the current page with this action, with these fields filled in or changed."""
+        return self._ask("POST", action, {}, data={**values_of(self.page, action), **fields}, files=files)
+
+    @property
+    def page(self) -> html.HtmlElement:
+        return html.document_fromstring(self.answer.text)
+
+    @property
+    def text(self) -> str:
+        """What a person reads, in one line."""
+        return " ".join(" ".join(self.page.xpath("//main//text()")).split())
+
+    def _ask(self, method: str, path: str, headers: Mapping[str, str], **rest: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            async with httpx.AsyncClient(
+                transport=self._transport, base_url=self._base, cookies=self._cookies, follow_redirects=True
+            ) as client:
+                answer = await client.request(
+                    method, path, headers={name.replace("_", "-"): value for name, value in headers.items()}, **rest
+                )
+                self._cookies = client.cookies
+                return answer
+
+        self.answer = asyncio.run(ask())
+        return self.answer
+
+
+def values_of(page: html.HtmlElement, action: str) -> dict[str, Any]:
+    """What the first form with this action holds."""
+    forms = [form for form in page.forms if form.get("action") == action]
+    assert forms, f"no form {action} in {[form.get('action') for form in page.forms]}"
+    given: dict[str, Any] = {}
+    for name, value in forms[0].form_values():
+        given.setdefault(name, []).append(value)
+    return given
+
+
+def submitted(browser: httpx.Client, page: httpx.Response, action: str, /, **fields: Any) -> httpx.Response:
+    """The form of a page, sent by a browser at a real server."""
+    values = values_of(html.document_fromstring(page.text), action)
+    return browser.post(action, data={**values, **fields}, follow_redirects=True)
+
+
+@contextlib.contextmanager
+def served(app: Any) -> Iterator[str]:
+    """The address at which the application is served to real browsers until the block ends."""
+    listener = listen(ConsoleSettings(port=0))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(120)
+        assert not thread.is_alive(), "the console did not stop"

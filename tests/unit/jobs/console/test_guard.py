@@ -1,0 +1,139 @@
+"""Who gets to the console, and what of a stranger's page does not."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.console import Browser, ConsoleParts, console_parts
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> ConsoleParts:
+    return console_parts(tmp_path)
+
+
+@pytest.fixture
+def browser(parts: ConsoleParts) -> Browser:
+    return Browser(parts.app)
+
+
+def test_the_first_page_leads_to_the_first_screen(browser: Browser) -> None:
+    answer = browser.get("/")
+    assert answer.status_code == 200
+    assert answer.url.path == "/topics"
+
+
+def test_a_page_has_no_script_inside_and_lets_none_in(browser: Browser) -> None:
+    policy = browser.get("/topics").headers["content-security-policy"]
+    assert "script-src 'self'" in policy
+    assert "default-src 'none'" in policy
+    assert not browser.page.xpath("//script[not(@src)]")
+    assert not browser.page.xpath("//@*[starts-with(name(), 'on')]")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8090", "localhost:1", "[::1]:8090", "127.0.0.1"])
+def test_this_machine_gets_in(parts: ConsoleParts, host: str) -> None:
+    assert Browser(parts.app, host).get("/topics").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example:8090", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1"])
+def test_a_name_that_suddenly_leads_here_does_not(parts: ConsoleParts, host: str) -> None:
+    assert Browser(parts.app, host).get("/topics").status_code == 421
+
+
+def test_what_a_strangers_page_asks_is_refused(browser: Browser) -> None:
+    for site in ("cross-site", "same-site"):
+        assert browser.get("/topics", sec_fetch_site=site, sec_fetch_mode="no-cors").status_code == 403
+        assert (
+            browser.get("/topics", sec_fetch_site=site, sec_fetch_mode="navigate", sec_fetch_dest="iframe").status_code
+            == 403
+        )
+
+
+def test_a_link_on_a_strangers_page_takes_no_session_away(browser: Browser) -> None:
+    answer = browser.get("/topics", sec_fetch_site="cross-site", sec_fetch_mode="navigate", sec_fetch_dest="document")
+    assert answer.status_code == 200
+    assert "set-cookie" not in answer.headers
+    assert "http-equiv" in answer.text
+
+
+def test_a_form_needs_its_token(browser: Browser) -> None:
+    browser.get("/topics")
+    assert browser.post("/theme", {"theme": "dark", "back": "/topics"}).status_code == 403
+    assert browser.post("/theme", {"theme": "dark", "token": "test.AAAA"}).status_code == 403
+    browser.get("/topics")
+    answer = browser.submit("/theme", theme="dark")
+    assert answer.status_code == 200
+    assert browser.page.get("data-theme") == "dark"
+
+
+def test_a_form_of_another_session_is_refused(parts: ConsoleParts, browser: Browser) -> None:
+    other = Browser(parts.app)
+    other.get("/topics")
+    token = other.page.xpath("//input[@name='token']/@value")[0]
+    browser.get("/topics")
+    assert browser.post("/theme", {"token": token}).status_code == 403
+
+
+def test_a_form_on_another_origin_is_refused(browser: Browser) -> None:
+    browser.get("/topics")
+    token = browser.page.xpath("//input[@name='token']/@value")[0]
+    assert browser.post("/theme", {"token": token}, origin="http://evil.example").status_code == 403
+    assert browser.post("/theme", {"token": token}, origin="null").status_code == 403
+
+
+def test_every_form_checks_its_token(parts: ConsoleParts, browser: Browser) -> None:
+    app = parts.app._app
+    posts = [route.path for route in app.routes if "POST" in (route.methods or ())]
+    assert posts
+    for path in posts:
+        assert browser.post(path, {}).status_code == 403, path
+
+
+def test_after_a_form_nobody_is_led_elsewhere(browser: Browser) -> None:
+    for back in ("https://evil.example/", "//evil.example/", "/\\evil.example", "/\nx"):
+        browser.get("/topics")
+        assert browser.submit("/theme", theme="", back=back).url.host == "127.0.0.1"
+
+
+def test_a_large_form_is_refused(browser: Browser) -> None:
+    browser.get("/topics")
+    assert browser.submit("/theme", theme="x" * 3_000_000).status_code == 413
+
+
+def test_static_files_are_kept_by_their_hash(browser: Browser) -> None:
+    browser.get("/topics")
+    (sheet,) = browser.page.xpath("//link[@rel='stylesheet']/@href")
+    answer = browser.get(sheet)
+    assert "immutable" in answer.headers["cache-control"]
+    assert browser.get(sheet, if_none_match=answer.headers["etag"]).status_code == 304
+    assert "immutable" not in browser.get("/static/old/console.css").headers["cache-control"]
+    assert browser.get("/static/x/..%2fpages.py").status_code == 404
+
+
+def test_on_this_machine_a_session_goes_on(parts: ConsoleParts, browser: Browser) -> None:
+    browser.get("/topics")
+    (token,) = set(browser.page.xpath("//input[@name='token']/@value"))
+    assert "set-cookie" not in browser.get("/topics").headers
+    parts.console.sessions._clock = lambda: time.time() + 7 * 3600
+    assert "set-cookie" in browser.get("/topics").headers
+    parts.console.sessions._clock = lambda: time.time() + 14 * 3600
+    browser.get("/topics")
+    assert set(browser.page.xpath("//input[@name='token']/@value")) == {token}
+
+
+def test_a_page_waits_until_the_log_is_read(parts: ConsoleParts, browser: Browser) -> None:
+    parts.ready = False
+    assert browser.get("/topics").status_code == 503
+    assert "is being read" in browser.text
+    assert browser.page.xpath("//meta[@http-equiv='refresh']")
+    parts.ready = True
+    assert browser.get("/topics").status_code == 200
+
+
+def test_what_is_not_there_is_a_page_too(browser: Browser) -> None:
+    assert browser.get("/nowhere").status_code == 404
+    assert "There is no such page" in browser.text

@@ -79,9 +79,9 @@ class Sessions:
         self._secure = secure
         self._clock = clock
 
-    def begin(self, user: str = "") -> tuple[str, str]:
-        """A new session: its id, and the header that gives it to the browser."""
-        session = secrets.token_urlsafe(18)
+    def begin(self, user: str = "", session: str = "") -> tuple[str, str]:
+        """A new session, or this one for longer: its id, and the header that gives it to the browser."""
+        session = session or secrets.token_urlsafe(18)
         document = json.dumps({"session": session, "user": user, "until": int(self._clock()) + _SESSION_S})
         value = quote(document, safe="") + "~" + self._keys.mark(document.encode(), "console session")
         secure = "; Secure" if self._secure else ""
@@ -91,8 +91,8 @@ class Sessions:
         """The header that takes it from the browser."""
         return f"{self._name}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"
 
-    def read(self, header: str) -> tuple[str, str] | None:
-        """(session, user) of a cookie of ours; None for none, for one that is over, and for any other."""
+    def read(self, header: str) -> tuple[str, str, float] | None:
+        """(session, user, seconds left) of a cookie of ours; None for none, for one that is over, and for any other."""
         try:
             cookies = SimpleCookie(header)
         except CookieError:
@@ -103,7 +103,8 @@ class Sessions:
         if not value or not self._is_marked(mark, document, "console session"):
             return None
         known = json.loads(document)
-        return (known["session"], known["user"]) if known["until"] > self._clock() else None
+        left_s = known["until"] - self._clock()
+        return (known["session"], known["user"], left_s) if left_s > 0 else None
 
     def token(self, session: str) -> str:
         """What each form of this session carries: another site can neither read nor make it."""
@@ -172,8 +173,11 @@ class Guard:
         if known is None:
             session, given = self._sessions.begin()
             cookie.append(given)
-            known = session, ""
-        session, name = known
+            known = session, "", _SESSION_S
+        session, name, left_s = known
+        if self._callers is None and left_s < _SESSION_S / 2:
+            # What somebody has gathered belongs to the session, and nobody has to prove anything here.
+            cookie.append(self._sessions.begin(session=session)[1])
         token = self._sessions.token(session)
         visitor = Visitor(session, token)
         if self._callers is not None:

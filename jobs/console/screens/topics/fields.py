@@ -10,6 +10,7 @@ import msgspec
 from starlette.datastructures import FormData
 
 from core.errors import TopicError
+from core.printable import as_json, printable
 from jobs.console.console import text_of
 from topic_model.records.control import RELIABLE, SPLIT, TopicPolicy, TopicRecord
 from topic_model.topics import TopicPath, is_ncname, parse_path
@@ -53,13 +54,14 @@ def given(form: FormData) -> dict[str, str]:
 def record_of(values: Mapping[str, str], base: TopicRecord, errors: dict[str, str]) -> TopicRecord:
     """The topic that the form asks for. What the form does not show stays as it is in `base`. What is wrong is put into
     `errors`, by field."""
+    values = _as_before(values, base)
     priority = _priority(values["priority"], errors)
     words = [word for word in ROUTING if values[f"routing-{word}"]]
     policy = msgspec.structs.replace(
         base.policy,
         retain=_RETAIN.get(values["retain"]),
         priority=priority,
-        routing=" ".join(_in_order(base.policy.routing, [*words, *values["routing"].split()])),
+        routing=_in_order(base.policy.routing, [*words, *values["routing"].split()]),
         publishers=_lines(values["publishers"]),
     )
     code = values["code"].strip()
@@ -125,7 +127,8 @@ def base_of(text: str) -> TopicRecord | None:
 
 def as_base(record: TopicRecord | None) -> str:
     """What the form carries."""
-    return "" if record is None else msgspec.json.encode(record.facts).decode()
+    # So that it is the same after it was made fit to be looked at.
+    return "" if record is None else as_json(msgspec.to_builtins(record.facts))
 
 
 DIFFERENCES: Final[Mapping[str, str]] = {
@@ -166,6 +169,16 @@ def differences(before: TopicRecord | None, after: TopicRecord | None) -> list[t
     ]
 
 
+def _as_before(values: Mapping[str, str], base: TopicRecord) -> dict[str, str]:
+    """Where nothing was typed, what was there: a page has written out what cannot be seen, and a browser ends lines in
+    its own way."""
+    before = values_of(base)
+    return {
+        name: before[name] if name in before and text.replace("\r\n", "\n") == printable(before[name]) else text
+        for name, text in values.items()
+    }
+
+
 def _priority(text: str, errors: dict[str, str]) -> int:
     text = text.strip() or "0"
     if _WHOLE.fullmatch(text) and abs(int(text)) <= _LARGEST_PRIORITY:
@@ -176,10 +189,12 @@ def _priority(text: str, errors: dict[str, str]) -> int:
 
 def _lines(text: str) -> tuple[str, ...]:
     """Each line once, without blanks around it."""
-    return tuple(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
+    return tuple(dict.fromkeys(line.strip() for line in text.split("\n") if line.strip()))
 
 
-def _in_order(before: str, words: list[str]) -> list[str]:
+def _in_order(before: str, words: list[str]) -> str:
     """The words in the order that they had, new ones behind: no difference where nothing was changed."""
+    if set(before.split()) == set(words):
+        return before
     old = [word for word in before.split() if word in words]
-    return [*old, *(word for word in dict.fromkeys(words) if word not in old)]
+    return " ".join([*old, *(word for word in dict.fromkeys(words) if word not in old)])

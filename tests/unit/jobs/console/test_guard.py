@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,17 @@ def test_static_files_are_kept_by_their_hash(browser: Browser) -> None:
     assert browser.get(sheet, if_none_match=answer.headers["etag"]).status_code == 304
     assert "immutable" not in browser.get("/static/old/console.css").headers["cache-control"]
     assert browser.get("/static/x/..%2fpages.py").status_code == 404
+
+
+def test_on_this_machine_a_session_goes_on(parts: ConsoleParts, browser: Browser) -> None:
+    browser.get("/topics")
+    (token,) = set(browser.page.xpath("//input[@name='token']/@value"))
+    assert "set-cookie" not in browser.get("/topics").headers
+    parts.console.sessions._clock = lambda: time.time() + 7 * 3600
+    assert "set-cookie" in browser.get("/topics").headers
+    parts.console.sessions._clock = lambda: time.time() + 14 * 3600
+    browser.get("/topics")
+    assert set(browser.page.xpath("//input[@name='token']/@value")) == {token}
 
 
 def test_a_page_waits_until_the_log_is_read(parts: ConsoleParts, browser: Browser) -> None:

@@ -269,7 +269,7 @@ def test_a_document_that_is_none_is_refused(browser: Browser, document: bytes) -
 
 
 def test_names_of_strangers_do_nothing(tmp_path: Path) -> None:
-    evil = "<script>alert(1)</script>\"'&\u202e"
+    evil = "<script>alert(1)</script>\"'&\u202e\x85x"
     parts = console_parts(
         tmp_path,
         [
@@ -287,6 +287,9 @@ def test_names_of_strangers_do_nothing(tmp_path: Path) -> None:
     assert browser.submit("/topics/put", priority="1").status_code == 200
     browser.get("/topics/review")
     assert "<script>alert" not in browser.answer.text
+    assert browser.page.xpath("//dt/text()") == ["Priority"], "what cannot be seen is not changed by looking at it"
+    browser.submit("/topics/save")
+    assert saved(parts, "a").code == evil
 
 
 def test_a_large_subtree_is_removed_without_making_every_page_slow(tmp_path: Path) -> None:

@@ -67,6 +67,12 @@ def define(page: Page, known: ConsoleEngine, name: str, priority: int) -> None:
 def save(page: Page) -> None:
     page.get_by_role("link", name="Review and save").click()
     page.get_by_role("button", name=re.compile("^Save")).click()
+    is_saved(page)
+
+
+def is_saved(page: Page) -> None:
+    """Waits until the page has gone on: the directory may be faster."""
+    page.wait_for_url(re.compile(r"/topics(\?|$)"))
 
 
 def test_two_trees_with_a_policy_each_are_in_ldap_when_they_are_saved(
@@ -220,6 +226,7 @@ def test_everything_goes_without_a_mouse(visit: Visitors, console_engine: Consol
     page.get_by_role("button", name=re.compile("^Save")).wait_for()
     tab_to(page, "Save 1 record")
     page.keyboard.press("Enter")
+    is_saved(page)
     wait_until(lambda: bool(entries(console_engine, tree)), WAIT_S, "the entry is in LDAP")
     page.goto(f"{console_engine.console}/try")
     page.keyboard.press("Tab")

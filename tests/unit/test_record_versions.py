@@ -106,6 +106,15 @@ CONTROL: list[dict[str, Any]] = [
     },
     {"v": 8, "record": {"type": "trigger-ended", "id": "s1", "reason": "removed", "at_ms": 1}},
     {"v": 8, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"policy": {"fragment_bytes": 3000}}}},
+    {"v": 9, "record": {"type": "subscription", "subscription": SUBSCRIPTION}},  # no field of its own here
+    {
+        "v": 10,
+        "record": {
+            "type": "subscription",
+            "subscription": SUBSCRIPTION | {"form": "peer", "peer": {"own": "G/a", "to": "G/b"}},
+        },
+    },
+    {"v": 10, "record": {"type": "peer-interest", "peer": "G/b", "sender": "G/b", "version": 1, "topics": ["a//."]}},
 ]
 NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION},
@@ -120,6 +129,8 @@ NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 8, "notification": NOTIFICATION | {"priority": 5, "reliable": True}},
     {"v": 9, "notification": NOTIFICATION | {"cause": "n0", "hops": 1}},
     {"v": 1, "notification": NOTIFICATION | {"package": "1-1-1-0 me:1", "split_bytes": 3000}},
+    {"v": 10, "notification": NOTIFICATION},  # no field of its own here
+    {"v": 11, "notification": NOTIFICATION | {"path": ["G/a", "H/b"], "distribution": "to:G"}},
 ]
 ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "delivered", "status": 200, "batch": 7}]},

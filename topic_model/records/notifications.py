@@ -14,7 +14,7 @@ from core.eventlog.versions import Versioned, VersionedCodec
 from topic_model.message_types import root_type
 from topic_model.topics import TopicPath
 
-VERSION = 9
+VERSION = 11
 
 # Between the id of a notification and that of the replay which brings it again.
 _AGAIN = "~"
@@ -58,7 +58,9 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     what an old publisher said in its wsnt:Package, of messages whose parts may be delivered alone
     (`topic_model.records.packages.write_package`): which part it is of which message, or that it is whole; readers who
     do not know it deliver the part all the same. `split_bytes`, unless 0, is what a push of it to an old subscriber may
-    have: a larger one leaves in parts.
+    have: a larger one leaves in parts. `path` names the engines that it has passed, as GROUP/NAME, first the one that
+    accepted it; empty for one that was published here. `distribution` says where it goes beside this engine
+    (`topic_model.tree.distribution`), empty for everywhere.
     """
 
     id: str
@@ -86,6 +88,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     hops: int = 0
     package: str = ""
     split_bytes: int = 0
+    path: tuple[str, ...] = ()
+    distribution: str = ""
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its publisher does not want it delivered any more."""
@@ -150,6 +154,8 @@ def encode(notification: Notification) -> tuple[bytes, bytes]:
 
 def _version_for(notification: Notification) -> int:
     """The first version that knows what this record needs its reader to know."""
+    if notification.path or notification.distribution:  # other engines are not to get it, or not again
+        return 11
     if notification.cause:  # a trigger has published it, and such go no further than so many in a row
         return 9
     if notification.priority or notification.reliable:

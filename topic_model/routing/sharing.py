@@ -63,6 +63,7 @@ class Sharing:
             endpoint=subscription.endpoint,
             types=tuple([self._texts.remembered(each, each) for each in subscription.types]),
             trigger=subscription.trigger,
+            peer=subscription.peer,
         )
 
     def _topic(self, topic: TopicFilter) -> TopicFilter:

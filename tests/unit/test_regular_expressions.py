@@ -46,7 +46,6 @@ SEEN: dict[str, tuple[int, str]] = {
     "ingest.soap.fragments._BEFORE_COLON": (_ANY, "search"),
     "ingest.soap.fragments._BETWEEN_WORDS": (_ANY, "search"),
     "ingest.soap.fragments._TOKEN": (_ANY, "search"),
-    "topic_model.tree.distribution.NAME": (_ANY, "match"),
     "topic_model.records.packages._FRAGMENT": (_ANY, "match"),
     "topic_model.records.packages._MESSAGE": (_ANY, "search"),
     "topic_model.records.packages._REFERENCE": (_ANY, "search"),

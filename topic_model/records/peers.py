@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import msgspec
 
 from core.eventlog.versions import Versioned, VersionedCodec
+from core.security.signatures import NAME
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import Peer
 from topic_model.topics import TopicPath
-from topic_model.tree.distribution import LOCAL, NAME, goes_to
+from topic_model.tree.distribution import LOCAL, goes_to
 
 PATH = "/federation"
 """Where other engines push to, below a member's URL."""

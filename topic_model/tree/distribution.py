@@ -11,19 +11,16 @@ itself, and are not passed down.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Final
 
 from core.errors import TopicError
+from core.security.signatures import NAME
 from topic_model.records.control import RELIABLE, SPLIT
 
 LOCAL, GROUP, EVERYWHERE = "local", "group", "everywhere"
 
 TO: Final = "to:"
-
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-"""What engines and groups may be called."""
 
 _PLAIN = frozenset({LOCAL, GROUP, EVERYWHERE})
 

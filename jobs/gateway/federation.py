@@ -16,6 +16,7 @@ from ingest.federation.topology import Topology
 from ingest.operations.gateway import Gateway
 from ingest.state.repeats import RepeatMemory
 from jobs.gateway.metrics import declare_federation
+from jobs.gateway.parts import ensure_home
 from jobs.install.version import installed
 from jobs.settings.loading import Settings
 
@@ -27,6 +28,7 @@ class Federation:
     """Made only where `federation.name` is set. Raises ConfigError for a key file that cannot be read."""
 
     def __init__(self, gateway: Gateway, settings: Settings, interests: PeerInterests, memory: mmap | None) -> None:
+        ensure_home(settings)
         self._gateway = gateway
         self._settings = settings
         self._interests = interests

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,12 +18,14 @@ from core.eventlog.scan import LogScan
 from core.security.keyring import add_key
 from core.security.signatures import new_secret
 from core.settings import KafkaSettings
+from dispatch.delivery.envelope import ID_HEADER
 from ingest.federation.calls import Administrator
 from ingest.federation.keys import SharedKeys
 from ingest.federation.topology import Topology
 from tests.support.dispatch_process import DispatchProcess
 from tests.support.gateway_process import ROOT, GatewayRun
 from tests.support.held_port import HeldPort
+from tests.support.receiver import Receiver
 from topic_model.records.notifications import Notification, notification_in
 
 _WAIT_S = 240.0
@@ -89,9 +92,7 @@ class AdministratorRun:
 class EngineRun:
     """The gateway of one engine, and its job where there is one. `name` is GROUP/NAME."""
 
-    def __init__(
-        self, folder: Path, kafka: KafkaSettings, administrator: AdministratorRun, name: str, **gateway: object
-    ) -> None:
+    def __init__(self, folder: Path, kafka: KafkaSettings, administrator: AdministratorRun, name: str) -> None:
         self.kafka = dataclasses.replace(kafka, prefix=f"{kafka.prefix}{name.replace('/', '-')}.")
         self.folder = folder / name.replace("/", "-")
         self.folder.mkdir(parents=True)
@@ -107,7 +108,6 @@ class EngineRun:
                 f'group = "{group}"\nadministrator = "{administrator.url}"\nurl = "{{}}"\n'
                 f"key_file = {json.dumps(str(administrator.key_file))}\n"
             ),
-            **gateway,
         )
         config = self.gateway.config
         config.write_text(config.read_text().replace('url = "{}"', f'url = "{self.gateway.base}"'))
@@ -115,13 +115,14 @@ class EngineRun:
 
     def start_job(self, **settings: str | int | float) -> None:
         """A job of its own, with a small heap."""
-        chosen = {
+        chosen: dict[str, str | int | float] = {
             "secrets.key_file": str(self.secrets),
-            "dispatch.driver_memory": "512m",
+            "dispatch.driver_memory_mb": 512,
             "dispatch.task_slots": 2,
             "retry.first_wait_s": 0.5,
             "retry.longest_probe_s": 2.0,
-        } | {key.replace("__", "."): value for key, value in settings.items()}
+            **{key.replace("__", "."): value for key, value in settings.items()},
+        }
         self.job = DispatchProcess(self.folder / "job", self.kafka, chosen)
         self.job.start()
 
@@ -139,9 +140,10 @@ class EngineRun:
 
 @contextmanager
 def federation(
-    folder: Path, kafka: KafkaSettings, names: Sequence[str]
+    folder: Path, kafka: KafkaSettings, names: Sequence[str], jobs: bool = False
 ) -> Iterator[tuple[AdministratorRun, list[EngineRun]]]:
-    """An administrator and the started gateways of these engines, in the order in which they registered."""
+    """An administrator and the started gateways of these engines, in the order in which they registered; with `jobs`
+    they are whole."""
     administrator = AdministratorRun(folder)
     engines: list[EngineRun] = []
     try:
@@ -153,8 +155,25 @@ def federation(
                 lambda: [each.engine for each in administrator.topology.members] == [each.name for each in engines],
                 engines[-1].gateway.log.read_text,
             )
+        if jobs:
+            with ThreadPoolExecutor(len(engines)) as threads:
+                for started in [threads.submit(each.start_job) for each in engines]:
+                    started.result()
         yield administrator, engines
     finally:
         for engine in engines:
             engine.kill()
         administrator.kill()
+
+
+class Arrivals:
+    """A receiver for several subscribers: what came to each, by the path of its address, in order."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    def ids(self, path: str) -> list[str]:
+        """The ids of notifications that came there."""
+        return [
+            each for request in self._receiver.received(path) for each in request.headers[ID_HEADER.lower()].split(",")
+        ]

@@ -50,7 +50,10 @@ class Administrator:
     def register(self, registration: Registration) -> Registered:
         """Become a member."""
         answer = self._call("POST", MEMBERS, msgspec.json.encode(registration))
-        return msgspec.json.decode(answer, type=Registered)
+        try:
+            return msgspec.json.decode(answer, type=Registered)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise NoAnswer(f"{self._url} answered with something that is no registration: {error}") from error
 
     def beat(self, name: str, number: int) -> None:
         """Say that we are there."""

@@ -13,6 +13,7 @@ from topic_model.records.control import (
     interest_key,
     subscription_key,
 )
+from topic_model.routing.interest import together
 
 _KEY = interest_key("")
 _LINK_KEY = subscription_key("")
@@ -46,9 +47,14 @@ class PeerInterests:
         return self._there.get(peer)
 
     def topics(self, peer: str) -> tuple[str, ...]:
-        """What it wants; nothing as long as it has said nothing."""
+        """What it wants, but for other groups; nothing as long as it has said nothing."""
         found = self._there.get(peer)
         return () if found is None else found.topics
+
+    def all(self, peer: str) -> tuple[str, ...]:
+        """All that it wants."""
+        found = self._there.get(peer)
+        return () if found is None else together((found.topics, found.others))
 
     def __iter__(self) -> Iterator[PeerInterest]:
         return iter(self._there.values())

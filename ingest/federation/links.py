@@ -15,7 +15,7 @@ import msgspec
 from ingest.federation.interests import PeerInterests
 from ingest.federation.topology import Member, Topology
 from topic_model.patterns.patterns import parse_normal
-from topic_model.records.control import ControlRecord, SubscriptionRecord, Tombstone, interest_key
+from topic_model.records.control import ControlRecord, SubscriptionRecord, Tombstone, interest_key, suspension_key
 from topic_model.records.peers import PATH, group_of
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Peer, Subscription, TopicFilter
 
@@ -41,7 +41,7 @@ def wanted_links(own: str, topology: Topology, interests: PeerInterests) -> list
     """The links of the engine `own`, GROUP/NAME, that have something to carry."""
     group = group_of(own)
     links = [
-        Link(each.engine, each.url, interests.topics(each.engine))
+        Link(each.engine, each.url, interests.all(each.engine))
         for each in topology.members
         if each.group == group and each.engine != own
     ]
@@ -99,23 +99,34 @@ def reached(to: str, topology: Topology) -> Member | None:
     return topology.named(name) if name else topology.representative(group)
 
 
-def told_to(
-    own: str, topology: Topology, interests: PeerInterests, wanted: Iterable[str]
-) -> Mapping[str, list[tuple[str, ...]]]:
-    """What is to be told to whom: by the engine or group, as in Peer, the summaries that are told together. `wanted` is
-    what our own subscribers want. To the members of our group the representative speaks for other groups, too; to
-    those, for us all."""
-    group, ours = group_of(own), tuple(wanted)
+def resumed(wanted: Iterable[Link], topology: Topology, suspended: Callable[[str], bool]) -> list[ControlRecord]:
+    """What resumes links that failed for so long that they were suspended, and whose other end is there again: nobody
+    else would."""
+    return [
+        Tombstone(suspension_key(link.id))
+        for link in wanted
+        if suspended(link.id) and (member := reached(link.to, topology)) is not None and member.state == "live"
+    ]
+
+
+class Told(NamedTuple):
+    """What somebody is to be told: summaries of what is wanted here, and of what is wanted for other groups."""
+
+    topics: list[tuple[str, ...]]
+    others: list[tuple[str, ...]]
+
+
+def told_to(own: str, topology: Topology, interests: PeerInterests, wanted: tuple[str, ...]) -> Mapping[str, Told]:
+    """What is to be told to whom, by the engine or group, as in Peer. `wanted` is what our own subscribers want. To the
+    members of our group the representative speaks for other groups, too; to those, for us all. What members want for
+    others is not told further: it would come back to who wants it."""
+    group = group_of(own)
     speaks = is_representative(own, topology)
-    others = [interests.topics(f"{each}/") for each in topology.groups() if each != group] if speaks else []
-    told = {
-        each.engine: [ours, *others]
-        for each in topology.members
-        if each.group == group and each.engine != own and each.state != "gone"
-    }
-    if speaks:
-        inside = [ours, *(interests.topics(each.engine) for each in topology.members if each.group == group)]
-        told.update((f"{each}/", inside) for each in topology.groups() if each != group)
+    abroad = [each for each in topology.groups() if each != group] if speaks else []
+    others = [interests.topics(f"{each}/") for each in abroad]
+    members = [each for each in topology.members if each.group == group and each.engine != own]
+    told = {each.engine: Told([wanted], others) for each in members if each.state != "gone"}
+    told.update((f"{each}/", Told([wanted, *(interests.topics(one.engine) for one in members)], [])) for each in abroad)
     return told
 
 

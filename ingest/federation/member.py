@@ -53,13 +53,14 @@ _TAKEOVER_S = 4.0
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 5.0
 
-_THREADS = 16
+# Others may not answer; whoever does not tell the administrator in time that it is there is taken for gone.
+_CALLS, _TELLING = 4, 16
 
 
 class _Told(NamedTuple):
     """What somebody was told last, and when; `number` is that of its registration: who comes back knows nothing."""
 
-    topics: tuple[str, ...]
+    said: tuple[tuple[str, ...], tuple[str, ...]]
     version: int
     number: int
     at: float
@@ -88,7 +89,8 @@ class FederationMember:
         self._registration = Registration(settings.name, settings.group, url, version)
         self._administrator = Administrator(settings.administrator, keys)
         self._file = file
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="federation")
+        self._threads = ThreadPoolExecutor(_CALLS, thread_name_prefix="federation")
+        self._tellers = ThreadPoolExecutor(_TELLING, thread_name_prefix="interest")
         self._number = 0
         self._told: dict[str, _Told] = {}
         self._telling: set[str] = set()
@@ -110,7 +112,8 @@ class FederationMember:
         finally:
             for task in self._tasks:
                 task.cancel()
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            for threads in (self._threads, self._tellers):
+                threads.shutdown(wait=False, cancel_futures=True)
 
     async def _forever(self, what: str, work: Callable[[], Coroutine[Any, Any, None]], pause_s: float) -> None:
         wait_s, said = _FIRST_WAIT_S, ""
@@ -146,7 +149,7 @@ class FederationMember:
     async def _follow(self) -> None:
         known = self.topology
         found = await self._in_thread(lambda: self._administrator.topology(known.version))
-        if found == known:
+        if found.says_as(known):
             return
         self.topology = found
         await self._in_thread(lambda: _write(self._file, found))
@@ -204,6 +207,7 @@ class FederationMember:
         wanted = links.wanted_links(own, topology, self._interests)
         records = links.changes(own, wanted, self._links(), now_ms, protect, absent)
         records += links.forgotten(topology, self._interests)
+        records += links.resumed(wanted, topology, gateway.suspensions.__contains__)
         if records:
             await gateway.changes.commit(records)
         self._seen = seen
@@ -217,26 +221,29 @@ class FederationMember:
             position, there = table.position, list(table.subscriptions())
             self._wanted = await self._in_thread(lambda: interest.wanted(there, most))
             self._summed_at, self._sum_next = position, time.monotonic() + _SHARE * (time.monotonic() - now)
-        for to, parts in links.told_to(own, self.topology, self._interests, self._wanted).items():
-            topics = interest.together(parts, most)
+        for to, tell in links.told_to(own, self.topology, self._interests, self._wanted).items():
+            said = interest.together(tell.topics, most), interest.together(tell.others, most)
             member = links.reached(to, self.topology)
             told = self._told.get(to)
             if member is None or to in self._telling:
                 continue
-            fresh = told is not None and told.topics == topics and told.number == member.number
+            fresh = told is not None and told.said == said and told.number == member.number
             if told is None or not fresh or not told.taken or now > told.at + _AGAIN_S:
                 # Versions grow over starts, too.
-                version = told.version if told is not None and told.topics == topics else int(time.time() * 1000)
-                self._told[to] = _Told(topics, version, member.number, now, False)
+                version = told.version if told is not None and told.said == said else int(time.time() * 1000)
+                self._told[to] = _Told(said, version, member.number, now, False)
                 self._telling.add(to)
                 self._spawn(self._tell_one(to, member.url))
         await asyncio.sleep(_TELL_S)
 
     async def _tell_one(self, to: str, url: str) -> None:
         told = self._told[to]
-        body = encode_interest(self._settings.engine, to, told.version, told.topics)
+        body = encode_interest(self._settings.engine, to, told.version, *told.said)
         try:
-            await self._in_thread(lambda: call(url, "POST", INTEREST_PATH, body, self._keys, answers=False))
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(
+                self._tellers, lambda: call(url, "POST", INTEREST_PATH, body, self._keys, answers=False)
+            )
         except DeliveryError as error:
             # Tried again in a moment; whether it is there at all is the administrator's to say.
             logger.debug("%s cannot be told what is wanted here: %s", to, error)

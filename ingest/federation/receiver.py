@@ -11,7 +11,7 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 from xml.parsers import expat
 
@@ -123,7 +123,7 @@ class PeerReceiver:
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._under_way.update(dict.fromkeys(fresh, outcome))
         try:
-            await accept(self._gateway, list(fresh.values()), said)
+            await self._accept(list(fresh.values()), said)
         except BaseException as error:
             outcome.set_exception(error if isinstance(error, Exception) else InfrastructureError("it stops", 1))
             outcome.exception()  # mostly nobody else waits
@@ -136,6 +136,18 @@ class PeerReceiver:
         finally:
             for known in fresh:
                 del self._under_way[known]
+
+    async def _accept(self, notifications: Sequence[Notification], said: Mapping[str, Publication]) -> None:
+        try:
+            await accept(self._gateway, notifications, said)
+        except TopicNotSupported as error:
+            if len(notifications) == 1:
+                self._drop("topic", notifications[0].topic, error)
+                return
+            # More new topics at once than may be in a minute; one by one they come in as there is room for them.
+            for each in notifications:
+                await self._accept([each], said)
+                self._memory.add(_fingerprint(each.id), self._clock())
 
     def _read(self, forwarded: Forwarded) -> Notification | None:
         """What can be stored of it; None for what is dropped, and counted."""
@@ -162,21 +174,22 @@ class PeerReceiver:
 
     async def _take_interest(self, interest: peers.Interest) -> None:
         self._check_way(interest.sender, interest.to)
-        topics = interest.topics
-        if len(topics) > MOST or sum(map(len, topics)) > MOST_CHARACTERS or not is_summary(topics):
-            raise MalformedMessage(f"an interest has up to {MOST} topics and subtrees, and no other expressions")
-        if topics:
-            try:
-                parse_normal("|".join(topics))
-            except PeerError as error:
-                raise MalformedMessage(str(error)) from error
+        for topics in (interest.topics, interest.others):
+            if len(topics) > MOST or sum(map(len, topics)) > MOST_CHARACTERS or not is_summary(topics):
+                raise MalformedMessage(f"an interest has up to {MOST} topics and subtrees, and no other expressions")
+            if topics:
+                try:
+                    parse_normal("|".join(topics))
+                except PeerError as error:
+                    raise MalformedMessage(str(error)) from error
         group = group_of(interest.sender)
         peer = interest.sender if group == group_of(self._own) else f"{group}/"
         before = self._interests.get(peer)
         if before is not None and before.sender == interest.sender and before.version >= interest.version:
             return
-        if before is None or before.topics != topics:
-            await self._gateway.changes.commit([PeerInterest(peer, interest.sender, interest.version, topics)])
+        if before is None or (before.topics, before.others) != (interest.topics, interest.others):
+            said = PeerInterest(peer, interest.sender, interest.version, interest.topics, interest.others)
+            await self._gateway.changes.commit([said])
 
     def _check_way(self, sender: str, to: str) -> None:
         if not is_engine(sender):

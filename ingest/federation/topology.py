@@ -35,6 +35,12 @@ class Topology(msgspec.Struct, frozen=True):
     version: int = 0
     members: tuple[Member, ...] = ()
 
+    def says_as(self, other: Topology) -> bool:
+        """Whether it says the same, but for how long somebody has been silent."""
+        return [msgspec.structs.replace(each, silent_ms=0) for each in self.members] == [
+            msgspec.structs.replace(each, silent_ms=0) for each in other.members
+        ] and self.version == other.version
+
     def groups(self) -> list[str]:
         """Sorted."""
         return sorted({each.group for each in self.members})

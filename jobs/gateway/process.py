@@ -251,7 +251,8 @@ class GatewayProcess:
         if self._settings.gateway.demand_publishing:
             work["demand"] = lambda: DemandWorker(self._gateway, lambda: self._view.applied).run()
         if self._federation is not None:
-            work["federation"] = self._federation.member().run
+            federation = self._federation
+            work["federation"] = lambda: federation.member().run()
         return SingletonTasks(self._settings.kafka, self._name, work, self._sync, self._cannot_go_on)
 
     async def _remember_history(self) -> None:

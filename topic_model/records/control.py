@@ -194,13 +194,15 @@ class TriggerEnded(msgspec.Struct, frozen=True, tag="trigger-ended"):
 
 
 class PeerInterest(msgspec.Struct, frozen=True, tag="peer-interest"):
-    """Another engine, or the other group that it speaks for, wants these topics: normal forms of patterns. `peer` is as
-    in `Peer.to`, `sender` who has said so, in the version of its own that a later word has to exceed."""
+    """Another engine, or the other group that it speaks for, wants these topics: normal forms of patterns. `others` is
+    what it wants beside, for other groups. `peer` is as in `Peer.to`, `sender` who has said so, in the version of its
+    own that a later word has to exceed."""
 
     peer: str
     sender: str
     version: int
     topics: tuple[str, ...]
+    others: tuple[str, ...] = ()
 
 
 class Tombstone(msgspec.Struct, frozen=True, tag="tombstone"):

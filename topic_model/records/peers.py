@@ -69,13 +69,14 @@ class PeerPush(Versioned, frozen=True):
 
 
 class Interest(Versioned, frozen=True):
-    """What `sender` wants, for itself or for its group, as it tells `to`: a summary (`topic_model.routing.interest`).
-    Of one sender the greater `version` is newer."""
+    """What `sender` wants, for itself or for its group, as it tells `to`: a summary (`topic_model.routing.interest`),
+    and another one of what it wants for other groups. Of one sender the greater `version` is newer."""
 
     sender: str
     to: str
     version: int
     topics: tuple[str, ...]
+    others: tuple[str, ...] = ()
 
 
 _pushes = VersionedCodec(PeerPush, "a push of another engine", _VERSION)
@@ -115,9 +116,9 @@ def decode_push(body: bytes) -> PeerPush:
     return _pushes.decode(body)
 
 
-def encode_interest(sender: str, to: str, version: int, topics: Sequence[str]) -> bytes:
+def encode_interest(sender: str, to: str, version: int, topics: Sequence[str], others: Sequence[str] = ()) -> bytes:
     """The body that says what is wanted."""
-    return _interests.encode(Interest(_VERSION, sender, to, version, tuple(topics)))
+    return _interests.encode(Interest(_VERSION, sender, to, version, tuple(topics), tuple(others)))
 
 
 def decode_interest(body: bytes) -> Interest:

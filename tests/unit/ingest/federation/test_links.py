@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
 from ingest.federation.interests import PeerInterests
-from ingest.federation.links import absent_groups, changes, forgotten, told_to, wanted_links
+from ingest.federation.links import Told, absent_groups, changes, forgotten, resumed, told_to, wanted_links
 from ingest.federation.topology import Member, State, Topology
 from topic_model.records.control import (
     PeerInterest,
@@ -14,6 +13,7 @@ from topic_model.records.control import (
     SubscriptionRecord,
     Tombstone,
     interest_key,
+    suspension_key,
 )
 from topic_model.subscriptions import Peer, Protection, SigningSecret, Subscription
 
@@ -104,16 +104,23 @@ def test_subscriptions_of_others_are_left_alone() -> None:
     assert changes("G/a", [], [plain], 9, protect) == []
 
 
-@pytest.mark.parametrize(
-    ("own", "told"),
-    [
-        ("G/a", {"G/b": [("own",), ("h",), ()], "H/": [("own",), (), ("b",)], "I/": [("own",), (), ("b",)]}),
-        ("G/b", {"G/a": [("own",)]}),
-    ],
-)
-def test_who_is_told_what(own: str, told: dict[str, list[tuple[str, ...]]]) -> None:
-    found = told_to(own, ALL, interests(G_b="b", H_="h"), ("own",))
-    assert dict(found) == told
+def test_who_is_told_what() -> None:
+    wants = interests(G_b="b", H_="h")
+    wants.apply(PeerInterest("G/b", "G/b", 2, ("b",), ("for others",)))
+    assert told_to("G/a", ALL, wants, ("own",)) == {
+        "G/b": Told([("own",)], [("h",), ()]),
+        "H/": Told([("own",), ("b",)], []),
+        "I/": Told([("own",), ("b",)], []),
+    }
+    assert told_to("G/b", ALL, wants, ("own",)) == {"G/a": Told([("own",)], [])}
+
+
+def test_what_a_representative_wanted_for_others_is_not_told_to_them_by_its_successor() -> None:
+    wants = interests(H_="h")
+    wants.apply(PeerInterest("G/a", "G/a", 2, ("a",), ("h",)))
+    after = topology("G/a", "G/b", "H/x", gone="G/a")
+    assert told_to("G/b", after, wants, ()) == {"H/": Told([(), ("a",)], [])}
+    assert [each.topics for each in wanted_links("G/b", after, wants)] == [("a", "h"), ("h",)]
 
 
 def test_the_fold_of_interests() -> None:
@@ -132,3 +139,9 @@ def test_the_fold_of_interests() -> None:
 def _links(where: Topology, wants: PeerInterests) -> list[Subscription]:
     records = changes("G/a", wanted_links("G/a", where, wants), [], 5, protect)
     return [each.subscription for each in records if isinstance(each, SubscriptionRecord)]
+
+
+def test_a_link_that_was_suspended_goes_on_when_its_other_end_is_there() -> None:
+    wanted = wanted_links("G/a", ALL, interests(G_b="b", H_="h"))
+    assert resumed(wanted, ALL, {"peer-b", "s"}.__contains__) == [Tombstone(suspension_key("peer-b"))]
+    assert resumed(wanted, topology("G/a", "G/b", gone="G/b"), {"peer-b"}.__contains__) == []

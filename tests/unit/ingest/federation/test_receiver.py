@@ -238,3 +238,13 @@ def test_nobody_ends_or_changes_a_link_by_its_name(engine: Engine) -> None:
 def test_without_a_federation_nothing_is_there(engine: Engine) -> None:
     engine.parts.gateway.federation = None
     assert engine.push(notification()).status == 404
+
+
+def test_more_new_topics_than_may_come_at_once_come_one_by_one(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, TopicSettings(new_per_minute=2))
+    pushed = [notification(f"n{number}", f"t{number}") for number in range(3)]
+    assert engine.push(*pushed).status == 503
+    assert [each.id for each in engine.accepted] == ["n0", "n1"]
+    engine.parts.table.apply(TopicRecord(TopicPath("t2")), 9)
+    assert engine.push(*pushed).status == 200
+    assert [each.id for each in engine.accepted] == ["n0", "n1", "n2"]

@@ -183,6 +183,8 @@ NOTIFICATIONS = TableSpec(
         Column("priority", "integer", "Its priority; of what waits for a subscription the larger is pushed first."),
         Column("cause", "string", "The notification because of which a trigger published it, empty for none."),
         Column("hops", "integer", "How many triggers in a row are behind it."),
+        Column("path", "string", "The engines that it has passed, as GROUP/NAME with blanks between, empty for none."),
+        Column("distribution", "string", "The word of routing that says how far it goes, empty for everywhere."),
     ),
     partition_by=("day",),
     time="accepted_at",

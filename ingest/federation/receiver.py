@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
-from xml.parsers import expat
 
 from core.errors import InfrastructureError, PeerError, RecordVersionError, TopicError, TopicNotSupported
 from core.eventlog.scan import LogScan
@@ -26,6 +25,7 @@ from ingest.federation.keys import SharedKeys
 from ingest.operations.acceptance import accept, check_types
 from ingest.operations.gateway import Gateway
 from ingest.soap import times
+from ingest.soap.xml_reading import read_xml
 from ingest.state.repeats import RepeatMemory, steady_now
 from topic_model.message_types import MOST as MOST_TYPE
 from topic_model.patterns.patterns import parse_normal
@@ -210,7 +210,7 @@ def read_forwarded(forwarded: Forwarded, now_ms: int) -> Notification:
         topic = parse_path(forwarded.topic)
     except TopicError as error:
         raise MalformedMessage(str(error)) from error
-    for part in (forwarded.payload, forwarded.producer or b"<x/>", forwarded.subject or b"<x/>"):
+    for part in (forwarded.payload, *filter(None, (forwarded.producer, forwarded.subject))):
         _check_xml(part)
     if not 0 <= forwarded.hops <= 1_000 or max(len(forwarded.cause), len(forwarded.publisher)) > MOST_TYPE:
         raise MalformedMessage("what it says of its cause or its publisher is not to be believed")
@@ -263,16 +263,10 @@ def _fingerprint(notification_id: str) -> bytes:
 
 
 def _check_xml(data: bytes) -> None:
-    parser = expat.ParserCreate("utf-8")
-
-    def refuse(*_: object) -> None:
-        raise MalformedMessage("a document type is not taken")
-
-    parser.StartDoctypeDeclHandler = refuse
-    try:
-        parser.Parse(data, True)
-    except expat.ExpatError as error:
-        raise MalformedMessage(f"it holds what is no XML: {error}") from error
+    """Raises MalformedMessage for what is no element that can be put into another document as it is."""
+    _, document = read_xml(data, what="what another engine sends")
+    if document != data or data.lstrip().startswith(b"<?xml "):
+        raise MalformedMessage("what another engine sends is an element in UTF-8, without an XML declaration")
 
 
 def _read(decode: Callable[[bytes], _T], body: bytes) -> _T:

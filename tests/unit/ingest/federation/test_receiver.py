@@ -163,6 +163,9 @@ def test_topics_that_are_not_taken_are_dropped_and_told_once(tmp_path: Path, cap
     [
         notification(payload=b"<x>"),
         notification(payload=b"<!DOCTYPE x><x/>"),
+        notification(payload=b"<?xml version='1.0'?><x/>"),
+        notification(payload=b"<p:x/>"),
+        notification(payload=b"<x/><y/>"),
         notification(producer=b"<p>"),
         notification(subject=b"text"),
         notification(topic="a//b"),

@@ -96,6 +96,7 @@ class FederationMember:
         self._telling: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._seen: tuple[int, int, bytes] | None = None
+        self._refused: set[str] = set()
         self._wanted: tuple[str, ...] = ()
         self._summed_at, self._sum_next = -2, 0.0  # no position
         self.topology = Topology()
@@ -204,13 +205,23 @@ class FederationMember:
         def protect(link: Subscription) -> Subscription:
             return gateway.protector.with_secret(link, self._keys.current, now_ms, 0)[0]
 
-        wanted = links.wanted_links(own, topology, self._interests)
+        wanted = [
+            each for each in links.wanted_links(own, topology, self._interests) if self._may_call(each.to, each.url)
+        ]
         records = links.changes(own, wanted, self._links(), now_ms, protect, absent)
         records += links.forgotten(topology, self._interests)
         records += links.resumed(wanted, topology, gateway.suspensions.__contains__)
         if records:
             await gateway.changes.commit(records)
         self._seen = seen
+
+    def _may_call(self, to: str, url: str) -> bool:
+        """Whether pushes may go there: else each of them would be a dead letter."""
+        refusal = self._gateway.outbound.check_url(url)
+        if refusal is not None and url not in self._refused:
+            self._refused.add(url)
+            logger.error("there is no link to %s: %s %s; let [outbound] allow it", to, url, refusal)
+        return refusal is None
 
     # What is wanted
 

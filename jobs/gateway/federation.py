@@ -7,6 +7,7 @@ from mmap import mmap
 
 from core.errors import ConfigError
 from core.telemetry.metrics import Registry
+from ingest.federation import links
 from ingest.federation.endpoint import PeerEndpoint
 from ingest.federation.interests import PeerInterests
 from ingest.federation.keys import SharedKeys
@@ -14,6 +15,7 @@ from ingest.federation.member import FederationMember
 from ingest.federation.receiver import REMEMBERED_S, PeerReceiver, remember_taken
 from ingest.federation.topology import Topology
 from ingest.operations.gateway import Gateway
+from ingest.soap import times
 from ingest.state.repeats import RepeatMemory
 from jobs.gateway.metrics import declare_federation
 from jobs.gateway.parts import ensure_home
@@ -22,6 +24,14 @@ from jobs.settings.loading import Settings
 
 TOPOLOGY_FILE = "federation.json"
 """In the data directory: the last topology."""
+
+
+async def close_links(gateway: Gateway, interests: PeerInterests) -> None:
+    """Have links take nothing more where this engine is in no federation any more."""
+    there = [each for each in map(gateway.table.get, sorted(interests.links)) if each is not None]
+    records = links.changes("", [], there, times.to_ms(gateway.now()), lambda link: link)
+    if records:
+        await gateway.changes.commit(records)
 
 
 class Federation:

@@ -37,7 +37,7 @@ from ingest.state.log_view import ControlLogView
 from ingest.state.notification_log import NotificationLog
 from ingest.state.pull_queues import PullLog, PullQueues, PullView
 from ingest.state.repeats import RepeatMemory, Repeats, remember_history
-from jobs.gateway.federation import Federation
+from jobs.gateway.federation import Federation, close_links
 from jobs.gateway.lease import SingletonTasks, Work, name_of
 from jobs.gateway.metrics import (
     declare_directory,
@@ -253,6 +253,8 @@ class GatewayProcess:
         if self._federation is not None:
             federation = self._federation
             work["federation"] = lambda: federation.member().run()
+        elif self._interests.links:
+            work["links"] = partial(close_links, self._gateway, self._interests)
         return SingletonTasks(self._settings.kafka, self._name, work, self._sync, self._cannot_go_on)
 
     async def _remember_history(self) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from core.errors import DeliveryError, SignatureError
+from core.reasons import reason_of
 from ingest.errors import NoAnswer
 from ingest.federation.keys import SharedKeys
 from ingest.federation.topology import (
@@ -102,7 +103,7 @@ def call(
         finally:
             connection.close()
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise NoAnswer(f"no answer from {url}: {error}") from error
+        raise NoAnswer(f"no answer from {url}: {reason_of(error)}") from error
     if response.status >= 300:
         said = answer[:300].decode(errors="replace").strip()
         raise AdministratorRefused(f"{url} answered {response.status}: {said}", response.status)

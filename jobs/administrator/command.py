@@ -33,7 +33,10 @@ def key(
     from core.files import write_atomically
     from core.security.signatures import new_secret
 
-    before = file.read_text(encoding="utf-8") if file.exists() else ""
+    try:
+        before = file.read_text(encoding="utf-8") if file.exists() else ""
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is no key file: it is not text; name another") from error
     write_atomically(file, f"{new_secret()}\n{before}", mode=0o600)
     say(f"a new secret is in {file}, which only you may read")
 

@@ -1,4 +1,4 @@
-"""How far something has come that takes its time: told by what does it, shown by who has a screen (`jobs.progress`)."""
+"""How far something has come that takes its time: told by what does it, shown by who has a screen (`jobs.terminal`)."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ PeerError
 ├── ConsumerRefused                an address that we will not push to
 ├── NotRegistered                  a Notify by somebody who is not registered, where that is required
 ├── ResultRefused                  what a receiver says of a push that it may not, or not any more (HTTP 403, 409, 410)
+├── PeerRefused                    another engine that has come to the wrong one (HTTP 409)
 ├── OperationRefused               an operation that we know and do not perform; names its declared fault
 └── AccessRefused                  because of who asks; knows the HTTP status and the headers that go with it
     ├── TooManyRequests                (429) over the rate; when to come again
@@ -88,6 +89,10 @@ class NotUnderstood(UnreadableRequest):
     def __init__(self, message: str, header: str) -> None:
         super().__init__(message)
         self.header = header
+
+
+class PeerRefused(PeerError):
+    """Another engine has come to the wrong place. It is to try again: who represents whom may just be changing."""
 
 
 class UnknownOperation(EnvelopeError):

@@ -12,11 +12,13 @@ from core.telemetry.metrics import Description, Registry
 from dispatch.monitoring.metrics import JobMetrics
 from dispatch.tables import TABLES
 from dispatch.tables.spec import TableSpec
+from ingest.federation.endpoint import PeerEndpoint
 from ingest.http.app import RequestMetrics
 from ingest.state.notification_log import NotificationLog
 from jobs.gateway import zmq_edge
 from jobs.gateway.metrics import (
     declare_directory,
+    declare_federation,
     declare_framed,
     declare_handshakes,
     declare_inflight,
@@ -110,6 +112,8 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     declare_workers(gateway, nothing)
     declare_inflight(gateway, nothing)
     declare_framed(gateway, nothing)
+    declare_federation(gateway, nothing)
+    PeerEndpoint(nothing, 0, nothing, gateway)
     RequestMetrics(gateway)
     edges = Registry()
     zmq_edge.declare(edges, nothing)

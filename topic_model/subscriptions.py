@@ -19,7 +19,7 @@ from topic_model.topics import TopicPath
 if TYPE_CHECKING:
     from lxml import etree
 
-DeliveryForm = Literal["notify", "raw", "legacy"]
+DeliveryForm = Literal["notify", "raw", "legacy", "peer"]
 SoapVersion = Literal["1.1", "1.2"]
 Reliability = Literal["strict", "adaptive", "timely"]
 Order = Literal["acceptance", "strict", "none"]
@@ -154,12 +154,14 @@ class BoundEndpoint(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 class TriggerTarget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What holds for the topic that a trigger publishes to, by the topic's facts; see `TopicPolicy`. A notification
-    there has one of these `types`; none at all means any."""
+    there has one of these `types`; none at all means any. `distribution` is where it goes beside this engine
+    (`topic_model.tree.distribution`), empty for everywhere."""
 
     retain: bool | None = None
     priority: int = 0
     reliable: bool = False
     types: tuple[str, ...] = ()
+    distribution: str = ""
 
 
 class Trigger(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -183,6 +185,14 @@ class Trigger(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return f"trigger:{self.name}"
 
 
+class Peer(msgspec.Struct, frozen=True, gc=False):
+    """What makes a subscription a link to another engine, whose pushes have the form `peer`: who we are, and who that
+    is, as GROUP/NAME. A link to another group has no NAME there: whoever represents the group is pushed to."""
+
+    own: str
+    to: str
+
+
 class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One subscription. Filters of one kind are ANDed, as are the kinds; no topic filter at all means every topic.
 
@@ -191,7 +201,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     `endpoint` concerns gateways alone. `types` are the types of message that are wanted (`topic_model.message_types`),
     sorted; none at all means every type. One with a `trigger` is none that anybody has subscribed: it has records of
     its own, no address, and no end. `queue`, unless 0, says that it is a server of the queue which is its one topic: it
-    gets some of the requests, so many at a time.
+    gets some of the requests, so many at a time. Nor has anybody subscribed one with a `peer`: gateways make it.
     Times are milliseconds since the epoch, UTC; `terminates_ms` None means no end.
     """
 
@@ -215,6 +225,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     types: tuple[str, ...] = ()
     trigger: Trigger | None = None
     queue: int = 0
+    peer: Peer | None = None
 
     @property
     def pushed(self) -> bool:
@@ -262,6 +273,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             self.types,
             self.trigger,
             self.queue > 0,
+            self.peer,
         )
 
 

@@ -4,6 +4,7 @@ engine, idle        the whole engine: starts, memory; what it takes when nothing
 recovery, broker_loss, cluster  kills under load
 redelivery, parked_elsewhere    what waits, and what that does to everybody else
 reliabilities       a receiver that is away, under each reliability
+federation          one link to another engine
 recording, tables, audit        the tables, questions to them, and whether everything is accounted for
 """
 

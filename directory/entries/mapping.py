@@ -17,6 +17,7 @@ from directory.entries.dn import Dn, Rdn, format_dn
 from directory.entries.entries import Entry
 from topic_model.records.control import TopicPolicy, TopicRecord
 from topic_model.topics import Step, TopicPath, split_path
+from topic_model.tree.distribution import check_routing
 from topic_model.tree.plans import check_record
 
 
@@ -171,7 +172,7 @@ def read_record(entry: Entry, path: TopicPath) -> TopicRecord | None:
         policy=TopicPolicy(
             retain=_boolean(entry, "topicretain"),
             priority=_integer(entry, "topicpriority"),
-            routing=entry.text("topicroutingpolicy") or "",
+            routing="" if wrong_routing(entry) else entry.text("topicroutingpolicy") or "",
             publishers=_texts(entry, "topicpublisher"),
             queue=_boolean(entry, "topicqueue") is True,
             merge=_boolean(entry, "topicmerge") is not False,
@@ -181,6 +182,15 @@ def read_record(entry: Entry, path: TopicPath) -> TopicRecord | None:
         return check_record(record)
     except TopicError as error:
         raise Skip(ProblemKind.BAD_VALUE, str(error)) from error
+
+
+def wrong_routing(entry: Entry) -> str:
+    """What is wrong with a topic's routing policy, which then counts as none: no reason to do without the topic."""
+    try:
+        check_routing(entry.text("topicroutingpolicy") or "")
+    except TopicError as error:
+        return f"topicRoutingPolicy counts as none: {error}"
+    return ""
 
 
 def _texts(entry: Entry, name: str) -> tuple[str, ...]:

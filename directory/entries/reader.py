@@ -21,6 +21,7 @@ from directory.entries.mapping import (
     read_record,
     read_steps,
     write_rdn,
+    wrong_routing,
 )
 from topic_model.topics import Step, TopicPath, make_path
 
@@ -32,7 +33,8 @@ def read_listing(entries: EntrySet, base: Dn) -> Listing:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What one entry says, given what the entries above it say. `steps` None: it has no place in the tree."""
+    """What one entry says, given what the entries above it say. `steps` None: it has no place in the tree. Of a topic
+    a problem is about what counts as not said."""
 
     entry: Entry
     above: tuple[Step, ...] | None
@@ -128,7 +130,9 @@ def _read(entry: Entry, above: tuple[Step, ...] | None) -> _Reading:
         problem = EntryProblem(ProblemKind.ILLEGAL_NAME, format_dn(entry.dn), str(error))
         return _Reading(entry, above, None, None, None, problem)
     topic = None if record is None else TopicEntry(record, entry.dn, entry.key[0] == fold((write_rdn(path),))[0])
-    return _Reading(entry, above, steps, path, topic, None)
+    wrong = "" if record is None else wrong_routing(entry)
+    counts = EntryProblem(ProblemKind.BAD_VALUE, format_dn(entry.dn), wrong, path) if wrong else None
+    return _Reading(entry, above, steps, path, topic, counts)
 
 
 def _without_place(reading: _Reading, reason: str) -> _Reading:

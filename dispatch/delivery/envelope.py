@@ -1,11 +1,12 @@
 """What a push looks like on the wire: envelopes assembled from bytes that were prepared once per subscription.
 
-Three forms:
+Four forms:
 
 - `notify`: a wsnt:Notify with one NotificationMessage per notification, in the SOAP version the subscriber spoke;
 - `raw`: the payload itself is the child of the SOAP body;
 - `legacy`: the older system's `notificationProcess`, whose text is the payload with `<` and `>` escaped, nothing else.
-  Its receivers take the text as it is after one reading of the XML around it.
+  Its receivers take the text as it is after one reading of the XML around it;
+- `peer`: MessagePack for another engine (`topic_model.records.peers`), with the subscription in a header and no more.
 
 The consumer's reference parameters are headers of every push but the legacy one. Other WS-Addressing headers go only to
 subscribers whose Subscribe had some. We mark no header mustUnderstand. The notification's id, the attempt's number and
@@ -49,6 +50,7 @@ from topic_model.records.packages import (
     read_package,
     split,
 )
+from topic_model.records.peers import MEDIA_TYPE, encode_push
 from topic_model.records.results import PATH, Promise, write_promise
 from topic_model.subscriptions import Subscription, parameter_blocks
 from topic_model.topics import TopicPath
@@ -99,7 +101,8 @@ class Envelope:
         self._headers = _http_headers(subscription)
         if self._guard is not None:
             self._headers += self._guard.fixed
-        if subscription.form == "legacy":
+        self._peer = subscription.peer
+        if subscription.form in ("legacy", "peer"):
             self._start, self._end, self._message_start = _LEGACY_START, _LEGACY_END, b""
             return
         self._start = (
@@ -164,6 +167,9 @@ class Envelope:
         was sent before, where that is not by the number of the attempt.
         """
         now_s = time.time() if now_s is None else now_s
+        if self._peer is not None:
+            headers = (*self._headers, (ATTEMPT_HEADER, str(attempt)))
+            return self._guarded(headers, encode_push(notifications, self._peer), notifications, now_s)
         ids = _header_value(",".join([notification.original_id for notification in notifications]))
         if piece is not None:
             ids += f".{piece.fragment.number}"
@@ -188,11 +194,23 @@ class Envelope:
             named, by_ms = self._callback.headers(push, int(now_s * 1000), len(notifications))
             headers += named
         body = self._body(notifications, attempt) if piece is None else _pushed(piece.text)
+        return self._guarded(
+            headers, body, notifications, now_s, "" if piece is None else f".{piece.fragment.number}", by_ms
+        )
+
+    def _guarded(
+        self,
+        headers: tuple[tuple[str, str], ...],
+        body: bytes,
+        notifications: Sequence[Notification],
+        now_s: float,
+        suffix: str = "",
+        by_ms: int = 0,
+    ) -> PushRequest:
+        """The push with what proves that it is ours."""
         if self._guard is None:
             return PushRequest(self._url, headers, body, result_by_ms=by_ms)
-        message_id = f"msg_{_digest(self._subscription_id, notifications).hex()}"
-        if piece is not None:
-            message_id += f".{piece.fragment.number}"
+        message_id = f"msg_{_digest(self._subscription_id, notifications).hex()}{suffix}"
         signature = self._guard.signature(message_id, body, now_s)
         return PushRequest(self._url, (*headers, *signature), body, self._guard.certificate, by_ms)
 
@@ -293,6 +311,8 @@ def _http_headers(subscription: Subscription) -> tuple[tuple[str, str], ...]:
     action = NOTIFY_ACTION if subscription.addressing else ""
     if subscription.form == "legacy":
         return (("Content-Type", "text/xml; charset=UTF-8"), ("SOAPAction", '""'), *fixed)
+    if subscription.form == "peer":
+        return (("Content-Type", MEDIA_TYPE), *fixed)
     if subscription.soap == "1.1":
         return (("Content-Type", "text/xml; charset=utf-8"), ("SOAPAction", f'"{action}"'), *fixed)
     parameter = f'; action="{action}"' if action else ""

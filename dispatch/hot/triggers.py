@@ -69,6 +69,7 @@ def published(
         reliable=target.reliable or (same and cause.reliable),
         cause=cause.id,
         hops=cause.hops + 1,
+        distribution=target.distribution,
     )
 
 

@@ -27,6 +27,7 @@ from topic_model.expressions.conditions import (
     parse_document,
 )
 from topic_model.records.notifications import Notification, type_of
+from topic_model.records.peers import goes_over
 from topic_model.routing import Found, Recipients
 from topic_model.subscriptions import Subscription, XPathFilter
 
@@ -101,6 +102,8 @@ class Subject:
 
     def passes(self, subscription: Subscription) -> bool:
         """Whether all its filters are fulfilled."""
+        if subscription.peer is not None and not goes_over(self._notification, subscription.peer):
+            return False
         if subscription.types:
             self._type = self._type or type_of(self._notification)
             if self._type not in subscription.types:
@@ -243,7 +246,7 @@ class Judge:
 
     def wanted(self, notification: Notification, candidates: Iterable[Subscription]) -> list[tuple[Subscription, bool]]:
         """Of those who match its topic those who want it, and those who were not asked; with each, whether it was."""
-        matched = list(candidates)
+        matched = [each for each in candidates if each.peer is None or goes_over(notification, each.peer)]
         if notification.selector:
             # It is about the subscription, not for its filters.
             return [(each, True) for each in matched]
@@ -290,7 +293,7 @@ def wanting(recipients: Recipients, conditions: Conditions, notification: Notifi
         return found
     for part in found:
         for each in part:
-            if each.content or each.producer or each.types:
+            if each.content or each.producer or each.types or each.peer is not None:
                 return _passing(found, Subject(conditions, notification))
     return found
 

@@ -118,6 +118,7 @@ _NOTIFICATION: dict[str, Build[_Archived]] = {
     "logged_at": lambda them: times(each.logged_ms for each in them),
     "priority": lambda them: pa.array([each.notification.priority for each in them], pa.int32()),
     "hops": lambda them: pa.array([each.notification.hops for each in them], pa.int32()),
+    "path": lambda them: pa.array([" ".join(each.notification.path) for each in them], pa.string()),
     "payload_bytes": lambda them: pa.array([len(each.notification.payload) for each in them], pa.int64()),
     **{
         name: _column(name)
@@ -131,6 +132,7 @@ _NOTIFICATION: dict[str, Build[_Archived]] = {
             "traceparent",
             "control",
             "cause",
+            "distribution",
         )
     },
 }

@@ -13,6 +13,7 @@ from dispatch.redelivery.held_lanes import HeldLanes
 from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from dispatch.redelivery.timer_queue import TimerQueue
 from dispatch.settings import PushSettings
+from topic_model.records.peers import MOST_TOGETHER
 from topic_model.records.xml_ids import NO_IDS, clash, xml_ids
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
@@ -67,9 +68,10 @@ class Choice:
     def of(self, lane: ParkedLane, subscription: Subscription, now_ms: int, probing: bool) -> list[WaitingDelivery]:
         """What is to be pushed now, nothing when nothing is due; `probing` says whether it is to be a probe."""
         if subscription.policy.strict:
-            # Whatever has its push under way may be the first.
-            first = None if lane.flight else self._store.first(lane.name)
-            return [first] if first is not None and first.tries.is_due(now_ms) else []
+            # Whatever has its push under way may be the first. Another engine takes many, and all or none.
+            most = 1 if probing or subscription.peer is None else MOST_TOGETHER
+            heads = [] if lane.flight else self._store.first(lane.name, most)
+            return self._travelling(heads) if heads and heads[0].tries.is_due(now_ms) else []
         if not lane.pushing:
             together = 1 if probing or subscription.form != "notify" else self._push.max_notify_messages
             untried = self._travelling(self._store.untried(lane.name, together))

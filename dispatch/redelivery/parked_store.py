@@ -244,16 +244,15 @@ class ParkedStore:
         """Whether a lane has deliveries that were never tried."""
         return self._one("SELECT 1 FROM waiting WHERE lane = ? AND tried = 0 LIMIT 1", lane) is not None
 
-    def first(self, lane: str) -> WaitingDelivery | None:
-        """The delivery of a strict lane to be settled first: one that was tried already, else the first of the others,
-        whatever its priority.
+    def first(self, lane: str, limit: int = 1) -> list[WaitingDelivery]:
+        """The deliveries of a strict lane to be settled first: those that were tried already, else the first of the
+        others, whatever their priority.
 
         Before a crash the same one was first, and its push may have been under way: what another partition of the
         notifications holds, and was parked since, has a later turn whatever its place. What was tried comes before
         what an operator redrives.
         """
-        heads = self._read(lane, f"tried = 1 {_IN_ORDER}", 1) or self._read(lane, f"tried = 0 {_IN_ORDER}", 1)
-        return heads[0] if heads else None
+        return self._read(lane, f"tried = 1 {_IN_ORDER}", limit) or self._read(lane, f"tried = 0 {_IN_ORDER}", limit)
 
     def due(self, lane: str, now_ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[WaitingDelivery]:
         """Deliveries of a lane to be tried again by now, those due for the longest first, without those `besides`."""

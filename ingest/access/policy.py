@@ -173,6 +173,8 @@ def review(
     callers: dict[str, tuple[Caller | None, bool]] = {}
     for subscription in subscriptions:
         owner = subscription.owner
+        if subscription.peer is not None:
+            continue  # it is the engine's own
         if not owner:
             yield ReviewFinding(subscription, "it was made while nobody had to say who it is", certain=False)
             continue

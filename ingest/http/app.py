@@ -44,6 +44,7 @@ from ingest.soap.faults import Answer
 from ingest.soap.wsdl import FOLDER, ServiceDescriptions
 from ingest.soap.xml_reading import COPIES, NODE_MEMORY, memory_to_read
 from topic_model.namespaces import wsnt
+from topic_model.records.peers import PATH as PEERS
 
 
 class RequestMetrics:
@@ -157,6 +158,8 @@ class GatewayApp:
                 await self._publish(scope, path, receive, send, reservation)
             elif path.startswith(push_results.PATH):
                 await self._result(scope, path, receive, send)
+            elif self._gateway.federation is not None and path.startswith(PEERS):
+                await self._gateway.federation.answer(scope, receive, send)
             elif target is None:
                 await self._page(scope, path, receive, send)
             elif scope["method"] in ("GET", "HEAD") and scope.get("query_string", b"").lower() == b"wsdl":

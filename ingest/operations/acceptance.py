@@ -66,7 +66,12 @@ def merge_key(payload: bytes, key: str) -> bytes:
 
 
 def _accepted(
-    notification: Notification, tree: TopicTree, said: Publication, facts: Mapping[str, Any], split_bytes: int
+    notification: Notification,
+    tree: TopicTree,
+    said: Publication,
+    facts: Mapping[str, Any],
+    split_bytes: int,
+    federated: bool,
 ) -> Notification:
     """A notification as it is stored: `facts` are those of its request, the rest is what its publisher says of it, else
     what its topic does. `split_bytes` is for topics that say split."""
@@ -83,6 +88,8 @@ def _accepted(
         split_bytes=split_bytes if policy.split else 0,
         queue=policy.queue,
         merge=merge_key(notification.payload, said.merge) if policy.queue and policy.merge else b"",
+        # Where it was accepted first it was said where it goes, if it was said at all.
+        distribution=(notification.distribution or tree.distribution(notification.topic)) if federated else "",
         **facts,
     )
 
@@ -103,9 +110,9 @@ async def _store(
     if request:
         facts |= {"request": request, "request_size": len(notifications)}
     tree = gateway.table.topics
-    split_bytes = gateway.fragments.bytes
+    split_bytes, federated = gateway.fragments.bytes, gateway.federation is not None
     notifications = [
-        _accepted(each, tree, said.get(each.id, NOTHING_SAID), facts, split_bytes) for each in notifications
+        _accepted(each, tree, said.get(each.id, NOTHING_SAID), facts, split_bytes, federated) for each in notifications
     ]
     # The last of each topic that keeps it.
     retained = {each.topic: each for each in notifications if gateway.retains(each.topic)}

@@ -20,6 +20,7 @@ from ingest.consumers import DIRECT, DnsCheck, OutboundRoute, OwnershipProof
 from ingest.elements.protection import Protector
 from ingest.elements.topics import TopicSets
 from ingest.errors import NotRegistered, OperationRefused
+from ingest.http.asgi import Receive, Scope, Send
 from ingest.operations.admission import Admitted, TopicAdmission
 from ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
 from ingest.soap import times
@@ -66,6 +67,12 @@ class TakesResults(Protocol):
     def close(self) -> None: ...
 
 
+class AnswersPeers(Protocol):
+    """Answers what other engines send (`ingest.federation`)."""
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
 @dataclass
 class Gateway:
     """The working parts behind the operations. All of it is used on the event loop's thread only."""
@@ -93,6 +100,7 @@ class Gateway:
     repeats: Repeats = field(default_factory=Repeats)
     descriptions: ServiceDescriptions | None = None
     gate: Gate | None = None
+    federation: AnswersPeers | None = None
     tracing: Tracing | None = None
     topic_sets: TopicSets = field(default_factory=TopicSets)
     now: Callable[[], datetime] = utc_now

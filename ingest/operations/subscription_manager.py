@@ -109,6 +109,7 @@ async def locked_subscription(gateway: Gateway, request: Request, target: Target
         if (
             subscription is None
             or subscription.trigger is not None  # which has an operation of its own
+            or subscription.peer is not None  # whose id anybody can guess
             or _beyond_grace(gateway, subscription)
             # To others it is not there: even that would tell them something.
             or not may_manage(request.caller, subscription.owner, subscription.topics)

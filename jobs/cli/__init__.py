@@ -6,6 +6,7 @@
     trace, audit, waiting           what became of notifications
     dead_letters                    what was given up, and what to do about it
     watching, maintenance           how it is; backups and keys
+    jobs.administrator.command      other engines
     common, topics_work             what several of them share
 
 Everything heavy (Spark, Kafka, the HTTP client) is imported inside the command that needs it, so that `--help` and
@@ -23,6 +24,7 @@ from typer.models import CommandInfo
 
 from core.errors import ArborcastError, ConfigError
 from core.reasons import reason_of
+from jobs.administrator import command as federation
 from jobs.cli import (
     audit,
     configuration,
@@ -73,7 +75,7 @@ def _arborcast(
 # The order of the groups in the help, and in each of them.
 for module in (
     *(engine, messages, topics, subscriptions, triggers, trace, audit, waiting, queues, dead_letters),
-    *(configuration, watching, maintenance, users),
+    *(configuration, watching, maintenance, users, federation),
 ):
     module.register(app)
 

@@ -22,8 +22,7 @@ from jobs.cli.common import (
     moment_ms,
 )
 from jobs.monitoring.figures import WORDS
-from jobs.progress import ProgressShown
-from jobs.terminal import complain, console, print_json, say
+from jobs.terminal import ProgressShown, complain, console, print_json, say
 
 if TYPE_CHECKING:
     from dispatch.operations.audit import Kind, Report

@@ -32,8 +32,7 @@ from jobs.cli.common import (
     tell_of_more,
     topic_test,
 )
-from jobs.progress import ProgressShown
-from jobs.terminal import complain, console, print_json, say
+from jobs.terminal import ProgressShown, complain, console, print_json, say
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,7 @@ import typer
 
 from core.printable import one_line
 from jobs.cli.common import ENGINE, ConfigOption, HomeOption, JsonOption, settings_of
-from jobs.progress import ProgressShown
-from jobs.terminal import complain, console, print_json, say
+from jobs.terminal import ProgressShown, complain, console, print_json, say
 
 if TYPE_CHECKING:
     from jobs.settings.loading import Scalar

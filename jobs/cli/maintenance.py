@@ -11,8 +11,7 @@ import typer
 from core.errors import ConfigError, SecretError
 from core.reasons import reason_of
 from jobs.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, moment, moment_ms, settings_of
-from jobs.progress import ProgressShown
-from jobs.terminal import print_json, say
+from jobs.terminal import ProgressShown, print_json, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

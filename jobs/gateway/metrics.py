@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from core.telemetry.metrics import Registry
 from directory.sync.sync import DirectorySync
+from ingest.federation.topology import Topology
 from ingest.framed.server import FramedServer
 from ingest.http.inflight import Inflight
 from ingest.http.tls import Handshakes
@@ -58,6 +59,23 @@ def declare_framed(metrics: Registry, server: FramedServer) -> None:
     )
     metrics.counted(
         "arborcast_framed_messages_total", "Messages that were sent to subscribers.", lambda: server.counts.sent
+    )
+
+
+def declare_federation(metrics: Registry, topology: Callable[[], Topology]) -> None:
+    """Who else is in the federation, where that is known: in the gateway with the lease."""
+
+    def by_state() -> dict[tuple[str, ...], float]:
+        found: dict[tuple[str, ...], float] = {("live",): 0, ("suspect",): 0, ("gone",): 0}
+        for each in topology().members:
+            found[each.state,] += 1
+        return found
+
+    metrics.gauges(
+        "arborcast_federation_members",
+        "Engines of the federation, this one too, by state; at the gateway that has the lease, at others 0.",
+        ("state",),
+        by_state,
     )
 
 

@@ -19,6 +19,7 @@ from ingest.addresses import OwnAddresses
 from ingest.consumers import DnsCheck, OutboundRoute, OwnershipProof
 from ingest.demand.worker import DemandWorker
 from ingest.elements.protection import Protector
+from ingest.federation.interests import PeerInterests
 from ingest.framed.server import FramedServer
 from ingest.http.app import GatewayApp
 from ingest.http.serving import GatewayServer, listen_on, make_server
@@ -36,6 +37,7 @@ from ingest.state.log_view import ControlLogView
 from ingest.state.notification_log import NotificationLog
 from ingest.state.pull_queues import PullLog, PullQueues, PullView
 from ingest.state.repeats import RepeatMemory, Repeats, remember_history
+from jobs.gateway.federation import Federation, close_links
 from jobs.gateway.lease import SingletonTasks, Work, name_of
 from jobs.gateway.metrics import (
     declare_directory,
@@ -91,7 +93,10 @@ class GatewayProcess:
         owners = Owners()
         gives_codes = self._runs_singletons and settings.topics.codes == "position"
         self._codes = TopicCodes() if gives_codes else None
-        control = ControlView(pull_points, owners, registrations, *([self._codes] if self._codes else []))
+        self._interests = PeerInterests()
+        control = ControlView(
+            pull_points, owners, registrations, self._interests, *([self._codes] if self._codes else [])
+        )
         self._view = ControlLogView(
             settings.kafka, control, self._cannot_go_on, self._sync.applied if self._sync else None
         )
@@ -157,6 +162,11 @@ class GatewayProcess:
                 self._gateway, app.inflight, settings.framed, settings.limits, self._caught_up, self._tls
             )
             declare_framed(self._metrics, self._framed)
+        self._federation: Federation | None = None
+        if settings.federation.name:
+            memory = share.memory if share else None
+            self._federation = Federation(self._gateway, settings, self._interests, memory)
+            self._gateway.federation = self._federation.endpoint(self._caught_up, self._metrics)
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: Exception | None = None
 
@@ -240,12 +250,19 @@ class GatewayProcess:
             work["codes"] = partial(self._codes.give_forever, self._gateway)
         if self._settings.gateway.demand_publishing:
             work["demand"] = lambda: DemandWorker(self._gateway, lambda: self._view.applied).run()
+        if self._federation is not None:
+            federation = self._federation
+            work["federation"] = lambda: federation.member().run()
+        elif self._interests.links:
+            work["links"] = partial(close_links, self._gateway, self._interests)
         return SingletonTasks(self._settings.kafka, self._name, work, self._sync, self._cannot_go_on)
 
     async def _remember_history(self) -> None:
         window_s = self._settings.gateway.deduplication_window_s
         if self._memory.enabled:
             await self._until_kafka(lambda: remember_history(self._settings.kafka, self._memory, window_s))
+        if self._federation is not None:
+            await self._until_kafka(self._federation.remember)
         self._remembers = True
 
     async def _until_kafka(self, work: Callable[[], object]) -> None:

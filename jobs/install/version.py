@@ -27,8 +27,8 @@ def lines() -> list[str]:
     """For people; the first line has the form that other programs' first lines have."""
     kafka, delta = _pinned("broker", "kafka_"), _pinned("spark", "delta-spark_")
     return [
-        f"arborcast {_installed('arborcast')} (commit {commit(_ROOT)})",
-        f"Spark {_installed('pyspark')}, Kafka {kafka}, Delta {delta}, Python {platform.python_version()}",
+        f"arborcast {installed('arborcast')} (commit {commit(_ROOT)})",
+        f"Spark {installed('pyspark')}, Kafka {kafka}, Delta {delta}, Python {platform.python_version()}",
     ]
 
 
@@ -59,7 +59,8 @@ def _asked_of_git(root: Path) -> str:
     return done.stdout.strip() if done.returncode == 0 else UNKNOWN
 
 
-def _installed(package: str) -> str:
+def installed(package: str) -> str:
+    """The version of a package, UNKNOWN where it is none."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -107,11 +107,6 @@ def holder(port: int) -> str:
     return ""
 
 
-def reachable(listened: str) -> str:
-    """The host as a client on this machine says it, of an address that is listened on."""
-    return LOOPBACK if listened in ("", "0.0.0.0", "::") else listened  # noqa: S104
-
-
 def require_free(port: int, what: str, option: str, host: str = LOOPBACK) -> None:
     """Raises PortInUse with a message that names the port, its holder and the option that chooses another."""
     if is_free(port, host):

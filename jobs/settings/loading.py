@@ -29,6 +29,7 @@ from core.telemetry.tracing import TracingSettings
 from directory.settings import DirectorySettings
 from dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
 from ingest.access.settings import AccessSettings, LimitSettings, TlsSettings
+from ingest.federation.settings import FederationSettings
 from ingest.settings import FragmentSettings, FramedSettings, GatewaySettings, TopicSettings, ZmqSettings
 from jobs.settings.stack import ConsoleSettings, LoggingSettings, MetricsSettings, StackSettings
 
@@ -71,6 +72,7 @@ class Settings:
     fragments: FragmentSettings
     framed: FramedSettings
     zmq: ZmqSettings
+    federation: FederationSettings
     tls: TlsSettings
     access: AccessSettings
     limits: LimitSettings

@@ -6,10 +6,10 @@ import dataclasses
 import sys
 from collections.abc import Mapping
 
+from core.security.ip_addresses import host_to_reach
 from ingest.access.rates import is_loopback
 from jobs.processes import processes
 from jobs.processes.errors import PortInUse
-from jobs.processes.processes import reachable
 from jobs.settings.loading import Settings
 from jobs.settings.stack import ConsoleSettings
 from jobs.stack import questions
@@ -42,19 +42,19 @@ def address(settings: Settings) -> dict[str, str]:
     console = settings.console
     if not console.port:
         return {}
-    host = reachable(console.host)
+    host = host_to_reach(console.host)
     shown = f"[{host}]" if ":" in host else host
     return {"console": f"http{'s' * _tls(settings)}://{shown}:{console.port}"}
 
 
 def question(settings: Settings) -> Question:
     """Asks whether it lives."""
-    return questions.gateway(reachable(settings.console.host), settings.console.port, tls=_tls(settings))
+    return questions.gateway(host_to_reach(settings.console.host), settings.console.port, tls=_tls(settings))
 
 
 def spec(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec:
     """How it is started, and kept up."""
-    host, port, tls = reachable(settings.console.host), settings.console.port, _tls(settings)
+    host, port, tls = host_to_reach(settings.console.host), settings.console.port, _tls(settings)
     return PartSpec(
         "console",
         [sys.executable, "-m", "jobs.console", "--config", str(home.settings_file)],

@@ -22,7 +22,7 @@ from dispatch.spark import properties
 from jobs.install import jars, java
 from jobs.install.java import Java, java_environ
 from jobs.processes import processes
-from jobs.processes.processes import reachable, words
+from jobs.processes.processes import words
 from jobs.settings.loading import ENV_PREFIX, Settings, dump
 from jobs.settings.stack import MetricsSettings, StackSettings
 from jobs.stack import console_part, kafka_broker, questions

@@ -16,17 +16,20 @@ from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
 from dispatch.logs import attempts, dead_letters, parked
 from dispatch.logs.attempts import Attempt
+from ingest.errors import MalformedMessage
+from ingest.federation.receiver import read_forwarded
 from topic_model.expressions import (
     FULL,
     XPATH,
 )
 from topic_model.patterns.patterns import parse_normal
-from topic_model.records import control, fragments, notifications, pull
+from topic_model.records import control, fragments, notifications, peers, pull
 from topic_model.records.notifications import Notification
 from topic_model.routing import RoutingTable
 from topic_model.subscriptions import (
     DeliveryForm,
     EndpointReference,
+    Peer,
     Protection,
     SigningSecret,
     SoapVersion,
@@ -55,6 +58,41 @@ class _Pushed(msgspec.Struct):
 
 
 _pushed_decoder = msgspec.json.Decoder(_Pushed)
+
+
+def check_peers(data: bytes) -> None:
+    """What another engine sends is refused, or becomes notifications that any receiver can read."""
+    try:
+        push = peers.decode_push(data)
+    except InfrastructureError:
+        return
+    target = Subscription("s", EndpointReference("http://h/"))
+    for each in push.notifications:
+        try:
+            notification = read_forwarded(each, 1)
+        except MalformedMessage:
+            continue
+        etree.fromstring(Envelope(target).request([notification], 1, 1.0).body, etree.XMLParser(huge_tree=True))
+        assert notifications.decode(notifications.encode(notification)[1]) == notification
+
+
+def peer_seeds() -> tuple[bytes, ...]:
+    """Pushes as engines make them."""
+    made = [
+        Notification("n1", TopicPath("a/b"), b"<x/>", 1),
+        Notification(
+            "n2",
+            TopicPath("{urn:t}a"),
+            b"<p:x xmlns:p='urn:p'>text</p:x>",
+            1,
+            producer=b"<p/>",
+            prefixes="t",
+            path=("H/x",),
+            package="1-1-1-0 me:1",
+            distribution="to:H",
+        ),
+    ]
+    return tuple(peers.encode_push(each, Peer("G/a", "G/b")) for each in ([], made[:1], made))
 
 
 def check_envelope(data: bytes) -> None:

@@ -12,9 +12,11 @@ from tests.fuzz._checks_records import (
     check_control,
     check_envelope,
     check_log_records,
+    check_peers,
     control_seeds,
     envelope_seeds,
     log_seeds,
+    peer_seeds,
 )
 from tests.fuzz._checks_texts import check_alternatives, check_condition, check_expression, check_ldif, check_secrets
 from tests.fuzz._checks_wire import (
@@ -128,6 +130,7 @@ TARGETS: Mapping[str, Target] = {
         ),
         (*_XML_SNIPPETS, b"<wsnt:Message>", b"</wsnt:Message>", b"<Fragment>", b"0-", b"all:"),
     ),
+    "peers": Target(check_peers, peer_seeds(), (*_XML_SNIPPETS, *_TOPIC_TEXTS, b"G/a", b"\x91", b"\xc4\x04")),
     "fragments": Target(
         check_fragments,
         (

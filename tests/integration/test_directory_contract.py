@@ -123,7 +123,9 @@ def test_a_directory_that_nobody_has_filled_is_empty(directory: Directory) -> No
 def test_what_is_written_can_be_loaded_by_another(home: Home, directory: Directory) -> None:
     wanted = [
         topic("a/b", code="17", final=True, message_types=("urn:t#x", "urn:t#y"), retain=True, priority=-2),
-        topic("{http://example.org/a,b=c+d#e}Größe/温度", routing="fast", publishers=(" spaced ", "cn=p,o=q")),
+        topic(
+            "{http://example.org/a,b=c+d#e}Größe/温度", routing="local reliable", publishers=(" spaced ", "cn=p,o=q")
+        ),
         topic("a/{urn:x}b"),
     ]
     result = directory.write([Put(record) for record in wanted], directory.load())

@@ -53,7 +53,7 @@ def records(draw: st.DrawFn) -> TopicRecord:
     policy = TopicPolicy(
         retain=draw(st.none() | st.booleans()),
         priority=draw(st.integers(-(10**9), 10**9)),
-        routing=draw(st.just("") | texts),
+        routing=draw(st.sampled_from(["", "local", "reliable group", "to:G1,G-2 split"])),
         publishers=tuple(draw(st.lists(texts, max_size=3))),
         queue=draw(st.booleans()),
         merge=draw(st.booleans()),

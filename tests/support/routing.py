@@ -127,6 +127,7 @@ control_records: st.SearchStrategy[ControlRecord] = st.one_of(
     st.builds(TopicRecord, paths, code=st.sampled_from(["", "1"])),
     st.builds(TopicRecord, paths),
     st.builds(TopicRecord, paths, policy=st.builds(TopicPolicy, retain=st.booleans())),
+    st.builds(TopicRecord, paths, policy=st.builds(TopicPolicy, routing=st.sampled_from(["local", "group", "split"]))),
     st.builds(TopicRemoved, paths),
     st.builds(TriggerRecord, triggers),
     st.builds(TriggerEnded, _trigger_ids, st.just("removed"), st.just(0)),
@@ -168,7 +169,8 @@ class NaiveTable:
         topic = self.topics.get(trigger.topic) if trigger is not None else None
         if trigger is None or topic is None:
             return subscription
-        target = TriggerTarget(topic.policy.retain, topic.policy.priority, topic.policy.reliable, topic.message_types)
+        policy, distribution = topic.policy, self.topics.distribution(trigger.topic)
+        target = TriggerTarget(policy.retain, policy.priority, policy.reliable, topic.message_types, distribution)
         return msgspec.structs.replace(subscription, trigger=msgspec.structs.replace(trigger, target=target))
 
     def who(self, path: TopicPath) -> set[str]:

@@ -108,6 +108,14 @@ CONTROL: list[dict[str, Any]] = [
     {"v": 8, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"policy": {"fragment_bytes": 3000}}}},
     {"v": 9, "record": {"type": "subscription", "subscription": SUBSCRIPTION | {"queue": 2}}},
     {"v": 9, "record": {"type": "topic", "path": "a/b", "policy": {"queue": True, "merge": False}}},
+    {
+        "v": 10,
+        "record": {
+            "type": "subscription",
+            "subscription": SUBSCRIPTION | {"form": "peer", "peer": {"own": "G/a", "to": "G/b"}},
+        },
+    },
+    {"v": 10, "record": {"type": "peer-interest", "peer": "G/b", "sender": "G/b", "version": 1, "topics": ["a//."]}},
 ]
 NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION},
@@ -124,6 +132,7 @@ NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION | {"package": "1-1-1-0 me:1", "split_bytes": 3000}},
     {"v": 10, "notification": NOTIFICATION | {"queue": True, "merge": b"0123456789abcdef"}},
     {"v": 10, "notification": NOTIFICATION | {"reply_to": {"address": "http://u/"}, "message_id": "m"}},
+    {"v": 11, "notification": NOTIFICATION | {"path": ["G/a", "H/b"], "distribution": "to:G"}},
 ]
 ATTEMPTS: list[dict[str, Any]] = [
     {"v": 1, "attempts": [ATTEMPT | {"state": "delivered", "status": 200, "batch": 7}]},

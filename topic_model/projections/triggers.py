@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from topic_model.patterns.alternatives import is_below
 from topic_model.records.notifications import MOST_PRIORITY
 from topic_model.subscriptions import Subscription, Trigger, TriggerTarget
 from topic_model.topics import TopicPath
@@ -41,9 +42,10 @@ class TriggersInForce:
             if not self._into[topic]:
                 del self._into[topic]
 
-    def into(self, topic: TopicPath) -> list[Subscription]:
-        """Those that publish to a topic, with what holds for it now."""
-        return [self._current(self._there[each]) for each in self._into.get(topic, ())]
+    def into(self, topic: TopicPath, *, below: bool = False) -> list[Subscription]:
+        """Those that publish to a topic, or below it, too, with what holds for them now."""
+        topics = [each for each in self._into if each == topic or is_below(each, topic)] if below else [topic]
+        return [self._current(self._there[each]) for path in topics for each in self._into.get(path, ())]
 
     def named(self, name: str) -> Subscription | None:
         """The first one of this name: two gateways may have made one each at the same moment."""
@@ -62,7 +64,8 @@ class TriggersInForce:
             policy = topic.policy
             # A directory may say more than there is.
             priority = max(-MOST_PRIORITY, min(policy.priority, MOST_PRIORITY))
-            target = TriggerTarget(policy.retain, priority, policy.reliable, topic.message_types)
+            distribution = self._topics.distribution(trigger.topic)
+            target = TriggerTarget(policy.retain, priority, policy.reliable, topic.message_types, distribution)
         return msgspec.structs.replace(subscription, trigger=msgspec.structs.replace(trigger, target=target))
 
 

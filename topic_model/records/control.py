@@ -9,6 +9,7 @@
     seal:<id>          SecretsResealed | null
     places:<path>      TopicPlaces | null
     trigger:<id>       TriggerRecord | TriggerEnded | null
+    interest:<peer>    PeerInterest | null
 
 A record holds the whole state of its entity, never a difference, so that any suffix that compaction leaves folds to
 the same table. Topics are keyed by path: two siblings of one name, or a cycle, cannot even be written down. Every value
@@ -28,15 +29,17 @@ from topic_model.publishers import Registration
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
-VERSION = 9
+VERSION = 10
 
 # What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials, and that there
 # are suspensions; since 3 that ciphertexts can be exchanged; since 4 that pull points can be provisional, and that
 # subscriptions have their addresses; since 5 that places are given; since 6 that a subscription may want some types
 # only; since 7 that it may have a minimum interval, a priority or a reliability; since 8 that there are triggers, and
-# that it may want its messages in parts; since 9 that topics may be queues, and subscriptions servers of one.
+# that it may want its messages in parts; since 9 that topics may be queues, and subscriptions servers of one; since 10
+# that it may be a link to another engine, and what those want.
 _VERSION_FOR_ALL, _VERSION_WITH_SECRETS, _VERSION_WITH_RESEALING, _VERSION_WITH_ENDPOINTS = 1, 2, 3, 4
 _VERSION_WITH_PLACES, _VERSION_WITH_TYPES, _VERSION_WITH_POLICIES, _VERSION_WITH_TRIGGERS = 5, 6, 7, 8
+_VERSION_WITH_QUEUES = 9
 
 # Words in a topic's routing policy.
 RELIABLE = "reliable"
@@ -195,6 +198,18 @@ class TriggerEnded(msgspec.Struct, frozen=True, tag="trigger-ended"):
     at_ms: int
 
 
+class PeerInterest(msgspec.Struct, frozen=True, tag="peer-interest"):
+    """Another engine, or the other group that it speaks for, wants these topics: normal forms of patterns. `others` is
+    what it wants beside, for other groups. `peer` is as in `Peer.to`, `sender` who has said so, in the version of its
+    own that a later word has to exceed."""
+
+    peer: str
+    sender: str
+    version: int
+    topics: tuple[str, ...]
+    others: tuple[str, ...] = ()
+
+
 class Tombstone(msgspec.Struct, frozen=True, tag="tombstone"):
     """A null value: the entity with this key is forgotten. It follows an Ended or Removed record."""
 
@@ -215,6 +230,7 @@ _Stated = (
     | TopicPlaces
     | TriggerRecord
     | TriggerEnded
+    | PeerInterest
 )
 ControlRecord = _Stated | Tombstone
 
@@ -266,6 +282,11 @@ def trigger_key(trigger_id: str) -> str:
     return f"trigger:{trigger_id}"
 
 
+def interest_key(peer: str) -> str:
+    """Key of what another engine, or group, wants."""
+    return f"interest:{peer}"
+
+
 def key_of(record: ControlRecord) -> str:
     """The Kafka key under which a record belongs."""
     match record:
@@ -291,6 +312,8 @@ def key_of(record: ControlRecord) -> str:
             return trigger_key(subscription.id)
         case TriggerEnded(id=trigger_id):
             return trigger_key(trigger_id)
+        case PeerInterest(peer=peer):
+            return interest_key(peer)
         case Tombstone(key=key):
             return key
 
@@ -363,14 +386,18 @@ def decode(key: bytes, value: bytes | None) -> ControlRecord:
 
 
 def _version_for(record: _Stated) -> int:
-    if isinstance(record, TopicRecord) and record.policy.queue:
+    if isinstance(record, PeerInterest):
         return VERSION
+    if isinstance(record, TopicRecord) and record.policy.queue:
+        return _VERSION_WITH_QUEUES
     if isinstance(record, TriggerRecord | TriggerEnded):
         return _VERSION_WITH_TRIGGERS
     if isinstance(record, SubscriptionRecord):
         policy = record.subscription.policy
-        if record.subscription.queue:
+        if record.subscription.peer is not None:
             return VERSION
+        if record.subscription.queue:
+            return _VERSION_WITH_QUEUES
         if policy.fragment_bytes:
             return _VERSION_WITH_TRIGGERS
         if policy.interval_ms or policy.priority or policy.reliability != "adaptive":

@@ -15,7 +15,7 @@ from topic_model.message_types import root_type
 from topic_model.subscriptions import EndpointReference
 from topic_model.topics import TopicPath
 
-VERSION = 10
+VERSION = 11
 
 # Between the id of a notification and that of the replay which brings it again.
 _AGAIN = "~"
@@ -61,8 +61,10 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     do not know it deliver the part all the same. `split_bytes`, unless 0, is what a push of it to an old subscriber may
     have: a larger one leaves in parts. `queue` says that its topic is a queue: it is for one of its servers. `reply_to`
     is where the answer is awaited, None where nobody awaits one; `reply_point` is the id of the pull point of ours that
-    this is, empty for another address. Requests of a queue with the same `merge` are equal;
-    empty where they are not to be done together.
+    this is, empty for another address. Requests of a queue with the same `merge` are equal; empty where they are not to
+    be done together. `path` names the engines that it has passed, as GROUP/NAME, first the one that accepted it; empty
+    for one that was published here. `distribution` says where it goes beside this engine
+    (`topic_model.tree.distribution`), empty for everywhere.
     """
 
     id: str
@@ -94,6 +96,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     reply_to: EndpointReference | None = None
     reply_point: str = ""
     merge: bytes = b""
+    path: tuple[str, ...] = ()
+    distribution: str = ""
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its publisher does not want it delivered any more."""
@@ -158,6 +162,8 @@ def encode(notification: Notification) -> tuple[bytes, bytes]:
 
 def _version_for(notification: Notification) -> int:
     """The first version that knows what this record needs its reader to know."""
+    if notification.path or notification.distribution:  # other engines are not to get it, or not again
+        return 11
     if notification.queue or notification.reply_to is not None:  # it may be for one of a queue's servers
         return 10
     if notification.cause:  # a trigger has published it, and such go no further than so many in a row

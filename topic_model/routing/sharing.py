@@ -64,6 +64,7 @@ class Sharing:
             types=tuple([self._texts.remembered(each, each) for each in subscription.types]),
             trigger=subscription.trigger,
             queue=subscription.queue,
+            peer=subscription.peer,
         )
 
     def _topic(self, topic: TopicFilter) -> TopicFilter:

@@ -389,16 +389,18 @@ class RoutingTable(Resolver):
             return
         if self.topics.get(path) == record:
             return
+        before = self.topics.policy(path).routing
         self.topics.put(record)
-        self._topic_changed(path)
+        self._topic_changed(path, record.policy.routing != before)
 
     def _remove_topic(self, path: TopicPath) -> None:
+        before = self.topics.policy(path).routing
         if not self.topics.remove(path):
             return
-        self._topic_changed(path)
+        self._topic_changed(path, bool(before))
 
-    def _topic_changed(self, path: TopicPath) -> None:
-        for trigger in self._triggers.into(path):
+    def _topic_changed(self, path: TopicPath, routing: bool) -> None:
+        for trigger in self._triggers.into(path, below=routing):
             self._put(trigger)
         # Only XPath asks for the topic set: answers of path patterns do not depend on which topics there are.
         if self._links.topic_changed(path, self._selection_changed):

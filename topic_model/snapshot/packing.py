@@ -17,6 +17,7 @@ import msgspec
 from topic_model.subscriptions import (
     BoundEndpoint,
     EndpointReference,
+    Peer,
     Protection,
     Subscription,
     TopicFilter,
@@ -121,6 +122,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, 
     endpoint: BoundEndpoint | None = None
     types: tuple[str, ...] = ()
     trigger: Trigger | None = None
+    peer: Peer | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -188,6 +190,7 @@ class Packer:
             member.endpoint,
             member.types,
             member.trigger,
+            member.peer,
         )
 
 
@@ -230,4 +233,5 @@ def unpack(packed: _Packed, shape: Subscription) -> Subscription:
         packed.types,
         packed.trigger,
         shape.queue,
+        packed.peer,
     )

@@ -18,6 +18,7 @@ import msgspec
 from core.errors import TopicError
 from topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
 from topic_model.topics import TopicPath, ancestors, last_step, make_path, parent_of, parse_path, split_path
+from topic_model.tree.distribution import check_routing
 from topic_model.tree.tree import TopicTree
 
 MAX_CODE_LENGTH: Final = 256  # a code is a word in an LDAP attribute and a column of a table
@@ -112,6 +113,7 @@ def check_record(record: TopicRecord) -> TopicRecord:
     for text in (record.code, policy.routing, *record.message_types, *policy.publishers):
         if _not_xml.search(text):
             raise TopicError(f"{text[:80]!r}, of topic {path}, holds a control character")
+    check_routing(policy.routing)
     return record
 
 

@@ -22,6 +22,7 @@ from topic_model.patterns.alternatives import Alternative, Reach, is_virtual, ro
 from topic_model.patterns.patterns import EVERYTHING, Pattern
 from topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord, TopicRemoved
 from topic_model.topics import Step, TopicPath, ancestors, last_step, parent_of, split_path
+from topic_model.tree.distribution import distribution_of
 from topic_model.tree.prefixes import KnownPrefixes
 
 WSTOP: Final = "http://docs.oasis-open.org/wsn/t-1"
@@ -142,6 +143,10 @@ class TopicTree:
         """What holds for the topic; the default where there is none."""
         record = self._records.get(path)
         return _NO_POLICY if record is None else record.policy
+
+    def distribution(self, path: TopicPath) -> str:
+        """Where messages of the topic go beside this engine (`tree.distribution`), as it or one above it says."""
+        return distribution_of(self.policy(each).routing for each in (path, *ancestors(path)))
 
     def paths_with_code(self, code: str) -> tuple[TopicPath, ...]:
         """All topics with this code, sorted; more than one means that the directory should be corrected."""

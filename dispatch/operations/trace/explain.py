@@ -27,6 +27,7 @@ from dispatch.operations.trace.story import (
     utc,
 )
 from topic_model.records.notifications import UNSTAMPED, Notification, type_of
+from topic_model.records.peers import goes_over
 from topic_model.routing.history import standing
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath, parent_of
@@ -108,6 +109,12 @@ def moment(milliseconds: int) -> str:
 
 def _refused_by(subscription: Subscription, notification: Notification) -> str:
     """The first filter that is not fulfilled, in words; empty when all are."""
+    if subscription.peer is not None and not goes_over(notification, subscription.peer):
+        if notification.queue:
+            return "a request goes to one of the queue's servers, and to no other engine"
+        way = f"it came over {' '.join(notification.path)}" if notification.path else "it is of this engine"
+        word = f", and its routing says {notification.distribution}" * bool(notification.distribution)
+        return f"not for {subscription.peer.to}: {way}{word}"
     if subscription.types and type_of(notification) not in subscription.types:
         return f"filtered: it is of the type {type_of(notification)}, and wanted are {' '.join(subscription.types)}"
     subject = Subject(Conditions(), notification)
@@ -212,6 +219,7 @@ def _steps(evidence: Evidence) -> list[Step]:
         accepted = evidence.notification
         said = [f"from {accepted.publisher}"] * bool(accepted.publisher)
         said += [f"with priority {accepted.priority}"] * bool(accepted.priority)
+        said += [f"by way of {' '.join(accepted.path)}"] * bool(accepted.path)
         said += [f"because of {accepted.cause}, {accepted.hops} in a row"] * bool(accepted.cause)
         by = "published by a trigger" if accepted.cause else "accepted by the gateway"
         steps.append(Step(utc(accepted.accepted_ms), by, ", ".join(said)))

@@ -151,6 +151,8 @@ class Gatherer:
             priority=row.get("priority") or 0,
             cause=row.get("cause") or "",
             hops=row.get("hops") or 0,
+            path=tuple((row.get("path") or "").split()),
+            distribution=row.get("distribution") or "",
             control=UNSTAMPED if (control := row.get("control")) is None else control,
         )
         return Evidence(

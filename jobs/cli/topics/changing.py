@@ -47,7 +47,8 @@ def add(
     routing: Annotated[
         str,
         typer.Option(
-            "--routing", help="Routing policy, words; reliable: timely subscribers do not lose its messages either."
+            "--routing",
+            help="Routing policy, words: local, group, everywhere or to:G1,G2; reliable, split.",
         ),
     ] = "",
     publisher: Annotated[

@@ -12,8 +12,7 @@ import typer
 from core.errors import ConfigError
 from core.reasons import reason_of
 from jobs.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
-from jobs.progress import ProgressShown
-from jobs.terminal import complain, print_document, print_json, say
+from jobs.terminal import ProgressShown, complain, print_document, print_json, say
 
 if TYPE_CHECKING:
     from jobs.settings.loading import Settings

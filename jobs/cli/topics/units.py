@@ -21,8 +21,7 @@ from directory.settings import DirectorySettings
 from directory.stores.ldap_client import LdapSession
 from directory.stores.ldap_connection import NoSuchEntry
 from jobs.cli import topics_work as commands
-from jobs.progress import ProgressShown
-from jobs.terminal import complain, print_json, say
+from jobs.terminal import ProgressShown, complain, print_json, say
 from topic_model.topics import TopicPath
 
 # So many entries that are skipped are named; after that the numbers must do.

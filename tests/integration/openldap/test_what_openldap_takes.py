@@ -24,7 +24,7 @@ pytestmark = pytest.mark.ldap
 def test_the_file_of_a_file_directory_is_what_openldap_takes(fresh_slapd: Slapd, tmp_path: Path, opened: Open) -> None:
     wanted = [
         topic("a/b", code="1", final=True, message_types=("m1", "m2"), retain=True, priority=-2),
-        topic("{http://example.org/a,b=c+d#e}Größe/温度", routing="fast", publishers=("cn=p,o=q",)),
+        topic("{http://example.org/a,b=c+d#e}Größe/温度", routing="local reliable", publishers=("cn=p,o=q",)),
         topic("z", retain=False),
     ]
     file = FileDirectory(tmp_path / "topics.ldif", DirectorySettings(base_dn=fresh_slapd.settings().base_dn))

@@ -57,7 +57,7 @@ GROUPS = {
         *("topics", "subscriptions", "triggers", "subscribe", "unsubscribe", "rotate-secret"),
     },
     "What became of it": {"trace", "why", "audit", "waiting", "queues", "dead-letters", "replay"},
-    "Operating": {"top", "report", "backup", "restore", "bundle", "users", "access", "keys"},
+    "Operating": {"top", "report", "backup", "restore", "bundle", "users", "access", "keys", "federation"},
 }
 
 
@@ -77,7 +77,7 @@ def test_commands_stand_in_groups_and_none_is_left_over() -> None:
 
 # They change something and have nothing to say, or what they print is a document already.
 NO_JSON = {"down", "fetch", "init", "unsubscribe", "config spark", "topics export"}
-NO_JSON |= {"triggers remove", "users add", "users remove", "keys new", "keys remove"}
+NO_JSON |= {"triggers remove", "users add", "users remove", "keys new", "keys remove", "federation key"}
 
 
 def _commands(command: Any, path: str = "") -> Iterator[tuple[str, set[str]]]:

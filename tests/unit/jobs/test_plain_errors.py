@@ -60,6 +60,7 @@ LOGS = {
     "subscriptions list": "",
     "subscriptions resume": "x",
     "triggers list": "",
+    "federation links": "",
     "access check": "",
     "waiting list": "",
     "queues list": "",
@@ -91,6 +92,9 @@ OTHERS = {
     "bundle": "",
     "config show": "",
     "config spark": "",
+    "federation key": "{folder}/federation.key",
+    "federation members": "",
+    "federation topology": "",
 }
 
 LIBRARY = re.compile(r"Errno|Traceback|urllib3|HTTP\w*Connection|Max retries|Unable to|codec|object at 0x|\w+Error\b")
@@ -276,7 +280,7 @@ def test_kafka_away(engine: Engine, servers: list[str], told: str) -> None:
 
 
 EVERY = {**CLIENT, **LOGS, **METRICS, **FILES, **OTHERS}
-TAKES_SETTINGS = [each for each in EVERY if each not in ("fetch", "init", "bundle")]
+TAKES_SETTINGS = [each for each in EVERY if each not in ("fetch", "init", "bundle", "federation key")]
 
 
 @pytest.mark.parametrize("command", TAKES_SETTINGS)

@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 import jobs.cli.topics_work
-import jobs.progress
+import jobs.terminal
 from core.printable import is_printable
 from core.settings import KafkaSettings
 from jobs.cli import app
 from jobs.maintenance.data_directory import copy, restore_copy
-from jobs.progress import ProgressShown, line, share
+from jobs.terminal import ProgressShown, line, share
 from tests.support.command import wait_until
 from topic_model.records.control import ControlRecord
 from topic_model.tree.tree import TopicTree
@@ -61,7 +61,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch: pytest.Mon
 
 def test_on_a_terminal_there_is_a_bar_which_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = looking_at(monkeypatch, terminal=True)
-    monkeypatch.setattr(jobs.progress, "_DRAWN_EVERY_S", 0.01)
+    monkeypatch.setattr(jobs.terminal, "_DRAWN_EVERY_S", 0.01)
     results = sys.stdout
     with ProgressShown(quiet_s=0) as progress:
         progress("reading \x1b[8mthe log", 1_200, 4_000)

@@ -61,7 +61,7 @@ def test_documents_of_every_format_read_back_and_are_recognised(form: str) -> No
     topics = (
         topic("a", code="1", priority=3),
         topic("a/{urn:x}b", final=True, publishers=("cn=p",)),
-        topic("{urn:t}Größe/c", message_types=("{urn:t}m",), retain=True, routing="r"),
+        topic("{urn:t}Größe/c", message_types=("{urn:t}m",), retain=True, routing="group"),
     )
     data = write_document(topics, form, BASE)  # type: ignore[arg-type]
     assert format_of(None, None, data) == form

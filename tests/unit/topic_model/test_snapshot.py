@@ -23,6 +23,7 @@ from topic_model.subscriptions import (
     BoundEndpoint,
     DeliveryPolicy,
     EndpointReference,
+    Peer,
     Protection,
     SigningSecret,
     Subscription,
@@ -211,6 +212,8 @@ def test_every_field_survives_packing() -> None:
         BoundEndpoint("pull-2", "a name"),
         ("{urn:plant}alarm", "reading"),
         Trigger("t", TopicPath("a"), "<x/>", "x", "p", TriggerTarget(True, 1, True, ("x",))),
+        3,
+        Peer("G/a", "G/b"),
     )
     assert rich == Sharing().compact(rich)
     assert None not in msgspec.structs.astuple(rich), "every field is set here"

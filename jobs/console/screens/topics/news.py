@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from core.security.ip_addresses import host_to_reach
 from jobs.console.console import Console
 from jobs.console.live import Replacement
 from jobs.monitoring.samples import Scrape
 from jobs.monitoring.stack_monitor import own_page
-from jobs.processes.processes import reachable
 
 _LOOK_S = 1.0
 
@@ -85,7 +85,7 @@ class News:
             return  # a free one, which nobody has told us
         scheme = "https" if tls.certificate_file else "http"
         try:
-            page = await asyncio.to_thread(own_page, f"{scheme}://{reachable(gateway.host)}:{gateway.port}/metrics")
+            page = await asyncio.to_thread(own_page, f"{scheme}://{host_to_reach(gateway.host)}:{gateway.port}/metrics")
         except (OSError, http.client.HTTPException):
             self._state = DirectoryState()
         else:

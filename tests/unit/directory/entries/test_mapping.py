@@ -55,6 +55,18 @@ def test_whether_a_topic_retains_may_be_left_open(line: tuple[str, ...], retain:
     assert write_facts(record).get("topicretain", ()) == tuple(each.split()[1].upper().encode() for each in line)
 
 
+def test_a_routing_policy_that_means_nothing_is_a_problem_and_counts_as_none() -> None:
+    listing = listing_of(
+        entry("topicName=a", "topicName: a", "topicCode: 7", "topicRoutingPolicy: reliable far")
+        + entry("topicName=b", "topicName: b", "topicRoutingPolicy: to:G1 split")
+    )
+    assert listing.records() == {"a": topic("a", code="7"), "b": topic("b", routing="to:G1 split")}
+    (problem,) = listing.problems
+    assert (problem.kind, problem.path) == (ProblemKind.BAD_VALUE, "a")
+    assert "topicRoutingPolicy counts as none: there is no routing word 'far'" in problem.reason
+    assert not listing.held
+
+
 def test_a_parent_may_come_after_its_child() -> None:
     listing = listing_of(entry("topicName=b,topicName=a", "topicName: b") + entry("topicName=a", "topicName: a"))
     assert set(listing.entries) == {"a", "a/b"}

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
+from core.security import signatures
+from core.security.keyring import KeyRing
+from core.settings import SecretSettings
+from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import DELIVERY, NOTIFY_ACTION, Envelope, topic_element
 from topic_model.expressions import CONCRETE, concrete_topic
 from topic_model.legacy_content import wrap
 from topic_model.records.notifications import Notification, replayed
-from topic_model.subscriptions import EndpointReference, Subscription
+from topic_model.records.peers import decode_push
+from topic_model.subscriptions import EndpointReference, Peer, Protection, SigningSecret, Subscription
 from topic_model.topics import TopicPath, make_path
 
 NS = {
@@ -290,3 +296,21 @@ def test_a_topic_goes_out_as_it_came(prefixes: str, text: str | None) -> None:
     assert topic is not None
     assert topic.text == (text or "tns1:RuleEngine/x")
     assert concrete_topic(topic.text, CONCRETE, {prefix or "": uri for prefix, uri in topic.nsmap.items()}) == path
+
+
+def test_other_engines_get_messagepack_with_a_signature_and_no_soap() -> None:
+    keys = KeyRing({"k": b"k" * 32})
+    link = Subscription("peer-b", EndpointReference("http://b/federation"), form="peer", peer=Peer("G/a", "G/b"))
+    key = b"s" * 32
+    sealed = SigningSecret(keys.seal(key, link.sealing_context()))
+    link = msgspec.structs.replace(link, protection=Protection((sealed,)))
+    request = Envelope(link, Vault(SecretSettings(), keys), 60.0).request(
+        [notification("n1"), notification("n2", path=("H/x",))], 2, 1_000.0
+    )
+    headers = {name.lower(): value for name, value in request.headers}
+    signatures.check([key], headers, request.body, 1_000.0)
+    assert headers["content-type"] == "application/vnd.msgpack"
+    assert (headers["arborcast-subscription"], headers["arborcast-attempt"]) == ("peer-b", "2")
+    assert "soapaction" not in headers
+    push = decode_push(request.body)
+    assert [(each.id, each.path) for each in push.notifications] == [("n1", ("G/a",)), ("n2", ("H/x", "G/a"))]

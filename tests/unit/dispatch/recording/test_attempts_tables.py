@@ -166,7 +166,16 @@ def test_table_of_an_older_arborcast_goes_on_where_its_query_was(places: tuple[P
 def archived(number: int, value: bytes | None = None) -> Logged:
     topic, accepted_ms = TopicPath("a/b"), 1_700_000_000_123
     notification = Notification(
-        f"n{number}", topic, b"<x/>", accepted_ms, publisher="me", priority=-5, cause="n0", hops=2
+        f"n{number}",
+        topic,
+        b"<x/>",
+        accepted_ms,
+        publisher="me",
+        priority=-5,
+        cause="n0",
+        hops=2,
+        path=("G/a", "H/b"),
+        distribution="group",
     )
     return Logged(value or notifications.encode(notification)[1], 3, number, 1_700_000_000_125)
 
@@ -194,6 +203,8 @@ def test_notification_becomes_a_row_with_every_column() -> None:
         "priority": -5,
         "cause": "n0",
         "hops": 2,
+        "path": "G/a H/b",
+        "distribution": "group",
     }
 
 

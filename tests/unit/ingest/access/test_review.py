@@ -7,6 +7,7 @@ from ingest.access.grants import Identity
 from ingest.access.policy import DEFAULT, read_policy, review
 from tests.support.routing import make_subscription, make_trigger
 from topic_model.expressions import parse_friendly
+from topic_model.subscriptions import Peer
 
 POLICY = read_policy(
     """
@@ -73,3 +74,8 @@ def test_what_belongs_to_nobody_is_told_and_never_certain() -> None:
 def test_without_a_policy_whoever_is_there_may_have_everything() -> None:
     one = msgspec.structs.replace(make_subscription("s", "a"), owner="anna")
     assert list(review([one], USERS.get, DEFAULT, others_know_users=False)) == []
+
+
+def test_links_to_other_engines_have_no_owner_to_be_asked() -> None:
+    link = msgspec.structs.replace(make_subscription("peer-b", "a"), form="peer", peer=Peer("G/a", "G/b"))
+    assert list(review([link], USERS.get, POLICY, others_know_users=False)) == []

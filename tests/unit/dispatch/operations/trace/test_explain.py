@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +29,15 @@ from topic_model.records.control import (
     TriggerRecord,
 )
 from topic_model.records.notifications import Notification, made_at
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter, Trigger, XPathFilter
+from topic_model.subscriptions import (
+    DeliveryPolicy,
+    EndpointReference,
+    Peer,
+    Subscription,
+    TopicFilter,
+    Trigger,
+    XPathFilter,
+)
 from topic_model.topics import TopicPath
 
 # Times are milliseconds; the notification is accepted at 100,000.
@@ -556,3 +565,17 @@ def test_why_a_trigger_has_published_nothing() -> None:
     assert only(evidence(control), "t").outcome == "pending"
     gone = history((ACCEPTED - 5, TriggerEnded("t", "removed", 9_000)))
     assert "had ended before" in only(evidence(gone), "t").why
+
+
+def test_what_does_not_go_over_a_link_says_why() -> None:
+    link = subscription("peer-b", form="peer", peer=Peer("G/a", "G/b"))
+    found = evidence(history(link))
+    assert found.notification is not None
+    of_a_member = msgspec.structs.replace(found.notification, path=("G/c",))
+    story = explain(dataclasses.replace(found, notification=of_a_member))
+    assert story.steps[0].detail == "by way of G/c"
+    (delivery,) = story.deliveries
+    assert (delivery.outcome, delivery.why) == ("skipped", "not for G/b: it came over G/c")
+    stays = msgspec.structs.replace(found.notification, distribution="local")
+    (delivery,) = explain(dataclasses.replace(found, notification=stays)).deliveries
+    assert delivery.why == "not for G/b: it is of this engine, and its routing says local"

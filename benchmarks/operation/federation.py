@@ -1,0 +1,126 @@
+"""Over one link to another engine: the rate beside that of local delivery, and the latency that it adds.
+
+    python -m benchmarks.operation.federation [--quick] [--json FILE]
+
+Two engines, one in each of two groups, with a broker between them: each with a gateway and a job. The same messages go
+to a subscriber at the engine where they are published, and to one at the other. Asked: above 460 a second, which the
+older system had within one broker. Every message has to arrive at both, and in order at the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.dispatching import percentile
+from benchmarks.harness import Report, run
+from dispatch.delivery.envelope import ID_HEADER
+from ingest.client import Client
+from tests.support.broker import new_broker, settings_for
+from tests.support.federation import EngineRun, federation, until
+from tests.support.receiver import Receiver
+
+_HERE, _THERE = "/here", "/there"
+
+_TOGETHER = 100
+
+
+def measure(report: Report) -> None:
+    rate, seconds, burst = (50.0, 5.0, 1_000) if report.quick else (100.0, 30.0, 20_000)
+    with TemporaryDirectory() as folder, Receiver(keep_bodies=False) as receiver:
+        broker = new_broker(Path(folder) / "broker")
+        broker.start()
+        try:
+            names = ["G/a", "H/b"]
+            with federation(Path(folder) / "engines", settings_for(broker), names, jobs=True) as (_, (a, b)):
+                _subscribe(a, receiver.url(_HERE))
+                _subscribe(b, receiver.url(_THERE))
+                sent = _warm(a, receiver)
+                sent |= _steadily(report, a, receiver, rate, seconds)
+                _burst(report, a, receiver, burst, len(sent))
+        finally:
+            broker.kill()
+
+
+def _warm(engine: EngineRun, receiver: Receiver) -> dict[str, float]:
+    """Until the link carries what is published; both jobs have seen some."""
+    sent: dict[str, float] = {}
+    with Client(engine.gateway.broker) as client:
+
+        def arrives() -> bool:
+            sent[client.notify("load/x", "<x/>")] = time.time()
+            return bool(_arrived(receiver, _THERE))
+
+        until(arrives)
+        for _ in range(200):
+            sent[client.notify("load/x", "<x/>")] = time.time()
+    time.sleep(5)
+    return sent
+
+
+def _steadily(report: Report, engine: EngineRun, receiver: Receiver, rate: float, seconds: float) -> dict[str, float]:
+    sent: dict[str, float] = {}
+    with Client(engine.gateway.broker) as client:
+        began = time.time()
+        for number in range(int(rate * seconds)):
+            time.sleep(max(0.0, began + number / rate - time.time()))
+            at = time.time()
+            sent[client.notify("load/x", "<x/>")] = at
+    columns = ("subscriber", "p50 ms", "p99 ms", "lost", "twice")
+    with report.table(f"{rate:g}/s for {seconds:g} s, one by one", *columns) as table:
+        for path, name in ((_HERE, "at the same engine"), (_THERE, "at the other engine")):
+            until(lambda: sent.keys() <= _first(_arrived(receiver, path)).keys())  # noqa: B023
+            arrived = _arrived(receiver, path)
+            first = _first(arrived)
+            delays = [(first[each] - at) * 1e3 for each, at in sent.items()]
+            twice = sum(each in sent for each, _ in arrived) - len(sent)
+            table.add(name, percentile(delays, 0.5), percentile(delays, 0.99), 0, twice)
+    return sent
+
+
+def _burst(report: Report, engine: EngineRun, receiver: Receiver, count: int, before: int) -> None:
+    sent: list[str] = []
+    began = time.time()
+    with Client(engine.gateway.broker) as client:
+        for _ in range(count // _TOGETHER):
+            sent += client.notify_all([("load/x", "<x/>")] * _TOGETHER)
+    took = time.time() - began
+    columns = ("", "messages", "seconds", "messages/s", "twice", "out of order")
+    with report.table(f"{count:,} at once", *columns) as table:
+        table.add("accepted", count, took, count / took, 0, 0)
+        wanted = set(sent)
+        for path, name in ((_HERE, "at the same engine"), (_THERE, "at the other engine")):
+            until(lambda: wanted <= _first(_arrived(receiver, path)).keys(), timeout=1_200)  # noqa: B023
+            arrived = [(each, at) for each, at in _arrived(receiver, path) if each in wanted]
+            first = _first(arrived)
+            span = max(first.values()) - began
+            order = list(first)
+            disorder = sum(one != two for one, two in zip(order, sent, strict=True))
+            table.add(name, count, span, count / span, len(arrived) - count, disorder)
+
+
+def _subscribe(engine: EngineRun, url: str) -> None:
+    with Client(engine.gateway.broker) as client:
+        client.subscribe("load//.", to=url)
+
+
+def _arrived(receiver: Receiver, path: str) -> Sequence[tuple[str, float]]:
+    return [
+        (each, request.at)
+        for request in receiver.received(path)
+        for each in request.headers[ID_HEADER.lower()].split(",")
+    ]
+
+
+def _first(arrived: Sequence[tuple[str, float]]) -> Mapping[str, float]:
+    """When each came first, in the order in which they came."""
+    found: dict[str, float] = {}
+    for each, at in arrived:
+        found.setdefault(each, at)
+    return found
+
+
+if __name__ == "__main__":
+    run(measure)

@@ -1,0 +1,81 @@
+"""POST /federation and /federation/interest: other engines at the gateway's door. Their signature says who they are, so
+neither users nor rates count for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from xml.sax.saxutils import escape
+
+from core.errors import InfrastructureError, PeerError, SignatureError
+from core.telemetry.metrics import Registry
+from ingest.errors import Compressed, PeerRefused, TooLarge
+from ingest.federation.receiver import PeerReceiver
+from ingest.http.asgi import Receive, Scope, Send, read_body, send_answer
+from ingest.soap.faults import seconds_until
+from topic_model.records.peers import INTEREST_PATH, PATH
+
+logger = logging.getLogger(__name__)
+
+_TEXT = b"text/plain; charset=utf-8"
+
+
+class PeerEndpoint:
+    """Answers other engines. `started` is as in GatewayApp."""
+
+    def __init__(self, receiver: PeerReceiver, limit: int, started: Callable[[], bool], metrics: Registry) -> None:
+        self._receiver = receiver
+        self._limit = limit
+        self._started = started
+        metrics.counts(
+            "arborcast_federation_received_total",
+            "Notifications of other engines that were stored, by who has sent them.",
+            ("sender",),
+            lambda: {(sender,): number for sender, number in receiver.taken.items()},
+        )
+        metrics.counts(
+            "arborcast_federation_dropped_total",
+            "Notifications of other engines that were not stored: repeat, loop and hops belong to it; of those on "
+            "topics that are not taken here (topic), or that cannot be read (unreadable), the log says which.",
+            ("reason",),
+            lambda: {(reason,): number for reason, number in receiver.dropped.items()},
+        )
+        self._answers = metrics.counter(
+            "arborcast_federation_answers_total", "Requests of other engines, by status.", ("status",)
+        )
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request; never raises."""
+        path = scope["path"]
+        status, body, retry_after_s = 200, "", 0
+        try:
+            if scope["method"] != "POST" or path not in (PATH, INTEREST_PATH):
+                status, body = 404, f"other engines POST to {PATH} and {INTEREST_PATH}"
+            else:
+                data = await read_body(scope["headers"], receive, self._limit)
+                if data is None:
+                    return
+                if not self._started():
+                    raise InfrastructureError("the gateway is starting: the control log is not read to its end", 1.0)
+                headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
+                await self._receiver.take(path, headers, data)
+        except InfrastructureError as error:
+            status, body, retry_after_s = 503, str(error), seconds_until(error) or 0
+        except PeerError as error:
+            status, body = _refusal(error)
+        except Exception:
+            logger.exception("what another engine sent could not be taken")
+            status, body = 500, "internal error"
+        self._answers.add(str(status))
+        extra = [(b"retry-after", str(retry_after_s).encode())] if retry_after_s else []
+        await send_answer(send, status, body.encode(errors="replace"), _TEXT, extra)
+
+
+def _refusal(error: PeerError) -> tuple[int, str]:
+    if isinstance(error, SignatureError):
+        return 401, str(error)
+    if isinstance(error, PeerRefused):
+        return 409, str(error)
+    # Nothing will make another try succeed. A link gives it up then, and goes on with what is behind it.
+    status = 413 if isinstance(error, TooLarge) else 415 if isinstance(error, Compressed) else 400
+    return status, f"<faultcode>Client</faultcode> {escape(str(error))}"

@@ -1,0 +1,60 @@
+"""What others want, and which subscriptions are links to them: a fold over the control log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from topic_model.records.control import (
+    ControlRecord,
+    PeerInterest,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    Tombstone,
+    interest_key,
+    subscription_key,
+)
+from topic_model.routing.interest import together
+
+_KEY = interest_key("")
+_LINK_KEY = subscription_key("")
+
+
+class PeerInterests:
+    """The last word of each engine of our group, and of each other group."""
+
+    def __init__(self) -> None:
+        self._there: dict[str, PeerInterest] = {}
+        self.links: set[str] = set()
+        """Ids of the subscriptions that are links."""
+
+    def apply(self, record: ControlRecord) -> None:
+        """Fold one record; those of other kinds change nothing."""
+        match record:
+            case PeerInterest(peer=peer):
+                self._there[peer] = record
+            case SubscriptionRecord(subscription=subscription):
+                if subscription.peer is not None:
+                    self.links.add(subscription.id)
+            case SubscriptionEnded(id=identifier):
+                self.links.discard(identifier)
+            case Tombstone(key=key) if key.startswith(_LINK_KEY):
+                self.links.discard(key.removeprefix(_LINK_KEY))
+            case Tombstone(key=key) if key.startswith(_KEY):
+                self._there.pop(key.removeprefix(_KEY), None)
+
+    def get(self, peer: str) -> PeerInterest | None:
+        """That of one, as GROUP/NAME or GROUP/."""
+        return self._there.get(peer)
+
+    def topics(self, peer: str) -> tuple[str, ...]:
+        """What it wants, but for other groups; nothing as long as it has said nothing."""
+        found = self._there.get(peer)
+        return () if found is None else found.topics
+
+    def all(self, peer: str) -> tuple[str, ...]:
+        """All that it wants."""
+        found = self._there.get(peer)
+        return () if found is None else together((found.topics, found.others))
+
+    def __iter__(self) -> Iterator[PeerInterest]:
+        return iter(self._there.values())

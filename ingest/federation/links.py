@@ -1,0 +1,143 @@
+"""Links: which there are to be, and the control records that make it so. Pure.
+
+There is one to each other member of our group and, where we represent it, one to each other group, to whoever
+represents that. So what waits for a group goes to its new representative when the old one is gone. A link that is not
+wanted any more takes nothing new, and delivers what waits; it ends as other subscriptions do whose time is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from ingest.federation.interests import PeerInterests
+from ingest.federation.topology import Member, Topology
+from topic_model.patterns.patterns import parse_normal
+from topic_model.records.control import ControlRecord, SubscriptionRecord, Tombstone, interest_key, suspension_key
+from topic_model.records.peers import PATH, group_of
+from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Peer, Subscription, TopicFilter
+
+# Order is kept, and each message is tried until its lifespan ends.
+POLICY = DeliveryPolicy(reliability="strict")
+
+
+class Link(NamedTuple):
+    """A link that there is to be: to whom, as in Peer, where that is, and what it wants."""
+
+    to: str
+    url: str
+    topics: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """That of its subscription. No name has a dot."""
+        group, _, name = self.to.partition("/")
+        return f"peer-{name}" if name else f"peer-group.{group}"
+
+
+def wanted_links(own: str, topology: Topology, interests: PeerInterests) -> list[Link]:
+    """The links of the engine `own`, GROUP/NAME, that have something to carry."""
+    group = group_of(own)
+    links = [
+        Link(each.engine, each.url, interests.all(each.engine))
+        for each in topology.members
+        if each.group == group and each.engine != own
+    ]
+    if is_representative(own, topology):
+        for other in topology.groups():
+            speaker = topology.representative(other)
+            if other != group and speaker is not None:
+                links.append(Link(f"{other}/", speaker.url, interests.topics(f"{other}/")))
+    return [each for each in links if each.topics]
+
+
+def absent_groups(topology: Topology) -> frozenset[str]:
+    """Groups of which nobody is there now; what waits for them waits on."""
+    return frozenset(f"{each}/" for each in topology.groups() if topology.representative(each) is None)
+
+
+def is_representative(own: str, topology: Topology) -> bool:
+    """Whether this engine speaks for its group."""
+    speaker = topology.representative(group_of(own))
+    return speaker is not None and speaker.engine == own
+
+
+def changes(
+    own: str,
+    wanted: Iterable[Link],
+    there: Iterable[Subscription],
+    now_ms: int,
+    protect: Callable[[Subscription], Subscription],
+    kept: frozenset[str] = frozenset(),
+) -> list[ControlRecord]:
+    """What makes the links that are there, as subscriptions, those that are wanted. `protect` has their pushes signed;
+    it returns the subscription itself where that is so already. Those to `kept` stay as they are."""
+    links = {each.id: each for each in there if each.peer is not None}
+    records: list[ControlRecord] = []
+    for link in wanted:
+        old = links.pop(link.id, None)
+        new = protect(_subscription(own, link, old, now_ms))
+        if new != old:
+            records.append(SubscriptionRecord(new))
+    for left in links.values():
+        if left.terminates_ms is None and left.peer is not None and left.peer.to not in kept:
+            records.append(SubscriptionRecord(msgspec.structs.replace(left, terminates_ms=now_ms)))
+    return records
+
+
+def forgotten(topology: Topology, interests: PeerInterests) -> list[ControlRecord]:
+    """What forgets the interests of those who are no members any more."""
+    known = {each.engine for each in topology.members} | {f"{each}/" for each in topology.groups()}
+    return [Tombstone(interest_key(each.peer)) for each in interests if each.peer not in known]
+
+
+def reached(to: str, topology: Topology) -> Member | None:
+    """The member that is to hear what is said to `to`, as in Peer; None where nobody is there."""
+    group, _, name = to.partition("/")
+    return topology.named(name) if name else topology.representative(group)
+
+
+def resumed(wanted: Iterable[Link], topology: Topology, suspended: Callable[[str], bool]) -> list[ControlRecord]:
+    """What resumes links that failed for so long that they were suspended, and whose other end is there again: nobody
+    else would."""
+    return [
+        Tombstone(suspension_key(link.id))
+        for link in wanted
+        if suspended(link.id) and (member := reached(link.to, topology)) is not None and member.state == "live"
+    ]
+
+
+class Told(NamedTuple):
+    """What somebody is to be told: summaries of what is wanted here, and of what is wanted for other groups."""
+
+    topics: list[tuple[str, ...]]
+    others: list[tuple[str, ...]]
+
+
+def told_to(own: str, topology: Topology, interests: PeerInterests, wanted: tuple[str, ...]) -> Mapping[str, Told]:
+    """What is to be told to whom, by the engine or group, as in Peer. `wanted` is what our own subscribers want. To the
+    members of our group the representative speaks for other groups, too; to those, for us all. What members want for
+    others is not told further: it would come back to who wants it."""
+    group = group_of(own)
+    speaks = is_representative(own, topology)
+    abroad = [each for each in topology.groups() if each != group] if speaks else []
+    others = [interests.topics(f"{each}/") for each in abroad]
+    members = [each for each in topology.members if each.group == group and each.engine != own]
+    told = {each.engine: Told([wanted], others) for each in members if each.state != "gone"}
+    told.update((f"{each}/", Told([wanted, *(interests.topics(one.engine) for one in members)], [])) for each in abroad)
+    return told
+
+
+def _subscription(own: str, link: Link, old: Subscription | None, now_ms: int) -> Subscription:
+    expression = "|".join(link.topics)
+    topics = (TopicFilter("", expression, parse_normal(expression).normal),)
+    consumer, peer = EndpointReference(link.url.rstrip("/") + PATH), Peer(own, link.to)
+    if old is None:
+        return Subscription(link.id, consumer, topics=topics, form="peer", policy=POLICY, created_ms=now_ms, peer=peer)
+    # What protects it is sealed for the address.
+    protection = old.protection if old.consumer == consumer else None
+    return msgspec.structs.replace(
+        old, consumer=consumer, topics=topics, peer=peer, terminates_ms=None, protection=protection
+    )

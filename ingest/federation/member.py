@@ -1,0 +1,287 @@
+"""This engine as a member: registered with the administrator, telling others what is wanted here, keeping links.
+
+Runs in the gateway that holds the lease, and takes nothing over from the one before but what is in the control log and
+in a file: the last topology. While the administrator is away all goes on as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from core.errors import DeliveryError, InfrastructureError, PeerError
+from core.files import write_atomically
+from core.settings import KafkaSettings
+from ingest.federation import links, takeover
+from ingest.federation.calls import Administrator, call
+from ingest.federation.interests import PeerInterests
+from ingest.federation.keys import SharedKeys
+from ingest.federation.settings import FederationSettings
+from ingest.federation.topology import AdministratorRefused, Registration, Topology, read_topology
+from ingest.operations.gateway import Gateway
+from ingest.soap import times
+from topic_model.records.peers import INTEREST_PATH, encode_interest, group_of
+from topic_model.routing import interest
+from topic_model.subscriptions import Subscription
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+BEAT_S = 1.0
+
+# Between looks at what links there are to be, and at what is wanted.
+_LOOK_S = 0.25
+_TELL_S = 1.0
+
+# What is wanted is told again after this, for who has missed it.
+_AGAIN_S = 30.0
+
+# Going through all subscriptions takes a second for a million: not again before nine times as long has gone by.
+_SHARE = 9
+
+# Until a new representative has said what it wants for others.
+_TAKEOVER_S = 4.0
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 5.0
+
+# Others may not answer; whoever does not tell the administrator in time that it is there is taken for gone.
+_CALLS, _TELLING = 4, 16
+
+
+class _Told(NamedTuple):
+    """What somebody was told last, and when; `number` is that of its registration: who comes back knows nothing."""
+
+    said: tuple[tuple[str, ...], tuple[str, ...]]
+    version: int
+    number: int
+    at: float
+    taken: bool
+
+
+class FederationMember:
+    """`run` until cancelled. Used on the event loop."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        settings: FederationSettings,
+        kafka: KafkaSettings,
+        keys: SharedKeys,
+        interests: PeerInterests,
+        url: str,
+        version: str,
+        file: Path,
+    ) -> None:
+        self._gateway = gateway
+        self._settings = settings
+        self._kafka = kafka
+        self._keys = keys
+        self._interests = interests
+        self._registration = Registration(settings.name, settings.group, url, version)
+        self._administrator = Administrator(settings.administrator, keys)
+        self._file = file
+        self._threads = ThreadPoolExecutor(_CALLS, thread_name_prefix="federation")
+        self._tellers = ThreadPoolExecutor(_TELLING, thread_name_prefix="interest")
+        self._number = 0
+        self._told: dict[str, _Told] = {}
+        self._telling: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._seen: tuple[int, int, bytes] | None = None
+        self._refused: set[str] = set()
+        self._wanted: tuple[str, ...] = ()
+        self._summed_at, self._sum_next = -2, 0.0  # no position
+        self.topology = Topology()
+
+    async def run(self) -> None:
+        """Until cancelled. What goes wrong is said, and tried again."""
+        self.topology = read_file(self._file)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._forever("the administrator", self._stay_registered, BEAT_S))
+                tasks.create_task(self._forever("the topology", self._follow, 0.0))
+                tasks.create_task(self._forever("links to other engines", self._keep_links, _LOOK_S))
+                tasks.create_task(self._forever("what is wanted here", self._tell, 0.0))
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            for threads in (self._threads, self._tellers):
+                threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _forever(self, what: str, work: Callable[[], Coroutine[Any, Any, None]], pause_s: float) -> None:
+        wait_s, said = _FIRST_WAIT_S, ""
+        while True:
+            try:
+                await work()
+            except (DeliveryError, InfrastructureError, PeerError) as error:
+                if str(error) != said:
+                    said = str(error)
+                    logger.warning("federation, %s: %s", what, error)
+                await asyncio.sleep(wait_s * random.uniform(0.75, 1.25))  # noqa: S311  # jitter, no secret
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+            else:
+                if said:
+                    logger.info("federation, %s: well again", what)
+                wait_s, said = _FIRST_WAIT_S, ""
+                await asyncio.sleep(pause_s)
+
+    # The administrator
+
+    async def _stay_registered(self) -> None:
+        if not self._number:
+            registered = await self._in_thread(lambda: self._administrator.register(self._registration))
+            self._number = registered.number
+            logger.info("this is %s of the federation, number %d", self._settings.engine, registered.number)
+        try:
+            await self._in_thread(lambda: self._administrator.beat(self._settings.name, self._number))
+        except AdministratorRefused as error:
+            if error.status in (404, 409):
+                self._number = 0  # it had given us up
+            raise
+
+    async def _follow(self) -> None:
+        known = self.topology
+        found = await self._in_thread(lambda: self._administrator.topology(known.version))
+        if found.says_as(known):
+            return
+        self.topology = found
+        await self._in_thread(lambda: _write(self._file, found))
+        self._look_for_takeover(known, found)
+
+    def _look_for_takeover(self, before: Topology, after: Topology) -> None:
+        group = self._settings.group
+        old, new = before.representative(group), after.representative(group)
+        if old is None or new is None or old.engine == new.engine:
+            return
+        gone = after.named(old.name)
+        since_s = time.time() - takeover.span_s(gone.silent_ms if gone is not None else 0)
+        logger.warning("%s represents the group %s, and no longer %s", new.name, group, old.name)
+        self._spawn(self._take_over(new.engine, since_s))
+
+    async def _take_over(self, successor: str, since_s: float) -> None:
+        await asyncio.sleep(_TAKEOVER_S)
+        own, group = self._settings.engine, self._settings.group
+        across = successor == own
+        chosen = [
+            each
+            for each in self._links()
+            if each.peer is not None
+            and (group_of(each.peer.to) != group if across else each.peer.to == successor)
+            and each.terminates_ms is None
+        ]
+        position = self._gateway.table.position
+        while chosen:
+            try:
+                sent = await self._in_thread(lambda: takeover.send_again(self._kafka, chosen, since_s, position))
+            except InfrastructureError as error:
+                logger.warning("what the former representative may not have passed on cannot be sent now: %s", error)
+                await asyncio.sleep(_LONGEST_WAIT_S)
+            else:
+                logger.info("%d notifications that it may not have passed on are sent again", sent)
+                return
+
+    # Links
+
+    def _links(self) -> list[Subscription]:
+        found = map(self._gateway.table.get, sorted(self._interests.links))
+        return [each for each in found if each is not None]
+
+    async def _keep_links(self) -> None:
+        gateway, own, topology = self._gateway, self._settings.engine, self.topology
+        seen = (topology.version, gateway.table.position, self._keys.current)
+        if seen == self._seen or not topology.version:
+            return
+        absent = links.absent_groups(topology) if links.is_representative(own, topology) else frozenset()
+        now_ms = times.to_ms(gateway.now())
+
+        def protect(link: Subscription) -> Subscription:
+            return gateway.protector.with_secret(link, self._keys.current, now_ms, 0)[0]
+
+        wanted = [
+            each for each in links.wanted_links(own, topology, self._interests) if self._may_call(each.to, each.url)
+        ]
+        records = links.changes(own, wanted, self._links(), now_ms, protect, absent)
+        records += links.forgotten(topology, self._interests)
+        records += links.resumed(wanted, topology, gateway.suspensions.__contains__)
+        if records:
+            await gateway.changes.commit(records)
+        self._seen = seen
+
+    def _may_call(self, to: str, url: str) -> bool:
+        """Whether pushes may go there: else each of them would be a dead letter."""
+        refusal = self._gateway.outbound.check_url(url)
+        if refusal is not None and url not in self._refused:
+            self._refused.add(url)
+            logger.error("there is no link to %s: %s %s; let [outbound] allow it", to, url, refusal)
+        return refusal is None
+
+    # What is wanted
+
+    async def _tell(self) -> None:
+        table, own, most = self._gateway.table, self._settings.engine, self._settings.summary
+        now = time.monotonic()
+        if table.position != self._summed_at and now >= self._sum_next:
+            position, there = table.position, list(table.subscriptions())
+            self._wanted = await self._in_thread(lambda: interest.wanted(there, most))
+            self._summed_at, self._sum_next = position, time.monotonic() + _SHARE * (time.monotonic() - now)
+        for to, tell in links.told_to(own, self.topology, self._interests, self._wanted).items():
+            said = interest.together(tell.topics, most), interest.together(tell.others, most)
+            member = links.reached(to, self.topology)
+            told = self._told.get(to)
+            if member is None or to in self._telling:
+                continue
+            fresh = told is not None and told.said == said and told.number == member.number
+            if told is None or not fresh or not told.taken or now > told.at + _AGAIN_S:
+                # Versions grow over starts, too.
+                version = told.version if told is not None and told.said == said else int(time.time() * 1000)
+                self._told[to] = _Told(said, version, member.number, now, False)
+                self._telling.add(to)
+                self._spawn(self._tell_one(to, member.url))
+        await asyncio.sleep(_TELL_S)
+
+    async def _tell_one(self, to: str, url: str) -> None:
+        told = self._told[to]
+        body = encode_interest(self._settings.engine, to, told.version, *told.said)
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(
+                self._tellers, lambda: call(url, "POST", INTEREST_PATH, body, self._keys, answers=False)
+            )
+        except DeliveryError as error:
+            # Tried again in a moment; whether it is there at all is the administrator's to say.
+            logger.debug("%s cannot be told what is wanted here: %s", to, error)
+        else:
+            self._told[to] = told._replace(taken=True)
+        finally:
+            self._telling.discard(to)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+def read_file(file: Path) -> Topology:
+    """The topology that an engine keeps there; an empty one where there is none."""
+    try:
+        return read_topology(file.read_bytes()) or Topology()
+    except OSError:
+        return Topology()
+
+
+def _write(file: Path, topology: Topology) -> None:
+    try:
+        write_atomically(file, msgspec.json.encode(topology).decode())
+    except OSError as error:
+        logger.warning("the topology cannot be kept in %s: %s", file, error)

@@ -1,0 +1,278 @@
+"""What comes from other engines: their pushes, and what they want.
+
+A push is answered when all of it is in the log that is not dropped. What is dropped is counted: what has been here
+before, or is known from the last ten minutes; topics that this engine does not take; what cannot be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from core.errors import InfrastructureError, PeerError, RecordVersionError, TopicError, TopicNotSupported
+from core.eventlog.scan import LogScan
+from core.settings import KafkaSettings
+from core.telemetry.tracing import read_traceparent
+from ingest.elements.publication import Publication
+from ingest.errors import InvalidRequest, MalformedMessage, PeerRefused
+from ingest.federation.interests import PeerInterests
+from ingest.federation.keys import SharedKeys
+from ingest.operations.acceptance import accept, check_types
+from ingest.operations.gateway import Gateway
+from ingest.soap import times
+from ingest.soap.xml_reading import read_xml
+from ingest.state.repeats import RepeatMemory, steady_now
+from topic_model.message_types import MOST as MOST_TYPE
+from topic_model.patterns.patterns import parse_normal
+from topic_model.records import peers
+from topic_model.records.control import PeerInterest
+from topic_model.records.notifications import MOST_PRIORITY, Notification, notification_in
+from topic_model.records.packages import read_package
+from topic_model.records.peers import INTEREST_PATH, MOST_TOGETHER, Forwarded, group_of, is_engine, why_not_taken
+from topic_model.routing.interest import MOST, MOST_CHARACTERS, is_summary
+from topic_model.topics import TopicPath, parse_path
+from topic_model.tree.distribution import distribution_of
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+REMEMBERED_S = 600.0
+"""A notification that comes again within this is known."""
+
+# When a push of a newer engine is to be tried again: somebody is about to upgrade this one.
+_UPGRADE_S = 30.0
+
+_MOST_TEXT = 200
+
+_MOST_RECORDS = 50_000
+
+
+class PeerReceiver:
+    """Used on the event loop. `own` is this engine, GROUP/NAME. Workers share `memory`."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        own: str,
+        keys: SharedKeys,
+        interests: PeerInterests,
+        memory: RepeatMemory,
+        clock: Callable[[], float] = steady_now,
+    ) -> None:
+        self._gateway = gateway
+        self._own = own
+        self._keys = keys
+        self._interests = interests
+        self._memory = memory
+        self._clock = clock
+        self._under_way: dict[bytes, asyncio.Future[None]] = {}
+        self._told: set[TopicPath] = set()
+        self.taken: Counter[str] = Counter()
+        """Notifications that were stored, by who has sent them."""
+        self.dropped: Counter[str] = Counter()
+        """Those that were not, by why."""
+
+    async def take(self, path: str, headers: Mapping[str, str], body: bytes) -> None:
+        """A request; names of headers are in lower case. Raises SignatureError, MalformedMessage, PeerRefused, or
+        InfrastructureError: then all of it is to come again."""
+        if path == INTEREST_PATH:
+            self._keys.check_request("POST", path, headers, body)
+            await self._take_interest(_read(peers.decode_interest, body))
+        else:
+            self._keys.check_push(headers, body)
+            await self._take_push(_read(peers.decode_push, body))
+
+    async def _take_push(self, push: peers.PeerPush) -> None:
+        self._check_way(push.sender, push.to)
+        if len(push.notifications) > MOST_TOGETHER:
+            raise MalformedMessage(f"a push has at most {MOST_TOGETHER} notifications, not {len(push.notifications)}")
+        fresh: dict[bytes, Notification] = {}
+        said: dict[str, Publication] = {}
+        others: list[asyncio.Future[None]] = []
+        for each in push.notifications:
+            if not each.path or each.path[-1] != push.sender:
+                raise MalformedMessage(f"the path of {each.id[:_MOST_TEXT]!r} does not end with its sender")
+            known = _fingerprint(each.id)
+            if why := why_not_taken(each, self._own):
+                self.dropped[why] += 1
+            elif known in fresh or self._memory.knows(known, self._clock()):
+                self.dropped["repeat"] += 1
+            elif known in self._under_way:
+                self.dropped["repeat"] += 1
+                others.append(self._under_way[known])
+            else:
+                notification = self._read(each)
+                if notification is not None:
+                    fresh[known] = notification
+                    priority = max(-MOST_PRIORITY, min(each.priority, MOST_PRIORITY))
+                    said[each.id] = Publication(max(0, each.valid_until_ms), priority=priority)
+        if fresh:
+            await self._store(fresh, said)
+            self.taken[push.sender] += len(fresh)
+        for other in others:
+            await asyncio.shield(other)
+
+    async def _store(self, fresh: Mapping[bytes, Notification], said: Mapping[str, Publication]) -> None:
+        # Who comes with the same meanwhile waits for us, and shares our fate.
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._under_way.update(dict.fromkeys(fresh, outcome))
+        try:
+            await self._accept(list(fresh.values()), said)
+        except BaseException as error:
+            outcome.set_exception(error if isinstance(error, Exception) else InfrastructureError("it stops", 1))
+            outcome.exception()  # mostly nobody else waits
+            raise
+        else:
+            now_s = self._clock()
+            for known in fresh:
+                self._memory.add(known, now_s)
+            outcome.set_result(None)
+        finally:
+            for known in fresh:
+                del self._under_way[known]
+
+    async def _accept(self, notifications: Sequence[Notification], said: Mapping[str, Publication]) -> None:
+        try:
+            await accept(self._gateway, notifications, said)
+        except TopicNotSupported as error:
+            if len(notifications) == 1:
+                self._drop("topic", notifications[0].topic, error)
+                return
+            # More new topics at once than may be in a minute; one by one they come in as there is room for them.
+            for each in notifications:
+                await self._accept([each], said)
+                self._memory.add(_fingerprint(each.id), self._clock())
+
+    def _read(self, forwarded: Forwarded) -> Notification | None:
+        """What can be stored of it; None for what is dropped, and counted."""
+        gateway = self._gateway
+        try:
+            notification = read_forwarded(forwarded, times.to_ms(gateway.now()))
+        except MalformedMessage as error:
+            self._drop("unreadable", forwarded.topic, error)
+            return None
+        try:
+            gateway.check_new([notification.topic] if notification.topic not in gateway.table.topics else [])
+            if gateway.topics.check_types:
+                check_types(gateway.table.topics, [notification])
+        except (TopicNotSupported, InvalidRequest) as error:
+            self._drop("topic", notification.topic, error)
+            return None
+        return notification
+
+    def _drop(self, why: str, topic: TopicPath, error: Exception) -> None:
+        self.dropped[why] += 1
+        if topic not in self._told and len(self._told) < _MOST_TEXT:
+            self._told.add(topic)
+            logger.warning("what other engines send on the topic %.200s is dropped: %s", topic, error)
+
+    async def _take_interest(self, interest: peers.Interest) -> None:
+        self._check_way(interest.sender, interest.to)
+        for topics in (interest.topics, interest.others):
+            if len(topics) > MOST or sum(map(len, topics)) > MOST_CHARACTERS or not is_summary(topics):
+                raise MalformedMessage(f"an interest has up to {MOST} topics and subtrees, and no other expressions")
+            if topics:
+                try:
+                    parse_normal("|".join(topics))
+                except PeerError as error:
+                    raise MalformedMessage(str(error)) from error
+        group = group_of(interest.sender)
+        peer = interest.sender if group == group_of(self._own) else f"{group}/"
+        before = self._interests.get(peer)
+        if before is not None and before.sender == interest.sender and before.version >= interest.version:
+            return
+        if before is None or (before.topics, before.others) != (interest.topics, interest.others):
+            said = PeerInterest(peer, interest.sender, interest.version, interest.topics, interest.others)
+            await self._gateway.changes.commit([said])
+
+    def _check_way(self, sender: str, to: str) -> None:
+        if not is_engine(sender):
+            raise MalformedMessage(f"{sender[:_MOST_TEXT]!r} is no engine: GROUP/NAME is")
+        if sender == self._own:
+            raise PeerRefused(f"{self._own} is this engine: two of one name?")
+        if to not in (self._own, f"{group_of(self._own)}/"):
+            raise PeerRefused(f"this is {self._own}, and not {to[:_MOST_TEXT]!r}")
+
+
+def read_forwarded(forwarded: Forwarded, now_ms: int) -> Notification:
+    """What has arrived as it is accepted now. Raises MalformedMessage."""
+    if not 0 < len(forwarded.id) <= _MOST_TEXT or not forwarded.id.isascii() or not forwarded.id.isprintable():
+        raise MalformedMessage(f"{forwarded.id[:60]!r} is no id of a notification")
+    if not all(map(is_engine, forwarded.path)):
+        raise MalformedMessage("its path names what is no engine")
+    try:
+        topic = parse_path(forwarded.topic)
+    except TopicError as error:
+        raise MalformedMessage(str(error)) from error
+    for part in (forwarded.payload, *filter(None, (forwarded.producer, forwarded.subject))):
+        _check_xml(part)
+    if not 0 <= forwarded.hops <= 1_000 or max(len(forwarded.cause), len(forwarded.publisher)) > MOST_TYPE:
+        raise MalformedMessage("what it says of its cause or its publisher is not to be believed")
+    if forwarded.package:
+        try:
+            read_package(forwarded.package)
+        except ValueError as error:
+            raise MalformedMessage(str(error)) from error
+    return Notification(
+        forwarded.id,
+        topic,
+        forwarded.payload,
+        now_ms,
+        producer=forwarded.producer,
+        publisher=forwarded.publisher,
+        traceparent=read_traceparent(forwarded.traceparent),
+        prefixes=forwarded.prefixes[:MOST_TYPE],
+        subject=forwarded.subject,
+        type=forwarded.type if len(forwarded.type) <= MOST_TYPE else "",
+        reliable=forwarded.reliable,
+        cause=forwarded.cause,
+        hops=forwarded.hops,
+        package=forwarded.package,
+        path=forwarded.path,
+        distribution=distribution_of([forwarded.distribution]),
+    )
+
+
+def remember_taken(kafka: KafkaSettings, memory: RepeatMemory) -> int:
+    """Put into `memory` what the log has of the last ten minutes from other engines; returns how many. Raises
+    InfrastructureError."""
+    since_ms = int((time.time() - REMEMBERED_S) * 1000)
+    count = 0
+    with LogScan(kafka, "notifications") as log:
+        begins, ends = log.beginnings(), log.ends()
+        firsts = {
+            number: max(at, begins[number], ends[number] - _MOST_RECORDS) for number, at in log.at(since_ms).items()
+        }
+        for record in log.read_from(firsts, ends):
+            each = notification_in(record)
+            if each is not None and each.path and not each.only and each.accepted_ms >= since_ms:
+                age_s = max(time.time() - each.accepted_ms / 1000, 0.0)
+                memory.add(_fingerprint(each.id), steady_now() - age_s)
+                count += 1
+    return count
+
+
+def _fingerprint(notification_id: str) -> bytes:
+    return hashlib.blake2b(b"peer\n" + notification_id.encode(errors="replace"), digest_size=16).digest()
+
+
+def _check_xml(data: bytes) -> None:
+    """Raises MalformedMessage for what is no element that can be put into another document as it is."""
+    _, document = read_xml(data, what="what another engine sends")
+    if document != data or data.lstrip().startswith(b"<?xml "):
+        raise MalformedMessage("what another engine sends is an element in UTF-8, without an XML declaration")
+
+
+def _read(decode: Callable[[bytes], _T], body: bytes) -> _T:
+    try:
+        return decode(body)
+    except RecordVersionError as error:
+        raise InfrastructureError(str(error), _UPGRADE_S) from error
+    except InfrastructureError as error:
+        raise MalformedMessage(str(error)) from error

@@ -1,0 +1,94 @@
+"""Who is in a federation, as the administrator says and engines keep it. Values."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from core.errors import DeliveryError
+
+State = Literal["live", "suspect", "gone"]
+
+
+class Member(msgspec.Struct, frozen=True):
+    """An engine. `number` is that of its registration; `silent_ms` is how long nothing had been heard of it when the
+    topology was made."""
+
+    name: str
+    group: str
+    url: str
+    version: str
+    number: int
+    state: State = "live"
+    silent_ms: int = 0
+
+    @property
+    def engine(self) -> str:
+        """GROUP/NAME."""
+        return f"{self.group}/{self.name}"
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """All members there are, the gone ones among them. Of two the one with the greater `version` is newer."""
+
+    version: int = 0
+    members: tuple[Member, ...] = ()
+
+    def says_as(self, other: Topology) -> bool:
+        """Whether it says the same, but for how long somebody has been silent."""
+        return [msgspec.structs.replace(each, silent_ms=0) for each in self.members] == [
+            msgspec.structs.replace(each, silent_ms=0) for each in other.members
+        ] and self.version == other.version
+
+    def groups(self) -> list[str]:
+        """Sorted."""
+        return sorted({each.group for each in self.members})
+
+    def representative(self, group: str) -> Member | None:
+        """Who speaks for a group: of its members that are not gone the one that registered first. Not heard of for a
+        moment it still does, or each pause would change the links of all others."""
+        there = [each for each in self.members if each.group == group and each.state != "gone"]
+        return min(there, key=lambda each: each.number, default=None)
+
+    def named(self, name: str) -> Member | None:
+        """The member of this name."""
+        return next((each for each in self.members if each.name == name), None)
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """What an engine says of itself."""
+
+    name: str
+    group: str
+    url: str
+    version: str
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """What it is told."""
+
+    number: int
+    topology: int
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """That the engine with this registration is there."""
+
+    number: int
+
+
+class AdministratorRefused(DeliveryError):
+    """The administrator, or another engine, said no; `status` is that of HTTP."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def read_topology(data: bytes) -> Topology | None:
+    """None for what is none."""
+    try:
+        return msgspec.json.decode(data, type=Topology)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

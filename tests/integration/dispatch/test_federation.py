@@ -1,0 +1,70 @@
+"""Two engines with real logs: what one accepts reaches the log of the other, and only what somebody wants there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from core.settings import KafkaSettings, SecretSettings
+from dispatch.realtime.gearbox import Gear
+from ingest.client import Client
+from jobs.cli import app
+from tests.support.dispatch_job import RunningJob, job_settings, running
+from tests.support.federation import AdministratorRun, EngineRun, federation, until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+@pytest.fixture(params=["realtime", "batch"])
+def two(
+    tmp_path: Path, kafka_settings: KafkaSettings, spark: SparkSession, request: pytest.FixtureRequest
+) -> Iterator[tuple[AdministratorRun, EngineRun, EngineRun, RunningJob]]:
+    """G/a with a job, and H/b."""
+    gear: Gear = request.param
+    with federation(tmp_path, kafka_settings, ["G/a", "H/b"]) as (administrator, (a, b)):
+        settings = job_settings(tmp_path / "job", a.kafka, gear)
+        settings = dataclasses.replace(settings, secrets=SecretSettings(key_file=str(a.secrets)))
+        with running(spark, settings) as job:
+            yield administrator, a, b, job
+
+
+def links_of(engine: EngineRun) -> list[dict[str, object]]:
+    done = CliRunner().invoke(app, ["federation", "links", "--config", str(engine.gateway.config), "--json"])
+    found: list[dict[str, object]] = json.loads(done.stdout)["links"]
+    return found
+
+
+def test_what_is_wanted_elsewhere_goes_there_in_order_and_nothing_else(
+    two: tuple[AdministratorRun, EngineRun, EngineRun, RunningJob],
+) -> None:
+    administrator, a, b, _ = two
+    with Client(b.gateway.broker) as there, Client(a.gateway.broker) as here:
+        there.subscribe("all/alarm//.", to="http://127.0.0.1:9/somebody")
+        until(lambda: [each["topics"] for each in links_of(a)] == [["all/alarm//."]], a.gateway.log.read_text)
+        assert [(each["link"], each["to"], each["state"]) for each in links_of(a)] == [("peer-group.H", "H/", "active")]
+        for number in range(20):
+            here.notify("all/alarm/fire", f"<n>{number}</n>")
+            here.notify("all/other", "<n/>")
+        until(lambda: len(b.notifications()) >= 20, lambda: b.notifications())
+        assert [each.payload for each in b.notifications()] == [b"<n>%d</n>" % number for number in range(20)]
+        assert {each.path for each in b.notifications()} == {("G/a",)}
+        sent = {each.id for each in a.notifications() if each.topic == "all/alarm/fire"}
+        assert {each.id for each in b.notifications()} == sent, "the same id everywhere"
+
+        # Nobody at home for a while: what waits comes in its order, once.
+        b.gateway.kill()
+        for number in range(20, 60):
+            here.notify("all/alarm/fire", f"<n>{number}</n>")
+        administrator.kill()
+        b.gateway.start()
+        until(lambda: len(b.notifications()) >= 60, lambda: b.notifications())
+        assert [each.payload for each in b.notifications()] == [b"<n>%d</n>" % number for number in range(60)]
+        administrator.start()
+        until(lambda: {each.state for each in administrator.topology.members} == {"live"})
+    assert administrator.stop() == 0

@@ -1,0 +1,179 @@
+"""Engines of a federation and their administrator, as the processes that users run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from core.eventlog.scan import LogScan
+from core.security.keyring import add_key
+from core.security.signatures import new_secret
+from core.settings import KafkaSettings
+from dispatch.delivery.envelope import ID_HEADER
+from ingest.federation.calls import Administrator
+from ingest.federation.keys import SharedKeys
+from ingest.federation.topology import Topology
+from tests.support.dispatch_process import DispatchProcess
+from tests.support.gateway_process import ROOT, GatewayRun
+from tests.support.held_port import HeldPort
+from tests.support.receiver import Receiver
+from topic_model.records.notifications import Notification, notification_in
+
+_WAIT_S = 240.0
+
+
+def until(condition: Callable[[], bool], what: Callable[[], object] = lambda: "", timeout: float = _WAIT_S) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what()}"
+        time.sleep(0.1)
+
+
+class AdministratorRun:
+    """The administrator; it can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.key_file = folder / "federation.key"
+        self.key_file.write_text(new_secret() + "\n")
+        self.key_file.chmod(0o600)
+        self.port = HeldPort().for_life_of(self)
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = folder / "administrator.log"
+        self._state = folder / "members.json"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        command = [sys.executable, "-m", "jobs.administrator", "--key-file", str(self.key_file)]
+        command += ["--port", str(self.port), "--state", str(self._state)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
+        until(self._answers, self.log.read_text)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """In order; the exit status."""
+        return self._end(signal.SIGTERM)
+
+    @property
+    def topology(self) -> Topology:
+        """As it says now."""
+        return Administrator(self.url, SharedKeys(str(self.key_file))).topology()
+
+    def _answers(self) -> bool:
+        try:
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            return bool(opener.open(f"{self.url}/health/live", timeout=5).status == 200)
+        except OSError:
+            return False
+
+    def _end(self, number: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(number)
+        return process.wait(60)
+
+
+class EngineRun:
+    """The gateway of one engine, and its job where there is one. `name` is GROUP/NAME."""
+
+    def __init__(self, folder: Path, kafka: KafkaSettings, administrator: AdministratorRun, name: str) -> None:
+        self.kafka = dataclasses.replace(kafka, prefix=f"{kafka.prefix}{name.replace('/', '-')}.")
+        self.folder = folder / name.replace("/", "-")
+        self.folder.mkdir(parents=True)
+        self.secrets = self.folder / "secrets.keys"
+        add_key(self.secrets, "k1")
+        group, _, own = name.partition("/")
+        self.name = name
+        self.gateway = GatewayRun(
+            self.folder,
+            self.kafka,
+            more=(
+                f'[secrets]\nkey_file = {json.dumps(str(self.secrets))}\n[federation]\nname = "{own}"\n'
+                f'group = "{group}"\nadministrator = "{administrator.url}"\nurl = "{{}}"\n'
+                f"key_file = {json.dumps(str(administrator.key_file))}\n"
+            ),
+        )
+        config = self.gateway.config
+        config.write_text(config.read_text().replace('url = "{}"', f'url = "{self.gateway.base}"'))
+        self.job: DispatchProcess | None = None
+
+    def start_job(self, **settings: str | int | float) -> None:
+        """A job of its own, with a small heap."""
+        chosen: dict[str, str | int | float] = {
+            "secrets.key_file": str(self.secrets),
+            "dispatch.driver_memory_mb": 512,
+            "dispatch.task_slots": 2,
+            "retry.first_wait_s": 0.5,
+            "retry.longest_probe_s": 2.0,
+            **{key.replace("__", "."): value for key, value in settings.items()},
+        }
+        self.job = DispatchProcess(self.folder / "job", self.kafka, chosen)
+        self.job.start()
+
+    def notifications(self) -> list[Notification]:
+        """All that its log has, in order within each partition."""
+        with LogScan(self.kafka, "notifications") as log:
+            return [each for each in map(notification_in, log.read_all()) if each is not None]
+
+    def kill(self) -> None:
+        """kill -9 of all of it."""
+        self.gateway.kill()
+        if self.job is not None:
+            self.job.kill()
+
+
+@contextmanager
+def federation(
+    folder: Path, kafka: KafkaSettings, names: Sequence[str], jobs: bool = False
+) -> Iterator[tuple[AdministratorRun, list[EngineRun]]]:
+    """An administrator and the started gateways of these engines, in the order in which they registered; with `jobs`
+    they are whole."""
+    administrator = AdministratorRun(folder)
+    engines: list[EngineRun] = []
+    try:
+        administrator.start()
+        for name in names:
+            engines.append(EngineRun(folder, kafka, administrator, name))
+            engines[-1].gateway.start()
+            until(
+                lambda: [each.engine for each in administrator.topology.members] == [each.name for each in engines],
+                engines[-1].gateway.log.read_text,
+            )
+        if jobs:
+            with ThreadPoolExecutor(len(engines)) as threads:
+                for started in [threads.submit(each.start_job) for each in engines]:
+                    started.result()
+        yield administrator, engines
+    finally:
+        for engine in engines:
+            engine.kill()
+        administrator.kill()
+
+
+class Arrivals:
+    """A receiver for several subscribers: what came to each, by the path of its address, in order."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    def ids(self, path: str) -> list[str]:
+        """The ids of notifications that came there."""
+        return [
+            each for request in self._receiver.received(path) for each in request.headers[ID_HEADER.lower()].split(",")
+        ]

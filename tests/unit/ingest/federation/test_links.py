@@ -1,0 +1,147 @@
+"""Which links there are to be, and what is told to whom."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ingest.federation.interests import PeerInterests
+from ingest.federation.links import Told, absent_groups, changes, forgotten, resumed, told_to, wanted_links
+from ingest.federation.topology import Member, State, Topology
+from topic_model.records.control import (
+    PeerInterest,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    Tombstone,
+    interest_key,
+    suspension_key,
+)
+from topic_model.subscriptions import Peer, Protection, SigningSecret, Subscription
+
+
+def topology(*members: str, gone: str = "") -> Topology:
+    found = []
+    for number, engine in enumerate(members, 1):
+        group, name = engine.split("/")
+        state: State = "gone" if engine in gone.split() else "live"
+        found.append(Member(name, group, f"http://{name}/", "1", number, state))
+    return Topology(1, tuple(found))
+
+
+def interests(**wanted: str) -> PeerInterests:
+    found = PeerInterests()
+    for peer, topics in wanted.items():
+        found.apply(PeerInterest(peer.replace("_", "/"), "G/x", 1, tuple(topics.split())))
+    return found
+
+
+ALL = topology("G/a", "G/b", "H/x", "H/y", "I/z")
+
+
+def protect(link: Subscription) -> Subscription:
+    if link.protection is not None:
+        return link
+    return msgspec.structs.replace(link, protection=Protection((SigningSecret(f"k:{link.consumer.address}"),)))
+
+
+def test_to_members_and_from_the_representative_to_groups() -> None:
+    wants = interests(G_a="m", G_b="a b//.", H_="c", I_="")
+    links = wanted_links("G/a", ALL, wants)
+    assert [(each.id, each.to, each.url, each.topics) for each in links] == [
+        ("peer-b", "G/b", "http://b/", ("a", "b//.")),
+        ("peer-group.H", "H/", "http://x/", ("c",)),
+    ]
+    assert [each.id for each in wanted_links("G/b", ALL, wants)] == ["peer-a"]
+    after = topology("G/a", "G/b", "H/x", "H/y", gone="G/a H/x")
+    assert [(each.id, each.url) for each in wanted_links("G/b", after, wants)] == [
+        ("peer-a", "http://a/"),
+        ("peer-group.H", "http://y/"),
+    ]
+
+
+def test_records_make_links_and_nothing_more_when_they_are_there() -> None:
+    wants = interests(G_b="a", H_="c")
+    first = changes("G/a", wanted_links("G/a", ALL, wants), [], 5, protect)
+    there = [each.subscription for each in first if isinstance(each, SubscriptionRecord)]
+    assert [(each.id, each.form, each.peer, each.consumer.address, each.created_ms) for each in there] == [
+        ("peer-b", "peer", Peer("G/a", "G/b"), "http://b/federation", 5),
+        ("peer-group.H", "peer", Peer("G/a", "H/"), "http://x/federation", 5),
+    ]
+    assert all(each.policy.strict and each.protection is not None for each in there)
+    assert changes("G/a", wanted_links("G/a", ALL, wants), there, 9, protect) == []
+
+
+def test_a_link_follows_its_interest_and_its_address() -> None:
+    there = _links(ALL, interests(H_="c"))
+    after = topology("G/a", "H/x", "H/y", gone="H/x")
+    (record,) = changes("G/a", wanted_links("G/a", after, interests(H_="c d")), there, 9, protect)
+    assert isinstance(record, SubscriptionRecord)
+    changed = record.subscription
+    assert (changed.consumer.address, changed.selector()) == ("http://y/federation", "c|d")
+    assert changed.created_ms == there[0].created_ms
+    assert changed.protection != there[0].protection, "a secret is sealed for one address"
+
+
+def test_what_is_not_wanted_any_more_takes_nothing_new_and_may_open_again() -> None:
+    there = _links(ALL, interests(H_="c"))
+    (record,) = changes("G/a", [], there, 9, protect)
+    assert isinstance(record, SubscriptionRecord)
+    assert record.subscription.terminates_ms == 9
+    assert changes("G/a", [], [record.subscription], 10, protect) == []
+    (again,) = changes("G/a", wanted_links("G/a", ALL, interests(H_="c")), [record.subscription], 11, protect)
+    assert again == SubscriptionRecord(there[0])
+
+
+def test_what_waits_for_a_group_of_which_nobody_is_there_waits() -> None:
+    there = _links(ALL, interests(H_="c"))
+    nobody = topology("G/a", "H/x", gone="H/x")
+    assert absent_groups(nobody) == {"H/"}
+    assert wanted_links("G/a", nobody, interests(H_="c")) == []
+    assert changes("G/a", [], there, 9, protect, absent_groups(nobody)) == []
+
+
+def test_subscriptions_of_others_are_left_alone() -> None:
+    plain = msgspec.structs.replace(_links(ALL, interests(H_="c"))[0], id="s", form="notify", peer=None)
+    assert changes("G/a", [], [plain], 9, protect) == []
+
+
+def test_who_is_told_what() -> None:
+    wants = interests(G_b="b", H_="h")
+    wants.apply(PeerInterest("G/b", "G/b", 2, ("b",), ("for others",)))
+    assert told_to("G/a", ALL, wants, ("own",)) == {
+        "G/b": Told([("own",)], [("h",), ()]),
+        "H/": Told([("own",), ("b",)], []),
+        "I/": Told([("own",), ("b",)], []),
+    }
+    assert told_to("G/b", ALL, wants, ("own",)) == {"G/a": Told([("own",)], [])}
+
+
+def test_what_a_representative_wanted_for_others_is_not_told_to_them_by_its_successor() -> None:
+    wants = interests(H_="h")
+    wants.apply(PeerInterest("G/a", "G/a", 2, ("a",), ("h",)))
+    after = topology("G/a", "G/b", "H/x", gone="G/a")
+    assert told_to("G/b", after, wants, ()) == {"H/": Told([(), ("a",)], [])}
+    assert [each.topics for each in wanted_links("G/b", after, wants)] == [("a", "h"), ("h",)]
+
+
+def test_the_fold_of_interests() -> None:
+    found = interests(G_b="b", H_="h")
+    assert forgotten(topology("G/a", "G/b"), found) == [Tombstone(interest_key("H/"))]
+    found.apply(Tombstone(interest_key("H/")))
+    assert (found.topics("H/"), found.topics("G/b"), [each.peer for each in found]) == ((), ("b",), ["G/b"])
+    (link,) = _links(ALL, interests(H_="c"))
+    found.apply(SubscriptionRecord(link))
+    found.apply(SubscriptionRecord(msgspec.structs.replace(link, id="s", peer=None)))
+    assert found.links == {"peer-group.H"}
+    found.apply(SubscriptionEnded("peer-group.H", "expired", 1))
+    assert found.links == set()
+
+
+def _links(where: Topology, wants: PeerInterests) -> list[Subscription]:
+    records = changes("G/a", wanted_links("G/a", where, wants), [], 5, protect)
+    return [each.subscription for each in records if isinstance(each, SubscriptionRecord)]
+
+
+def test_a_link_that_was_suspended_goes_on_when_its_other_end_is_there() -> None:
+    wanted = wanted_links("G/a", ALL, interests(G_b="b", H_="h"))
+    assert resumed(wanted, ALL, {"peer-b", "s"}.__contains__) == [Tombstone(suspension_key("peer-b"))]
+    assert resumed(wanted, topology("G/a", "G/b", gone="G/b"), {"peer-b"}.__contains__) == []

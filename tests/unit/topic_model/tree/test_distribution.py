@@ -1,0 +1,52 @@
+"""Routing policies: what a topic's words mean, and whose words count for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from topic_model.records.control import TopicPolicy, TopicRecord
+from topic_model.topics import TopicPath
+from topic_model.tree.distribution import check_routing, goes_to
+from topic_model.tree.tree import TopicTree
+
+
+def _tree(**routings: str) -> TopicTree:
+    tree = TopicTree()
+    for path, routing in routings.items():
+        tree.put(TopicRecord(TopicPath(path.replace("_", "/")), policy=TopicPolicy(routing=routing)))
+    return tree
+
+
+@pytest.mark.parametrize("routing", ["", "local", " group  reliable", "everywhere split", "to:G1,g-2_x reliable split"])
+def test_words_that_are_taken(routing: str) -> None:
+    check_routing(routing)
+
+
+def test_the_nearest_word_counts() -> None:
+    tree = _tree(a="local", a_b="reliable", a_b_c="to:G1", a_b_c_d="split")
+    assert [tree.distribution(TopicPath(each)) for each in ("a", "a/b", "a/b/x", "a/b/c/d/e", "z")] == [
+        "local",
+        "local",
+        "local",
+        "to:G1",
+        "",
+    ]
+
+
+def test_only_the_way_is_passed_down() -> None:
+    """What else a routing policy says is about the topic itself, as it always was."""
+    tree = _tree(a="local reliable", a_b="")
+    assert tree.policy(TopicPath("a")).reliable
+    assert not tree.policy(TopicPath("a/b")).reliable
+
+
+def test_words_of_earlier_versions_say_nothing() -> None:
+    assert _tree(a="group", a_b="far to: to:, to:a/b").distribution(TopicPath("a/b")) == "group"
+
+
+@pytest.mark.parametrize(
+    ("word", "goes"),
+    [("", True), ("group", False), ("local", False), ("to:X,G", True), ("to:X", False)],
+)
+def test_where_a_word_leads(word: str, goes: bool) -> None:
+    assert goes_to(word, "G") is goes

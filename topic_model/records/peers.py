@@ -1,0 +1,158 @@
+"""What engines of a federation say to each other, and which of it goes on. Pure.
+
+An engine is a member of a group, written GROUP/NAME. What a member has accepted itself goes to the other members of its
+group, and from the group's representative to the other groups. What has come from another group goes to the members of
+our own and no further; what has come from a member goes on to other groups only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from core.eventlog.versions import Versioned, VersionedCodec
+from core.security.signatures import NAME
+from topic_model.records.notifications import Notification
+from topic_model.subscriptions import Peer
+from topic_model.topics import TopicPath
+from topic_model.tree.distribution import LOCAL, goes_to
+
+PATH = "/federation"
+"""Where other engines push to, below a member's URL."""
+
+INTEREST_PATH = "/federation/interest"
+"""Where they say what they want."""
+
+MEDIA_TYPE = "application/vnd.msgpack"
+
+MOST_TOGETHER = 500
+"""So many notifications travel in one push."""
+
+MOST_ENGINES = 8
+"""So many may a notification pass."""
+
+_VERSION = 1
+
+# Our own events are about this engine.
+_OWN_TOPICS = "{urn:arborcast}"
+
+
+class Forwarded(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A notification on its way; see Notification. `path` ends with the sender."""
+
+    id: str
+    topic: TopicPath
+    payload: bytes
+    path: tuple[str, ...]
+    producer: bytes = b""
+    publisher: str = ""
+    priority: int = 0
+    valid_until_ms: int = 0
+    type: str = ""
+    reliable: bool = False
+    traceparent: str = ""
+    prefixes: str = ""
+    subject: bytes = b""
+    package: str = ""
+    cause: str = ""
+    hops: int = 0
+    distribution: str = ""
+
+
+class PeerPush(Versioned, frozen=True):
+    """A push from one engine, `sender`, to another, or to a group, `to`; both as in Peer."""
+
+    sender: str
+    to: str
+    notifications: list[Forwarded]
+
+
+class Interest(Versioned, frozen=True):
+    """What `sender` wants, for itself or for its group, as it tells `to`: a summary (`topic_model.routing.interest`),
+    and another one of what it wants for other groups. Of one sender the greater `version` is newer."""
+
+    sender: str
+    to: str
+    version: int
+    topics: tuple[str, ...]
+    others: tuple[str, ...] = ()
+
+
+_pushes = VersionedCodec(PeerPush, "a push of another engine", _VERSION)
+
+_interests = VersionedCodec(Interest, "what another engine wants", _VERSION, readable=True)
+
+
+def encode_push(notifications: Sequence[Notification], peer: Peer) -> bytes:
+    """The body of a push over a link."""
+    forwarded = [
+        Forwarded(
+            id=each.original_id,
+            topic=each.topic,
+            payload=each.payload,
+            path=(*each.path, peer.own),
+            producer=each.producer,
+            publisher=each.publisher,
+            priority=each.priority,
+            valid_until_ms=each.valid_until_ms,
+            type=each.type,
+            reliable=each.reliable,
+            traceparent=each.traceparent,
+            prefixes=each.prefixes,
+            subject=each.subject,
+            package=each.package,
+            cause=each.cause,
+            hops=each.hops,
+            distribution=each.distribution,
+        )
+        for each in notifications
+    ]
+    return _pushes.encode(PeerPush(_VERSION, peer.own, peer.to, forwarded))
+
+
+def decode_push(body: bytes) -> PeerPush:
+    """Raises RecordVersionError for that of a newer Arborcast, InfrastructureError for what is none."""
+    return _pushes.decode(body)
+
+
+def encode_interest(sender: str, to: str, version: int, topics: Sequence[str], others: Sequence[str] = ()) -> bytes:
+    """The body that says what is wanted."""
+    return _interests.encode(Interest(_VERSION, sender, to, version, tuple(topics), tuple(others)))
+
+
+def decode_interest(body: bytes) -> Interest:
+    """As `decode_push`."""
+    return _interests.decode(body)
+
+
+def group_of(engine: str) -> str:
+    """The group in GROUP/NAME."""
+    return engine.partition("/")[0]
+
+
+def is_engine(text: str) -> bool:
+    """Whether it is GROUP/NAME."""
+    group, slash, name = text.partition("/")
+    return bool(slash and NAME.fullmatch(group) and NAME.fullmatch(name))
+
+
+def goes_over(notification: Notification, peer: Peer) -> bool:
+    """Whether a notification that matches what a link is for is pushed over it."""
+    path, distribution = notification.path, notification.distribution
+    group, other = group_of(peer.own), group_of(peer.to)
+    if distribution == LOCAL or len(path) >= MOST_ENGINES or notification.topic.startswith(_OWN_TOPICS):
+        return False
+    if notification.queue:
+        return False  # a request, which one of the servers here is to have, and nobody else
+    if other == group:
+        # From a member of ours all of us have it from there.
+        return (not path or group_of(path[-1]) != group) and peer.to not in path
+    return goes_to(distribution, other) and all(group_of(each) == group for each in path)
+
+
+def why_not_taken(forwarded: Forwarded, own: str) -> str:
+    """Why a notification that has arrived is dropped, a word; empty when it is not."""
+    if own in forwarded.path:
+        return "loop"
+    return "hops" if len(forwarded.path) > MOST_ENGINES else ""

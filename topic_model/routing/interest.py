@@ -1,0 +1,131 @@
+"""What an engine wants from others: the topics of its subscriptions, as few simple selectors. Pure.
+
+A summary selects all that the subscriptions select, and perhaps more; what comes in vain is matched to nobody. One
+that is too large is widened: topics that lie side by side become the subtree of the node above them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from core.errors import ExpressionError
+from topic_model.patterns.alternatives import UNIVERSAL_ROOT, anchors_above, is_virtual
+from topic_model.patterns.grammar import MAX_ALTERNATIVES
+from topic_model.patterns.patterns import XPATH_SCHEME, Pattern, parse_normal
+from topic_model.routing.selectors import CHILDREN, DESCENDANTS, SUBTREE, is_one_topic, is_simple, normals_of
+from topic_model.subscriptions import Subscription
+
+MOST = MAX_ALTERNATIVES
+"""No summary may have more: it is the one topic filter of a link."""
+
+MOST_CHARACTERS = 60_000
+"""And no more of these; an expression may have a few more."""
+
+
+class _Node(NamedTuple):
+    """A topic or, with `below`, it and all that lies below; its anchor may be a virtual root."""
+
+    anchor: str
+    below: bool
+
+    @property
+    def normal(self) -> str:
+        return self.anchor + SUBTREE if self.below else self.anchor
+
+
+def wanted(subscriptions: Iterable[Subscription], most: int = MOST) -> tuple[str, ...]:
+    """The normal forms of a summary of all that these subscriptions may get, sorted. Servers of queues get nothing from
+    elsewhere."""
+    asking = (each for each in subscriptions if each.receives and each.peer is None and not each.queue)
+    selectors = {normals_of(each) for each in asking}
+    return _summary({node for normals in selectors for node in _nodes(normals)}, most)
+
+
+def together(summaries: Iterable[Iterable[str]], most: int = MOST) -> tuple[str, ...]:
+    """One summary of several."""
+    return _summary({_node(normal) for summary in summaries for normal in summary}, most)
+
+
+def is_summary(normals: Iterable[str]) -> bool:
+    """Whether these texts, which came from outside, can be what a summary has: topics and subtrees."""
+    return all(is_simple(each) and (is_one_topic(each) or each.endswith(SUBTREE)) for each in normals)
+
+
+def _nodes(normals: tuple[str, ...]) -> Iterator[_Node]:
+    """What covers the selector of these filters, each of which has to match."""
+    if len(normals) == 1 and is_simple(normals[0]):
+        yield _node(normals[0])
+        return
+    try:
+        patterns = [parse_normal(each) for each in normals if not each.startswith(XPATH_SCHEME)]
+    except ExpressionError:
+        return  # the routing table has said that nobody gets anything by it
+    if not patterns:
+        yield _Node(UNIVERSAL_ROOT, True)
+        return
+    for alternative in min(patterns, key=_width).alternatives:
+        yield _Node(alternative.anchor, True) if alternative.rest else _node(alternative.normal)
+
+
+def _width(pattern: Pattern) -> tuple[int, int]:
+    return sum(is_virtual(each.anchor) for each in pattern.alternatives), len(pattern.alternatives)
+
+
+def _node(simple: str) -> _Node:
+    if is_one_topic(simple):
+        return _Node(simple, False)
+    for reach in (SUBTREE, DESCENDANTS, CHILDREN):
+        if simple.endswith(reach):
+            return _Node(simple.removesuffix(reach), True)
+    return _Node(simple.removesuffix("*"), True)  # {urn:t}* and *
+
+
+def _summary(nodes: set[_Node], most: int) -> tuple[str, ...]:
+    nodes = _uncovered(nodes)
+    if _too_large(nodes, most):
+        nodes = _widened(nodes, most, least=2)
+    if _too_large(nodes, most):
+        nodes = _widened(nodes, most, least=1)
+    return tuple(sorted(node.normal for node in nodes))
+
+
+def _too_large(nodes: set[_Node], most: int) -> bool:
+    return len(nodes) > most or sum(len(node.normal) + 1 for node in nodes) > MOST_CHARACTERS
+
+
+def _uncovered(nodes: set[_Node]) -> set[_Node]:
+    """Without those that lie below another one."""
+    subtrees = {node.anchor for node in nodes if node.below}
+    return {
+        node
+        for node in nodes
+        if (node.below or node.anchor not in subtrees) and subtrees.isdisjoint(anchors_above(node.anchor))
+    }
+
+
+def _widened(nodes: set[_Node], most: int, least: int) -> set[_Node]:
+    """From the lowest level upwards: nodes with at least so many right below them take their place, until all is small
+    enough. First below nodes that are topics only, so that nothing deep becomes wide for the sake of something else."""
+    levels: defaultdict[int, set[_Node]] = defaultdict(set)
+    for node in nodes:
+        levels[_depth(node.anchor)].add(node)
+    for depth in range(max(levels), 0, -1):
+        siblings: defaultdict[str, list[_Node]] = defaultdict(list)
+        for node in levels[depth]:
+            siblings[next(anchors_above(node.anchor))].append(node)
+        for above, those in sorted(siblings.items(), key=lambda item: (-len(item[1]), item[0])):
+            if len(those) < least or (least > 1 and is_virtual(above)):
+                continue
+            levels[depth].difference_update(those)
+            levels[depth - 1].discard(_Node(above, False))
+            levels[depth - 1].add(_Node(above, True))
+            left = {node for level in levels.values() for node in level}
+            if not _too_large(left, most):
+                return _uncovered(left)
+    return _uncovered({node for level in levels.values() for node in level})
+
+
+def _depth(anchor: str) -> int:
+    return sum(1 for _ in anchors_above(anchor))

@@ -1,0 +1,65 @@
+"""Where the messages of a topic go beside their own engine: words in a topic's routing policy.
+
+    local         nowhere else
+    group         to the engines of our group
+    everywhere    to other groups, too, which is so where nothing is said
+    to:G1,G2      to the engines of our group, and to these groups
+
+A topic that has none of these words has those of the nearest topic above it. `reliable` and `split` are about the topic
+itself, and are not passed down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from core.errors import TopicError
+from core.security.signatures import NAME
+from topic_model.records.control import RELIABLE, SPLIT
+
+LOCAL, GROUP, EVERYWHERE = "local", "group", "everywhere"
+
+TO: Final = "to:"
+
+_PLAIN = frozenset({LOCAL, GROUP, EVERYWHERE})
+
+
+def check_routing(routing: str) -> None:
+    """Raises TopicError for a routing policy that nobody would follow."""
+    found: list[str] = []
+    for word in routing.split():
+        if _is_distribution(word):
+            found.append(word)
+        elif word.startswith(TO):
+            raise TopicError(
+                f"the routing word {word[:80]!r} names no groups: to:G1,G2 does, with letters, digits, - and _"
+            )
+        elif word not in (RELIABLE, SPLIT):
+            raise TopicError(
+                f"there is no routing word {word[:80]!r}: there are {LOCAL}, {GROUP}, {EVERYWHERE}, to:G1,G2, "
+                f"{RELIABLE} and {SPLIT}"
+            )
+    if len(found) > 1:
+        raise TopicError(f"a topic goes one way, not {found[0][:80]} and {found[1][:80]}")
+
+
+def distribution_of(routings: Iterable[str]) -> str:
+    """What holds for a topic, of its own routing policy and those above, nearest first: one of the words, empty for
+    everywhere. Words that are none say nothing."""
+    for routing in routings:
+        for word in routing.split():
+            if _is_distribution(word):
+                return "" if word == EVERYWHERE else word
+    return ""
+
+
+def goes_to(distribution: str, group: str) -> bool:
+    """Whether messages with this word, empty for everywhere, go to this other group."""
+    return not distribution or (distribution.startswith(TO) and group in distribution.removeprefix(TO).split(","))
+
+
+def _is_distribution(word: str) -> bool:
+    if word in _PLAIN:
+        return True
+    return word.startswith(TO) and all(NAME.fullmatch(name) for name in word.removeprefix(TO).split(","))

@@ -126,7 +126,10 @@ class Gateway:
 
     def check_new(self, paths: Iterable[TopicPath]) -> None:
         """See that those of these topics that are not there may be added now. Raises as `admit`, and counts nothing."""
-        self._admission.look(self.table, self._unknown(paths), time.monotonic())
+        tree = self.table.topics
+        new = [path for path in paths if path not in tree]
+        if new:
+            self._admission.look(self.table, self._unknown(new), time.monotonic())
 
     async def admit(self, topics: Mapping[TopicPath, str]) -> None:
         """See that these topics exist; where the set is open, new ones are in the control log when this returns. With

@@ -92,7 +92,7 @@ def _compare(
             cpu[name].append((sum(process.cpu_times()[:2]) - before) / (result["per_second"] * seconds) * 1e6)
     with report.table(
         f"Notify from {connections} connections",
-        *("what", "requests/s", "CPU us each", "of it floor's, times own", "times plain"),
+        *("what", "requests/s", "CPU us each", "times the floor", "times the plain one"),
         note=f"medians of {rounds} rounds of {seconds:g} s, taken in turns; CPU time of the process, all its threads",
     ) as table:
         for name in systems:

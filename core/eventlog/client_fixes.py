@@ -161,6 +161,25 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # the base has
         return transport
 
 
+class LeanConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # the base has no types
+    """KafkaConsumer that has its thread look for what to ask only when there may be something.
+
+    Each poll has it look, and waits until it has: two changes of threads. But a broker is asked one question at a time,
+    and a poll that found nothing has left one with it.
+    """
+
+    def __init__(self, **configs: Any) -> None:
+        super().__init__(**configs)
+        fetcher, brokers = self._fetcher, self._cluster.brokers
+        look = fetcher.send_fetches
+
+        def look_where_nothing_is_asked() -> list[Any]:
+            asked = len(fetcher._nodes_with_pending_fetch_requests)  # noqa: SLF001  # nothing else says it
+            return [] if asked and asked >= len(brokers()) else look()
+
+        fetcher.send_fetches = look_where_nothing_is_asked
+
+
 class LeanProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has no types
     """KafkaProducer with a shorter way for what is sent most, and a way to give up.
 

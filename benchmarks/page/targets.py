@@ -66,7 +66,7 @@ TARGETS = (
         "from the log, one message per request: pushes/s, times a bare prototype's",
         "prototype",
         "x",
-        cell("A backlog", "times the prototype's pushes/s", what="engine"),
+        cell("A backlog, one message per request, gear batch", "times the prototype's pushes/s", what="engine"),
         least=0.9,
     ),
     Target(

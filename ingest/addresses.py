@@ -85,14 +85,6 @@ FACTORIES = frozenset(
 # Where clients of the older system look for the standard's operations.
 _ALIASES = {"/WSN/Broker": Kind.BROKER, "/WSN/CreatePullPoint": Kind.PULL_POINT_FACTORY}
 
-_RESOURCE = re.compile(r"/wsn/(subscriptions|pullpoints|registrations)/([^/]+)/?")
-
-_RESOURCE_KINDS = {
-    "subscriptions": Kind.SUBSCRIPTION,
-    "pullpoints": Kind.PULL_POINT,
-    "registrations": Kind.REGISTRATION,
-}
-
 
 @dataclass(frozen=True)
 class Target:
@@ -104,14 +96,25 @@ class Target:
     old: bool = False
 
 
+# Nearly every request goes to one of these.
+_PLACES = {kind.value: Target(kind, old=kind is Kind.LEGACY) for kind in FACTORIES} | {
+    path: Target(kind, old=True) for path, kind in _ALIASES.items()
+}
+
+_RESOURCE = re.compile(r"/wsn/(subscriptions|pullpoints|registrations)/([^/]+)/?")
+
+_RESOURCE_KINDS = {
+    "subscriptions": Kind.SUBSCRIPTION,
+    "pullpoints": Kind.PULL_POINT,
+    "registrations": Kind.REGISTRATION,
+}
+
+
 def target_of(path: str) -> Target | None:
     """What a path stands for, None when it is none of ours."""
-    bare = path.rstrip("/")
-    for kind in FACTORIES:
-        if bare == kind.value:
-            return Target(kind, old=kind is Kind.LEGACY)
-    if bare in _ALIASES:
-        return Target(_ALIASES[bare], old=True)
+    place = _PLACES.get(path.rstrip("/"))
+    if place is not None:
+        return place
     resource = _RESOURCE.fullmatch(path)
     if resource is None:
         return None

@@ -49,7 +49,7 @@ def _publishes(report: Report, gateway: GatewayRun, port: int, folder: Path, sec
     process = psutil.Process(gateway.pid)
     (folder / "payload").write_text(PAYLOAD)
     soap = request_file(folder, 1)
-    load(gateway, soap, 64, 1)  # the first second compiles, connects, creates the topic
+    load(gateway.port, soap, 64, 1)  # the first second compiles, connects, creates the topic
     columns = ("by", "connections", "on their way each", "published/s", "times SOAP", "p50 ms", "p99 ms", "us CPU each")
     note = "times SOAP: beside 64 connections with keep-alive at the same process; aim 2, and at least 20,000/s"
     with report.table("Publishing, one worker", *columns, note=note) as table:
@@ -65,7 +65,7 @@ def _publishes(report: Report, gateway: GatewayRun, port: int, folder: Path, sec
             before = sum(process.cpu_times()[:2])
             started = time.monotonic()
             if by == "SOAP":
-                found = load(gateway, soap, count, seconds)
+                found = load(gateway.port, soap, count, seconds)
                 beside = found["per_second"]
             else:
                 found = _load(port, count, window, seconds, folder / "payload")

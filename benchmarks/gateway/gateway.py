@@ -61,7 +61,7 @@ def _notify(report: Report, gateway: GatewayRun, folder: Path, seconds: int) -> 
     with report.table(
         "Notify, accepted", *columns, note="keep-alive; answered 202 after Kafka's acknowledgement"
     ) as table:
-        load(gateway, request_file(folder, 1), 64, 1)  # the first second compiles, connects, creates the topic
+        load(gateway.port, request_file(folder, 1), 64, 1)  # the first second compiles, connects, creates the topic
         for shape, messages, connections, rate in (
             ("64 connections", 1, 64, None),
             ("64 connections", 10, 64, None),
@@ -72,7 +72,7 @@ def _notify(report: Report, gateway: GatewayRun, folder: Path, seconds: int) -> 
             file = request_file(folder, messages)
             before = sum(process.cpu_times()[:2])
             started = time.monotonic()
-            result = load(gateway, file, connections, seconds, rate)
+            result = load(gateway.port, file, connections, seconds, rate)
             used = (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - started)
             table.add(
                 shape,
@@ -109,7 +109,7 @@ def _memory(report: Report, gateway: GatewayRun, folder: Path, idle: float, coun
         file, sent = request_file(folder, 1), 0
         while sent < count:
             share = count / 10
-            result = load(gateway, file, 64, 5 if not report.quick else 1)
+            result = load(gateway.port, file, 64, 5 if not report.quick else 1)
             sent += int(result["per_second"] * (5 if not report.quick else 1))
             if sent >= share * (len(table.rows)):
                 table.add(sent, _resident(gateway))
@@ -120,8 +120,8 @@ def _workers(report: Report, gateway: GatewayRun, folder: Path, seconds: int) ->
         "Two workers", "load", "requests/s", "p50 ms", "p99 ms", note="helps only where there are cores to spare"
     ) as table:
         file = request_file(folder, 1)
-        load(gateway, file, 64, 1)
-        result = load(gateway, file, 64, seconds)
+        load(gateway.port, file, 64, 1)
+        result = load(gateway.port, file, 64, seconds)
         table.add("64 connections", result["per_second"], result["p50_ms"], result["p99_ms"])
 
 
@@ -140,10 +140,8 @@ def request_file(folder: Path, messages: int) -> Path:
     return file
 
 
-def load(
-    gateway: GatewayRun, file: Path, connections: int, seconds: float, rate: float | None = None
-) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.gateway.http_load", str(gateway.port), str(file)]
+def load(port: int, file: Path, connections: int, seconds: float, rate: float | None = None) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.gateway.http_load", str(port), str(file)]
     command += [str(connections), str(seconds), *([str(rate)] if rate else [])]
     finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, float] = json.loads(finished.stdout)

@@ -63,6 +63,14 @@ TARGETS = (
     ),
     Target(
         "dispatch",
+        "from the log, one message per request: pushes/s, times a bare prototype's",
+        "prototype",
+        "x",
+        cell("A backlog, one message per request, gear batch", "times the prototype's pushes/s", what="engine"),
+        least=0.9,
+    ),
+    Target(
+        "dispatch",
         "8 publishers, 50 subscribers: delivered/s",
         "throughput",
         "/s",
@@ -177,6 +185,33 @@ TARGETS = (
         "/s",
         best("Notify, accepted", "messages/s"),
         least=30_000,
+    ),
+    *(
+        Target(
+            "gateway",
+            f"CPU of a Notify from {connections} connections, times the floor's",
+            "floor",
+            "x",
+            cell(f"Notify from {connections} connections", "times the floor", what="gateway"),
+            most=2.0,
+        )
+        for connections in (1, 16, 64)
+    ),
+    Target(
+        "gateway",
+        "first notification on a topic at 100/s: p50, times a known one's",
+        "new-topics",
+        "x",
+        cell("First and later notifications, 100/s", "p50 times known", topics="new"),
+        most=3,
+    ),
+    Target(
+        "gateway",
+        "topics that nobody has named: accepted/s",
+        "new-topics",
+        "/s",
+        cell("First and later notifications, 64 connections", "accepted/s", topics="new"),
+        least=2_000,
     ),
     Target("gateway", "Subscribe, durable: /s", "gateway", "/s", cell("Subscribe", "per second"), least=500),
     Target("gateway", "idle worker: memory", "gateway", "MiB", cell("Memory", "RSS MiB", requests=0), most=120),

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
-import kafka
 from kafka import errors
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.partitioner import murmur2
 
 from core.errors import InfrastructureError
-from core.eventlog.client_fixes import ClosingSocket, LeanProducer, built
+from core.eventlog.client_fixes import ClosingSocket, LeanConsumer, LeanProducer, built
 from core.reasons import reason_of
 from core.settings import KafkaSettings
 
@@ -238,7 +237,7 @@ def make_consumer(kafka_settings: KafkaSettings, *, wait_ms: int, max_records: i
         "max_partition_fetch_bytes": max(kafka_settings.max_record_bytes, 1024 * 1024),
         "request_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
     }
-    return cast(Consumer, _connected(kafka.KafkaConsumer, kafka_settings, arguments))
+    return cast(Consumer, _connected(LeanConsumer, kafka_settings, arguments))
 
 
 def producer_for(

@@ -1,18 +1,23 @@
 """Where kafka-python falls short: sockets and threads that it does not free, a slow way to send, none to give up,
-a pause before the first answer.
+a pause before the first answer, calls of the system that it could do without.
 
 Only `client` uses these. When the pinned version is raised, check whether each is still needed.
 """
 
 from __future__ import annotations
 
+import selectors
 import socket
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import kafka
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -57,6 +62,122 @@ class ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # the base has no ty
         except BaseException:
             sock.close()
             raise
+
+
+class KeepingSelector(selectors.DefaultSelector):
+    """The system's selector, asked less often.
+
+    kafka-python registers a socket for each answer that it waits for, and takes it back when the answer is there. That
+    is two calls of the system, and two more for the text of an error that says that it was not registered. Here one
+    that was waited for to be read stays registered until something comes on it that nobody waits for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waited: dict[int, selectors.SelectorKey] = {}
+        self._kept: dict[int, selectors.SelectorKey] = {}
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._waited[fileobj.fileno()]
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        number = fileobj.fileno()
+        kept = self._kept.pop(number, None)
+        if kept is not None and kept.fileobj is not fileobj:
+            super().unregister(kept.fileobj)  # it was closed, and another has its number
+            kept = None
+        key = (super().register if kept is None else super().modify)(fileobj, events, data)
+        self._waited[number] = key
+        return key
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = self._waited[fileobj.fileno()] = super().modify(fileobj, events, data)
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        key = self._waited.pop(fileobj.fileno())
+        if key.events == selectors.EVENT_READ:
+            self._kept[key.fd] = key
+        else:
+            super().unregister(fileobj)
+        return key
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(timeout)
+        for key, _ in ready:
+            if self._kept.pop(key.fd, None) is not None:
+                super().unregister(key.fileobj)
+        return [each for each in ready if each[0].fd in self._waited]
+
+
+class Loop(NetworkSelector):  # type: ignore[misc]  # the base has no types
+    """Woken once in each of its turns, however many ask for it."""
+
+    _awake = False
+
+    def wakeup(self) -> None:
+        # Two threads that both find it asleep wake it twice, which does no harm.
+        if not self._awake:
+            self._awake = True
+            super().wakeup()
+
+    def _process_events(self, event_list: list[tuple[selectors.SelectorKey, int]]) -> None:
+        super()._process_events(event_list)
+        # Behind the reading of what wakes it, and before it looks for what there is to do: who found it awake until
+        # now has left its work already, and who comes from now on wakes it again.
+        self._awake = False
+
+
+class _AtOnce:
+    """What is written is sent, where kafka-python first waits, two turns of its loop, to hear that it may be."""
+
+    def write(self: Any, data: bytes) -> None:
+        if self._writing or self._closed or not self._write or not data:
+            super().write(data)  # type: ignore[misc]  # of the transport that this is put before
+            return
+        self._write_buffer.append(data)
+        _, error = self._sock_send()
+        self.last_write = time.monotonic()
+        if error is not None:
+            self._net.call_soon(lambda: self.abort(error=error))
+        elif self._write_buffer:
+            self._writing = True
+            self._write_task = self._net.call_soon(self._write_to_sock)
+
+
+class PlainTransport(_AtOnce, KafkaTCPTransport):  # type: ignore[misc]  # the base has no types
+    pass
+
+
+class TlsTransport(_AtOnce, KafkaSSLTransport):  # type: ignore[misc]  # the base has no types
+    pass
+
+
+class Connections(KafkaConnectionManager):  # type: ignore[misc]  # the base has no types
+    async def _build_transport(self, *args: Any, **options: Any) -> Any:
+        transport = await super()._build_transport(*args, **options)
+        # It has no setting for the class, and names it in the middle of what there is to do for a connection.
+        transport.__class__ = TlsTransport if self.ssl_enabled else PlainTransport
+        return transport
+
+
+class LeanConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # the base has no types
+    """KafkaConsumer that has its thread look for what to ask only when there may be something.
+
+    Each poll has it look, and waits until it has: two changes of threads. But a broker is asked one question at a time,
+    and a poll that found nothing has left one with it.
+    """
+
+    def __init__(self, **configs: Any) -> None:
+        super().__init__(**configs)
+        fetcher, brokers = self._fetcher, self._cluster.brokers
+        look = fetcher.send_fetches
+
+        def look_where_nothing_is_asked() -> list[Any]:
+            asked = len(fetcher._nodes_with_pending_fetch_requests)  # noqa: SLF001  # nothing else says it
+            return [] if asked and asked >= len(brokers()) else look()
+
+        fetcher.send_fetches = look_where_nothing_is_asked
 
 
 class LeanProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has no types
@@ -109,8 +230,10 @@ def built(factory: Callable[..., _T], arguments: Mapping[str, Any]) -> _T:
     """
     networks: list[KafkaNetClient] = []
 
-    def network(*args: Any, **options: Any) -> KafkaNetClient:
-        networks.append(KafkaNetClient(*args, **options))
+    def network(**options: Any) -> KafkaNetClient:
+        options["selector"] = KeepingSelector
+        loop = Loop(**options)
+        networks.append(KafkaNetClient(loop, Connections(loop, **options)))
         # Of its own it waits so long before it looks for a log, after it has looked for the brokers: 100 ms, and the
         # setting of that name does not come this far.
         networks[-1].cluster.config["retry_backoff_ms"] = _LOOK_AGAIN_MS

@@ -49,8 +49,8 @@ def start_realtime(spark: SparkSession, job: RealtimeJob, begin: Beginning, chec
         "notifications",
         starting=begin.starting(kafka),
         fail_on_data_loss=job.settings.dispatch.fail_on_data_loss,
-        # It is answered as soon as there is something: an idle engine asks twice a second.
-        fetch_wait_ms=500,
+        # It is answered as soon as there is something. An idle engine asks once in so long, for each partition.
+        fetch_wait_ms=2_000,
     )
     # The JVM sends a row when the next one is there: a marker behind each drives it out.
     row = F.explode(F.array(F.struct("value", "partition", "offset"), F.lit(None))).alias("row")

@@ -105,6 +105,9 @@ class TableFollower(Work):
 # A step is kept short: while it decodes, the hot path's driver waits for the interpreter.
 _RECORDS_PER_STEP = 2_000
 
+# While nothing comes, each question costs the broker and this process a millisecond.
+_QUIET_S = 3.0
+
 # What is gathered until the next commit stays in memory.
 _BYTES_PER_COMMIT = 64 * 1024 * 1024
 
@@ -126,6 +129,7 @@ class GatheringFollower(TableFollower):
         self._bytes_per_step = bytes_per_step
         self._clock = clock
         self._committed_at = clock()
+        self._quiet_until = clock()
         self.progress: QueryProgress | None = None
         """The last commit, as a query would tell it; None before there was one."""
 
@@ -153,6 +157,8 @@ class GatheringFollower(TableFollower):
         self.progress = QueryProgress(self.progress.batch + 1 if self.progress else 0, count, dict(positions))
 
     def _write(self, tail: Tail) -> bool:
+        if self._clock() < self._quiet_until:
+            return False
         records = tail.read(_RECORDS_PER_STEP, self._bytes_per_step)
         self.take(records)
         gathered = self._gathered()
@@ -160,5 +166,7 @@ class GatheringFollower(TableFollower):
         due = self._clock() - self._committed_at >= self._interval_s or size >= _BYTES_PER_COMMIT
         if due and any(gathered):
             self.commit(tail.positions)
+        if not records and not any(gathered):
+            self._quiet_until = self._clock() + min(self._interval_s, _QUIET_S)
         read = sum(len(record.value or b"") for record in records)
         return len(records) >= _RECORDS_PER_STEP or read >= self._bytes_per_step

@@ -64,10 +64,10 @@ class Publication(NamedTuple):
 
     def until_ms(self, accepted_ms: int) -> int:
         """Until when a message is valid that is accepted then; 0 when it has no end."""
-        ends = [self.valid_until_ms] if self.valid_until_ms else []
-        if self.lifespan_ms:
-            ends.append(accepted_ms + self.lifespan_ms)
-        return min(ends, default=0)
+        if not self.lifespan_ms:
+            return self.valid_until_ms
+        ends = accepted_ms + self.lifespan_ms
+        return min(ends, self.valid_until_ms) if self.valid_until_ms else ends
 
 
 NOTHING_SAID = Publication()
@@ -97,7 +97,9 @@ def apply(notifications: list[Notification], said: Mapping[int, Publication], me
 def of_request(request: Request, messages: int) -> Mapping[int, Publication]:
     """What a request with a Notify of so many messages says, by the number of the message, from 1; empty when it says
     nothing. Raises InvalidRequest."""
-    elements = [*request.operation.iterchildren(PUBLICATION), *_in_header(request)]
+    elements = _in_header(request)
+    if len(request.operation) > messages:  # it has more children than its messages
+        elements = [*request.operation.iterchildren(PUBLICATION), *elements]
     return read_publications(elements, messages) if elements else {}
 
 
@@ -153,12 +155,13 @@ def duration_ms(text: str, where: str, least_ms: int = 1, most: tuple[int, str] 
     return found_ms
 
 
-def _in_header(request: Request) -> Iterator[etree._Element]:
+def _in_header(request: Request) -> list[etree._Element]:
+    # A header is the first child; another could only be the body (`envelope.parse`).
+    first = request.root[0]
+    if first is request.operation.getparent() or not len(first):
+        return []
     envelope = SOAP11 if request.soap == "1.1" else SOAP12
-    header = request.root.find(f"{{{envelope}}}Header")
-    if header is None:
-        return iter(())
-    return (block for block in header.iterchildren(PUBLICATION) if is_for_us(block, envelope))
+    return [block for block in first.iterchildren(PUBLICATION) if is_for_us(block, envelope)]
 
 
 def _read(element: etree._Element) -> Publication:

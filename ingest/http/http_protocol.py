@@ -90,6 +90,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._reservation: Reservation | None = None  # of the last request
         self._in_parts = False  # its body did not come in the packet of its head
         self._waits = False  # for room: nothing is read
+        self._host: bytes | None = None  # named before on this connection, and found to be one
         self._deaf = False  # what comes is thrown away: an answer has been given that ends the connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base does
@@ -366,7 +367,13 @@ class GatewayProtocol(HttpToolsProtocol):
         hosts = [value for name, value in self.headers if name == b"host"]
         if not hosts:
             return self.parser.get_http_version() == "1.0"
-        return len(hosts) == 1 and _HOST.fullmatch(hosts[0]) is not None
+        if len(hosts) > 1:
+            return False
+        if hosts[0] != self._host:  # a connection has the same one in each of its requests
+            if _HOST.fullmatch(hosts[0]) is None:
+                return False
+            self._host = hosts[0]
+        return True
 
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)

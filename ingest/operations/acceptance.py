@@ -103,13 +103,14 @@ async def _store(
 ) -> None:
     """`request` is what the request is recognised by; it is in each record, so that it is known after a restart."""
     # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
-    await gateway.admit({notification.topic: notification.prefixes for notification in notifications})
+    tree = gateway.table.topics
+    if new := {each.topic: each.prefixes for each in notifications if each.topic not in tree}:
+        await gateway.admit(new)
     # It belongs to the subscriptions that are there now, whenever it is matched.
     accepted_ms = times.to_ms(gateway.now()) if accepted_ms is None else accepted_ms
     facts: dict[str, bytes | int] = {"control": gateway.table.position, "accepted_ms": accepted_ms}
     if request:
         facts |= {"request": request, "request_size": len(notifications)}
-    tree = gateway.table.topics
     split_bytes, federated = gateway.fragments.bytes, gateway.federation is not None
     notifications = [
         _accepted(each, tree, said.get(each.id, NOTHING_SAID), facts, split_bytes, federated) for each in notifications

@@ -27,7 +27,7 @@ from ingest.soap import times
 from ingest.soap.envelope import Request
 from ingest.soap.times import utc_now
 from ingest.soap.wsdl import ServiceDescriptions
-from ingest.state.changes import CommitsChanges, KeyedLocks
+from ingest.state.changes import CommitsChanges, KeyedLocks, SharedCommits
 from ingest.state.fragment_log import HoldsParts
 from ingest.state.pull_queues import PullQueues
 from ingest.state.repeats import Repeats
@@ -110,7 +110,9 @@ class Gateway:
     def __post_init__(self) -> None:
         self.default_topic = self.topics.default_path
         self._admission = TopicAdmission(self.topics)
-        self._being_added: dict[TopicPath, asyncio.Future[int]] = {}
+        self._being_added: dict[TopicPath, asyncio.Future[None]] = {}
+        # Through the attribute each time: it may be another one by then.
+        self._new_topics = SharedCommits(lambda records: self.changes.commit(records))
 
     def named_in(self, request: Request, kind: Kind) -> str:
         """The id of the resource of this kind that a message to the broker names inside, as some clients do, or in
@@ -137,7 +139,10 @@ class Gateway:
 
     def check_new(self, paths: Iterable[TopicPath]) -> None:
         """See that those of these topics that are not there may be added now. Raises as `admit`, and counts nothing."""
-        self._admission.look(self.table, self._unknown(paths), time.monotonic())
+        tree = self.table.topics
+        new = [path for path in paths if path not in tree]
+        if new:
+            self._admission.look(self.table, self._unknown(new), time.monotonic())
 
     async def admit(self, topics: Mapping[TopicPath, str]) -> None:
         """See that these topics exist; where the set is open, new ones are in the control log when this returns. With
@@ -157,7 +162,7 @@ class Gateway:
                 msgspec.structs.replace(each, prefixes=tree.prefixes.unknown(each.path, topics[each.path]))
                 for each in admitted.records
             ]
-            added: asyncio.Future[int] = asyncio.ensure_future(self.changes.commit(records))
+            added = self._new_topics.commit(records)
             self._being_added.update((record.path, added) for record in records)
             added.add_done_callback(lambda future: self._added(future, admitted))
             waiting[added] = None
@@ -167,7 +172,7 @@ class Gateway:
     def _unknown(self, paths: Iterable[TopicPath]) -> Iterator[TopicPath]:
         return (path for path in paths if path not in self._being_added)
 
-    def _added(self, future: asyncio.Future[int], admitted: Admitted) -> None:
+    def _added(self, future: asyncio.Future[None], admitted: Admitted) -> None:
         for record in admitted.records:
             del self._being_added[record.path]
         if future.cancelled() or future.exception() is not None:

@@ -28,6 +28,7 @@ from ingest.operations.gateway import Gateway, Operation, Reply, Stored, check_f
 from ingest.soap import answers, times
 from ingest.soap.envelope import PUBLICATION, Request
 from ingest.soap.fragments import Node, Source
+from ingest.soap.shapes import Found, Shapes
 from topic_model.expressions import XPathPattern, compile_normal
 from topic_model.message_types import kept_type
 from topic_model.namespaces import ACTION_BW, WSA, WSNT, XSI, wsnt
@@ -57,19 +58,28 @@ _SLASHED = re.compile(rb"([\"'])(http://docs\.oasis-open\.org/wsn/b-2)/\1")
 
 _topics = TopicMemory()
 
+# What stands around a payload says the topic, and the producer (empty for none).
+_Said = tuple[PublishedTopic, bytes]
+_Known = Found[_Said]
+_shapes: Shapes[_Said] = Shapes()
+
 
 async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
     """Accept the messages of a Notify: when this returns they are stored, in their order."""
     topics: dict[bytes, PublishedTopic] = {}
-    notifications, said = await _read_notify(gateway, request, topics, old=target.old)
-    check_publish(request.caller, (notification.topic for notification in notifications), gateway.table.topics)
+    known = None if target.old else _shapes.find(request)
+    notifications, said = await _read_notify(gateway, request, topics, known, old=target.old)
+    published = [notification.topic for notification in notifications]
+    check_publish(request.caller, published, gateway.table.topics)
     check_sender(gateway, request, target, notifications)
-    gateway.check_new(notification.topic for notification in notifications)
-    check_fan_out(gateway, request, (notification.topic for notification in notifications))
+    gateway.check_new(published)
+    check_fan_out(gateway, request, published)
     notifications = with_reply_to(
         notifications, request, gateway.table.topics.policy, lambda reference: _answered_at(gateway, request, reference)
     )
     _topics.remember(topics)
+    if known is None and not target.old:
+        _learn(request, notifications[0])
     new = await accept(gateway, notifications, said)
     return Stored([each.id for each in notifications] if new else ())
 
@@ -176,12 +186,44 @@ def requested_termination(element: etree._Element, now: datetime, *, initial: bo
     return None if moment is None else times.to_ms(moment)
 
 
-async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, PublishedTopic], *, old: bool) -> Said:
+def _learn(request: Request, notification: Notification) -> None:
+    """Remember what stands around the payload of a request with one message on a topic that it names."""
+    if len(request.operation) != 1:
+        return
+    parts = [part.tag for part in request.operation[0]]
+    if _TOPIC in parts and _CONTENT in parts:
+        topic = PublishedTopic(notification.topic, notification.prefixes)
+        said = topic, notification.producer
+        _shapes.learn(request, request.source(PAYLOAD_DEPTH), parts.index(_CONTENT), said)
+
+
+async def _read_notify(
+    gateway: Gateway, request: Request, topics: dict[bytes, PublishedTopic], known: _Known | None, *, old: bool
+) -> Said:
     """The messages; into `topics` those topics that were not known. `old`: as HPwsn's clients write them."""
-    source = request.source(PAYLOAD_DEPTH)
     accepted_ms = times.to_ms(gateway.now())
     message_id = request.addressing.message_id if request.addressing is not None else ""
     notifications: list[Notification] = []
+
+    def add(topic: PublishedTopic, payload: bytes, producer: bytes, kind: str) -> None:
+        notifications.append(
+            Notification(
+                id=gateway.ids.next(),
+                topic=topic.path,
+                payload=payload,
+                accepted_ms=accepted_ms,
+                producer=producer,
+                message_id=message_id,
+                traceparent=request.traceparent,
+                prefixes=topic.prefixes,
+                type=kept_type(kind),
+            )
+        )
+
+    if known is not None:
+        add(known.said[0], known.payload, known.said[1], known.name)
+        return _with_said(request, notifications, 1)
+    source = request.source(PAYLOAD_DEPTH)
     messages = 0
     for message, node in zip(request.operation, source.node(request.operation).children, strict=True):
         if message.tag == _MESSAGE:
@@ -196,23 +238,15 @@ async def _read_notify(gateway: Gateway, request: Request, topics: dict[bytes, P
                 raise ExpressionError(
                     f"NotificationMessage {messages} has no wsnt:Topic, and this broker delivers by topic"
                 )
-            notifications.append(
-                Notification(
-                    id=gateway.ids.next(),
-                    topic=topic.path,
-                    payload=payload,
-                    accepted_ms=accepted_ms,
-                    producer=producer,
-                    message_id=message_id,
-                    traceparent=request.traceparent,
-                    prefixes=topic.prefixes,
-                    type=kept_type(kind),
-                )
-            )
+            add(topic, payload, producer, kind)
             if len(notifications) % _AT_A_TIME == 0:
                 await asyncio.sleep(0)
     if not notifications:
         raise InvalidRequest("Notify holds no wsnt:NotificationMessage")
+    return _with_said(request, notifications, messages)
+
+
+def _with_said(request: Request, notifications: list[Notification], messages: int) -> Said:
     said = of_request(request, messages)
     return apply(notifications, said, messages) if said else Said(notifications, NO_PUBLICATIONS)
 

@@ -107,6 +107,10 @@ class Node(msgspec.Struct, gc=False):
         return _declarations(document[self.name_end : self.tag_end]) if declares else _NO_DECLARATIONS
 
 
+Inherited = list[tuple[bytes, bytes, bytes]]
+"""Namespaces in scope around an element: prefix, prefix with its colon, and the declaration as it is written."""
+
+
 _NO_CHILDREN: list[Node] = []  # shared, so never changed
 
 
@@ -124,7 +128,7 @@ class Source:
         self._scopes_left = len(self._document) // _SCOPE_BYTES + _SCOPE_FREE
         # Of the scope that was looked at last: the messages of a Notify all have the same one around them.
         self._around: Around | None = None
-        self._inherited: list[tuple[bytes, bytes, bytes]] = []
+        self._inherited: Inherited = []
         self._around_written = b""
 
     def node(self, element: etree._Element) -> Node:
@@ -138,32 +142,16 @@ class Source:
         Raises TooLarge when the fragments of this document together grow out of proportion: declarations are repeated
         in each, and a namespace of a megabyte with thousands of users would fill the memory.
         """
-        document = self._document
-        own = node.declarations(document)
-        tail = document[node.name_end : node.end]
-        name = document[node.start : node.name_end]
-        self._look_around(node)
-        parts = [name]
-        listed: Container[bytes] = () if b"refix" not in tail else _words(tail)
-        looked_for = _before_colons(tail) if len(self._inherited) > _FEW else None
-        for prefix, used, declaration in self._inherited:
-            if prefix in own:
-                continue
-            if not prefix or prefix in listed or name.startswith(used, 1):
-                parts.append(declaration)
-                continue
-            found = prefix in looked_for if looked_for is not None else _may_use(tail, used)
-            if found is None:
-                looked_for = _before_colons(tail)
-                found = prefix in looked_for
-            if found:
-                parts.append(declaration)
-        parts.append(tail)
-        fragment = b"".join(parts)
+        fragment = stand_alone(self._document, node, self.inherited(node))
         self._left -= len(fragment)
         if self._left < 0:
             raise TooLarge("the request's elements, each with the namespaces declared around it, are too large")
         return fragment
+
+    def inherited(self, node: Node) -> Inherited:
+        """The namespaces in scope around an element. Raises TooLarge when there are too many."""
+        self._look_around(node)
+        return self._inherited
 
     def inside(self, node: Node) -> bytes:
         """What stands between the element's tags, as it was sent."""
@@ -195,6 +183,38 @@ class Source:
         self._around_written = b"".join(declaration for _, _, declaration in self._inherited)
         if len(self._around_written) > MAX_AROUND:
             raise TooLarge(f"the namespaces declared around a payload are too large: {MAX_AROUND} bytes are taken")
+
+
+def element_between(document: bytes, start: int, end: int) -> Node:
+    """The node of an element that is known to lie there."""
+    token = _TOKEN.match(document, start)
+    if token is None:
+        raise ValueError("not the bytes of a well-formed document")
+    return Node(None, start, token.end(2), token.end(), end, _NO_CHILDREN)
+
+
+def stand_alone(document: bytes, node: Node, inherited: Inherited) -> bytes:
+    """An element with the declarations of those namespaces around it that it may be using."""
+    own = node.declarations(document)
+    tail = document[node.name_end : node.end]
+    name = document[node.start : node.name_end]
+    parts = [name]
+    listed: Container[bytes] = () if b"refix" not in tail else _words(tail)
+    looked_for = _before_colons(tail) if len(inherited) > _FEW else None
+    for prefix, used, declaration in inherited:
+        if prefix in own:
+            continue
+        if not prefix or prefix in listed or name.startswith(used, 1):
+            parts.append(declaration)
+            continue
+        found = prefix in looked_for if looked_for is not None else _may_use(tail, used)
+        if found is None:
+            looked_for = _before_colons(tail)
+            found = prefix in looked_for
+        if found:
+            parts.append(declaration)
+    parts.append(tail)
+    return b"".join(parts)
 
 
 def _may_use(tail: bytes, used: bytes) -> bool | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+from core.errors import InfrastructureError
 from core.eventlog.consumer import LogConsumer
 from core.settings import KafkaSettings
 from ingest.state.log_view import ControlLogView
@@ -113,6 +114,59 @@ class ControlChanges:
     def close(self) -> None:
         """Do not begin any further append."""
         self._writers.shutdown(wait=False, cancel_futures=True)
+
+
+# So many shared commits are under way at a time. With one, whoever comes a moment after it began waits for two.
+_SHARED = 2
+
+
+class SharedCommits:
+    """Commits of what does not depend on one another: those that come while others are under way share the next one.
+
+    So a thousand topics that are named at once cost a few appends, and a few waits for the log to be read back. What
+    becomes of a commit is the same for all that share it. On the event loop's thread only.
+    """
+
+    def __init__(self, commit: Callable[[Sequence[ControlRecord]], Awaitable[object]]) -> None:
+        self._commit = commit
+        self._waiting: list[ControlRecord] = []
+        self._next: asyncio.Future[None] | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def commit(self, records: Sequence[ControlRecord]) -> asyncio.Future[None]:
+        """Done when the records are in force, or could not be put into the log. Others may share the future: shield it
+        from being cancelled."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        self._waiting += records
+        shared = self._next
+        if len(self._under_way) < _SHARED:
+            self._begin()
+        return shared
+
+    def _begin(self) -> None:
+        shared, records = self._next, self._waiting
+        if shared is None:
+            return
+        self._next, self._waiting = None, []
+        task = asyncio.create_task(self._run(records, shared), name="shared-commit")
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+
+    async def _run(self, records: Sequence[ControlRecord], shared: asyncio.Future[None]) -> None:
+        try:
+            await self._commit(records)
+        except BaseException as error:
+            shared.set_exception(error if isinstance(error, Exception) else InfrastructureError("the gateway stops"))
+            shared.exception()  # retrieved here, or asyncio logs it when no request waits any more
+            if not isinstance(error, Exception):
+                raise
+        else:
+            shared.set_result(None)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        self._begin()
 
 
 class KeyedLocks:

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import selectors
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from core.eventlog.client_fixes import KeepingSelector, Loop, PlainTransport
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+class CountingSelector(KeepingSelector):
+    """Counts what reaches the system's selector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+        inner: Any = vars(self)["_selector"]  # epoll, kqueue or poll
+        outer = self
+
+        class Counting:
+            def __getattr__(self, name: str) -> Any:
+                if name in ("register", "unregister", "modify"):
+                    outer.calls.append(name)
+                return getattr(inner, name)
+
+        self._selector = Counting()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def test_waiting_for_one_answer_after_another_asks_the_system_once(pair: Pair) -> None:
+    ours, theirs = pair
+    with CountingSelector() as selector:
+        for number in range(5):
+            selector.register(ours, selectors.EVENT_READ, number)
+            theirs.send(b"answer")
+            [(key, events)] = selector.select(120)
+            assert (key.fileobj, key.data, events) == (ours, number, selectors.EVENT_READ)
+            ours.recv(100)
+            selector.unregister(ours)
+        assert selector.calls == ["register"]
+
+
+def test_what_nobody_waits_for_is_not_reported_and_wakes_nobody_again(pair: Pair) -> None:
+    ours, theirs = pair
+    with CountingSelector() as selector:
+        selector.register(ours, selectors.EVENT_READ)
+        selector.unregister(ours)
+        theirs.send(b"unasked")
+        assert selector.select(120) == []
+        assert selector.calls == ["register", "unregister"]
+        with pytest.raises(KeyError):
+            selector.get_key(ours)
+        selector.register(ours, selectors.EVENT_READ)
+        assert [key.fileobj for key, _ in selector.select(120)] == [ours]
+
+
+def test_a_socket_with_the_number_of_one_that_was_closed_is_waited_for(pair: Pair) -> None:
+    _, theirs = pair
+    with KeepingSelector() as selector:
+        gone = socket.socket()
+        number = gone.fileno()
+        selector.register(gone, selectors.EVENT_READ)
+        selector.unregister(gone)
+        gone.close()
+        successor = theirs.dup()
+        assert successor.fileno() == number
+        with successor:
+            pair[0].send(b"answer")
+            selector.register(successor, selectors.EVENT_READ, "new")
+            assert [key.data for key, _ in selector.select(120)] == ["new"]
+
+
+def test_waiting_for_both_and_for_one_of_them(pair: Pair) -> None:
+    ours, theirs = pair
+    with KeepingSelector() as selector:
+        selector.register(ours, selectors.EVENT_READ)
+        selector.modify(ours, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        assert [events for _, events in selector.select(120)] == [selectors.EVENT_WRITE]
+        selector.modify(ours, selectors.EVENT_READ)
+        assert selector.select(0) == []
+        theirs.send(b"answer")
+        assert selector.get_key(ours).events == selectors.EVENT_READ
+        assert [events for _, events in selector.select(120)] == [selectors.EVENT_READ]
+
+
+def test_a_loop_is_woken_once_in_a_turn_and_again_in_the_next() -> None:
+    loop = Loop(selector=KeepingSelector)
+    try:
+        for _ in range(3):
+            for _ in range(1_000):
+                loop.wakeup()
+            assert len(loop._wakeup_r.recv(2_000, socket.MSG_PEEK)) == 1
+            loop.poll(timeout_ms=120_000)
+            with pytest.raises(BlockingIOError):
+                loop._wakeup_r.recv(1)
+    finally:
+        loop.close()
+
+
+def test_what_is_written_is_sent_at_once_and_the_rest_when_there_is_room(pair: Pair) -> None:
+    ours, theirs = pair
+    loop = Loop(selector=KeepingSelector)
+    transport = PlainTransport(loop, ours)
+    try:
+        transport.write(b"small")
+        assert theirs.recv(100, socket.MSG_DONTWAIT) == b"small"
+        large = bytes(range(256)) * 40_000
+        transport.write(large)
+        transport.write(b"behind it")
+        arrived = b""
+        while len(arrived) < len(large) + 9:
+            loop.poll(timeout_ms=0)
+            arrived += theirs.recv(1 << 20)
+        assert arrived == large + b"behind it"
+    finally:
+        loop.close()
+
+
+def test_a_write_to_a_peer_that_is_gone_ends_the_connection_and_not_the_writer(pair: Pair) -> None:
+    ours, theirs = pair
+    theirs.close()
+    loop = Loop(selector=KeepingSelector)
+    transport = PlainTransport(loop, ours)
+    try:
+        transport.write(b"nobody reads it")
+        assert not transport.is_closing()
+        loop.poll(timeout_ms=0)
+        assert transport.is_closing()
+        with pytest.raises(RuntimeError, match="closed"):
+            transport.write(b"more")
+    finally:
+        loop.close()

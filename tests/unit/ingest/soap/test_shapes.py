@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from core.errors import PeerError
+from ingest.soap.envelope import Request, parse
+from ingest.soap.shapes import Shapes
+from topic_model.namespaces import SOAP11, WSA, WSNT, wsnt
+
+DEPTH = 6
+HEADER = f'<s:Header><a:MessageID xmlns:a="{WSA}">urn:%s</a:MessageID></s:Header>'
+CONTENT = wsnt("Message")
+
+
+def body(
+    payload: str, topic: str = "t:a", header: str = "", message: str = "w:Message", more: str = "", beside: str = ""
+) -> bytes:
+    name, _, _ = message.partition(" ")
+    return (
+        f'<s:Envelope xmlns:s="{SOAP11}" xmlns:w="{WSNT}" xmlns:e="urn:e">{header}<s:Body><w:Notify>'
+        f'<w:NotificationMessage><w:Topic xmlns:t="urn:t">{topic}</w:Topic><{message}>{payload}</{name}>{beside}'
+        f"</w:NotificationMessage>{more}</w:Notify></s:Body></s:Envelope>"
+    ).encode()
+
+
+def learnt(document: bytes, shapes: Shapes[str] | None = None) -> Shapes[str]:
+    """What stands around its payload means "known"."""
+    shapes = Shapes() if shapes is None else shapes
+    request = parse(document)
+    place = [part.tag for part in request.operation[0]].index(CONTENT)
+    shapes.learn(request, request.source(DEPTH), place, "known")
+    return shapes
+
+
+def scanned(request: Request) -> tuple[bytes, str] | None:
+    """The payload as the scan finds it; None where there is not just one of one message."""
+    if len(request.operation) != 1:
+        return None
+    contents = [number for number, part in enumerate(request.operation[0]) if part.tag == CONTENT]
+    if len(contents) != 1 or len(request.operation[0][contents[0]]) != 1:
+        return None
+    source = request.source(DEPTH)
+    node = source.node(request.operation).children[0].children[contents[0]].children[0]
+    return source.fragment(node), str(request.operation[0][contents[0]][0].tag)
+
+
+def test_a_payload_in_a_known_place_is_found_as_the_scan_finds_it() -> None:
+    shapes = learnt(body("<o/>"))
+    for payload in ("<p>text</p>", '<e:x a=">"/>', '<x xmlns="urn:x"><e:y b="\'"/></x>', '<x t="e:q">&lt;e:q/&gt;</x>'):
+        request = parse(body(payload))
+        found = shapes.find(request)
+        assert found is not None
+        assert (found.payload, found.name) == scanned(request)
+        assert found.said == "known"
+
+
+def test_a_header_may_differ() -> None:
+    shapes = learnt(body("<o/>", header=HEADER % "1"))
+    like_ours = '\n <s:Header a="b"><e:x><w:Message><o/></w:Message></e:x></s:Header> '
+    for header in (HEADER % "2", "<s:Header/>", like_ours):
+        request = parse(body("<e:p/>", header=header))
+        found = shapes.find(request)
+        assert found is not None
+        assert (found.payload, found.name) == scanned(request)
+    assert shapes.find(parse(body("<e:p/>"))) is None
+    assert learnt(body("<o/>")).find(parse(body("<o/>", header=HEADER % "1"))) is None
+
+
+def test_a_message_written_on_several_lines() -> None:
+    shapes = learnt(body("\n  <o/>\n "))
+    request = parse(body("\n  <p>\n</p>\n "))
+    found = shapes.find(request)
+    assert found is not None
+    assert (found.payload, found.name) == scanned(request)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        body("<o/>", topic="t:b"),
+        body("<o/>").replace(b'xmlns:e="urn:e"', b'xmlns:e="urn:f"'),
+        body("<o/>", more="<w:NotificationMessage><w:Message><o/></w:Message></w:NotificationMessage>"),
+        body("<o/>", beside="<w:Message><o/></w:Message>"),
+        body("<o/><o/>"),
+        body("text<o/>"),
+        body("<o/>text"),
+        body("<o/>>"),
+        body("<o/>text>"),
+        body("<o/>\n >"),
+        body("<o/>&lt;p/>"),
+        body("<o/> "),
+        body("<!-- --><o/>"),
+        body("<o/><!-- > -->"),
+        body("<?p ?><o/>"),
+        body("<o><![CDATA[</w:Message>]]></o>"),
+        body("<o/></w:Message><w:Message><o/>"),
+        body("<o/></w:Message></w:NotificationMessage><w:NotificationMessage><w:Message><o/>"),
+        body("</w:Message><w:Message><o/>"),
+    ],
+)
+def test_what_is_not_the_same_around_one_element_is_scanned(other: bytes) -> None:
+    assert learnt(body("<o/>")).find(parse(other)) is None
+
+
+def test_a_header_that_looks_like_a_body_is_scanned() -> None:
+    known = body("<o/>", header=HEADER % "1")
+    inside = known[known.index(b"<s:Body>") : known.index(b"<o/>")].decode()
+    closed = "</w:Message></w:NotificationMessage></w:Notify></s:Body>"
+    request = parse(body("<o/>", header=f"<s:Header><x>{inside}<fake/>{closed}</x></s:Header>"))
+    assert learnt(known).find(request) is None
+
+
+def test_what_is_long_is_not_remembered() -> None:
+    assert learnt(body("<o/>", topic="t:" + "a" * 5_000)).find(parse(body("<o/>", topic="t:" + "a" * 5_000))) is None
+
+
+PIECES = [
+    *("<o/>", "<e:o>", "</e:o>", "<s:Body>", "</s:Body>", "<w:Notify>", "</w:Notify>", "<w:NotificationMessage>"),
+    *("</w:NotificationMessage>", "<w:Message>", "</w:Message>", "<w:Message/>", "<w:Topic/>", "text", " ", "\n"),
+    *("<!-- -->", "<![CDATA[", "]]>", "<?p ?>", "&lt;", '<o a="', '"/>', "'", "/>", ">", '<o xmlns:e="urn:mine"/>'),
+    *("<s:Header>", "</s:Header>", "<s:Body", "<e:Message>", "</e:Message>"),
+]
+BESIDE = st.lists(st.sampled_from(["", "text", ">", " ", "\n", "&lt;", "'"]), max_size=3).map("".join)
+TEXTS = st.one_of(
+    st.lists(st.sampled_from(PIECES), max_size=7).map("".join),
+    st.tuples(BESIDE, st.sampled_from(["<o/>", "<e:o>></e:o>"]), BESIDE).map("".join),
+)
+HEADERS = st.one_of(st.just(""), st.just(HEADER % "1"), TEXTS.map(lambda inside: f"<s:Header>{inside}</s:Header>"))
+
+
+@given(
+    TEXTS.map(lambda payload: body(payload)),
+    st.tuples(TEXTS, HEADERS, TEXTS).map(lambda parts: body(parts[0], header=parts[1], beside=parts[2])),
+    st.sampled_from([body("<o/>"), body("<o/>", header=HEADER % "1"), body(" <o/>\n", beside="<w:Topic/>")]),
+)
+@example(body("<o/>"), body("<e:p/>"), body("<o/>"))
+def test_whatever_stands_there_both_read_the_same(first: bytes, second: bytes, third: bytes) -> None:
+    shapes: Shapes[str] = Shapes()
+    for document in (third, first, second):
+        try:
+            request = parse(document)
+        except PeerError:
+            continue
+        found, expected = shapes.find(request), scanned(request)
+        assert found is None or (found.payload, found.name) == expected
+        if expected is not None:
+            learnt(document, shapes)
+            again = shapes.find(parse(document))
+            assert again is None or (again.payload, again.name) == expected

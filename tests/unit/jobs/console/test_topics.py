@@ -273,7 +273,7 @@ def test_names_of_strangers_do_nothing(tmp_path: Path) -> None:
     parts = console_parts(
         tmp_path,
         [
-            topic("a", code=evil, message_types=(evil,), policy=TopicPolicy(routing=evil, publishers=(evil,))),
+            topic("a", code=evil, message_types=(evil,), policy=TopicPolicy(publishers=(evil,))),
             topic(make_path([("urn:a&b'", "b\u00e9")])),
         ],
     )

@@ -142,13 +142,20 @@ class _Merge:
         if theirs == ours:
             if known != ours:
                 self._agreed[path] = ours
-        elif theirs == known:
+        elif theirs == known or (known is None and self._lacks_only_its_code(theirs, path)):
             self._to_directory[path] = self._agreed[path] = ours
         else:
             self._to_tree[path] = self._agreed[path] = theirs
             raw = self._tree.get(path)
             if theirs is not None and raw is not None and raw.placed and theirs.code == raw.code:
                 self._to_tree[path] = msgspec.structs.replace(theirs, placed=True)
+
+    def _lacks_only_its_code(self, theirs: TopicRecord | None, path: TopicPath) -> bool:
+        """Whether a process that died has written the topic, and then not the code that its place gave it."""
+        raw = self._tree.get(path)
+        if theirs is None or theirs.code or raw is None or not raw.placed:
+            return False
+        return msgspec.structs.replace(theirs, code=raw.code) == canonical(raw)
 
     def _look_at_held(self, path: TopicPath) -> None:
         """An entry that cannot be used is left to whoever wrote it; but a code from a place we have written ourselves,

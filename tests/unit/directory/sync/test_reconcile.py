@@ -241,6 +241,15 @@ class TestCodesFromPlaces:
         assert (plan.records, plan.changes) == ((), (Put(self.THEIRS),))
         assert reconcile(by_path(self.THEIRS), listed(by_path(self.THEIRS)), by_path(self.OURS)).idle
 
+    def test_who_takes_over_writes_the_code_that_a_gateway_which_died_has_not_written_yet(self) -> None:
+        """It had written the topic, and nobody has saved that this was agreed on."""
+        bare = topic("a")
+        plan = reconcile({}, listed(by_path(bare)), by_path(self.OURS))
+        assert (plan.records, plan.changes) == ((), (Put(self.THEIRS),))
+        # A person who takes the code of another topic away is heard.
+        chosen = topic("a", code="C")
+        assert reconcile({}, listed(by_path(bare)), by_path(chosen)).records == (bare,)
+
     def test_an_edit_beside_the_code_leaves_it_one_from_the_place(self) -> None:
         edited = topic("a", code="1", priority=3)
         plan = reconcile(by_path(self.THEIRS), listed(by_path(edited)), by_path(self.OURS))

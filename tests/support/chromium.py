@@ -40,7 +40,12 @@ def chromium() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright  # all other tests go without
 
     install = require_chromium()
-    with sync_playwright() as playwright:
+    with pytest.MonkeyPatch.context() as patch:
+        # Its driver starts in our environment, and may need the same libraries.
+        for name, value in install.environment.items():
+            patch.setenv(name, value)
+        playwright = sync_playwright().start()
+    try:
         browser = playwright.chromium.launch(
             executable_path=install.executable,
             # Containers have no namespaces for its sandbox, and little shared memory.
@@ -51,6 +56,8 @@ def chromium() -> Iterator[Browser]:
         )
         yield browser
         browser.close()
+    finally:
+        playwright.stop()
 
 
 @dataclass

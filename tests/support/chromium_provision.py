@@ -19,8 +19,8 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 CHROMIUM = DebianProgram(
     "chromium",
-    # Without a font there is no text, and so no size of anything.
-    ("chromium", "chromium-common", "fonts-dejavu-core"),
+    # Without a font there is no text, and so no size of anything; Playwright's driver needs libatomic.
+    ("chromium", "chromium-common", "fonts-dejavu-core", "libatomic1"),
     lambda root: [root / "usr/lib/chromium/chromium"],
     never=re.compile(r"^(libc6|.*-perl|perl.*)$"),
     rounds=8,

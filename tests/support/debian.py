@@ -87,9 +87,8 @@ class DebianProgram:
         options = _apt_options(self.packages[0], scratch, say)
         wanted, done = list(self.packages), set(self.packages)
         for _ in range(self.rounds):
-            for package in wanted:
-                say(f"{self.name}: downloading Debian package {package}")
-                _run(["apt-get", *options, "download", package], scratch)
+            say(f"{self.name}: downloading Debian's {', '.join(wanted)}")
+            _run(["apt-get", *options, "download", *wanted], scratch)
             for archive in sorted(scratch.glob("*.deb")):
                 _run(["dpkg", "-x", str(archive), str(root)], scratch)
                 archive.unlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -74,6 +74,18 @@ class Waiting:
             waits = list(_waits(_records(log, [each for _, each in chosen]), standing, tried))
         waits.sort(key=lambda wait: standing[wait.delivery.key()])
         return waits, len(standing) - len(chosen)
+
+    def tally(self, subscriptions: Collection[str]) -> dict[str, tuple[int, int]]:
+        """Of these subscriptions for which something waits: how many deliveries, and since when the oldest (ms)."""
+        with LogScan(parked.roomy(self._kafka), "parked") as log:
+            asked = Asked(subscriptions.__contains__, lambda _: True)
+            standing, _ = _fold(log.read_from(log.beginnings(), log.ends()), asked)
+        found: dict[str, tuple[int, int]] = {}
+        for key, each in standing.items():
+            name = parked.decode_key(key)[0].subscription
+            count, since_ms = found.get(name, (0, each.since_ms))
+            found[name] = count + 1, min(since_ms, each.since_ms)
+        return found
 
     def with_last(self, waits: Sequence[Wait], within_s: float = 10.0) -> tuple[list[Wait], bool]:
         """The same with what became of each last; and whether the log was searched for all within the time.

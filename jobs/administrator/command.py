@@ -44,7 +44,7 @@ def key(
 @federation_app.command()
 def members(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
     """List the engines there are, and who represents which group."""
-    topology = _topology(config, home)
+    topology, problem = _topology(config, home)
     facts: list[dict[str, Any]] = [
         {
             "engine": each.engine,
@@ -58,7 +58,7 @@ def members(config: ConfigOption = None, home: HomeOption = None, json: JsonOpti
         for each in topology.members
     ]
     if json:
-        print_json({"members": facts})
+        print_json({"members": facts, "problem": problem})
         return
     if not facts:
         complain("no engine has registered")
@@ -73,7 +73,7 @@ def members(config: ConfigOption = None, home: HomeOption = None, json: JsonOpti
 @federation_app.command()
 def topology(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
     """Show groups, and who speaks for them."""
-    found = _topology(config, home)
+    found, problem = _topology(config, home)
     groups: dict[str, dict[str, Any]] = {
         group: {
             "representative": speaker.name if (speaker := found.representative(group)) is not None else None,
@@ -82,7 +82,7 @@ def topology(config: ConfigOption = None, home: HomeOption = None, json: JsonOpt
         for group in found.groups()
     }
     if json:
-        print_json({"version": found.version, "groups": groups})
+        print_json({"version": found.version, "groups": groups, "problem": problem})
         return
     for group, facts in groups.items():
         say(one_line(f"{group}: {facts['representative'] or 'nobody there'} of {', '.join(facts['members'])}"))
@@ -90,12 +90,15 @@ def topology(config: ConfigOption = None, home: HomeOption = None, json: JsonOpt
 
 @federation_app.command()
 def links(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
-    """List this engine's links to others, and what they carry. What waits in one: `arborcast waiting`."""
+    """List this engine's links to others, what they carry, and how much waits. What that is: `arborcast waiting`."""
+    from dispatch.operations.waiting import Waiting
     from jobs.cli.topics_work import read_subscriptions
 
-    table, suspensions = read_subscriptions(kafka_of(config, home))
+    kafka = kafka_of(config, home)
+    table, suspensions = read_subscriptions(kafka)
     there = sorted((each for each in table.subscriptions() if each.peer is not None), key=lambda each: each.id)
-    facts = [
+    waiting = Waiting(kafka).tally({each.id for each in there}) if there else {}
+    facts: list[dict[str, Any]] = [
         {
             "link": each.id,
             "to": each.peer.to,
@@ -103,6 +106,8 @@ def links(config: ConfigOption = None, home: HomeOption = None, json: JsonOption
             "state": "closing" if each.terminates_ms is not None else suspensions.state_of(each),
             "topics": [part for topic in each.topics for part in topic.text.split("|")],
             "since": moment(each.created_ms),
+            "waiting": waiting[each.id][0] if each.id in waiting else 0,
+            "waiting_since": moment(waiting[each.id][1]) if each.id in waiting else "",
         }
         for each in there
         if each.peer is not None
@@ -115,12 +120,13 @@ def links(config: ConfigOption = None, home: HomeOption = None, json: JsonOption
     for each in facts:
         topics = each["topics"]
         more = f" and {len(topics) - 5} more" if len(topics) > 5 else ""
-        say(one_line(f"{each['link']}  {each['state']}  {each['url']}"))
+        waits = f"  {each['waiting']} waiting, since {each['waiting_since']}" if each["waiting"] else ""
+        say(one_line(f"{each['link']}  {each['state']}  {each['url']}{waits}"))
         say(one_line(f"  carries {' '.join(topics[:5])}{more}"))
 
 
-def _topology(config: Path | None, home: Path | None) -> Topology:
-    """The administrator's; while that does not answer, the one that the engine keeps. Raises ConfigError."""
+def _topology(config: Path | None, home: Path | None) -> tuple[Topology, str]:
+    """The administrator's; while that does not answer, the one that the engine keeps, and why. Raises ConfigError."""
     from ingest.federation.calls import Administrator
     from ingest.federation.keys import SharedKeys
     from ingest.federation.member import read_file
@@ -130,8 +136,8 @@ def _topology(config: Path | None, home: Path | None) -> Topology:
     if not settings.federation.name:
         raise ConfigError("this engine is in no federation: federation.name is not set")
     try:
-        return Administrator(settings.federation.administrator, SharedKeys(settings.federation.key_file)).topology()
+        return Administrator(settings.federation.administrator, SharedKeys(settings.federation.key_file)).topology(), ""
     except DeliveryError as error:
         kept = read_file(settings.home / TOPOLOGY_FILE)
         complain(f"{error}; this is what the engine knew last")
-        return kept
+        return kept, str(error)

@@ -16,10 +16,18 @@ from core.errors import ArborcastError, InfrastructureError
 from jobs.console.console import THEMES, Console, Screen, go, own_path, text_of
 from jobs.console.guard import Guard
 from jobs.console.live import Replacement
-from jobs.console.screens import deliveries, engine, subscriptions, topics, trying
+from jobs.console.screens import cluster, deliveries, engine, queues, subscriptions, topics, trying
 from jobs.console.signing import SigningIn
 
-SCREENS: tuple[Screen, ...] = (topics.SCREEN, subscriptions.SCREEN, deliveries.SCREEN, engine.SCREEN, trying.SCREEN)
+SCREENS: tuple[Screen, ...] = (
+    topics.SCREEN,
+    subscriptions.SCREEN,
+    deliveries.SCREEN,
+    queues.SCREEN,
+    engine.SCREEN,
+    cluster.SCREEN,
+    trying.SCREEN,
+)
 """In the order of the navigation."""
 
 # How often a page that is seen learns whether what it shows may be old.

@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from ingest.state.changes import CommitsChanges
+from jobs.console.commands import Commands
 from jobs.console.guard import Sessions, Visitor, visitor_of
 from jobs.console.live import LiveParts, Replacement
 from jobs.console.pages import StaticFiles, Templates
@@ -51,7 +52,7 @@ class Console:
     """`control` is the state of the control log, `changes` changes it. `trouble` says why what is seen may be old, in
     words; empty when all is well. While it is not `ready`, another thread reads the log for the first time, and
     `control` must not be looked at. `topic_changes` grows with each change of a topic. `config` is the settings file,
-    for commands that are run."""
+    for `commands`, which take turns whichever screen runs them."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Console:
         self.trouble = trouble
         self.ready = ready
         self.topic_changes = topic_changes
-        self.config = config
+        self.commands = Commands(settings.home, config)
         self.signs_in = signs_in
         self.live = LiveParts()
         self.static = StaticFiles()

@@ -72,6 +72,7 @@ class Templates:
         self._environment.filters["moment"] = _moment
         self._environment.filters["number"] = _number
         self._environment.filters["endpoint"] = _endpoint
+        self._environment.filters["span"] = _span
 
     def render(self, name: str, values: Mapping[str, Any]) -> str:
         return self._environment.get_template(name).render(values)
@@ -84,6 +85,18 @@ def _seen(value: Any) -> Any:
 def _moment(ms: int) -> str:
     """The time as people here read it, to the second."""
     return datetime.fromtimestamp(ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _span(seconds: float) -> str:
+    """How long, in two units at most."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, small, size, parts in (("d", "h", 86_400, 24), ("h", "min", 3_600, 60), ("min", "s", 60, 60)):
+        if whole >= size:
+            rest = whole % size * parts // size
+            return f"{whole // size:,} {unit}" + (f" {rest} {small}" if rest else "")
+    return f"{whole} s"
 
 
 def _endpoint(url: str) -> str:

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
+from jobs.console.screens.topics import looking
+from jobs.console.screens.topics.messages import LastMessages, Message
 from tests.support.chromium import Visitors, faults
 from tests.support.console import ConsoleParts, served
+from tests.support.console_answers import FEDERATED, answering
 from tests.support.console_example import example
 from topic_model.records.control import TopicRecord
 from topic_model.topics import TopicPath
@@ -22,6 +25,7 @@ PRESS = "{urn:plant}plant/line2/press"
 PAGES = (
     "/topics",
     f"/topics?at={PRESS}/alarm",
+    f"/topics?at={PRESS}/alarm&do=messages",
     f"/topics?at={PRESS}&do=add",
     f"/topics?at={PRESS}&do=rename",
     f"/topics?at={PRESS}&do=remove",
@@ -33,19 +37,34 @@ PAGES = (
     "/subscriptions/s3",
     "/deliveries",
     "/deliveries/audit",
+    "/queues",
+    "/queues?queue={urn:plant}plant/inspections",
+    "/cluster",
     "/nowhere",
 )
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> ConsoleParts:
-    return example(tmp_path_factory.mktemp("console"))
+def answers() -> Iterator[None]:
+    """What is read beside the console: there is no engine."""
+    last = LastMessages((Message("01ab", 0, "anna", "<hot/>", kept=True),))
+    with pytest.MonkeyPatch.context() as patched:
+        answering(patched)
+        patched.setattr(looking, "last_messages", lambda *_, **__: last)
+        yield
 
 
 @pytest.fixture(scope="module")
-def address(parts: ConsoleParts) -> Iterator[str]:
-    with served(parts.app) as url:
+def address(answers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(example(tmp_path_factory.mktemp("console"), settings=FEDERATED).app) as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def pages(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """All there are, also of an engine that is in no federation."""
+    with served(example(tmp_path_factory.mktemp("alone")).app) as alone:
+        yield [*(address + path for path in PAGES), f"{alone}/cluster"]
 
 
 @pytest.fixture
@@ -64,23 +83,23 @@ def gather(page: Page, url: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_can_be_used_by_everybody(visit: Visitors, address: str, scheme: Any) -> None:
+def test_every_page_can_be_used_by_everybody(visit: Visitors, address: str, pages: list[str], scheme: Any) -> None:
     page = visit(color_scheme=scheme)
     visit.expected = ("404",)
     gather(page, address)
-    for path in PAGES:
-        page.goto(address + path)
-        assert faults(page) == [], path
+    for url in pages:
+        page.goto(url)
+        assert faults(page) == [], url
 
 
 @pytest.mark.parametrize("width", [320, 768, 3840])
-def test_no_page_is_wider_than_its_window(visit: Visitors, address: str, width: int) -> None:
+def test_no_page_is_wider_than_its_window(visit: Visitors, address: str, pages: list[str], width: int) -> None:
     page = visit(viewport={"width": width, "height": 800})
     visit.expected = ("404",)
     gather(page, address)
-    for path in PAGES:
-        page.goto(address + path)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+    for url in pages:
+        page.goto(url)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, url
 
 
 def node(path: str) -> str:

@@ -6,11 +6,15 @@ python -m tests.support.console_example
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+
+import pytest
 
 from jobs.terminal import say
 from tests.support.console import ConsoleParts, console_parts, served
+from tests.support.console_answers import QUEUE, answering
 from tests.support.routing import make_subscription
 from topic_model.records.control import (
     ControlRecord,
@@ -54,9 +58,11 @@ def _records() -> Iterable[ControlRecord]:
     yield SubscriptionSuspended("s3", "connection refused for two days", _MOMENT_MS, _MOMENT_MS)
 
 
-def example(home: Path, more: Iterable[ControlRecord] = ()) -> ConsoleParts:
+def example(
+    home: Path, more: Iterable[ControlRecord] = (), settings: Mapping[str, str] = MappingProxyType({})
+) -> ConsoleParts:
     """A plant, a building, and who looks at them."""
-    return console_parts(home, [*_records(), *more])
+    return console_parts(home, [*_records(), *more], settings=settings)
 
 
 def _take_pictures() -> None:
@@ -65,7 +71,13 @@ def _take_pictures() -> None:
     from tests.support.chromium import require_chromium
 
     install = require_chromium()
-    with tempfile.TemporaryDirectory() as home, served(example(Path(home)).app) as url, sync_playwright() as playwright:
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        tempfile.TemporaryDirectory() as home,
+        served(example(Path(home)).app) as url,
+        sync_playwright() as playwright,
+    ):
+        answering(patched)
         browser = playwright.chromium.launch(
             executable_path=install.executable, args=["--no-sandbox"], env=dict(install.environment)
         )
@@ -81,6 +93,9 @@ def _take_pictures() -> None:
         dark = browser.new_page(viewport={"width": 1200, "height": 560}, color_scheme="dark")
         dark.goto(f"{url}/subscriptions")
         dark.screenshot(path=IMAGES / "console-subscriptions.png")
+        light.set_viewport_size({"width": 1200, "height": 850})
+        light.goto(f"{url}/queues?queue={QUEUE['queue']}")
+        light.screenshot(path=IMAGES / "console-queues.png")
         browser.close()
     for file in sorted(IMAGES.glob("console-*.png")):
         say(f"{file.name}: {file.stat().st_size // 1024} KiB")

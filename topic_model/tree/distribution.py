@@ -29,7 +29,7 @@ def check_routing(routing: str) -> None:
     """Raises TopicError for a routing policy that nobody would follow."""
     found: list[str] = []
     for word in routing.split():
-        if _is_distribution(word):
+        if is_distribution(word):
             found.append(word)
         elif word.startswith(TO):
             raise TopicError(
@@ -49,7 +49,7 @@ def distribution_of(routings: Iterable[str]) -> str:
     everywhere. Words that are none say nothing."""
     for routing in routings:
         for word in routing.split():
-            if _is_distribution(word):
+            if is_distribution(word):
                 return "" if word == EVERYWHERE else word
     return ""
 
@@ -59,7 +59,8 @@ def goes_to(distribution: str, group: str) -> bool:
     return not distribution or (distribution.startswith(TO) and group in distribution.removeprefix(TO).split(","))
 
 
-def _is_distribution(word: str) -> bool:
+def is_distribution(word: str) -> bool:
+    """Whether it is one of these words."""
     if word in _PLAIN:
         return True
     return word.startswith(TO) and all(NAME.fullmatch(name) for name in word.removeprefix(TO).split(","))

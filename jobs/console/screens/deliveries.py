@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from jobs.cli.audit import PROBLEMS
-from jobs.console.commands import YES, CommandFailed, Commands
+from jobs.console.commands import YES, CommandFailed
 from jobs.console.console import Console, Screen, go, text_of
 from jobs.console.guard import visitor_of
 from jobs.monitoring.figures import WORDS
@@ -35,7 +35,7 @@ class Deliveries:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._commands = Commands(console.settings.home, console.config)
+        self._commands = console.commands
 
     def routes(self) -> list[Route]:
         get, post = self._console.get, self._console.post

@@ -32,6 +32,10 @@ function listen(element) {
 
 for (const element of document.querySelectorAll("[data-live]")) listen(element);
 
+// On a narrow screen the navigation is wider than its window.
+const here = document.querySelector(".top nav [aria-current]");
+if (here) here.closest("nav").scrollLeft = here.offsetLeft - 16;
+
 // A form that takes a while is not sent twice.
 document.addEventListener("submit", (event) => {
   if (event.target.dataset.sent) event.preventDefault();

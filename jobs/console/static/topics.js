@@ -176,6 +176,10 @@ if (left && detail) {
   left.addEventListener("click", clicked);
   left.addEventListener("keydown", pressed);
   detail.addEventListener("click", chosen);
+  // Who names groups means them.
+  detail.addEventListener("input", (event) => {
+    if (event.target.name === "groups") event.target.form.querySelector("[name='reach'][value='to:']").checked = true;
+  });
   document.querySelector(".search input").addEventListener("input", searched);
   if (document.getElementById("drag")) dragging();
   window.addEventListener("popstate", () => {

@@ -138,6 +138,10 @@ def test_what_waits_is_found_with_what_became_of_it_last(
     assert by_delivery["twice", "held"]["state"] == "suspended"
     assert (by_delivery["twice", "over"]["state"], by_delivery["twice", "over"]["endpoint"]) == ("over", "")
 
+    counts = Waiting(kafka_settings).tally({"s1", "held", "nobody"})
+    assert {name: count for name, (count, _) in counts.items()} == {"s1": 2, "held": 1}
+    assert counts["s1"][1] < counts["held"][1], "since the oldest of them waits"
+
     def listed(*arguments: str) -> list[tuple[str, str]]:
         shown = json.loads(run("--json", *arguments))["waiting"]
         return sorted((each["notification"], each["subscription"]) for each in shown)

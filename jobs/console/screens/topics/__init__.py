@@ -2,6 +2,7 @@
 
 looking, browsing   pages, and what is shown of the trees
 editing, documents  forms, and whole trees from and to documents
+messages            the last messages of a topic
 news                what happens while somebody looks
 draft, fields       edits that were gathered, and what they come to; a topic as a form
 """

@@ -14,13 +14,22 @@ from core.printable import as_json, printable
 from jobs.console.console import text_of
 from topic_model.records.control import RELIABLE, SPLIT, TopicPolicy, TopicRecord
 from topic_model.topics import TopicPath, is_ncname, parse_path
+from topic_model.tree.distribution import EVERYWHERE, GROUP, LOCAL, TO, is_distribution
 from topic_model.tree.plans import check_record
 
 ROUTING: Final[Mapping[str, str]] = {
     RELIABLE: "Timely subscribers do not lose its messages either",
     SPLIT: "Large messages leave for old subscribers in parts",
 }
-"""The words of a routing policy that the engine knows, and what they do."""
+"""The words of a routing policy about the topic itself, and what they do."""
+
+REACHES: Final[Mapping[str, str]] = {
+    LOCAL: "To nobody but this engine",
+    GROUP: "To the engines of the group",
+    EVERYWHERE: "To all groups",
+    TO: "To the group, and to these",
+}
+"""How far messages go, of the engines of a federation; with TO there are names of groups."""
 
 _LARGEST_PRIORITY = 100
 
@@ -33,6 +42,7 @@ def values_of(record: TopicRecord) -> dict[str, str]:
     """What the fields of the form hold."""
     policy = record.policy
     words = policy.routing.split()
+    reach = next((word for word in words if is_distribution(word)), "")
     return {
         "code": "" if record.placed else record.code,
         "types": "\n".join(record.message_types),
@@ -41,7 +51,12 @@ def values_of(record: TopicRecord) -> dict[str, str]:
         "priority": str(policy.priority),
         "publishers": "\n".join(policy.publishers),
         **{f"routing-{word}": "yes" if word in words else "" for word in ROUTING},
-        "routing": " ".join(word for word in words if word not in ROUTING),
+        "reach": TO if reach.startswith(TO) else reach,
+        "groups": reach.removeprefix(TO).replace(",", ", ") if reach.startswith(TO) else "",
+        # What an earlier version has taken, and nobody follows.
+        "routing": " ".join(word for word in words if word not in ROUTING and word != reach),
+        "queue": "yes" if policy.queue else "",
+        "apart": "" if policy.merge else "yes",
     }
 
 
@@ -57,12 +72,15 @@ def record_of(values: Mapping[str, str], base: TopicRecord, errors: dict[str, st
     values = _as_before(values, base)
     priority = _priority(values["priority"], errors)
     words = [word for word in ROUTING if values[f"routing-{word}"]]
+    words += _reach(values, errors)
     policy = msgspec.structs.replace(
         base.policy,
         retain=_RETAIN.get(values["retain"]),
         priority=priority,
         routing=_in_order(base.policy.routing, [*words, *values["routing"].split()]),
         publishers=_lines(values["publishers"]),
+        queue=bool(values["queue"]),
+        merge=not values["apart"],
     )
     code = values["code"].strip()
     record = msgspec.structs.replace(
@@ -139,6 +157,8 @@ DIFFERENCES: Final[Mapping[str, str]] = {
     "priority": "Priority",
     "publishers": "Publishers",
     "routing": "Routing",
+    "queue": "Work queue",
+    "merge": "Equal requests",
 }
 """What is shown of a topic beside its path, and how that is called."""
 
@@ -156,6 +176,8 @@ def shown(record: TopicRecord | None) -> dict[str, str]:
         "priority": str(policy.priority) if policy.priority else "",
         "publishers": ", ".join(policy.publishers),
         "routing": policy.routing,
+        "queue": "yes" if policy.queue else "",
+        "merge": "" if policy.merge else "are done each by itself",
     }
 
 
@@ -185,6 +207,17 @@ def _priority(text: str, errors: dict[str, str]) -> int:
         return int(text)
     errors["priority"] = f"a whole number from -{_LARGEST_PRIORITY} to {_LARGEST_PRIORITY} is needed"
     return 0
+
+
+def _reach(values: Mapping[str, str], errors: dict[str, str]) -> list[str]:
+    """How far messages go, as a word; none where that is as above."""
+    if values["reach"] != TO:
+        return [values["reach"]] if values["reach"] in REACHES else []
+    groups = values["groups"].replace(",", " ").split()
+    if not groups:
+        errors["routing"] = "name the groups that get its messages: north, south"
+        return []
+    return [TO + ",".join(dict.fromkeys(groups))]
 
 
 def _lines(text: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -15,14 +16,20 @@ from jobs.console.console import Console
 from jobs.console.guard import Visitor, visitor_of
 from jobs.console.screens.topics import browsing, fields
 from jobs.console.screens.topics.draft import LARGE, Bring, Draft, Drafts, Edit, Put, Subtree, as_if
+from jobs.console.screens.topics.messages import LastMessages, last_messages
+from jobs.stack.state import reachable_kafka
 from topic_model.records.control import TopicRecord
-from topic_model.topics import TopicPath
+from topic_model.topics import TopicPath, parent_of
+from topic_model.tree.distribution import EVERYWHERE
 
 # Subscribers that are shown beside a topic; the screen Subscriptions has them all.
 _SUBSCRIBERS = 20
 
 # Nodes whose topics below are remembered.
 _COUNTED = 1_000
+
+# Who reads last messages at a time; others wait for their turn.
+_READING = 2
 
 _DOINGS = ("add", "rename", "move", "remove")
 
@@ -35,6 +42,7 @@ class Looking:
         self._drafts = drafts
         self._counted: dict[TopicPath, Subtree] = {}
         self._counted_at = -1
+        self._reading = asyncio.Semaphore(_READING)
 
     def routes(self) -> list[Route]:
         get = self._console.get
@@ -49,7 +57,8 @@ class Looking:
 
     async def page(self, request: Request) -> Response:
         query = request.query_params
-        return self.show(request, query.get("at", ""), query.get("do", ""))
+        at, do = query.get("at", ""), query.get("do", "")
+        return self.show(request, at, do, last=await self._last(TopicPath(at)) if at and do == "messages" else None)
 
     async def children(self, request: Request) -> Response:
         above, after = request.query_params.get("above", ""), request.query_params.get("after", "")
@@ -74,11 +83,13 @@ class Looking:
         status: int = 200,
         values: dict[str, str] | None = None,
         errors: dict[str, str] | None = None,
+        last: LastMessages | None = None,
     ) -> Response:
-        """The page with one node selected. After a form was refused: its `values`, and what is wrong, by field."""
+        """The page with one node selected, and its `last` messages where somebody asks for them. After a form was
+        refused: its `values`, and what is wrong, by field."""
         visitor = visitor_of(request.scope)
         do = do if do in _DOINGS and visitor.may_edit else ""
-        right = {"errors": errors or {}, "do": do, "at": at, **self._detail(visitor, at)}
+        right = {"errors": errors or {}, "do": do, "at": at, "last": last, **self._detail(visitor, at)}
         shown = right["record"] if do != "add" else None
         usual = {
             "name": right["node"]["name"] if do == "rename" and right["node"] else "",
@@ -98,6 +109,14 @@ class Looking:
             edits=len(draft.edits),
             seen=self._console.topic_changes(),
         )
+
+    async def _last(self, path: TopicPath) -> LastMessages:
+        """Read from the logs: it takes a moment, so only when somebody asks."""
+        settings = self._console.settings
+        policy = self._console.control.table.topics.policy(path)
+        kept = not policy.queue and (settings.topics.retain_all if policy.retain is None else policy.retain)
+        async with self._reading:
+            return await asyncio.to_thread(last_messages, reachable_kafka(settings), path, kept=kept)
 
     def _left(self, request: Request, at: str, q: str) -> dict[str, Any]:
         """The tree, or what a search has found in it."""
@@ -126,7 +145,14 @@ class Looking:
             is_node = bool(at) and tree.is_node(path)
             changed = Subtree.of(tree, path) if draft.edits and there.topics <= LARGE else there
             total = len(tree)
-        shared = {"total": total, "base_dn": console.settings.directory.base_dn, "routing": fields.ROUTING}
+        above = parent_of(path) if at else None
+        shared = {
+            "total": total,
+            "base_dn": console.settings.directory.base_dn,
+            "routing": fields.ROUTING,
+            "reaches": fields.REACHES,
+            "inherited": (tree.distribution(above) if above else "") or EVERYWHERE,
+        }
         if not is_node:
             return {**shared, "node": None, "record": None}
         mine = next((edit for edit in reversed(draft.edits) if isinstance(edit, Put) and edit.path == at), None)

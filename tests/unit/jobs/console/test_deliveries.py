@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,7 @@ import pytest
 
 from jobs.console.commands import CommandFailed, Commands, options_of
 from tests.support.console import Browser, ConsoleParts, console_parts
-
-_NO_OPTIONS: Mapping[str, str] = {}
+from tests.support.console_answers import Asked, answering
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -90,28 +88,21 @@ REPORT = {
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[str, ...], dict[str, str]]]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """What commands were run; their answers are those above."""
-    runs: list[tuple[tuple[str, ...], dict[str, str]]] = []
-    answers: dict[tuple[str, ...], Any] = {
-        ("trace",): STORY,
-        ("why",): STORY,
-        ("waiting", "list"): {"waiting": [WAIT], "more": 4},
-        ("dead-letters", "list"): {"letters": [LETTER], "more": 1},
-        ("dead-letters", "show"): {**LETTER, "payload": EVIL, "answer": EVIL},
-        ("dead-letters", "redrive"): {"redriven": 2, "over": 1, "too_new": 0},
-        ("dead-letters", "purge"): {"purged": 2},
-        ("audit",): REPORT,
-    }
-
-    async def ask(
-        _self: Commands, *words: str, given: tuple[str, ...] = (), options: Mapping[str, str] = _NO_OPTIONS
-    ) -> Any:
-        runs.append((words, {**options, **({"given": given[0]} if given else {})}))
-        return answers[words]
-
-    monkeypatch.setattr(Commands, "ask", ask)
-    return runs
+    return answering(
+        monkeypatch,
+        {
+            ("trace",): STORY,
+            ("why",): STORY,
+            ("waiting", "list"): {"waiting": [WAIT], "more": 4},
+            ("dead-letters", "list"): {"letters": [LETTER], "more": 1},
+            ("dead-letters", "show"): {**LETTER, "payload": EVIL, "answer": EVIL},
+            ("dead-letters", "redrive"): {"redriven": 2, "over": 1, "too_new": 0},
+            ("dead-letters", "purge"): {"purged": 2},
+            ("audit",): REPORT,
+        },
+    )
 
 
 @pytest.fixture

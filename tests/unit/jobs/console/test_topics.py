@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from core.errors import InfrastructureError
-from jobs.console.screens.topics import browsing
+from jobs.console.screens.topics import browsing, looking
+from jobs.console.screens.topics.messages import LastMessages, Message
 from tests.support.console import Browser, ConsoleParts, console_parts
 from tests.support.routing import make_subscription
 from topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord, TopicRemoved
@@ -153,6 +154,8 @@ def test_a_form_that_is_sent_as_it_is_changes_nothing(browser: Browser) -> None:
         ({"name": "x", "priority": "101"}, "priority", "from -100 to 100"),
         ({"name": "x", "priority": "many"}, "priority", "from -100 to 100"),
         ({"name": "x", "routing": "a\x07"}, "routing", "control character"),
+        ({"name": "x", "reach": "to:"}, "routing", "name the groups"),
+        ({"name": "x", "reach": "to:", "groups": "a/b"}, "routing", "names no groups"),
         ({"name": "x", "publishers": "a\x07"}, "publishers", "control character"),
     ],
 )
@@ -290,6 +293,99 @@ def test_names_of_strangers_do_nothing(tmp_path: Path) -> None:
     assert browser.page.xpath("//dt/text()") == ["Priority"], "what cannot be seen is not changed by looking at it"
     browser.submit("/topics/save")
     assert saved(parts, "a").code == evil
+
+
+@pytest.mark.parametrize(
+    ("fields", "routing"),
+    [
+        ({"reach": "group", "routing-split": "yes"}, "split group"),
+        ({"reach": "to:", "groups": "north, south north"}, "to:north,south"),
+        ({"reach": "local", "groups": "north"}, "local"),
+        ({"reach": ""}, ""),
+    ],
+)
+def test_how_far_messages_go_is_chosen(
+    parts: ConsoleParts, browser: Browser, fields: dict[str, Any], routing: str
+) -> None:
+    browser.get(f"/topics?at={PLANT}/line1")
+    browser.submit("/topics/put", **fields)
+    browser.get("/topics/review")
+    if routing:
+        browser.submit("/topics/save")
+    assert saved(parts, f"{PLANT}/line1").policy.routing == routing
+    browser.get(f"/topics?at={PLANT}/line1/press")
+    assert browser.page.xpath("//input[@name='reach' and @checked]/@value") == [""]
+    assert f"As above now {routing.split()[-1] if routing else 'everywhere'}" in browser.text
+    browser.get(f"/topics?at={PLANT}/line1")
+    browser.submit("/topics/put")
+    browser.get("/topics/review")
+    assert "Nothing is gathered" in browser.text or "Nothing would change" in browser.text
+
+
+def test_a_topic_becomes_a_queue(parts: ConsoleParts, browser: Browser) -> None:
+    browser.get(f"/topics?at={PLANT}/line1")
+    browser.submit("/topics/put", queue="yes", apart="yes")
+    browser.get("/topics/review")
+    assert "Work queue yes Equal requests are done each by itself" in browser.text
+    browser.submit("/topics/save")
+    assert saved(parts, f"{PLANT}/line1").policy == TopicPolicy(queue=True, merge=False)
+    browser.get(f"/topics?at={PLANT}/line1")
+    browser.submit("/topics/put", priority="3")
+    browser.get("/topics/review")
+    browser.submit("/topics/save")
+    assert saved(parts, f"{PLANT}/line1").policy == TopicPolicy(queue=True, merge=False, priority=3)
+    browser.get(f"/topics?at={PLANT}/line1")
+    assert browser.page.xpath("//a[text()='Its queue']")
+
+
+def test_words_of_an_earlier_version_are_shown_and_can_be_taken_out(parts: ConsoleParts, browser: Browser) -> None:
+    parts.put(topic("old", policy=TopicPolicy(routing="reliable whatever")))
+    browser.get("/topics?at=old")
+    assert browser.page.xpath("//input[@name='routing']/@value") == ["whatever"]
+    assert browser.submit("/topics/put", priority="3").status_code == 422
+    browser.submit("/topics/put", routing="")
+    browser.get("/topics/review")
+    browser.submit("/topics/save")
+    assert saved(parts, "old").policy == TopicPolicy(routing="reliable", priority=3)
+
+
+EVIL = "<script>alert(1)</script>\u202e"
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (LastMessages((Message("01ab", 0, EVIL, EVIL, kept=True),)), "kept for later subscribers"),
+        (LastMessages(looked_at=1_500), "The newest 1,500 records of the log have none of this topic"),
+        (LastMessages(complete=True), "No message in the log"),
+        (LastMessages(problem=EVIL), "alert(1)"),
+    ],
+)
+def test_last_messages_are_read_when_somebody_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: LastMessages, words: str
+) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def read(_: object, path: TopicPath, *, kept: bool) -> LastMessages:
+        asked.append((path, kept))
+        return found
+
+    monkeypatch.setattr(looking, "last_messages", read)
+    policies = {
+        "usual": TopicPolicy(),
+        "kept": TopicPolicy(retain=True),
+        "queue": TopicPolicy(retain=True, queue=True),
+        "not": TopicPolicy(retain=False),
+    }
+    records = [topic(path, policy=policy) for path, policy in policies.items()]
+    browser = Browser(console_parts(tmp_path, records, settings={"topics__retain_all": True}).app)
+    for path in policies:
+        browser.get(f"/topics?at={path}")
+        browser.get(browser.page.xpath("//a[text()='Last messages']/@href")[0])
+        assert words in browser.text
+        assert "<script>alert" not in browser.answer.text
+        assert "\u202e" not in browser.answer.text
+    assert asked == [("usual", True), ("kept", True), ("queue", False), ("not", False)]
 
 
 def test_a_large_subtree_is_removed_without_making_every_page_slow(tmp_path: Path) -> None:

@@ -1,0 +1,78 @@
+"""The last messages of a topic, of real logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from core.eventlog.client import make_producer
+from core.eventlog.topics import ensure_topics
+from core.settings import KafkaSettings
+from jobs.console.screens.topics.messages import LastMessages, last_messages
+from topic_model.records.notifications import Notification, encode
+from topic_model.topics import TopicPath
+
+pytestmark = pytest.mark.kafka
+
+PATIENCE_S = 120.0
+
+A = TopicPath("{urn:x}a/b")
+
+
+def made(topic: str, number: int, **facts: str) -> Notification:
+    return Notification(f"{topic}-{number}", TopicPath(topic), b"<n>%d</n>" % number, number, **facts)  # type: ignore[arg-type]
+
+
+def write(kafka: KafkaSettings, log: str, notifications: Iterable[Notification], *, taken_back: str = "") -> None:
+    producer = make_producer(kafka)
+    for each in notifications:
+        key, value = encode(each)
+        producer.send(kafka.topic(log), key=key, value=value)
+    if taken_back:
+        producer.send(kafka.topic(log), key=taken_back.encode(), value=None)
+    producer.flush(timeout=120)
+    producer.close(timeout=1)
+
+
+def read(kafka: KafkaSettings, path: TopicPath, *, kept: bool = False) -> LastMessages:
+    found = last_messages(kafka, path, kept=kept, patience_s=PATIENCE_S)
+    assert not found.problem
+    return found
+
+
+def test_the_one_that_is_kept_else_the_newest_few(kafka_settings: KafkaSettings) -> None:
+    ensure_topics(kafka_settings)
+    assert read(kafka_settings, A, kept=True) == LastMessages(complete=True)
+    write(kafka_settings, "notifications", [made(A, number) for number in range(8)])
+    write(kafka_settings, "notifications", [made(A, 99, only="s1"), *(made("other", number) for number in range(3))])
+    newest = read(kafka_settings, A, kept=True)
+    assert [each.payload for each in newest.messages] == [f"<n>{number}</n>" for number in (7, 6, 5, 4, 3)]
+    assert not newest.messages[0].kept
+
+    write(kafka_settings, "retained", [made(A, 6), made(A, 7), made("other", 1)])
+    (kept,) = read(kafka_settings, A, kept=True).messages
+    assert (kept.id, kept.at_ms, kept.kept) == (f"{A}-7", 7, True)
+    assert len(read(kafka_settings, A).messages) == 5
+
+    write(kafka_settings, "retained", [], taken_back=A)
+    assert not read(kafka_settings, A, kept=True).messages[0].kept
+
+
+def test_a_log_is_read_backwards_and_no_further_than_needed(kafka_settings: KafkaSettings) -> None:
+    ensure_topics(kafka_settings)
+    flood = [made("flood", number) for number in range(3_000)]
+    write(kafka_settings, "retained", [made(A, 1), *flood[:2_000], made("late", 1), *flood[2_000:]])
+    early, late = (read(kafka_settings, TopicPath(path), kept=True) for path in (A, "late"))
+    assert early.messages[0].id == f"{A}-1"
+    assert early.complete
+    assert late.messages[0].id == "late-1"
+    assert late.looked_at == 1_500
+
+
+def test_a_long_message_is_cut_and_a_log_that_is_away_is_said(kafka_settings: KafkaSettings) -> None:
+    assert last_messages(kafka_settings, A, kept=False).problem
+    ensure_topics(kafka_settings)
+    write(kafka_settings, "notifications", [Notification("n", A, b"<n>" + b"x" * 100_000, 1)])
+    (long,) = read(kafka_settings, A).messages
+    assert len(long.payload) == 2_001

@@ -1,0 +1,136 @@
+"""What commands print, for screens that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from jobs.console.commands import Commands
+
+_NO_OPTIONS: Mapping[str, str] = {}
+
+QUEUE: dict[str, Any] = {
+    "queue": "{urn:plant}plant/inspections",
+    "merge": True,
+    "waiting": 3,
+    "executing": 2,
+    "oldest_s": 74.2,
+    "servers": [
+        {
+            "subscription": "s7",
+            "endpoint": "https://camera1.example:8443/inspect",
+            "capacity": 1,
+            "state": "active",
+            "busy_s": 12.3,
+        },
+        {
+            "subscription": "s8",
+            "endpoint": "https://camera2.example:8443/inspect",
+            "capacity": 2,
+            "state": "active",
+            "busy_s": 3.1,
+        },
+        {
+            "subscription": "s9",
+            "endpoint": "https://camera3.example:8443/inspect",
+            "capacity": 1,
+            "state": "paused",
+            "busy_s": None,
+        },
+    ],
+}
+
+_UNSERVED = {**QUEUE, "queue": "reports", "waiting": 1, "executing": 0, "oldest_s": 5.0, "servers": []}
+
+_QUIET = {**QUEUE, "queue": "labels", "waiting": 0, "executing": 0, "oldest_s": 0.0}
+
+REQUESTS = [
+    {
+        "notification": f"019b7d4a6c10707fa1c0a3f2e5d8b10{number}",
+        "priority": 50 if number == 0 else 0,
+        "accepted": f"2026-01-01 11:20:{number + 10}.000+01:00",
+        "attempts": 1 if number < 2 else 0,
+        "next": "",
+    }
+    for number in range(5)
+]
+
+MEMBERS = [
+    {
+        "engine": engine,
+        "state": state,
+        "represents": represents,
+        "url": f"https://{engine.partition('/')[2]}.example:8080",
+        "number": number,
+        "version": "2.0.0",
+        "silent_s": silent_s,
+    }
+    for number, (engine, state, represents, silent_s) in enumerate(
+        [
+            ("north/n1", "live", True, 0.4),
+            ("north/n2", "suspect", False, 7.0),
+            ("south/s1", "gone", False, 4_000.0),
+            ("south/s2", "live", True, 0.8),
+        ]
+    )
+]
+
+LINKS = [
+    {
+        "link": "peer-n2",
+        "to": "north/n2",
+        "url": "https://n2.example:8080/federation",
+        "state": "active",
+        "topics": ["plant//alarm", "building//."],
+        "since": "2026-01-01 11:20:00.000+01:00",
+        "waiting": 41,
+        "waiting_since": "2026-01-01 11:21:00.000+01:00",
+    },
+    {
+        "link": "peer-group.south",
+        "to": "south/",
+        "url": "https://s2.example:8080/federation",
+        "state": "active",
+        "topics": [f"a{number}//." for number in range(7)],
+        "since": "2026-01-01 11:20:00.000+01:00",
+        "waiting": 0,
+        "waiting_since": "",
+    },
+]
+
+ANSWERS: Mapping[tuple[str, ...], Any] = {
+    ("queues", "list"): [_QUIET, _UNSERVED, QUEUE],
+    ("queues", "show"): {**QUEUE, "requests": REQUESTS, "more": 4},
+    ("federation", "members"): {"members": MEMBERS, "problem": ""},
+    ("federation", "links"): {"links": LINKS},
+}
+
+Asked = list[tuple[tuple[str, ...], dict[str, str]]]
+
+FEDERATED = {
+    "federation__name": "n1",
+    "federation__group": "north",
+    "federation__administrator": "http://127.0.0.1:9",
+    "federation__url": "https://n1.example:8080",
+    "federation__key_file": "federation.key",
+}
+"""Settings of an engine that is in a federation."""
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answers: Mapping[tuple[str, ...], Any] = ANSWERS) -> Asked:
+    """Commands are not run, but answer this; what was asked. An exception is raised."""
+    runs: Asked = []
+
+    async def ask(
+        _self: Commands, *words: str, given: tuple[str, ...] = (), options: Mapping[str, str] = _NO_OPTIONS
+    ) -> Any:
+        runs.append((words, {**options, **({"given": given[0]} if given else {})}))
+        answer = answers[words]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Commands, "ask", ask)
+    return runs

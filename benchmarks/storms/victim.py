@@ -72,8 +72,8 @@ class Victim:
         return status is not None and status.supervisor.process() is not None and status.ready
 
     def processes(self) -> dict[str, list[psutil.Process]]:
-        """Those that run now, by part; the JVM's Python daemon is a part of its own that nobody aims at."""
-        found: dict[str, list[psutil.Process]] = {part: [] for part in (*PARTS, "daemon")}
+        """Those that run now, by part; nobody aims at the console, and at the JVM's Python daemon, a part of its own."""
+        found: dict[str, list[psutil.Process]] = {part: [] for part in (*PARTS, "daemon", "console")}
         status = state.read(self.home.state_file)
         if status is None:
             return found

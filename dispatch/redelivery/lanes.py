@@ -71,7 +71,7 @@ class Choice:
             # Whatever has its push under way may be the first. Another engine takes many, and all or none.
             most = 1 if probing or subscription.peer is None else MOST_TOGETHER
             heads = [] if lane.flight else self._store.first(lane.name, most)
-            return self._travelling(heads) if heads and heads[0].tries.is_due(now_ms) else []
+            return self._travelling(heads) if heads and self._is_due(lane, heads[0], now_ms) else []
         if not lane.pushing:
             together = 1 if probing or subscription.form != "notify" else self._push.max_notify_messages
             untried = self._travelling(self._store.untried(lane.name, together))
@@ -82,6 +82,11 @@ class Choice:
             least = self._store.least_tried(lane.name, now_ms, lane.flight)
             return [least] if least is not None else []
         return self._store.due(lane.name, now_ms, 1, lane.flight)
+
+    def _is_due(self, lane: ParkedLane, first: WaitingDelivery, now_ms: int) -> bool:
+        """Whether the first of a strict lane is due, or one of those that travelled with it: they do so again."""
+        due_ms = self._store.next_due_ms(lane.name)
+        return first.tries.is_due(now_ms) or (due_ms is not None and due_ms <= now_ms)
 
     def beside(self, lane: ParkedLane, subscription: Subscription) -> bool:
         """Whether something in it may be pushed while the first attempt of others is under way."""

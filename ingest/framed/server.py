@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 # One buffer for all connections: what was read is taken over before the next read.
 _BUFFER = 256 * 1024
 
-# Until who connects has said who it is.
-_CONNECT_S = 5.0
+# Until who connects has said who it is, however slow its machine.
+_CONNECT_S = 20.0
 
 # What a client does not read is kept up to this.
 _UNREAD = 256 * 1024

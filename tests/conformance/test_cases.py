@@ -173,7 +173,6 @@ def test_every_case_has_a_name_of_its_own() -> None:
 
 # Faults that the standard declares and that no request can bring about in a table like this one, and why.
 NOT_SHOWN = {
-    "UnsupportedPolicyRequestFault": "too many current messages at once; see the unit tests",
     "ResourceUnavailableFault": "a topic set that is too large for one answer; see the unit tests",
     "NotifyMessageNotSupportedFault": "Notify messages are always supported",
     "UnableToDestroySubscriptionFault": "only Kafka can stand in the way, and then the answer is 503",

@@ -32,7 +32,7 @@ hang_timeout_s = 8
 task_slots = 2
 """
 
-PARTS = ("kafka", "gateway", "dispatch")
+PARTS = ("kafka", "gateway", "dispatch", "console")
 
 # For what takes twenty seconds to be noticed, and ten to start, on a quiet machine.
 PATIENCE_S = 400

@@ -71,7 +71,7 @@ def test_the_schema_for_cn_config_loads_and_equals_the_other(fresh_slapd: Slapd)
             if "topic" in line.lower() and line.startswith("olc")
         )
     assert schemas["schema"] == schemas["ldif"]
-    assert len(schemas["schema"]) == 11  # ten attributes and the class
+    assert len(schemas["schema"]) == 13  # twelve attributes and the class
 
 
 def test_the_file_directory_never_imports_ldap3() -> None:

@@ -366,7 +366,7 @@ def test_who_keeps_a_connection_for_nothing_is_cut_off(edge: FramedEdge, dial: C
     async def sweep(later: float) -> None:
         edge.server.sweep(asyncio.get_running_loop().time() + later)
 
-    edge.on_loop(lambda: sweep(6))
+    edge.on_loop(lambda: sweep(21))
     assert "CONNECT" in silent.error().text
     edge.on_loop(lambda: sweep(30))
     assert "as a whole" in half.error().text

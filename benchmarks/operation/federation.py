@@ -87,7 +87,7 @@ def _burst(report: Report, engine: EngineRun, receiver: Receiver, count: int, be
         for _ in range(count // _TOGETHER):
             sent += client.notify_all([("load/x", "<x/>")] * _TOGETHER)
     took = time.time() - began
-    columns = ("", "messages", "seconds", "messages/s", "twice", "out of order")
+    columns = ("where", "messages", "seconds", "messages/s", "twice", "out of order")
     with report.table(f"{count:,} at once", *columns) as table:
         table.add("accepted", count, took, count / took, 0, 0)
         wanted = set(sent)

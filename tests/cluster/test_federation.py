@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import threading
@@ -10,16 +11,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from core.settings import KafkaSettings
-from ingest.client import Client, ClientError
+from ingest.client import Client, ClientError, LegacyClient
+from ingest.client.listener import Listener, ReceivedMessage
 from jobs.administrator.members import GONE_S
+from jobs.cli import app
+from tests.support import legacy_messages as legacy
 from tests.support.federation import AdministratorRun, Arrivals, EngineRun, federation, until
 from tests.support.receiver import Receiver
 
 pytestmark = [pytest.mark.long, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
 
 _AWAY_S = GONE_S + 10.0
+
+# What a part that leaves may have where the topic says split: the default.
+_SPLIT_BYTES = 3_000
 
 
 @pytest.fixture
@@ -28,26 +36,50 @@ def receiver() -> Iterator[Receiver]:
         yield started
 
 
+Pair = tuple[AdministratorRun, EngineRun, EngineRun]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings) -> Iterator[Pair]:
+    """G/a and H/b, whole. H/b takes no topics that it does not know, and none of other types."""
+    folder, own = tmp_path_factory.mktemp("pair"), dataclasses.replace(kafka, prefix=f"{kafka.prefix}pair.")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ARBORCAST_TOPICS_CHECK_TYPES", "true")
+        with federation(folder, own, ["G/a", "H/b"], jobs=True, fixed=["H/b"]) as (administrator, (a, b)):
+            yield administrator, a, b
+
+
 def subscribe(engine: EngineRun, topic: str, url: str) -> None:
     with Client(engine.gateway.broker) as client:
         client.subscribe(topic, to=url)
 
 
-def linked(engine: EngineRun, link: str, *topics: str) -> bool:
-    """Whether the engine has a link that carries exactly these, or, without any, one that is open."""
+def add_topic(engine: EngineRun, *arguments: str) -> None:
+    done = CliRunner().invoke(app, ["topics", "add", *arguments, "--config", str(engine.gateway.config)])
+    assert done.exit_code == 0, done.output
+
+
+def carried(engine: EngineRun, link: str) -> list[str]:
+    """What a link of the engine carries; nothing where it is not there, or not open."""
     from jobs.cli.topics_work import read_subscriptions
 
     found = read_subscriptions(engine.kafka)[0].get(link)
-    if found is None or found.terminates_ms is not None:
-        return False
-    return not topics or found.selector() == "|".join(topics)
+    return [] if found is None or found.terminates_ms is not None else found.selector().split("|")
 
 
-def test_three_groups_get_what_they_want_and_once(tmp_path: Path, kafka: KafkaSettings, receiver: Receiver) -> None:
+def linked(engine: EngineRun, link: str, *topics: str) -> bool:
+    """Whether the engine has a link that carries exactly these, or, without any, one that is open."""
+    found = carried(engine, link)
+    return found == list(topics) if topics else bool(found)
+
+
+def test_three_groups_get_what_they_want_and_once(
+    tmp_path: Path, kafka_settings: KafkaSettings, receiver: Receiver
+) -> None:
     """Each of three subscribers wants three topics, published one at each engine; and subscribers to ALL, ALL:ALARM and
     ALL:ALARM:ALARM1 get 3, 2 and 1 of three messages."""
     arrivals = Arrivals(receiver)
-    with federation(tmp_path, kafka, ["G/a", "H/b", "I/c"], jobs=True) as (_, engines):
+    with federation(tmp_path, kafka_settings, ["G/a", "H/b", "I/c"], jobs=True) as (_, engines):
         a, b, c = engines
         for engine in engines:
             subscribe(engine, "func//.", receiver.url(f"/{engine.name}"))
@@ -96,9 +128,9 @@ def test_three_groups_get_what_they_want_and_once(tmp_path: Path, kafka: KafkaSe
         assert arrived == [b"<n>%d</n>" % each for each in range(number)]
 
 
-def test_the_representative_may_die(tmp_path: Path, kafka: KafkaSettings, receiver: Receiver) -> None:
+def test_the_representative_may_die(tmp_path: Path, kafka_settings: KafkaSettings, receiver: Receiver) -> None:
     """Under load the next member takes over; what was acknowledged by either reaches the other group."""
-    with federation(tmp_path, kafka, ["G/a", "G/d", "H/b"], jobs=True) as (administrator, engines):
+    with federation(tmp_path, kafka_settings, ["G/a", "G/d", "H/b"], jobs=True) as (administrator, engines):
         a, d, b = engines
         subscribe(b, "load//.", receiver.url("/b"))
         until(lambda: linked(a, "peer-group.H", "load//."))
@@ -132,6 +164,78 @@ def test_the_representative_may_die(tmp_path: Path, kafka: KafkaSettings, receiv
         again = administrator.topology.named("a")
         assert again is not None
         assert again.number > len(engines), "who comes back is the last"
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_messages_in_parts_reach_old_and_new_subscribers_elsewhere(pair: Pair, alone: bool) -> None:
+    """Of an old publisher, put together where they are accepted or, with p = 1, each part alone. The topic says split
+    in both trees: old subscribers get parts."""
+    got: dict[str, list[ReceivedMessage]] = {"old": [], "old apart": [], "new": [], "new apart": []}
+    old, new = Listener(got["old"].append), Listener(got["new"].append)
+    old_apart = Listener(got["old apart"].append, parts="apart")
+    new_apart = Listener(got["new apart"].append, parts="apart")
+    _, a, b = pair
+    topic = "alone" if alone else "together"
+    with old, old_apart, new, new_apart:
+        for engine in (a, b):
+            add_topic(engine, topic, "--routing", "everywhere split")
+        with LegacyClient(b.gateway.base) as legacy_client, Client(b.gateway.broker) as client:
+            for each in (old, old_apart):
+                legacy_client.subscribe(topic, to=each.url)
+            for each in (new, new_apart):
+                client.subscribe(f"{topic}//.", to=each.url)
+        until(lambda: f"{topic}//." in carried(a, "peer-group.H"))
+        contents = [f"<m n='{parts}'>{'é<v>some words</v>' * (60 * parts)}</m>" for parts in (1, 3, 10)]
+        for number, content in enumerate(contents):
+            for text in legacy.in_parts(topic, content, 2_000, alone=alone, identification=f"me:{number}"):
+                assert "success!" in legacy.post(f"{a.gateway.base}/wsnprocess/", text).text
+        for name in ("old", "new"):
+            until(lambda: len(got[name]) >= len(contents), lambda: got)  # noqa: B023
+            assert sorted(each.payload.decode() for each in got[name]) == sorted(contents)
+        for name in ("old apart", "new apart"):
+            until(lambda: len("".join(_contents(got[name]))) >= len("".join(contents)), lambda: got)  # noqa: B023
+            assert sorted(_contents(got[name])) == sorted(contents)
+        assert all(len(each.payload) <= _SPLIT_BYTES for each in got["old apart"])
+        assert len(got["old apart"]) > len(contents)
+        # A new one has the parts that the publisher has made, and knows them; what was put together is no part.
+        assert all((each.part is not None) == alone for each in got["new apart"])
+        assert (len(got["new apart"]) > len(contents)) == alone
+
+
+def test_what_an_engine_does_not_take_is_dropped_there(pair: Pair, receiver: Receiver) -> None:
+    """Its tree is fixed, or its topic has other message types: that is counted, and said once; the rest arrives."""
+    arrivals = Arrivals(receiver)
+    _, a, b = pair
+    add_topic(b, "plant/known")
+    add_topic(b, "plant/typed", "--type", "temperature")
+    subscribe(b, "plant//.", receiver.url("/b"))
+    until(lambda: "plant//." in carried(a, "peer-group.H"))
+    wanted: list[str] = []
+    with Client(a.gateway.broker) as client:
+        for number in range(40):
+            wanted.append(client.notify("plant/known", f"<n>{number}</n>"))
+            client.notify("plant/unknown", f"<n>{number}</n>")
+            client.notify("plant/typed", f"<pressure>{number}</pressure>")
+            wanted.append(client.notify("plant/typed", f"<temperature>{number}</temperature>"))
+    until(lambda: set(wanted) <= set(arrivals.ids("/b")), lambda: _missing(wanted, b))
+    until(lambda: b.gateway.metric('arborcast_federation_dropped_total{reason="topic"}') == 80)
+    assert {each.id for each in b.notifications() if each.topic.startswith("plant/")} == set(wanted)
+    for topic in ("plant/known", "plant/typed"):
+        ids = [each.id for each in b.notifications() if each.topic == topic]
+        assert ids == [each for each in wanted if each in set(ids)], "in order, and once"
+    log = b.gateway.log.read_text()
+    for topic in ("plant/unknown", "plant/typed"):
+        assert log.count(f"on the topic {topic} is dropped") == 1
+
+
+def _contents(messages: list[ReceivedMessage]) -> list[str]:
+    """What messages and the parts of messages say together, each message's parts in their order."""
+    whole = [each.payload.decode() for each in messages if each.part is None]
+    parts: dict[str, dict[int, bytes]] = {}
+    for each in messages:
+        if each.part is not None:
+            parts.setdefault(each.part.identification, {})[each.part.fragment.number] = each.part.content
+    return [*whole, *(b"".join(found[key] for key in sorted(found)).decode() for found in parts.values())]
 
 
 def _publish(engine: EngineRun, accepted: list[str], stop: threading.Event) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,9 +90,18 @@ class AdministratorRun:
 
 
 class EngineRun:
-    """The gateway of one engine, and its job where there is one. `name` is GROUP/NAME."""
+    """The gateway of one engine, and its job where there is one. `name` is GROUP/NAME. With `fixed` it takes no
+    topics that it does not know."""
 
-    def __init__(self, folder: Path, kafka: KafkaSettings, administrator: AdministratorRun, name: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kafka: KafkaSettings,
+        administrator: AdministratorRun,
+        name: str,
+        *,
+        fixed: bool = False,
+    ) -> None:
         self.kafka = dataclasses.replace(kafka, prefix=f"{kafka.prefix}{name.replace('/', '-')}.")
         self.folder = folder / name.replace("/", "-")
         self.folder.mkdir(parents=True)
@@ -103,6 +112,7 @@ class EngineRun:
         self.gateway = GatewayRun(
             self.folder,
             self.kafka,
+            fixed=fixed,
             more=(
                 f'[secrets]\nkey_file = {json.dumps(str(self.secrets))}\n[federation]\nname = "{own}"\n'
                 f'group = "{group}"\nadministrator = "{administrator.url}"\nurl = "{{}}"\n'
@@ -140,16 +150,21 @@ class EngineRun:
 
 @contextmanager
 def federation(
-    folder: Path, kafka: KafkaSettings, names: Sequence[str], jobs: bool = False
+    folder: Path,
+    kafka: KafkaSettings,
+    names: Sequence[str],
+    jobs: bool = False,
+    *,
+    fixed: Collection[str] = (),
 ) -> Iterator[tuple[AdministratorRun, list[EngineRun]]]:
     """An administrator and the started gateways of these engines, in the order in which they registered; with `jobs`
-    they are whole."""
+    they are whole. Those of the names in `fixed` take no new topics."""
     administrator = AdministratorRun(folder)
     engines: list[EngineRun] = []
     try:
         administrator.start()
         for name in names:
-            engines.append(EngineRun(folder, kafka, administrator, name))
+            engines.append(EngineRun(folder, kafka, administrator, name, fixed=name in fixed))
             engines[-1].gateway.start()
             until(
                 lambda: [each.engine for each in administrator.topology.members] == [each.name for each in engines],

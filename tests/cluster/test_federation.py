@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.long, pytest.mark.kafka, pytest.mark.spark, pytest.mar
 
 _AWAY_S = GONE_S + 10.0
 
+_APART_S = 60.0
+
 # What a part that leaves may have where the topic says split: the default.
 _SPLIT_BYTES = 3_000
 
@@ -41,11 +43,11 @@ Pair = tuple[AdministratorRun, EngineRun, EngineRun]
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings) -> Iterator[Pair]:
-    """G/a and H/b, whole. H/b takes no topics that it does not know, and none of other types."""
+    """G/a and H/b, whole, a line to each. H/b takes no topics that it does not know, and none of other types."""
     folder, own = tmp_path_factory.mktemp("pair"), dataclasses.replace(kafka, prefix=f"{kafka.prefix}pair.")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ARBORCAST_TOPICS_CHECK_TYPES", "true")
-        with federation(folder, own, ["G/a", "H/b"], jobs=True, fixed=["H/b"]) as (administrator, (a, b)):
+        with federation(folder, own, ["G/a", "H/b"], jobs=True, lines=True, fixed=["H/b"]) as (administrator, (a, b)):
             yield administrator, a, b
 
 
@@ -166,6 +168,66 @@ def test_the_representative_may_die(tmp_path: Path, kafka_settings: KafkaSetting
         assert again.number > len(engines), "who comes back is the last"
 
 
+def test_a_minute_without_a_network_between_two_groups(pair: Pair, receiver: Receiver) -> None:
+    """Nothing passes in either direction, and the administrator dies meanwhile: engines go on for those who are near,
+    and after it all arrives, once and in order."""
+    arrivals = Arrivals(receiver)
+    administrator, *engines = pair
+    a, b = engines
+    for topic in ("minute/one", "minute/two", "minute/three"):
+        add_topic(b, topic)
+    for engine in engines:
+        subscribe(engine, "minute//.", receiver.url(f"/{engine.name}"))
+    until(lambda: all("minute//." in carried(*each) for each in ((a, "peer-group.H"), (b, "peer-group.G"))))
+    accepted: dict[str, list[str]] = {"minute/one": [], "minute/two": [], "minute/three": []}
+    stop = threading.Event()
+    threads = [
+        threading.Thread(target=_publish, args=(engine, accepted[topic], stop, topic))
+        for engine, topic in zip((a, a, b), accepted, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    until(lambda: all(len(_from_others(each)) > 20 for each in engines))
+
+    for engine in engines:
+        assert engine.line is not None
+        engine.line.cut()
+    # One more of each may have been accepted by then.
+    before = {topic: len(ids) + 1 for topic, ids in accepted.items()}
+    administrator.kill()
+    time.sleep(_APART_S / 2)
+    near = {"minute/one": a, "minute/two": a, "minute/three": b}
+    for topic, engine in near.items():
+        so_far = set(accepted[topic])
+        until(lambda: so_far <= set(arrivals.ids(f"/{engine.name}")))  # noqa: B023
+    administrator.start()
+    until(lambda: [each.state for each in administrator.topology.members] == ["live", "live"])
+    time.sleep(_APART_S / 2)
+    meanwhile = {topic: set(ids[before[topic] :]) for topic, ids in accepted.items()}
+    passed = {each for engine in engines for each in _from_others(engine)}
+    assert all(meanwhile.values())
+    assert not passed & set().union(*meanwhile.values()), "nothing passes"
+    for engine in engines:
+        assert engine.line is not None
+        engine.line.mend()
+
+    until(
+        lambda: all(
+            set(_from_others(far)) & meanwhile[topic] for topic, far in (("minute/one", b), ("minute/three", a))
+        )
+    )
+    stop.set()
+    for thread in threads:
+        thread.join(120)
+    for topic, ids in accepted.items():
+        far = b if near[topic] is a else a
+        until(lambda: set(ids) <= {each.id for each in far.notifications()}, lambda: _missing(ids, far))  # noqa: B023
+        known = set(ids)
+        assert [each.id for each in far.notifications() if each.id in known] == ids, "once, and in order"
+        until(lambda: known <= set(arrivals.ids(f"/{far.name}")))  # noqa: B023
+        assert list(dict.fromkeys(each for each in arrivals.ids(f"/{far.name}") if each in known)) == ids
+
+
 @pytest.mark.parametrize("alone", [False, True])
 def test_messages_in_parts_reach_old_and_new_subscribers_elsewhere(pair: Pair, alone: bool) -> None:
     """Of an old publisher, put together where they are accepted or, with p = 1, each part alone. The topic says split
@@ -238,11 +300,16 @@ def _contents(messages: list[ReceivedMessage]) -> list[str]:
     return [*whole, *(b"".join(found[key] for key in sorted(found)).decode() for found in parts.values())]
 
 
-def _publish(engine: EngineRun, accepted: list[str], stop: threading.Event) -> None:
+def _from_others(engine: EngineRun) -> list[str]:
+    """The ids of what has come to it from other engines."""
+    return [each.id for each in engine.notifications() if each.path]
+
+
+def _publish(engine: EngineRun, accepted: list[str], stop: threading.Event, topic: str = "load/x") -> None:
     with Client(engine.gateway.broker) as client:
         while not stop.is_set():
             try:
-                accepted.append(client.notify("load/x", "<x/>"))
+                accepted.append(client.notify(topic, "<x/>"))
             except ClientError:
                 time.sleep(0.5)  # it is dead
             time.sleep(0.05)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from core.eventlog.scan import LogScan
@@ -89,9 +91,70 @@ class AdministratorRun:
         return process.wait(60)
 
 
+class Line:
+    """A line to a port of this machine, to be cut as networks are: nobody is refused, nothing is heard. What is on its
+    way then arrives when the line is mended, even where its sender has given it up."""
+
+    def __init__(self, to: int) -> None:
+        self._to = to
+        self._whole = threading.Event()
+        self._whole.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def cut(self) -> None:
+        """Nothing passes any more."""
+        self._whole.clear()
+
+    def mend(self) -> None:
+        """It does again."""
+        self._whole.set()
+
+    def close(self) -> None:
+        """For good."""
+        self._listener.shutdown(socket.SHUT_RDWR)  # who waits in accept() hears of this, and not of close()
+        self._listener.close()
+        self.mend()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return  # it is closed
+            threading.Thread(target=self._carry, args=(near,), daemon=True).start()
+
+    def _carry(self, near: socket.socket) -> None:
+        self._whole.wait()
+        try:
+            far = socket.create_connection(("127.0.0.1", self._to))
+        except OSError:
+            near.close()
+            return
+        with near, far:
+            back = threading.Thread(target=self._pass, args=(far, near), daemon=True)
+            back.start()
+            self._pass(near, far)
+            back.join()
+
+    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+        try:
+            while data := one.recv(65_536):
+                self._whole.wait()
+                other.sendall(data)
+            self._whole.wait()
+            other.shutdown(socket.SHUT_WR)
+        except OSError:
+            # One end is gone: the other is to hear of it.
+            for each in (one, other):
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+
+
 class EngineRun:
-    """The gateway of one engine, and its job where there is one. `name` is GROUP/NAME. With `fixed` it takes no
-    topics that it does not know."""
+    """The gateway of one engine, and its job where there is one. `name` is GROUP/NAME. With `line` others reach it over
+    one; with `fixed` it takes no topics that it does not know."""
 
     def __init__(
         self,
@@ -100,6 +163,7 @@ class EngineRun:
         administrator: AdministratorRun,
         name: str,
         *,
+        line: bool = False,
         fixed: bool = False,
     ) -> None:
         self.kafka = dataclasses.replace(kafka, prefix=f"{kafka.prefix}{name.replace('/', '-')}.")
@@ -119,8 +183,9 @@ class EngineRun:
                 f"key_file = {json.dumps(str(administrator.key_file))}\n"
             ),
         )
-        config = self.gateway.config
-        config.write_text(config.read_text().replace('url = "{}"', f'url = "{self.gateway.base}"'))
+        self.line = Line(self.gateway.port) if line else None
+        config, url = self.gateway.config, self.line.url if self.line else self.gateway.base
+        config.write_text(config.read_text().replace('url = "{}"', f'url = "{url}"'))
         self.job: DispatchProcess | None = None
 
     def start_job(self, **settings: str | int | float) -> None:
@@ -155,16 +220,17 @@ def federation(
     names: Sequence[str],
     jobs: bool = False,
     *,
+    lines: bool = False,
     fixed: Collection[str] = (),
 ) -> Iterator[tuple[AdministratorRun, list[EngineRun]]]:
     """An administrator and the started gateways of these engines, in the order in which they registered; with `jobs`
-    they are whole. Those of the names in `fixed` take no new topics."""
+    they are whole, with `lines` there is one to each. Those of the names in `fixed` take no new topics."""
     administrator = AdministratorRun(folder)
     engines: list[EngineRun] = []
     try:
         administrator.start()
         for name in names:
-            engines.append(EngineRun(folder, kafka, administrator, name, fixed=name in fixed))
+            engines.append(EngineRun(folder, kafka, administrator, name, line=lines, fixed=name in fixed))
             engines[-1].gateway.start()
             until(
                 lambda: [each.engine for each in administrator.topology.members] == [each.name for each in engines],
@@ -178,6 +244,8 @@ def federation(
     finally:
         for engine in engines:
             engine.kill()
+            if engine.line is not None:
+                engine.line.close()
         administrator.kill()
 
 

@@ -72,7 +72,7 @@ class Victim:
         return status is not None and status.supervisor.process() is not None and status.ready
 
     def processes(self) -> dict[str, list[psutil.Process]]:
-        """Those that run now, by part; nobody aims at the console, and at the JVM's Python daemon, a part of its own."""
+        """Those that run now, by part; nobody aims at the console, nor at the daemon of the JVM, which is apart."""
         found: dict[str, list[psutil.Process]] = {part: [] for part in (*PARTS, "daemon", "console")}
         status = state.read(self.home.state_file)
         if status is None:

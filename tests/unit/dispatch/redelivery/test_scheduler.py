@@ -6,8 +6,10 @@ import msgspec
 
 from dispatch.delivery.transport.contract import PushResult
 from dispatch.logs.parked import Tries
+from dispatch.redelivery.lanes import Choice, ParkedLane
 from dispatch.settings import PushSettings, RetrySettings
 from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, START_MS, World
+from topic_model.subscriptions import Peer
 
 
 def test_what_was_never_tried_leaves_in_order_one_push_at_a_time() -> None:
@@ -356,3 +358,19 @@ def test_what_is_under_way_is_not_dropped() -> None:
 
     assert world.arrived("s") == ["first", "n3", "n4"]
     assert {state for _, state in world.states().items()} == {"delivered", "dropped"}
+
+
+def test_what_travelled_together_over_a_link_does_so_again_when_the_first_of_it_is_due() -> None:
+    """Each has a time of its own to be tried again; the order is that of the lane, which wakes at the earliest."""
+    world = World()
+    link = msgspec.structs.replace(world.subscribe("link", reliability="strict"), peer=Peer("north/a", "north/b"))
+    world.subscriptions.pop("link")
+    for number, after_ms in enumerate((800, 700, 600)):
+        world.park("link", f"n{number}", Tries(1, 1, START_MS + after_ms, START_MS))
+    world.park("link", "later")
+    choice, lane = Choice(world.store, world.push), ParkedLane("link")
+    assert world.store.next_due_ms("link") == START_MS + 600
+    assert choice.of(lane, link, START_MS + 599, probing=False) == []
+    for probing, expected in ((False, ["n0", "n1", "n2"]), (True, ["n0"])):
+        taken = choice.of(lane, link, START_MS + 600, probing=probing)
+        assert [each.notification.id for each in taken] == expected

@@ -15,7 +15,7 @@ class FederationSettings:
 
     name: str = setting("", "What this engine is called among the others; empty for an engine by itself.")
     group: str = setting("", "The group that it is a member of.")
-    administrator: str = setting("", "URL of the administrator (python -m jobs.administrator): http://host:8090.")
+    administrator: str = setting("", "URL of the administrator (python -m jobs.administrator): http://host:8095.")
     url: str = setting("", "URL under which the other engines reach this one's gateway; empty: gateway.public_url.")
     key_file: str = setting(
         "",

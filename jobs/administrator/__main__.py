@@ -1,6 +1,6 @@
 """The administrator of a federation:
 
-    python -m jobs.administrator --key-file federation.key [--host 127.0.0.1] [--port 8090] [--state members.json]
+    python -m jobs.administrator --key-file federation.key [--host 127.0.0.1] [--port 8095] [--state members.json]
 
 It is ready when it listens (`/health/live`). SIGTERM or SIGINT stop it. The exit status is 0 after an orderly stop, 1
 when it could not go on, 2 for wrong arguments, files or a busy port.
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m jobs.administrator", description="Who is in a federation.")
     parser.add_argument("--key-file", required=True, help="the secret of the federation (arborcast federation key)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8090, help="port to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8095, help="port to listen on (default: %(default)s)")
     parser.add_argument("--state", type=Path, default=Path("members.json"), help="where members are kept")
     options = parser.parse_args(arguments)
     log_format.configure("human", "administrator")

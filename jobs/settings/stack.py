@@ -61,7 +61,7 @@ class ConsoleSettings:
 
     host: str = setting("127.0.0.1", "Address on which the console listens.")
     port: int = setting(
-        8090,
+        8088,
         "Port of the console; 0: there is none. Where it is in use and nobody has chosen it, or where the gateway "
         "takes a free one, the console takes a free one, too, which `arborcast status` names.",
         minimum=0,

@@ -105,8 +105,16 @@ def test_workers_that_are_stopped_are_replaced_and_nothing_else(engine: Engine, 
     wait_until(lambda: all(map(killed, stopped)), PATIENCE_S, "all of them are killed")
     wait_until(lambda: len(gateway.children()) == 2, PATIENCE_S, "the gateway has two workers again")
 
-    daemon = of_the_job(engine)["daemon"]
-    stop(*daemon)
+    daemon: list[psutil.Process] = []
+
+    def stopped_daemon() -> bool:
+        daemon[:] = of_the_job(engine)["daemon"]
+        with contextlib.suppress(psutil.NoSuchProcess):  # one that Spark has just replaced
+            stop(*daemon)
+            return bool(daemon)
+        return False
+
+    wait_until(stopped_daemon, PATIENCE_S, "the daemon is stopped")
     wait_until(lambda: all(map(killed, daemon)), PATIENCE_S, "the daemon is killed")
     for worker in of_the_job(engine)["workers"]:
         worker.kill()

@@ -10,7 +10,7 @@ older system had within one broker. Every message has to arrive at both, and in 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -71,8 +71,7 @@ def _steadily(report: Report, engine: EngineRun, receiver: Receiver, rate: float
     columns = ("subscriber", "p50 ms", "p99 ms", "lost", "twice")
     with report.table(f"{rate:g}/s for {seconds:g} s, one by one", *columns) as table:
         for path, name in ((_HERE, "at the same engine"), (_THERE, "at the other engine")):
-            until(lambda: sent.keys() <= _first(_arrived(receiver, path)).keys())  # noqa: B023
-            arrived = _arrived(receiver, path)
+            arrived = _all_of(receiver, path, sent.keys())
             first = _first(arrived)
             delays = [(first[each] - at) * 1e3 for each, at in sent.items()]
             twice = sum(each in sent for each, _ in arrived) - len(sent)
@@ -92,8 +91,7 @@ def _burst(report: Report, engine: EngineRun, receiver: Receiver, count: int, be
         table.add("accepted", count, took, count / took, 0, 0)
         wanted = set(sent)
         for path, name in ((_HERE, "at the same engine"), (_THERE, "at the other engine")):
-            until(lambda: wanted <= _first(_arrived(receiver, path)).keys(), timeout=1_200)  # noqa: B023
-            arrived = [(each, at) for each, at in _arrived(receiver, path) if each in wanted]
+            arrived = [(each, at) for each, at in _all_of(receiver, path, wanted) if each in wanted]
             first = _first(arrived)
             span = max(first.values()) - began
             order = list(first)
@@ -104,6 +102,12 @@ def _burst(report: Report, engine: EngineRun, receiver: Receiver, count: int, be
 def _subscribe(engine: EngineRun, url: str) -> None:
     with Client(engine.gateway.broker) as client:
         client.subscribe("load//.", to=url)
+
+
+def _all_of(receiver: Receiver, path: str, wanted: Set[str]) -> Sequence[tuple[str, float]]:
+    """What has arrived, once all of these have."""
+    until(lambda: wanted <= _first(_arrived(receiver, path)).keys(), timeout=1_200)
+    return _arrived(receiver, path)
 
 
 def _arrived(receiver: Receiver, path: str) -> Sequence[tuple[str, float]]:

@@ -267,6 +267,25 @@ async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
             pass
 
 
+async def in_thread(name: str, work: Callable[[], Response]) -> Response:
+    """What `work` answers: it may block, and has a thread of its own, which is not joined at the end."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Response] = loop.create_future()
+
+    def tell(response: Response) -> None:
+        if not answer.done():
+            answer.set_result(response)
+
+    def run() -> None:
+        response = work()
+        # The server may have been stopped meanwhile.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(tell, response)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await answer
+
+
 class Server:
     """A server in a thread of its own. Port 0 takes a free one."""
 

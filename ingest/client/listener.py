@@ -8,7 +8,6 @@ with Listener(lambda message: print(message.topic, message.payload)) as listener
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
@@ -20,7 +19,7 @@ from typing import Any, Literal
 from core.errors import PeerError, SignatureError
 from core.recent import Recent
 from ingest.client.assembler import Assembler
-from ingest.client.http_server import MAX_BODY, Response, Server
+from ingest.client.http_server import MAX_BODY, Response, Server, in_thread
 from ingest.client.later import OpenPush, open_push
 from ingest.client.queues.replies import Replies
 from ingest.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
@@ -176,7 +175,7 @@ class ListenerApp:
 
 
 class _ThreadedApp(ListenerApp):
-    """With a callback that may block: each push has a thread of its own, which is not joined at the end."""
+    """With a callback that may block: each push has a thread of its own."""
 
     def __init__(
         self,
@@ -192,21 +191,7 @@ class _ThreadedApp(ListenerApp):
 
     async def handled(self, headers: Mapping[str, str], body: bytes) -> Response:
         """As in the base class, in a thread."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Response] = loop.create_future()
-
-        def tell(response: Response) -> None:
-            if not answer.done():
-                answer.set_result(response)
-
-        def work() -> None:
-            response = self._handled_here(headers, body)
-            # The listener may have been stopped meanwhile.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(tell, response)
-
-        threading.Thread(target=work, name="push", daemon=True).start()
-        return await answer
+        return await in_thread("push", lambda: self._handled_here(headers, body))
 
     def _handled_here(self, headers: Mapping[str, str], body: bytes) -> Response:
         push = open_push(headers, self._transport)

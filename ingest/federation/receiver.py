@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from core.errors import InfrastructureError, PeerError, RecordVersionError, TopicError, TopicNotSupported
-from core.eventlog.scan import LogScan
 from core.settings import KafkaSettings
 from core.telemetry.tracing import read_traceparent
 from ingest.elements.publication import Publication
@@ -26,12 +24,12 @@ from ingest.operations.acceptance import accept, check_types
 from ingest.operations.gateway import Gateway
 from ingest.soap import times
 from ingest.soap.xml_reading import read_xml
-from ingest.state.repeats import RepeatMemory, steady_now
+from ingest.state.repeats import RepeatMemory, accepted_lately, steady_now
 from topic_model.message_types import MOST as MOST_TYPE
 from topic_model.patterns.patterns import parse_normal
 from topic_model.records import peers
 from topic_model.records.control import PeerInterest
-from topic_model.records.notifications import MOST_PRIORITY, Notification, notification_in
+from topic_model.records.notifications import MOST_PRIORITY, Notification
 from topic_model.records.packages import read_package
 from topic_model.records.peers import INTEREST_PATH, MOST_TOGETHER, Forwarded, group_of, is_engine, why_not_taken
 from topic_model.routing.interest import MOST, MOST_CHARACTERS, is_summary
@@ -49,8 +47,6 @@ REMEMBERED_S = 600.0
 _UPGRADE_S = 30.0
 
 _MOST_TEXT = 200
-
-_MOST_RECORDS = 50_000
 
 
 class PeerReceiver:
@@ -242,19 +238,11 @@ def read_forwarded(forwarded: Forwarded, now_ms: int) -> Notification:
 def remember_taken(kafka: KafkaSettings, memory: RepeatMemory) -> int:
     """Put into `memory` what the log has of the last ten minutes from other engines; returns how many. Raises
     InfrastructureError."""
-    since_ms = int((time.time() - REMEMBERED_S) * 1000)
     count = 0
-    with LogScan(kafka, "notifications") as log:
-        begins, ends = log.beginnings(), log.ends()
-        firsts = {
-            number: max(at, begins[number], ends[number] - _MOST_RECORDS) for number, at in log.at(since_ms).items()
-        }
-        for record in log.read_from(firsts, ends):
-            each = notification_in(record)
-            if each is not None and each.path and not each.only and each.accepted_ms >= since_ms:
-                age_s = max(time.time() - each.accepted_ms / 1000, 0.0)
-                memory.add(_fingerprint(each.id), steady_now() - age_s)
-                count += 1
+    for each, then_s in accepted_lately(kafka, REMEMBERED_S):
+        if each.path:
+            memory.add(_fingerprint(each.id), then_s)
+            count += 1
     return count
 
 

@@ -6,32 +6,26 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import signal
 import socket
 import sys
-from collections.abc import Generator
 
 import uvicorn
 
-from core.errors import ConfigError
-from core.security.ip_addresses import EVERYWHERE
 from ingest.access.proxies import NONE, Proxies
 from ingest.access.rates import PeerConnections
 from ingest.access.settings import LimitSettings
 from ingest.http.app import GatewayApp
 from ingest.http.http_protocol import GatewayProtocol
+from ingest.http.listening import BACKLOG, Server, listen_on, server_config
 from ingest.http.tls import Handshakes, ServerTls, TlsAcceptor
 from ingest.settings import GatewaySettings
-
-# Connections that wait to be accepted; beyond it the kernel makes clients try again after a second.
-_BACKLOG = 1_024
 
 # Accepted beside the one that the event loop accepts in a turn: some milliseconds.
 _ACCEPTED_AT_ONCE = 64
 
 
-class GatewayServer(uvicorn.Server):
-    """uvicorn's server, stopped by `stop` alone: signals belong to the process that runs it."""
+class GatewayServer(Server):
+    """The gateway's, with TLS of its own."""
 
     def __init__(self, config: uvicorn.Config, tls: ServerTls | None = None, trusted: Proxies = NONE) -> None:
         super().__init__(config)
@@ -47,7 +41,7 @@ class GatewayServer(uvicorn.Server):
         for listener in sockets or ():
             if self._tls is None:
                 accepted = functools.partial(self._accepted, listener)
-                self.servers.append(await loop.create_server(accepted, sock=listener, backlog=_BACKLOG))
+                self.servers.append(await loop.create_server(accepted, sock=listener, backlog=BACKLOG))
             else:
                 make = functools.partial(self._protocol, self._tls.handshakes)
                 acceptor = TlsAcceptor(listener, self._tls, make, self._trusted.connection_key)
@@ -85,21 +79,10 @@ class GatewayServer(uvicorn.Server):
             if self.should_exit:
                 transport.close()  # the stop has closed those that were there before
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """uvicorn would raise the signal again after an orderly stop, and the exit status would say killed."""
-        yield
-
     def stop(self) -> None:
         """Stop accepting, answer what is under way, end; a second call ends at once."""
         self.force_exit = self.should_exit
-        self.should_exit = True
-
-    def stop_on_signals(self) -> None:
-        """Have SIGTERM and SIGINT call `stop`. On the event loop, in the main thread."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
+        super().stop()
 
 
 def listen_for_workers(settings: GatewaySettings) -> list[socket.socket]:
@@ -120,30 +103,7 @@ def listen_for_workers(settings: GatewaySettings) -> list[socket.socket]:
 
 def listen(settings: GatewaySettings, *, shared: bool = False) -> socket.socket:
     """A listening socket for HTTP. Raises ConfigError for an address that is in use or not ours."""
-    return listen_on(settings.host, settings.port, "gateway.port", shared=shared)
-
-
-def listen_on(host: str, port: int, setting: str, *, shared: bool = False) -> socket.socket:
-    """A listening socket; everywhere without a host. Raises ConfigError, which names the setting of the port."""
-    host = host or EVERYWHERE
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"gateway.host = {host!r} is not an address to listen on: {error}") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; choose another with {setting}"
-        ) from error
-    listener.setblocking(False)
-    return listener
+    return listen_on(settings.host, settings.port, host_by="gateway.host", port_by="gateway.port", shared=shared)
 
 
 def proxies(settings: GatewaySettings) -> Proxies:
@@ -168,19 +128,12 @@ def make_server(
         peers=PeerConnections(each, trusted.connection_key) if each else None,
         send_timeout_s=limits.send_timeout_s,
     )
-    config = uvicorn.Config(
+    config = server_config(
         app,
-        http=protocol,  # type: ignore[arg-type]  # any factory will do
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        backlog=_BACKLOG,
+        http=protocol,
+        backlog=BACKLOG,
         timeout_keep_alive=settings.keep_alive_s,
         # uvicorn's annotation says whole seconds; it goes to asyncio.wait_for.
-        timeout_graceful_shutdown=settings.stop_timeout_s,  # type: ignore[arg-type]  # seconds may be fractions
+        timeout_graceful_shutdown=settings.stop_timeout_s,
     )
     return GatewayServer(config, tls, trusted)

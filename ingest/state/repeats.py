@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from mmap import mmap
 
 from core.errors import InfrastructureError
@@ -165,9 +165,25 @@ def remember_history(kafka: KafkaSettings, memory: RepeatMemory, window_s: float
     Only requests of which all notifications are found count: of one that was cut off by a crash nobody was told that
     it is stored. Raises InfrastructureError.
     """
-    since_ms = int((time.time() - window_s) * 1000)
     found: dict[bytes, int] = {}
     complete = 0
+    for each, then_s in accepted_lately(kafka, window_s):
+        if not each.request:
+            continue
+        found[each.request] = found.get(each.request, 0) + 1
+        if found[each.request] == each.request_size:
+            complete += 1
+            if not memory.knows(each.request, steady_now()):
+                memory.add(each.request, then_s)
+    if complete:
+        logger.info("%d requests of the last %g s are remembered", complete, window_s)
+    return complete
+
+
+def accepted_lately(kafka: KafkaSettings, window_s: float) -> Iterator[tuple[Notification, float]]:
+    """What this engine accepted within the last `window_s` seconds, as far as the log has it, and when that was on the
+    steady clock. Raises InfrastructureError."""
+    since_ms = int((time.time() - window_s) * 1000)
     with LogScan(kafka, "notifications") as log:
         begins, ends = log.beginnings(), log.ends()
         # What is not in the log any more, or is beyond the table's size, is left out.
@@ -176,14 +192,5 @@ def remember_history(kafka: KafkaSettings, memory: RepeatMemory, window_s: float
         }
         for record in log.read_from(firsts, ends):
             each = notification_in(record)
-            if each is None or not each.request or each.only or each.accepted_ms < since_ms:
-                continue
-            found[each.request] = found.get(each.request, 0) + 1
-            if found[each.request] == each.request_size:
-                complete += 1
-                age_s = max(time.time() - each.accepted_ms / 1000, 0.0)
-                if not memory.knows(each.request, steady_now()):
-                    memory.add(each.request, steady_now() - age_s)
-    if complete:
-        logger.info("%d requests of the last %g s are remembered", complete, window_s)
-    return complete
+            if each is not None and not each.only and each.accepted_ms >= since_ms:
+                yield each, steady_now() - max(time.time() - each.accepted_ms / 1000, 0.0)

@@ -10,19 +10,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import logging
-import signal
-import socket
 import sys
-from collections.abc import Generator
 from pathlib import Path
-
-import uvicorn
 
 from core.errors import ConfigError
 from core.telemetry import log_format
 from ingest.federation.keys import SharedKeys
+from ingest.http.listening import Server, listen_on, on_signals, server_config
 from jobs.administrator.server import AdministratorApp
 from jobs.terminal import complain
 
@@ -30,13 +25,6 @@ logger = logging.getLogger("arborcast.administrator")
 
 # One long poll of each member, its beats, and people who ask.
 _MOST_CONNECTIONS = 4_000
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Ours are there already; uvicorn would raise the signal again after an orderly stop."""
-        yield
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -61,30 +49,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 async def _run(options: argparse.Namespace) -> int:
     app = AdministratorApp(SharedKeys(options.key_file), options.state)
-    try:
-        listener = socket.create_server((options.host, options.port), backlog=1_024)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot listen on {options.host} port {options.port}: {error}") from error
-    config = uvicorn.Config(
-        app,
-        lifespan="off",
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=_MOST_CONNECTIONS,
-        timeout_graceful_shutdown=1,
-    )
-    server = _Server(config)
+    listener = listen_on(options.host, options.port, host_by="--host", port_by="--port")
+    server = Server(server_config(app, limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=1))
     looking = asyncio.create_task(app.look_forever(), name="look")
-
-    def stop() -> None:
-        server.should_exit = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
-    looking.add_done_callback(lambda _: stop())
+    on_signals(server.stop)
+    looking.add_done_callback(lambda _: server.stop())
     logger.info("listening on %s port %d", *listener.getsockname()[:2])
     await server.serve(sockets=[listener])
     failure = looking.exception() if looking.done() and not looking.cancelled() else None

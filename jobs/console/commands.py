@@ -20,7 +20,7 @@ _PATIENCE_S = 120.0
 
 _MOST_BYTES = 64 * 1024 * 1024
 
-_NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+_NO_OPTIONS: Mapping[str, str | bool] = MappingProxyType({})
 
 _ENTRY = "from jobs.cli import main; main()"
 
@@ -36,7 +36,9 @@ class Commands:
         self._common = ["--json", "--home", str(home), *(["--config", str(config)] if config else [])]
         self._turns = asyncio.Semaphore(_AT_A_TIME)
 
-    async def ask(self, *words: str, given: tuple[str, ...] = (), options: Mapping[str, str] = _NO_OPTIONS) -> Any:
+    async def ask(
+        self, *words: str, given: tuple[str, ...] = (), options: Mapping[str, str | bool] = _NO_OPTIONS
+    ) -> Any:
         """The JSON that a command prints; options that are empty are left out. `given` is what stands without an
         option's name. Raises CommandFailed."""
         arguments = [*words, *self._common, *options_of(options), "--", *given]
@@ -71,14 +73,11 @@ class Commands:
         raise CommandFailed(said.rpartition("error: ")[2] or f"the command ended with code {process.returncode}")
 
 
-def options_of(options: Mapping[str, str]) -> list[str]:
-    """Options as a command takes them, each in one word: what somebody has typed cannot become another option."""
+def options_of(options: Mapping[str, str | bool]) -> list[str]:
+    """Options as a command takes them, each in one word: what somebody has typed cannot become another option. True is
+    for an option without a value."""
     words = []
     for name, value in options.items():
         if value:
-            words.append(f"--{name.replace('_', '-')}" + ("" if value is YES else f"={value}"))
+            words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}"))
     return words
-
-
-YES = "yes"
-"""The value of an option that is there, or is not."""

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
-import signal
 import socket
-from collections.abc import Generator
 from pathlib import Path
 
-import uvicorn
-
-from core.errors import ConfigError
 from core.security.keyring import KeyFile, KeyRing, Marks
+from ingest.http.listening import Server, listen_on, on_signals, server_config
 from ingest.state.changes import ControlChanges, LogEnd
 from ingest.state.log_view import ControlLogView
 from jobs.console.app import make_app
@@ -65,17 +59,11 @@ class ConsoleProcess:
             signs_in=signing is not None,
         )
         tls = settings.tls if secure else None
-        self._server = _Server(
-            uvicorn.Config(
+        self._server = Server(
+            server_config(
                 make_app(self._console, signing),
                 loop="asyncio",
                 http="httptools",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
                 limit_concurrency=_CONNECTIONS,
                 timeout_graceful_shutdown=_STOP_S,
                 ssl_certfile=tls.certificate_file if tls else None,
@@ -86,9 +74,7 @@ class ConsoleProcess:
 
     async def run(self) -> int:
         """Serve until stopped; returns the exit status."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop)
+        on_signals(self._stop)
         self._view.start()
         host, port = self._listener.getsockname()[:2]
         logger.info("listening on %s port %d", host, port)
@@ -100,7 +86,7 @@ class ConsoleProcess:
 
     def _stop(self) -> None:
         self._console.live.stop()
-        self._server.should_exit = True
+        self._server.stop()
 
     def _cannot_go_on(self, _error: Exception) -> None:
         # The view has logged why. A new process reads the log from its beginning.
@@ -116,26 +102,9 @@ class ConsoleProcess:
         return ""
 
 
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Signals belong to the process; uvicorn would raise them again after an orderly stop."""
-        yield
-
-
 def listen(settings: ConsoleSettings) -> socket.socket:
     """A listening socket. Raises ConfigError for an address that is in use or not ours."""
-    try:
-        return socket.create_server((settings.host, settings.port), family=_family(settings.host), backlog=128)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}; choose another with "
-            "console.port"
-        ) from error
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+    return listen_on(settings.host, settings.port, host_by="console.host", port_by="console.port")
 
 
 def _keys(settings: Settings) -> Marks:

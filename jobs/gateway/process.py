@@ -22,7 +22,8 @@ from ingest.elements.protection import Protector
 from ingest.federation.interests import PeerInterests
 from ingest.framed.server import FramedServer
 from ingest.http.app import GatewayApp
-from ingest.http.serving import GatewayServer, listen_on, make_server
+from ingest.http.listening import listen_on, on_signals
+from ingest.http.serving import GatewayServer, make_server
 from ingest.http.tls import ServerTls
 from ingest.operations.current_message import RetainedMessages
 from ingest.operations.gateway import Gateway
@@ -172,7 +173,7 @@ class GatewayProcess:
 
     async def run(self, listener: socket.socket) -> int:
         """Serve until stopped; returns the exit status."""
-        self._server.stop_on_signals()
+        on_signals(self._server.stop)
         self._spawn(self._start_parts(), "start")
         if self._beats is not None:
             self._spawn(self._beats.beat_forever(), "beat")
@@ -181,8 +182,15 @@ class GatewayProcess:
         if self._tls is not None:
             self._spawn(self._tls.follow_files(), "tls")
         if self._framed is not None:
-            gateway, port = self._settings.gateway, self._settings.framed.port
-            await self._framed.start(listen_on(gateway.host, port, "framed.port", shared=gateway.workers > 1))
+            gateway = self._settings.gateway
+            listener = listen_on(
+                gateway.host,
+                self._settings.framed.port,
+                host_by="gateway.host",
+                port_by="framed.port",
+                shared=gateway.workers > 1,
+            )
+            await self._framed.start(listener)
         await self._server.serve(sockets=[listener])
         if self._framed is not None:
             await self._framed.stop()

@@ -10,8 +10,6 @@ not arrived.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import threading
 import time
@@ -22,7 +20,7 @@ from typing import Any, Protocol
 from core.recent import Recent
 from ingest.addresses import Kind
 from ingest.client.calls import Namespaces, without_declaration
-from ingest.client.http_server import Response, Server
+from ingest.client.http_server import Response, Server, in_thread
 from ingest.client.later import open_push
 from ingest.client.listener import Repeats, accepted
 from ingest.client.received import Asker, ReceivedMessage, Verify
@@ -110,20 +108,7 @@ class Worker(Server):
         self._own.close()
 
     async def _handled(self, headers: Mapping[str, str], body: bytes) -> Response:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Response] = loop.create_future()
-
-        def tell(response: Response) -> None:
-            if not answer.done():
-                answer.set_result(response)
-
-        def work() -> None:
-            response = self._worked(headers, body)
-            with contextlib.suppress(RuntimeError):  # it was stopped meanwhile
-                loop.call_soon_threadsafe(tell, response)
-
-        threading.Thread(target=work, name="request", daemon=True).start()
-        return await answer
+        return await in_thread("request", lambda: self._worked(headers, body))
 
     def _worked(self, headers: Mapping[str, str], body: bytes) -> Response:
         messages = accepted(headers, body, self._verify, open_push(headers, self._transport))

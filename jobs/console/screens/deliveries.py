@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from jobs.cli.audit import PROBLEMS
-from jobs.console.commands import YES, CommandFailed
+from jobs.console.commands import CommandFailed
 from jobs.console.console import Console, Screen, go, text_of
 from jobs.console.guard import visitor_of
 from jobs.monitoring.figures import WORDS
@@ -96,7 +96,7 @@ class Deliveries:
             answer, wrong = await self._answer("dead-letters", "list", limit="1", **asked)
             count = len(answer["letters"]) + answer["more"] if answer else 0
             return self._page(request, "sure", asked=asked, action=action, count=count, wrong=wrong)
-        done = await self._commands.ask("dead-letters", action, options={"yes": YES, **asked})
+        done = await self._commands.ask("dead-letters", action, options={"yes": True, **asked})
         if action == "redrive":
             said = [f"{done['redriven']:,} deliveries are tried again"]
             said += [f"{done['over']:,} are not: their subscription is over"] * bool(done["over"])

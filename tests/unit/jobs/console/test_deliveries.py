@@ -155,7 +155,7 @@ def test_letters_are_asked_about_before(browser: Browser, asked: list[Any], acti
     browser.submit("/deliveries/dead/act")
     assert asked[-2][0] == ("dead-letters", action)
     assert asked[-2][1] == {
-        "yes": "yes",
+        "yes": True,
         "subscription": "",
         "endpoint": "",
         "topic": "a//.",
@@ -167,7 +167,7 @@ def test_letters_are_asked_about_before(browser: Browser, asked: list[Any], acti
 
 
 def test_what_is_typed_does_not_become_an_option() -> None:
-    assert options_of({"since": "--yes", "dead_on": "x y", "yes": "yes", "none": ""}) == [
+    assert options_of({"since": "--yes", "dead_on": "x y", "yes": True, "none": ""}) == [
         "--since=--yes",
         "--dead-on=x y",
         "--yes",

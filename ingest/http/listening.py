@@ -1,0 +1,76 @@
+"""What each server of ours begins with: a socket to listen on, and uvicorn, stopped by us alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Generator
+from typing import Any
+
+import uvicorn
+
+from core.errors import ConfigError
+from core.security.ip_addresses import EVERYWHERE
+
+BACKLOG = 1_024
+"""Connections that wait to be accepted; beyond it the kernel makes clients try again after a second."""
+
+
+def listen_on(host: str, port: int, *, host_by: str, port_by: str, shared: bool = False) -> socket.socket:
+    """A listening socket; everywhere without a host. Raises ConfigError for an address that is in use or not ours,
+    which names what host and port were chosen by. A `shared` port is one for several sockets of this user."""
+    host = host or EVERYWHERE
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"{host_by} = {host!r} is not an address to listen on: {error}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot listen on {host} port {port}: {reason}; choose another with {port_by}") from error
+    listener.setblocking(False)
+    return listener
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, stopped by `stop` alone: signals belong to the process that runs it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """uvicorn would raise the signal again after an orderly stop, and the exit status would say killed."""
+        yield
+
+    def stop(self) -> None:
+        """Stop accepting, answer what is under way, end."""
+        self.should_exit = True
+
+
+def server_config(app: Any, **options: Any) -> uvicorn.Config:
+    """For an application of ours, which logs and names itself; uvicorn's `options` beside that."""
+    return uvicorn.Config(
+        app,
+        interface="asgi3",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        **options,
+    )
+
+
+def on_signals(stop: Callable[[], None]) -> None:
+    """Have SIGTERM and SIGINT stop this process. On the event loop, in the main thread."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)

@@ -299,6 +299,12 @@ class TableSettings:
         minimum=1,
         unit="s",
     )
+    upkeep_by: Literal["driver", "spark"] = setting(
+        "driver",
+        "Who joins the small files of the tables that only grow. driver: the job's own process, by delta-rs; spark: "
+        "the executors of a Spark cluster, by delta-spark, for more than one process can join. They have to reach "
+        "tables.path themselves, by Spark's settings for its file system. Rows wait while a day's files are joined.",
+    )
     unused_files_hours: int = setting(
         24,
         "Files that a table no longer uses stay for so long: whoever began to read may finish.",

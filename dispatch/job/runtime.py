@@ -32,6 +32,7 @@ from dispatch.monitoring.sources import JobSources, QueryProgress, Watched, prog
 from dispatch.monitoring.under_way import UnderWay
 from dispatch.realtime.gears import Gears
 from dispatch.recording.recording import Recording
+from dispatch.recording.upkeep import OnSpark
 from dispatch.redelivery.events import OperatorEvent
 from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.redelivery.redeliverer import Redeliverer
@@ -170,6 +171,7 @@ class DispatchJob:
             routes=self._view.routes,
             recorded=metrics.recorded,
             attempts_before=self._attempts_before,
+            joiner=OnSpark(spark, settings.dispatch.task_slots) if settings.tables.upkeep_by == "spark" else None,
             tell=self._events.tell,
         )
         self._deadlines = deadlines = DeadlineWatch(

@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from core.eventlog.topics import FRAGMENT_LOG
 from core.settings import KafkaSettings
@@ -29,6 +26,7 @@ from dispatch.recording.folds import (
 from dispatch.recording.follower import Work
 from dispatch.recording.incomplete import IncompleteFold
 from dispatch.recording.state_tables import FoldedTables, RoutesSnapshot, TableFold
+from dispatch.recording.upkeep import Joiner, Upkeep
 from dispatch.redelivery.events import EventListener
 from dispatch.settings import TableSettings
 from dispatch.spark.query_supervisor import StopGate
@@ -44,97 +42,10 @@ from dispatch.tables import (
     SUBSCRIPTIONS,
     TOPICS,
 )
-from dispatch.tables.delta_table import WRITER, DeltaTableWriter
-from dispatch.tables.spec import TableSpec, is_there, open_table
+from dispatch.tables.delta_table import DeltaTableWriter
+from dispatch.tables.spec import TableSpec
 from topic_model.projections.suspensions import State
 from topic_model.routing.table import Route
-
-# A file of this size is left as it is.
-TARGET_BYTES = 128 * 1024 * 1024
-
-# In tables that are merged into: each merge rewrites the files in which a row changes.
-MERGED_TARGET_BYTES = 16 * 1024 * 1024
-
-# Fewer small files than this are not worth the writing.
-_WORTH_IT = 8
-
-
-# At a commit every 5 s a day has 17,000 files; joined they are a few dozen. Joining reads and writes what came since
-# the last time, and nothing else: files that are large already stay.
-class Upkeep(Work):
-    """The upkeep of one table. Appends may go on beside it, and what begins again when we come between
-    (`DeltaTableWriter.overwrite`); other merges and snapshots into the same table may not."""
-
-    def __init__(
-        self,
-        spec: TableSpec,
-        location: str,
-        *,
-        days: int | None = None,
-        unused_hours: int = 24,
-        old: Callable[[datetime], str] | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`days` is how long rows are kept, None for ever. `old` gives the condition on those to be taken out, by the
-        time before which they are too old; without it they go by whole days."""
-        self.name = f"upkeep of {spec.name}"
-        self._spec = spec
-        self._target_bytes = MERGED_TARGET_BYTES if spec.key else TARGET_BYTES
-        self._location = location
-        self._days = days
-        self._unused_hours = unused_hours
-        self._old = old
-        self._clock = clock
-        self._deleted_at = -1  # the version after that
-
-    def step(self) -> bool:
-        if not is_there(self._location):
-            return False
-        table = open_table(self._location)
-        if self._days is not None:
-            self._take_out(table, datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=self._days))
-        self._join(table)
-        # Deleting makes two commits: not when nothing has happened since the last time.
-        if table.version() != self._deleted_at:
-            # A full listing finds what a killed writer has left, too.
-            table.vacuum(self._unused_hours, dry_run=False, enforce_retention_duration=False, full=True)
-            self._deleted_at = open_table(self._location).version()
-        return False
-
-    def _take_out(self, table: DeltaTable, before: datetime) -> None:
-        if self._old is not None:
-            table.delete(self._old(before))
-        elif any(day < before.date() for day in _days(table)):
-            # Whole partitions: nothing is read.
-            table.delete(f"day < '{before.date().isoformat()}'")
-
-    def _join(self, table: DeltaTable) -> None:
-        if "day" in self._spec.partition_by:
-            for day, files in _small_files(table, self._target_bytes).items():
-                if files >= _WORTH_IT:
-                    table.optimize.compact(
-                        partition_filters=[("day", "=", day)],
-                        target_size=self._target_bytes,
-                        max_concurrent_tasks=1,
-                        writer_properties=WRITER,
-                    )
-        elif sum(_small_files(table, self._target_bytes).values()) >= _WORTH_IT:
-            table.optimize.compact(target_size=self._target_bytes, max_concurrent_tasks=1, writer_properties=WRITER)
-
-
-def _days(table: DeltaTable) -> list[date]:
-    return [date.fromisoformat(str(each["day"])) for each in table.partitions()]
-
-
-def _small_files(table: DeltaTable, target_bytes: int) -> Counter[str]:
-    """How many files below the target size there are, by day; of all days if the table has none."""
-    files = pa.table(table.get_add_actions(flatten=True))
-    days = files["partition.day"].to_pylist() if "partition.day" in files.column_names else [""] * files.num_rows
-    small: Counter[str] = Counter()
-    for day, size in zip(days, files["size_bytes"].to_pylist(), strict=True):
-        small[str(day)] += size < target_bytes
-    return small
-
 
 logger = logging.getLogger(__name__)
 
@@ -243,11 +154,13 @@ class Recording:
         routes: Callable[[int], Sequence[tuple[Route, State]]],
         recorded: Callable[[pa.Table], None],
         attempts_before: Callable[[DeltaTableWriter], Mapping[int, int]],
+        joiner: Joiner | None = None,
         tell: EventListener = lambda _: None,
     ) -> None:
         """`health` gives what is known of endpoints; `routes` so many routes at most, with the state of each,
         `control_position` the offset up to which the control log is in them. For `recorded` and `attempts_before` see
-        `AttemptsTables`. `tell` is called with messages that were given up."""
+        `AttemptsTables`. `joiner` joins the files of tables that only grow. `tell` is called with messages that were
+        given up."""
         self._settings = settings
         self._home = home
         self.attempts = AttemptsTables(
@@ -285,10 +198,10 @@ class Recording:
         states.append((self._upkeep(SUBSCRIPTIONS, ended, "state = 'ended' and ended_at < '{}'"), upkeep_s))
         states.append((self._upkeep(INCOMPLETE, settings.incomplete_days, "given_up_at < '{}'"), upkeep_s))
         events: list[tuple[Work, float]] = [
-            (self._upkeep(NOTIFICATIONS, settings.notifications_days), upkeep_s),
-            (self._upkeep(ATTEMPTS, settings.attempts_days), upkeep_s),
-            (self._upkeep(DELIVERIES, settings.deliveries_days), upkeep_s),
-            (self._upkeep(ENDPOINT_HEALTH, settings.endpoint_health_days), upkeep_s),
+            (self._upkeep(NOTIFICATIONS, settings.notifications_days, joiner=joiner), upkeep_s),
+            (self._upkeep(ATTEMPTS, settings.attempts_days, joiner=joiner), upkeep_s),
+            (self._upkeep(DELIVERIES, settings.deliveries_days, joiner=joiner), upkeep_s),
+            (self._upkeep(ENDPOINT_HEALTH, settings.endpoint_health_days, joiner=joiner), upkeep_s),
         ]
         step_s = min(_STEP_S, interval_s)
         archive = [(self.archive, step_s)] if self.archive else []
@@ -324,11 +237,12 @@ class Recording:
     def _at(self, spec: TableSpec) -> str:
         return spec.location(self._settings, self._home)
 
-    def _upkeep(self, spec: TableSpec, days: int | None = None, old: str = "") -> Upkeep:
+    def _upkeep(self, spec: TableSpec, days: int | None = None, old: str = "", joiner: Joiner | None = None) -> Upkeep:
         states = not spec.partition_by
         return Upkeep(
             spec,
             self._at(spec),
+            joiner,
             days=days,
             unused_hours=_STATES_UNUSED_HOURS if states else self._settings.unused_files_hours,
             old=(lambda before: old.format(before.isoformat())) if old else None,

@@ -3,6 +3,8 @@ its history is."""
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -80,6 +82,14 @@ _NEAREST: Sequence[tuple[Callable[[pa.DataType], bool], object]] = (
 OPERATION = "_operation"
 
 """The column of `merge`'s changes that says what each row asks for: `put`, `add`, `patch` or `drop`."""
+
+
+_TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+
+def turn_to_commit(location: str) -> threading.Lock:
+    """Held by a writer of this process while it commits to the table there."""
+    return _TURNS[location]
 
 
 class DeltaTableWriter:
@@ -204,10 +214,11 @@ class DeltaTableWriter:
         """Upkeep commits beside us. What was begun with the table as it was before may be refused then, and is begun
         again with the table as it is; a look at what is new costs a millisecond."""
         for chance in range(_CHANCES, 0, -1):
-            table = self.open()
-            table.update_incremental()
             try:
-                write(table)
+                with turn_to_commit(self.location):
+                    table = self.open()
+                    table.update_incremental()
+                    write(table)
                 return
             except CommitFailedError:
                 if chance == 1:

@@ -19,7 +19,7 @@ import pytest
 from core.settings import KafkaSettings
 from dispatch.operations.audit import audit
 from tests.support.bare_python import bare_python
-from tests.support.command import Engine
+from tests.support.command import Engine, wait_until
 from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import Bundle, DispatchProcess, running_job
 from tests.support.receiver import Receiver
@@ -33,6 +33,13 @@ BESIDE = "/beside"
 
 # One topic is in one partition, and one partition is pushed by one executor. These are in both.
 IN_BOTH_PARTITIONS = ("beside/a", "beside/b")
+
+# The executors join the tables' files.
+JOINED_BY_SPARK: dict[str, str | int | float] = {
+    "tables.upkeep_by": "spark",
+    "tables.upkeep_interval_s": 5,
+    "tables.interval_s": 0.5,
+}
 
 # A receiver that is back is tried at once, so that the test need not wait.
 SOON_AGAIN = {"retry.first_wait_s": 0.5, "retry.first_probe_s": 0.5, "retry.longest_probe_s": 1.0}
@@ -71,7 +78,7 @@ def test_lost_worker_loses_nothing_and_reorders_nothing(
 ) -> None:
     bundle = bundled(tmp_path, cluster)
     with (
-        running_job(tmp_path, kafka_settings, SOON_AGAIN, bundle) as job,
+        running_job(tmp_path, kafka_settings, SOON_AGAIN | JOINED_BY_SPARK, bundle) as job,
         logs(kafka_settings) as log,
     ):
         log.subscribe(
@@ -98,8 +105,14 @@ def test_lost_worker_loses_nothing_and_reorders_nothing(
             accepted = load.stop()
         assert_all_arrived(receiver, accepted, duplicates_allowed=400, timeout=300)
         assert_nothing_waits(kafka_settings, len(accepted))
+        wait_until(lambda: by_spark(job.home / "tables" / "attempts"), 300, "Spark joined files of attempts")
         first_attempts = [name for name in counted(receiver, FLAPPING) if name in set(accepted)]
         assert first_attempts == accepted, "whatever the speed, first attempts leave in the order of acceptance"
+
+
+def by_spark(table: Path) -> bool:
+    """Whether Spark has committed to it."""
+    return any('"engineInfo":"Apache-Spark' in each.read_text() for each in (table / "_delta_log").glob("*.json"))
 
 
 def assert_guarded(cluster: SparkCluster) -> None:

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from dispatch.logs.attempts import encode
-from dispatch.recording.recording import Upkeep
+from dispatch.recording.upkeep import Upkeep
 from dispatch.settings import TableSettings
 from dispatch.tables import ATTEMPTS
 from dispatch.tables.delta_table import DeltaTableWriter, rows_of

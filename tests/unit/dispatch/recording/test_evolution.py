@@ -14,8 +14,9 @@ from deltalake import DeltaTable
 from core.settings import KafkaSettings
 from dispatch.logs import attempts
 from dispatch.recording.attempts_tables import EndedDeliveries
-from dispatch.recording.recording import Recording, Upkeep
+from dispatch.recording.recording import Recording
 from dispatch.recording.state_tables import RowChanges
+from dispatch.recording.upkeep import Upkeep
 from dispatch.settings import TableSettings
 from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import (

@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 
 from dispatch.logs import attempts
 from dispatch.recording.attempts_tables import EndedDeliveries
-from dispatch.recording.recording import Upkeep
 from dispatch.recording.state_tables import RowChanges
+from dispatch.recording.upkeep import Upkeep
 from dispatch.settings import TableSettings
 from dispatch.tables import DEAD_LETTERS, DELIVERIES, RETRIES, SUBSCRIPTIONS, TOPICS
 from dispatch.tables.delta_table import DeltaTableWriter, rows_of

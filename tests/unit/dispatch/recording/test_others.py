@@ -10,8 +10,9 @@ from deltalake import DeltaTable
 from dispatch.delivery.health import Health
 from dispatch.recording.endpoint_health import HealthHistory
 from dispatch.recording.follower import Work
-from dispatch.recording.recording import Recorder, Upkeep
+from dispatch.recording.recording import Recorder
 from dispatch.recording.state_tables import RoutesSnapshot
+from dispatch.recording.upkeep import Upkeep
 from dispatch.spark.query_supervisor import StopGate
 from dispatch.tables import ENDPOINT_HEALTH, RETRIES
 from dispatch.tables.delta_table import DeltaTableWriter

@@ -1,0 +1,146 @@
+"""What keeps a table small: small files are joined, old rows taken out, files that nobody reads any more deleted."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from dispatch.recording.follower import Work
+from dispatch.tables.delta_table import WRITER, turn_to_commit
+from dispatch.tables.spec import TableSpec, is_there, open_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A file of this size is left as it is.
+TARGET_BYTES = 128 * 1024 * 1024
+
+# In tables that are merged into: each merge rewrites the files in which a row changes.
+MERGED_TARGET_BYTES = 16 * 1024 * 1024
+
+# Fewer small files than this are not worth the writing.
+_WORTH_IT = 8
+
+
+class Joiner(Protocol):
+    """Who reads the small files and writes the large ones."""
+
+    def join(self, location: str, day: str, target_bytes: int) -> None:
+        """Join the small files of a day; of all if the day is empty, since the table has none."""
+        ...
+
+
+class InDriver:
+    """By delta-rs, in this process."""
+
+    def join(self, location: str, day: str, target_bytes: int) -> None:
+        open_table(location).optimize.compact(
+            partition_filters=[("day", "=", day)] if day else None,
+            target_size=target_bytes,
+            max_concurrent_tasks=1,
+            writer_properties=WRITER,
+        )
+
+
+class OnSpark:
+    """By delta-spark, as Spark jobs on the executors, which have to reach the tables by the same path."""
+
+    def __init__(self, spark: SparkSession, task_slots: int) -> None:
+        """A quarter of the task slots at most is taken from those who push."""
+        self._spark = spark.newSession()
+        settings = {
+            "spark.databricks.delta.optimize.maxThreads": str(max(task_slots // 4, 1)),
+            "spark.sql.parquet.compression.codec": "zstd",
+            # Hadoop leaves a sum beside each local file, which would not fit what delta-rs writes over it.
+            "fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+            "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+            "fs.file.impl.disable.cache": "true",
+        }
+        for name, value in settings.items():
+            self._spark.conf.set(name, value)
+
+    def join(self, location: str, day: str, target_bytes: int) -> None:
+        from delta.tables import DeltaTable as SparkTable
+
+        for bound in ("max", "min"):
+            self._spark.conf.set(f"spark.databricks.delta.optimize.{bound}FileSize", str(target_bytes))
+        # Two different libraries do not see each other's commits coming: on a file system or object store that lets
+        # the later one overwrite, a commit of the writer's would be gone.
+        with turn_to_commit(location):
+            optimize = SparkTable.forPath(self._spark, location).optimize()
+            (optimize.where(f"day = '{day}'") if day else optimize).executeCompaction()
+
+
+# At a commit every 5 s a day has 17,000 files; joined they are a few dozen. Joining reads and writes what came since
+# the last time, and nothing else: files that are large already stay.
+class Upkeep(Work):
+    """The upkeep of one table. Appends may go on beside it, and what begins again when we come between
+    (`DeltaTableWriter.overwrite`); other merges and snapshots into the same table may not."""
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        location: str,
+        joiner: Joiner | None = None,
+        *,
+        days: int | None = None,
+        unused_hours: int = 24,
+        old: Callable[[datetime], str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`days` is how long rows are kept, None for ever. `old` gives the condition on those to be taken out, by the
+        time before which they are too old; without it they go by whole days."""
+        self.name = f"upkeep of {spec.name}"
+        self._spec = spec
+        self._target_bytes = MERGED_TARGET_BYTES if spec.key else TARGET_BYTES
+        self._location = location
+        self._joiner = joiner or InDriver()
+        self._days = days
+        self._unused_hours = unused_hours
+        self._old = old
+        self._clock = clock
+        self._deleted_at = -1  # the version after that
+
+    def step(self) -> bool:
+        if not is_there(self._location):
+            return False
+        table = open_table(self._location)
+        if self._days is not None:
+            self._take_out(table, datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=self._days))
+        for day, files in _small_files(table, self._target_bytes).items():
+            if files >= _WORTH_IT:
+                self._joiner.join(self._location, day, self._target_bytes)
+        # Deleting makes two commits: not when nothing has happened since the last time.
+        table = open_table(self._location)
+        if table.version() != self._deleted_at:
+            # A full listing finds what a killed writer has left, too.
+            table.vacuum(self._unused_hours, dry_run=False, enforce_retention_duration=False, full=True)
+            self._deleted_at = open_table(self._location).version()
+        return False
+
+    def _take_out(self, table: DeltaTable, before: datetime) -> None:
+        if self._old is not None:
+            table.delete(self._old(before))
+        elif any(day < before.date() for day in _days(table)):
+            # Whole partitions: nothing is read.
+            table.delete(f"day < '{before.date().isoformat()}'")
+
+
+def _days(table: DeltaTable) -> list[date]:
+    return [date.fromisoformat(str(each["day"])) for each in table.partitions()]
+
+
+def _small_files(table: DeltaTable, target_bytes: int) -> Counter[str]:
+    """How many files below the target size there are, by day; of all days, "", if the table has none."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    days = files["partition.day"].to_pylist() if "partition.day" in files.column_names else [""] * files.num_rows
+    small: Counter[str] = Counter()
+    for day, size in zip(days, files["size_bytes"].to_pylist(), strict=True):
+        small[str(day) if day else ""] += size < target_bytes
+    return small

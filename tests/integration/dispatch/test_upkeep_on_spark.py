@@ -1,0 +1,58 @@
+"""Small files are joined by Spark while our own writer goes on, and neither takes anything from the other."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from dispatch.logs.attempts import encode
+from dispatch.recording.upkeep import OnSpark, Upkeep
+from dispatch.tables import ATTEMPTS
+from dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from tests.support.table_rows import attempt
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+def test_spark_joins_while_the_writer_goes_on(tmp_path: Path, spark: SparkSession) -> None:
+    location = str(tmp_path / "attempts")
+    table = DeltaTableWriter(ATTEMPTS, location)
+    written = 0
+
+    def write(times: int) -> None:
+        nonlocal written
+        for _ in range(times):
+            assert table.append(rows_of(encode([attempt(f"n{written}", "s", "delivered")])), "query", written)
+            written += 1
+
+    write(40)
+    # Both write checkpoints of the table's log then, one over the other's.
+    DeltaTable(location).alter.set_table_properties({"delta.checkpointInterval": "1"})
+    joiner = OnSpark(spark, 8)
+    upkeep = Upkeep(ATTEMPTS, location, joiner)
+    for _ in range(4):
+        beside = threading.Thread(target=write, args=(20,))
+        beside.start()
+        upkeep.step()
+        beside.join()
+    Upkeep(ATTEMPTS, location, joiner, unused_hours=0).step()
+
+    found = DeltaTable(location)
+    assert sorted(found.to_pyarrow_table()["notification"].to_pylist()) == sorted(f"n{each}" for each in range(written))
+    assert table.progress("query") == written - 1
+    assert len(found.file_uris()) < 8 < written
+    assert len([*Path(location).glob("day=*/*.parquet")]) == len(found.file_uris()), "what is not used is deleted"
+    assert not Path(location, "_delta_log", "._last_checkpoint.crc").exists()
+    engines = {
+        json.loads(line)["commitInfo"].get("engineInfo", "")[:12]
+        for commit in Path(location, "_delta_log").glob("*.json")
+        for line in commit.read_text().splitlines()
+        if "commitInfo" in line
+    }
+    assert any(engine.startswith("Apache-Spark") for engine in engines)
+    assert spark.read.format("delta").load(location).count() == written

@@ -16,7 +16,8 @@ TITLES = {
     "size": "Delivered over the size of a message",
     "topics": "Notifications a second over topics, delay over subscriptions",
     "executors": "Pushes a second over task slots and executors",
-    "older": "Depth, width and size, beside the older system's floor",
+    "older": "Depth and width, beside the older system's floor",
+    "older-over-time": "The older system's experiments: messages a second so far",
 }
 
 
@@ -93,10 +94,21 @@ def _executors(title: str, result: Result) -> str:
 def _older(title: str, result: Result) -> str:
     depth = _curve(result, "depth", "levels", "delivered/s", "over depth (levels)")
     width = _curve(result, "width", "topics side by side", "delivered/s", "over width (topics)")
-    size = _curve(result, "size", "bytes", "delivered/s", "over size (bytes)")
-    across = [x for each in (depth, width, size) for x, _ in each.points] or [1.0, 10.0]
+    return lines(title, "levels, topics", "delivered/s", _above_the_floor([depth, width]), log_y=True)
+
+
+def _older_over_time(title: str, result: Result) -> str:
+    rows = result.rows("rates over time")
+    names = [name for name in (rows[0] if rows else {}) if name != "messages"]
+    # Of the three topics, which lie on each other, the one in the middle.
+    curves = [_curve(result, "rates over time", "messages", name, name) for name in names if name.startswith("depth 4")]
+    return lines(title, "messages so far", "messages/s", _above_the_floor(curves), log_x=False, log_y=True)
+
+
+def _above_the_floor(curves: list[Line]) -> list[Line]:
+    across = [x for each in curves for x, _ in each.points] or [1.0, 10.0]
     floor = Line(f"the older system, {FLOOR}/s", [(min(across), FLOOR), (max(across), FLOOR)], dashed=True)
-    return lines(title, "levels, topics, bytes", "delivered/s", [depth, width, size, floor], log_y=True)
+    return [*curves, floor]
 
 
 _DRAWN: dict[str, tuple[str, Callable[[str, Result], str]]] = {
@@ -108,4 +120,5 @@ _DRAWN: dict[str, tuple[str, Callable[[str, Result], str]]] = {
     "topics": ("scaling", _topics),
     "executors": ("executors", _executors),
     "older": ("older", _older),
+    "older-over-time": ("older", _older_over_time),
 }

@@ -38,7 +38,7 @@ PARTS = (
     Part("gears", "dispatch.latency", _DISPATCH, "Real time and batches"),
     Part("peers", "peers.peers", "Side by side", "Arborcast and others, in one run"),
     Part("scaling", "dispatch.scaling", "Scaling", "One quantity at a time"),
-    Part("older", "dispatch.older_system", "Scaling", "The older system's three tests"),
+    Part("older", "dispatch.older_system", "Scaling", "The older system's experiments"),
     Part("executors", "dispatch.executors", "Scaling", "Task slots and executors"),
     Part("transports", "dispatch.transports", _DISPATCH, "libcurl and requests-futures, end to end"),
     Part(

@@ -72,7 +72,7 @@ _PASSED_OVER = 100
 _TOGETHER = 200
 
 
-class Request(NamedTuple):
+class QueueRequest(NamedTuple):
     """A request that waits, with those that are equal, itself first; and who has refused it. `maybe_sent` says that it
     may have been, though nobody knows."""
 
@@ -102,7 +102,7 @@ class Backlog:
         )
         self._maybe_sent = {str(lane): int(turn) for lane, turn in found}
 
-    def next(self, lane: str, server: str, now_ms: int) -> Request | None:
+    def next(self, lane: str, server: str, now_ms: int) -> QueueRequest | None:
         """What this server is to have: what it was sent before, then what others were, then the head of the queue."""
         for sent_to in (server, ""):
             for *place, refused in self._store.ask(
@@ -113,12 +113,12 @@ class Backlog:
                 refusing = frozenset(str(refused).split())
                 waiting = None if server in refusing else self._store.get(Delivery(lane, Place(*place)))
                 if waiting is not None:
-                    return Request([waiting, *self._sent_with(waiting.delivery)], refusing)
+                    return QueueRequest([waiting, *self._sent_with(waiting.delivery)], refusing)
         heads = self._store.untried(lane, 1)
         if heads and heads[0].notification.merge:
             # The first of its equals is the head.
             heads = self._store.equal(lane, heads[0].notification.merge, _TOGETHER)
-        return Request(heads, maybe_sent=any(map(self._is_maybe_sent, heads))) if heads else None
+        return QueueRequest(heads, maybe_sent=any(map(self._is_maybe_sent, heads))) if heads else None
 
     def _sent_with(self, delivery: Delivery) -> Iterator[WaitingDelivery]:
         for place in self._store.ask(
@@ -134,7 +134,7 @@ class Backlog:
         due = "SELECT 1 FROM sent WHERE lane = ? AND due_ms <= ? LIMIT 1"
         return self._store.has_untried(lane) or bool(self._store.ask(due, lane, now_ms))
 
-    def begun(self, request: Request) -> None:
+    def begun(self, request: QueueRequest) -> None:
         """It is under way."""
         for delivery, tries, _ in request.together:
             self._store.begun(delivery)

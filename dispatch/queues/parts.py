@@ -10,7 +10,7 @@ from core.wall_clock import WatchedClock
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.pushes import Pusher
 from dispatch.delivery.transport.contract import Transport
-from dispatch.queues.servers import Servers
+from dispatch.queues.servers import QueueServers
 from dispatch.redelivery.amounts import Amounts
 from dispatch.redelivery.endpoints import Endpoints
 from dispatch.redelivery.events import EventListener
@@ -42,7 +42,7 @@ class Queue:
 
     topic: TopicPath
     lane: ParkedLane
-    servers: Servers = field(default_factory=Servers)
+    servers: QueueServers = field(default_factory=QueueServers)
     gone: set[str] = field(default_factory=set)
 
 

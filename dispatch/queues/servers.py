@@ -9,7 +9,7 @@ from topic_model.subscriptions import Subscription
 
 
 @dataclass(slots=True)
-class Server:
+class QueueServer:
     """A subscription that serves a queue, and since when it has the requests that it has now."""
 
     subscription: Subscription
@@ -28,14 +28,14 @@ class Server:
         return len(self.under_way) < self.subscription.queue
 
 
-class Servers:
+class QueueServers:
     """Those that are there, in turn."""
 
     def __init__(self) -> None:
         # In the order of their turns: who gets a request, or has ended one, goes behind the others.
-        self._there: dict[str, Server] = {}
+        self._there: dict[str, QueueServer] = {}
         # Gone, but with requests that they were given before.
-        self._leaving: dict[str, Server] = {}
+        self._leaving: dict[str, QueueServer] = {}
 
     def __contains__(self, server: str) -> bool:
         return server in self._there
@@ -48,7 +48,7 @@ class Servers:
         """Who is there."""
         return frozenset(self._there)
 
-    def know(self, subscriptions: Iterable[Subscription]) -> list[Server]:
+    def know(self, subscriptions: Iterable[Subscription]) -> list[QueueServer]:
         """These are there from now on, and no others; who has left."""
         now = {each.id: each for each in subscriptions}
         left = [server for name, server in self._there.items() if name not in now]
@@ -57,16 +57,16 @@ class Servers:
             if server.under_way:
                 self._leaving[server.id] = server
         for name, subscription in now.items():
-            server = self._there.get(name) or self._leaving.pop(name, None) or Server(subscription)
+            server = self._there.get(name) or self._leaving.pop(name, None) or QueueServer(subscription)
             server.subscription = subscription
             self._there[name] = server
         return left
 
-    def all(self) -> list[Server]:
+    def all(self) -> list[QueueServer]:
         """Who is there, in turn."""
         return list(self._there.values())
 
-    def with_room(self) -> list[Server]:
+    def with_room(self) -> list[QueueServer]:
         """Who may have a request, in turn."""
         return [server for server in self._there.values() if server.has_room]
 

@@ -1,4 +1,4 @@
-"""Users who await an answer, told that none will come. Once: that a request has ended is in the logs as well."""
+"""Users of queues who await an answer, told that none will come. Once: that a request has ended is in the logs, too."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST = 1_000
 logger = logging.getLogger(__name__)
 
 
-class Users:
+class QueueUsers:
     """Used by one thread."""
 
     def __init__(self, transport: Transport, journal: RedeliveryJournal) -> None:

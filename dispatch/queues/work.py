@@ -14,10 +14,10 @@ from dispatch.delivery.outcomes import Outcome
 from dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, policy_of, untried
 from dispatch.logs.attempts import NO_BATCH
 from dispatch.logs.parked import Delivery, Tries
-from dispatch.queues.backlog import Backlog, Request
+from dispatch.queues.backlog import Backlog, QueueRequest
 from dispatch.queues.parts import Queue, QueueFigures, QueueParts
-from dispatch.queues.servers import Server
-from dispatch.queues.users import Users
+from dispatch.queues.servers import QueueServer
+from dispatch.queues.users import QueueUsers
 from dispatch.queues.verdict import Sent, all_refuse, decide, said, sequence_of
 from dispatch.redelivery.events import OperatorEvent
 from dispatch.redelivery.lanes import ParkedLane
@@ -49,13 +49,13 @@ class Queues:
         self._queues: dict[str, Queue] = {}
         self._turns: TimerQueue[str] = TimerQueue()
         self._serving: dict[str, str] = {}  # server to queue
-        self._named: dict[str, Server] = {}  # servers for whom there is a slot
+        self._named: dict[str, QueueServer] = {}  # servers for whom there is a slot
         self._waiting: set[str] = set()
         self._under_way = 0
         # Who comes while the session begins is not told of.
         self._changed = True
         self._envelopes: dict[str, tuple[Subscription, Envelope]] = {}
-        self._users = Users(parts.transport, parts.journal)
+        self._users = QueueUsers(parts.transport, parts.journal)
         parts.outcomes.unanswered = self._users.unanswered
 
     @property
@@ -152,7 +152,7 @@ class Queues:
         if left:
             self._refused_by_all(queue, now_ms)
 
-    def _forget(self, queue: Queue, server: Server, now_ms: int) -> None:
+    def _forget(self, queue: Queue, server: QueueServer, now_ms: int) -> None:
         self._serving.pop(server.id, None)
         self._envelopes.pop(server.id, None)
         self._capacity.forget(server.id)
@@ -200,7 +200,7 @@ class Queues:
                 began = True
         self._sleep(queue, now_ms, look_again_ms)
 
-    def _begin(self, queue: Queue, server: Server, request: Request, now_ms: int) -> None:
+    def _begin(self, queue: Queue, server: QueueServer, request: QueueRequest, now_ms: int) -> None:
         lane, subscription, endpoint = queue.lane, server.subscription, server.endpoint
         scopes, together, probe = scopes_of(endpoint), request.together, False
         notifications = [each.notification for each in together]
@@ -250,8 +250,8 @@ class Queues:
     def _settle(
         self,
         queue: Queue,
-        server: Server,
-        request: Request,
+        server: QueueServer,
+        request: QueueRequest,
         tries: Tries,
         push: Push,
         outcome: Outcome,
@@ -287,7 +287,7 @@ class Queues:
         if not outcome.taken:
             self._suspend(queue, server, now_ms)
 
-    def _gone(self, queue: Queue, server: Server, now_ms: int) -> None:
+    def _gone(self, queue: Queue, server: QueueServer, now_ms: int) -> None:
         """A server has ended its subscription."""
         if server.id in queue.servers:
             self._parts.journal.gone(server.id)
@@ -295,7 +295,7 @@ class Queues:
             queue.gone.add(server.id)
             self._know(queue, now_ms)
 
-    def _suspend(self, queue: Queue, server: Server, now_ms: int) -> None:
+    def _suspend(self, queue: Queue, server: QueueServer, now_ms: int) -> None:
         """Suspend a server that has failed for too long."""
         since_ms = self._parts.endpoints.get(server.endpoint).failing_since_ms
         if since_ms and now_ms - since_ms >= self._parts.retry.suspend_after_s * 1000 and server.id in queue.servers:
@@ -335,7 +335,7 @@ class Queues:
             del self._named[server.id]
             self._pass_on(server, now_ms)
 
-    def _pass_on(self, server: Server, now_ms: int) -> None:
+    def _pass_on(self, server: QueueServer, now_ms: int) -> None:
         self._go_on(self._capacity.pass_on(scopes_of(server.endpoint)), now_ms)
 
     def _go_on(self, servers: Iterable[str], now_ms: int) -> None:

@@ -72,7 +72,7 @@ class Listener(Server):
         self._triggers = Triggers(on_message)
         self.replies = Replies()
         """The answers that `Client.request` awaits here; they are not handed over."""
-        self._app = _ThreadedApp(self._hand_over, verify, transport, parts, Repeats() if once else None)
+        self._app = _ThreadedApp(self._hand_over, verify, transport, parts, HandledOnce() if once else None)
         super().__init__(self._app.handled, port, host, "listener")
 
     def _hand_over(self, message: ReceivedMessage) -> None:
@@ -183,7 +183,7 @@ class _ThreadedApp(ListenerApp):
         verify: Verify | None,
         transport: Transport | None,
         parts: Parts,
-        repeats: Repeats | None,
+        repeats: HandledOnce | None,
     ) -> None:
         super().__init__(on_message, verify, transport, parts)
         self._hand_over = on_message
@@ -224,7 +224,7 @@ class _ThreadedApp(ListenerApp):
                 self._hand_over(whole)
 
 
-class Repeats:
+class HandledOnce:
     """What was handled within an hour, by the ids of notifications. Several threads may use it."""
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ def listen_on(host: str, port: int, *, host_by: str, port_by: str, shared: bool 
     return listener
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn's server, stopped by `stop` alone: signals belong to the process that runs it."""
 
     @contextlib.contextmanager

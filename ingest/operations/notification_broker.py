@@ -28,7 +28,7 @@ from ingest.operations.gateway import Gateway, Operation, Reply, Stored, check_f
 from ingest.soap import answers, times
 from ingest.soap.envelope import PUBLICATION, Request
 from ingest.soap.fragments import Node, Source
-from ingest.soap.shapes import Found, Shapes
+from ingest.soap.shapes import FoundPayload, Shapes
 from topic_model.expressions import XPathPattern, compile_normal
 from topic_model.message_types import kept_type
 from topic_model.namespaces import ACTION_BW, WSA, WSNT, XSI, wsnt
@@ -60,7 +60,7 @@ _topics = TopicMemory()
 
 # What stands around a payload says the topic, and the producer (empty for none).
 _Said = tuple[PublishedTopic, bytes]
-_Known = Found[_Said]
+_Known = FoundPayload[_Said]
 _shapes: Shapes[_Said] = Shapes()
 
 

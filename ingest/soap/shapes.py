@@ -41,7 +41,7 @@ class _Shape(Generic[_T]):
     said: _T
 
 
-class Found(NamedTuple, Generic[_T]):
+class FoundPayload(NamedTuple, Generic[_T]):
     """The payload of a request, to stand alone; its element's name; what the bytes around it say."""
 
     payload: bytes
@@ -55,7 +55,7 @@ class Shapes(Generic[_T]):
     def __init__(self) -> None:
         self._known: Recent[bytes, _Shape[_T]] = Recent(_REMEMBERED)
 
-    def find(self, request: Request) -> Found[_T] | None:
+    def find(self, request: Request) -> FoundPayload[_T] | None:
         """None for a request that has to be scanned."""
         lead = _lead(request)
         if lead is None:
@@ -73,7 +73,7 @@ class Shapes(Generic[_T]):
         if content[0].tail != shape.behind:
             return None
         payload = stand_alone(document, element_between(document, start, end), shape.inherited)
-        return Found(payload, str(content[0].tag), shape.said)
+        return FoundPayload(payload, str(content[0].tag), shape.said)
 
     def learn(self, request: Request, source: Source, place: int, said: _T) -> None:
         """`source` has found the payload of the one message in its part number `place`; this is said around it."""

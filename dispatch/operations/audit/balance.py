@@ -18,7 +18,7 @@ from dispatch.operations.audit.ledger import (
     LAPSED,
     PENDING,
     PURGED,
-    Deliveries,
+    DeliveryRows,
     Evaluations,
     Ledger,
     Numbers,
@@ -35,7 +35,7 @@ class Balance:
 
     report: Report
     evaluations: Evaluations
-    deliveries: Deliveries
+    deliveries: DeliveryRows
     gaps: list[tuple[int, int]]
     gap_count: int
 
@@ -118,7 +118,7 @@ def _among(keys: Numbers, wanted: Numbers) -> tuple[npt.NDArray[np.bool_], Numbe
     return belongs, at[belongs]
 
 
-def _tally(report: Report, ledger: Ledger, deliveries: Deliveries) -> None:
+def _tally(report: Report, ledger: Ledger, deliveries: DeliveryRows) -> None:
     kinds = DROPPED + 1
     names = list(ledger.numbers)
     counts = np.bincount(deliveries.subscription * np.int64(kinds) + deliveries.state, minlength=len(names) * kinds)
@@ -152,7 +152,7 @@ def _problem(kind: Kind, ledger: Ledger, evaluations: Evaluations, at: int, matc
     )
 
 
-def _blame_orphans(report: Report, orphans: Deliveries, limit: int) -> None:
+def _blame_orphans(report: Report, orphans: DeliveryRows, limit: int) -> None:
     """Deliveries of notifications without an evaluation. Their ids are to be looked up: here they are keys."""
     keys, first, counts = np.unique(orphans.notification, return_index=True, return_counts=True)
     named = [

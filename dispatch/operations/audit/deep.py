@@ -21,7 +21,7 @@ from dispatch.operations.audit.ledger import (
     DEAD,
     EXPIRED,
     PENDING,
-    Deliveries,
+    DeliveryRows,
     Evaluations,
     Ledger,
     Numbers,
@@ -84,7 +84,7 @@ def check_kept(
         found.report.blame(_problems(keeper.kind, ledger, found, lacking, limit), len(lacking), limit)
 
 
-def _lacking(kafka: KafkaSettings, keeper: _Keeper, deliveries: Deliveries, progress: Progress) -> Deliveries:
+def _lacking(kafka: KafkaSettings, keeper: _Keeper, deliveries: DeliveryRows, progress: Progress) -> DeliveryRows:
     """Those of the deliveries that the log does not hold. Memory is that of these deliveries, not of the log."""
     if not len(deliveries):
         return deliveries
@@ -105,7 +105,7 @@ def _lacking(kafka: KafkaSettings, keeper: _Keeper, deliveries: Deliveries, prog
     return deliveries[~np.isin(deliveries.key, kept)]
 
 
-def _problems(kind: Kind, ledger: Ledger, found: Balance, lacking: Deliveries, limit: int) -> list[Problem]:
+def _problems(kind: Kind, ledger: Ledger, found: Balance, lacking: DeliveryRows, limit: int) -> list[Problem]:
     subscriptions, topics = list(ledger.numbers), list(ledger.topics)
     evaluations = found.evaluations
     problems = []

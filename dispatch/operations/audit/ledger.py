@@ -77,7 +77,7 @@ def delivery_key(notification: str, subscription: str) -> int:
 
 
 @dataclass
-class Deliveries:
+class DeliveryRows:
     """Rows, or what they come to: as many entries in each column as there are of them."""
 
     key: Numbers
@@ -94,14 +94,14 @@ class Deliveries:
     def __len__(self) -> int:
         return len(self.key)
 
-    def __getitem__(self, rows: npt.NDArray[np.bool_] | Numbers) -> Deliveries:
-        return Deliveries(*(getattr(self, each.name)[rows] for each in fields(self)))
+    def __getitem__(self, rows: npt.NDArray[np.bool_] | Numbers) -> DeliveryRows:
+        return DeliveryRows(*(getattr(self, each.name)[rows] for each in fields(self)))
 
     @staticmethod
-    def joined(parts: Sequence[Deliveries]) -> Deliveries:
+    def joined(parts: Sequence[DeliveryRows]) -> DeliveryRows:
         """One behind the other."""
-        return Deliveries(
-            *(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Deliveries))
+        return DeliveryRows(
+            *(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(DeliveryRows))
         )
 
 
@@ -113,7 +113,7 @@ class SubscriptionNumbers(dict[str, int]):
         return number
 
 
-def columns(rows: Sequence[SlimRow], numbers: SubscriptionNumbers) -> Deliveries:
+def columns(rows: Sequence[SlimRow], numbers: SubscriptionNumbers) -> DeliveryRows:
     """The rows as columns."""
     notification = np.array([hash(row.notification) for row in rows], np.int64)
     subscription = np.array([hash(row.subscription) for row in rows], np.int64)
@@ -129,7 +129,7 @@ def columns(rows: Sequence[SlimRow], numbers: SubscriptionNumbers) -> Deliveries
         redriven[:] = [error == REDRIVEN for error in errors]
     with np.errstate(over="ignore"):
         key = notification * _SPREAD + subscription
-    return Deliveries(
+    return DeliveryRows(
         key=key,
         notification=notification,
         subscription=np.array([numbers[row.subscription] for row in rows], np.int32),
@@ -141,7 +141,7 @@ def columns(rows: Sequence[SlimRow], numbers: SubscriptionNumbers) -> Deliveries
     )
 
 
-def settled(rows: Deliveries) -> Deliveries:
+def settled(rows: DeliveryRows) -> DeliveryRows:
     """One entry per delivery: what its rows, in the order written, come to.
 
     A final row counts, whatever comes after it: a batch writes what it has parked before it says so in a row, and the
@@ -216,7 +216,7 @@ class Ledger:
         self.rows = 0
         self.newest_batch = -1
         self._open: list[SlimRow] = []
-        self._parts: list[Deliveries] = []
+        self._parts: list[DeliveryRows] = []
         self._undrawn = 0
         self._columns: dict[str, array[int]] = {
             name: array("q")
@@ -245,7 +245,7 @@ class Ledger:
         if record.evaluation is not None:
             self._evaluate(record.evaluation, written_ms)
 
-    def deliveries(self) -> Deliveries:
+    def deliveries(self) -> DeliveryRows:
         self._close_rows()
         if not self._parts:
             self._parts = [columns([], self.numbers)]
@@ -297,7 +297,7 @@ class Ledger:
                 self._draw_together()
 
     def _draw_together(self) -> None:
-        self._parts = [settled(Deliveries.joined(self._parts))]
+        self._parts = [settled(DeliveryRows.joined(self._parts))]
         self._undrawn = 0
 
 

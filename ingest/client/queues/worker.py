@@ -22,7 +22,7 @@ from ingest.addresses import Kind
 from ingest.client.calls import Namespaces, without_declaration
 from ingest.client.http_server import Response, Server, in_thread
 from ingest.client.later import open_push
-from ingest.client.listener import Repeats, accepted
+from ingest.client.listener import HandledOnce, accepted
 from ingest.client.received import Asker, ReceivedMessage, Verify
 from ingest.client.transport import RequestsTransport, Transport
 from ingest.client.values import ClientError, RemoteSubscription
@@ -90,7 +90,7 @@ class Worker(Server):
         self._verify = verify
         self._own = RequestsTransport()
         self._transport: Transport = self._own if transport is None else transport
-        self._repeats = Repeats()
+        self._repeats = HandledOnce()
         self._lock = threading.Lock()
         self._kept: Recent[str, str] = Recent(_KEPT, age_s=_KEPT_S)
         self._clients: list[Subscribes] = []

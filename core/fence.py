@@ -4,7 +4,8 @@ A job that was stopped for a minute, or cut off from Kafka, may have been replac
 threads and its workers go on where they were, before anybody could tell them, and what is late by then they would push,
 or park for the other one to push again. So all of these look first at the time until which the lease holds: a number in
 memory that the driver shares with the workers on its host, in a file that their environment names. That costs some
-0.4 us. Workers on other hosts cannot see it; they finish the tasks that they have.
+0.4 us. Workers on other hosts cannot see it. In batches they finish the tasks that they have; in real time each has a
+lease of its own (`dispatch.realtime.worker_lease`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from core import liveness
@@ -69,6 +71,22 @@ class Fence:
     def shut(self) -> None:
         """It does not hold any more."""
         self._until[0] = 0.0
+
+
+@contextmanager
+def own() -> Iterator[Callable[[float], None]]:
+    """While this lasts, `wait` of this process waits for a time of its own; that is given to what is yielded."""
+    global _until
+    before, _until = _until, memoryview(bytearray(_BYTES)).cast("d")
+    mine = _until
+
+    def extend(until: float) -> None:
+        mine[0] = until
+
+    try:
+        yield extend
+    finally:
+        _until = before
 
 
 def wait(meanwhile: Callable[[], None] = liveness.beat) -> None:

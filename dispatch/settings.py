@@ -22,7 +22,8 @@ class DispatchSettings:
         "auto",
         "How notifications reach the workers. realtime: one by one, within milliseconds, which costs more for each; "
         "batch: many together; auto: realtime as long as it keeps up, batch for backlogs that would take it "
-        "many seconds. A Spark cluster, and a log with more partitions than dispatch.task_slots, have batch.",
+        "many seconds. realtime needs a task slot for each partition of the notifications log: dispatch.task_slots, on "
+        "a Spark cluster cores of its executors; where there are fewer it is batch.",
     )
     round_s: float = setting(
         3.0,

@@ -220,9 +220,9 @@ class DispatchJob:
         """
         try:
             ensure_topics(self._settings.kafka)
+            self.gears.open()
             self._open()
             self._events.start()
-            self.gears.open()
             self._hot.start()
             if self._hot.wait_running(_START_S) and self.gears.wait_ready(_START_S):
                 ready()

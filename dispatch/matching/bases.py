@@ -7,6 +7,7 @@ On a cluster the workers see no file of the driver's, so it travels as bytes, on
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import threading
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ from topic_model.snapshot import Snapshot
 
 class SharedBase(Protocol):
     """A base as it travels in a task: small. Equal ones are the same base."""
+
+    @property
+    def name(self) -> bytes:
+        """By which a task that runs already is told of it."""
 
     @property
     def size(self) -> int:
@@ -61,6 +66,10 @@ class FileBase:
     file: str
     size: int = 0
 
+    @property
+    def name(self) -> bytes:
+        return os.fsencode(self.file)
+
     def open(self) -> Snapshot:
         return Snapshot.open(Path(self.file))
 
@@ -93,6 +102,10 @@ class BroadcastBase:
 
     broadcast: Broadcast[Snapshot]
     size: int = 0
+
+    @property
+    def name(self) -> bytes:
+        return b"broadcast"  # a task that runs has the one that it was started with, and gets no other
 
     def open(self) -> Snapshot:
         return self.broadcast.value

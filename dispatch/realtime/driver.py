@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,10 +14,10 @@ from core.eventlog.follower import LogFollower
 from core.eventlog.topics import FEED_LOG, PROGRESS_LOG
 from core.eventlog.writers import LogWriter
 from core.settings import KafkaSettings
-from dispatch.job import heartbeat
-from dispatch.matching.bases import FileBase, SharedBase
+from dispatch.matching.bases import SharedBase
 from dispatch.matching.view import Advance
 from dispatch.realtime.messages import Diverted, Feed, WorkerProgress, decode_progress, encode_feed
+from dispatch.realtime.workers import Workers
 from dispatch.redelivery.held_lanes import PartitionReport
 from topic_model.routing import ViewStep
 
@@ -44,9 +41,6 @@ _STEPS = 2_000
 _ANEW_S = 600.0
 
 _PAUSE_S = 1.0
-
-# A process that was killed ends at once, unless a disk or the like keeps it.
-_ENDS_S = 60.0
 
 
 class SteppingView(Protocol):
@@ -85,8 +79,16 @@ def changes_of_told(before: Told, now: Told) -> Iterator[Diverted]:
 class Feeder:
     """Tells the workers of one run. `told` is asked what is not to be pushed."""
 
-    def __init__(self, kafka: KafkaSettings, view: SteppingView, told: Callable[[], Told], run: int) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, view: SteppingView, told: Callable[[], Told], run: int, one_base: bool = False
+    ) -> None:
+        """`one_base`: a task that runs cannot be given another base than that with which it was started."""
         self._kafka = kafka
+        self._one_base = one_base
+        self.base: SharedBase | None = None
+        """That of the last beginning."""
+        self.outdated = False
+        """Whether there is another base now, so that a new run has to begin."""
         self._view = view
         self._ask = told
         self._run = run
@@ -148,9 +150,16 @@ class Feeder:
 
     def _say(self) -> None:
         with self._lock:
+            if self.outdated:
+                return
             old = self._steps > _STEPS or time.monotonic() - self._said_at > _ANEW_S
             anew, self._anew = self._anew or old, True
             advance = self._view.advance(self._kafka.request_timeout_s, anew)
+            if advance.base is not None:
+                self.outdated = self._one_base and self.base is not None and advance.base != self.base
+                if self.outdated:
+                    return
+                self.base = advance.base
             told = self._ask()
             messages = self._messages(advance, told)
             if messages:
@@ -169,7 +178,7 @@ class Feeder:
         found: list[tuple[bytes, ViewStep | None, Diverted | None]]
         found = [(b"", None, each) for each in diverted] + [(b"", each, None) for each in advance.steps]
         if advance.base is not None:
-            found.insert(0, (_file_of(advance.base), None, None))
+            found.insert(0, (advance.base.name, None, None))
         if not found:
             found.append((b"", None, None))  # the position alone
         began, last = (-1 if advance.base is not None else self._began), len(found) - 1
@@ -182,22 +191,17 @@ class Feeder:
         return self._log.append_encoded([encode_feed(each) for each in messages])
 
 
-def _file_of(base: SharedBase) -> bytes:
-    if isinstance(base, FileBase):
-        return os.fsencode(base.file)
-    raise TypeError(f"in real time the workers are on the driver's host, and see its files: {type(base).__name__}")
-
-
 class Hearing:
     """Hears the workers, of all runs. `report` is called with what those of the present run have learned."""
 
-    def __init__(self, kafka: KafkaSettings, report: Callable[[PartitionReport], None]) -> None:
+    def __init__(self, kafka: KafkaSettings, report: Callable[[PartitionReport], None], workers: Workers) -> None:
         self._kafka = kafka
         self._report = report
+        self._workers = workers
         self._follower = LogFollower(kafka, PROGRESS_LOG, decode_progress, self._hear, wait_ms=_WAIT_MS, forgetful=True)
         self._changed = threading.Condition()
-        self._run = -1
-        self._ready: dict[int, tuple[int, int]] = {}  # tasks, with their processes and when these were started
+        self._run = self._newest = -1
+        self._ready: set[int] = set()  # tasks
         self._stopped: set[int] = set()
         self.heard = 0.0
         """When a worker said something last, by the monotonic clock."""
@@ -222,27 +226,24 @@ class Hearing:
         else:
             self._follower.close()
 
-    def begin(self, run: int) -> None:
+    def begin(self, run: int, tasks: int) -> None:
         """The workers of this run count from now on."""
         with self._changed:
-            self._run = run
+            self._workers.begin(tasks)
+            self._run = self._newest = run
             self._ready.clear()
             self._stopped.clear()
 
     def end_workers(self) -> None:
-        """End the processes of the tasks of this run that are still there. Spark stops a query without waiting for
-        them, and what one of them still parks, or pushes, the next run would not know. Raises InfrastructureError when
-        one does not end."""
+        """Have no worker of any run begin anything any more, which `wait_ended` waits for. Raises InfrastructureError
+        when that cannot be had."""
         with self._changed:
-            there, self._run = set(self._ready.values()), -1
-        deadline = time.monotonic() + _ENDS_S
-        for pid, started in there:
-            while started and heartbeat.started_at(pid) == started:
-                if time.monotonic() > deadline:
-                    raise InfrastructureError(f"the Python worker {pid} was killed and does not end", _PAUSE_S)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                time.sleep(0.005)
+            self._run = -1
+        self._workers.end(max([self._newest, *(each.run for each in list(self.known.values()))]))
+
+    def wait_ended(self) -> None:
+        """Return when none begins anything any more."""
+        self._workers.wait_ended()
 
     def catch_up(self, timeout_s: float) -> None:
         """Return when everything is known that is in the log now. Raises InfrastructureError."""
@@ -258,14 +259,14 @@ class Hearing:
             time.sleep(0.005)
 
     def processes(self) -> set[int]:
-        """Those of the tasks that are ready."""
+        """Those of the tasks that are ready, on this host."""
         with self._changed:
-            return {pid for pid, _ in self._ready.values()}
+            return self._workers.processes()
 
-    def missing(self) -> set[int]:
-        """Those of them that are gone."""
+    def missing(self) -> str:
+        """Why the run has to be begun anew; empty as long as its workers are there."""
         with self._changed:
-            return {pid for pid, started in self._ready.values() if heartbeat.started_at(pid) != started}
+            return self._workers.missing()
 
     def wait_ready(self, tasks: int, timeout_s: float) -> bool:
         """Wait until so many tasks are ready; whether they are."""
@@ -309,9 +310,9 @@ class Hearing:
             self.known[progress.partition] = progress
         if of_task:
             with self._changed:
-                known = self._ready.get(progress.task)
-                if known is None or known[0] != progress.pid:
-                    self._ready[progress.task] = progress.pid, heartbeat.started_at(progress.pid)
+                self._workers.heard(progress)
+                if not progress.alive:
+                    self._ready.add(progress.task)
                 if progress.stopped:
                     self._stopped.add(progress.task)
                 self._changed.notify_all()

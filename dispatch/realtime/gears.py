@@ -1,8 +1,7 @@
 """The gears: notifications one by one, at once (realtime), or many together (batch).
 
-Both go on where the other has stopped. The log `progress` says where that is as long as the real-time gear was the last
-that came to anything; Spark's checkpoint does once a batch behind that is done. A checkpoint has a range of numbers for
-its batches, and a real-time run begins one, so the higher number was the later one.
+Both go on where the other has stopped (`resuming`). The real-time gear needs a task slot for each partition of the log,
+for as long as it lasts; while a cluster has fewer there are batches.
 """
 
 from __future__ import annotations
@@ -11,16 +10,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from core import fence
 from core.errors import ArborcastError, InfrastructureError
-from core.eventlog.consumer import LogConsumer
-from core.settings import KafkaSettings
-from dispatch.hot.earlier import NOTHING, Beginning, Earlier, earlier, newest_batch, recall_since
+from dispatch.hot.earlier import NOTHING, Beginning
 from dispatch.hot.stream import HotPath
 from dispatch.logs.attempts import NO_BATCH
 from dispatch.matching.bases import workers_are_here
@@ -30,18 +27,17 @@ from dispatch.monitoring.sources import progress_of
 from dispatch.monitoring.under_way import UnderWay
 from dispatch.realtime.driver import Feeder, Hearing, Told
 from dispatch.realtime.gearbox import HEAP, LITTLE, Gear, Gearbox, Load
-from dispatch.realtime.messages import ProgressLog, WorkerProgress
 from dispatch.realtime.query import realtime_session, start_realtime
+from dispatch.realtime.resuming import RECALL_S, Resuming, notifications
 from dispatch.realtime.task import RealtimeJob
+from dispatch.realtime.workers import WorkersHere, workers_elsewhere
 from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import JobSettings
-from dispatch.spark.checkpoint_repair import RANGE, RANGES, HadoopFolder, is_cut_off, mended, settled
-from dispatch.spark.query_supervisor import QuerySupervisor, StopGate, waits_for_data
+from dispatch.spark.checkpoint_repair import RANGE, HadoopFolder, is_cut_off, mended, settled
+from dispatch.spark.query_supervisor import QuerySupervisor, StopGate, StopRequested, waits_for_data
 
 logger = logging.getLogger(__name__)
-
-_RECALL_S = 300.0
 
 # Tasks settle what they have within the time that a push may take.
 _STOP_MARGIN_S = 5.0
@@ -90,14 +86,17 @@ class Gears:
         self._metrics = metrics
         self._under_way = under_way
         self._session: SparkSession | None = None
-        self._hearing = Hearing(settings.kafka, self._learn)
+        self._here = workers_are_here(spark.sparkContext)
+        workers = WorkersHere() if self._here else workers_elsewhere(settings.kafka, self._wait, self._has_failed)
+        self._hearing = Hearing(settings.kafka, self._learn, workers)
+        self._left = Resuming(spark, settings, redeliverer, self._hearing)
         self._feeder: Feeder | None = None
         self._began = _FROM_THE_CHECKPOINT  # the query that runs
         self._begin: Beginning | None = None  # after a shift: where the other gear was through with everything
-        self._partitions = 0
-        self._ends: Mapping[int, int] = {}  # of the log, when the query was started
         self._may_be = False  # realtime
         self._returns = False  # to it, when the batch gear has done what had to come first
+        self._short = False  # of task slots
+        self._query: StreamingQuery | None = None  # the last one in real time
         self._lock = threading.RLock()
         self.gear: Gear = "batch"
         self._wanted: Gear = "batch"
@@ -105,10 +104,11 @@ class Gears:
         self._thread = threading.Thread(target=self._watch, name="gearbox", daemon=True)
 
     def open(self) -> None:
-        """Before the first start. Raises InfrastructureError."""
-        with _notifications(self._kafka) as log:
-            self._partitions = len(log.partitions())
+        """Before the first start, and long before it: workers of a job before this one, on other hosts, take a while to
+        end. Raises InfrastructureError."""
+        self._left.look()
         self._hearing.read()
+        self._hearing.end_workers()
         self._hearing.start()
         self._may_be = self._settings.dispatch.gear != "batch" and self._may_be_realtime()
         if self._may_be:
@@ -117,7 +117,7 @@ class Gears:
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait until the workers of the real-time gear are ready, if it is in that one; whether they are."""
-        return self.gear == "batch" or self._hearing.wait_ready(self._partitions, timeout_s)
+        return self.gear == "batch" or self._hearing.wait_ready(self._left.partitions, timeout_s)
 
     def watch(self) -> None:
         """From now on shift, where the settings let us, and see that the tasks have workers."""
@@ -161,18 +161,20 @@ class Gears:
                 self._feeder.stop()
                 self._feeder = None
             self._hearing.end_workers()
+            self._hearing.wait_ended()
             self._hearing.catch_up(self._kafka.request_timeout_s)
             # What was parked until now must not be overtaken, whoever has parked it.
-            self._redeliverer.catch_up(_RECALL_S)
-            begin = self._begin or self._realtime_was_last()
+            self._redeliverer.catch_up(RECALL_S)
+            begin = self._begin or self._left.realtime_was_last()
             self._begin = None
             if self._wanted == "realtime":
-                found = begin or self._checkpoint_was_last()
-                if found is not None and not self._is_heap(found):
+                found = begin or self._left.checkpoint_was_last()
+                if found is not None and not self._is_heap(found) and self._has_slots():
                     self.gear = "realtime"
                     self._began = found
-                    return self._start_realtime(found)
-                # First of all the batch that was cut off, or the backlog.
+                    self._query = self._start_realtime(found)
+                    return self._query
+                # First of all the batch that was cut off, or the backlog; or until there are enough task slots.
                 self._wanted, self._returns = "batch", True
             self.gear = "batch"
             self._began = begin or _FROM_THE_CHECKPOINT
@@ -187,14 +189,20 @@ class Gears:
                 return
             if self.gear == "batch" and self._hot.resuming and is_cut_off(self._checkpoint):
                 return  # what that batch has come to is known when it is repeated
+            if gear == "realtime" and not self._has_slots():
+                return
+            self._go_over(gear)
+
+    def _go_over(self, gear: Gear) -> None:
+        with self._lock:
             began = time.monotonic()
             with self.supervisor.new_beginning():
                 if self.gear == "batch":
                     self._hot.pause()
                 if self.gear == "batch" or self._drain(self._patience_s):
                     positions = dict(self.positions() or {})
-                    if len(positions) == self._partitions:
-                        self._begin = self._began.gone_on(positions, self._ends, self._newest())
+                    if len(positions) == self._left.partitions:
+                        self._begin = self._began.gone_on(positions, self._left.ends, self._left.newest())
                 self._wanted, self._returns = gear, False
         logger.info("gear: %s (%.1f s to settle what was under way)", gear, time.monotonic() - began)
 
@@ -207,14 +215,42 @@ class Gears:
         return 2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S
 
     def _may_be_realtime(self) -> bool:
-        slots = self._spark.sparkContext.defaultParallelism
-        if not workers_are_here(self._spark.sparkContext):
-            logger.info("gear: batch, for the workers are on a cluster")
-            return False
-        if self._partitions > slots:
-            logger.info("gear: batch, for %d partitions need as many dispatch.task_slots", self._partitions)
+        if self._here and self._left.partitions > (slots := self._slots()):
+            logger.warning(
+                "gear: batch, for %d partitions need as many dispatch.task_slots, and there are %d",
+                *(self._left.partitions, slots),
+            )
             return False
         return True
+
+    def _has_slots(self) -> bool:
+        """Whether there is one for each partition; of a cluster's, which may change."""
+        short = self._left.partitions > (slots := self._slots())
+        if short and not self._short:
+            logger.warning(
+                "gear: batch, until the cluster has a task slot (a core of an executor) for each of the %d partitions "
+                "of the notifications log; now it has %d. Add workers or cores, or say dispatch.gear = batch",
+                *(self._left.partitions, slots),
+            )
+        self._short = short
+        return not short
+
+    def _slots(self) -> int:
+        context: Any = self._spark.sparkContext._jsc.sc()  # noqa: SLF001  # pyspark does not say what executors have
+        return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+    def _has_failed(self) -> bool:
+        """Whether Spark knows that a task of the real-time query has failed: its worker has died, or its executor."""
+        query, tracker = self._query, self._spark.sparkContext.statusTracker()
+        if query is None:
+            return False
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(str(query.runId))]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+        return any(stage is not None and stage.numFailedTasks for stage in stages)
+
+    def _wait(self, seconds: float) -> None:
+        if self._gate.wait_closed(seconds):
+            raise StopRequested
 
     def _at_rest(self, query: StreamingQuery) -> bool:
         if self.gear == "batch":
@@ -222,46 +258,38 @@ class Gears:
         if self._gate.closed:
             return True
         known = self._hearing.known
-        through = all(number in known and known[number].position >= end for number, end in self._ends.items())
-        return through and self._hearing.wait_ready(self._partitions, 0)
+        through = all(number in known and known[number].position >= end for number, end in self._left.ends.items())
+        return through and self._hearing.wait_ready(self._left.partitions, 0)
 
     def _start_realtime(self, begin: Beginning) -> StreamingQuery:
         run = (begin.newest // RANGE + 1) * RANGE
         # First of all: tasks of an earlier run that are still there stop when they hear of this one.
-        self._hearing.begin(run)
-        self._feeder = Feeder(self._kafka, self._view, self._told, run)
+        self._hearing.begin(run, len(begin.positions))
+        self._feeder = Feeder(self._kafka, self._view, self._told, run, one_base=not self._here)
         self._feeder.start()
-        self._say_where(run, begin)
+        self._left.say_where(run, begin)
         if self._under_way is not None:
             self._under_way.clear()
         known = self._spark.sparkContext.broadcast(begin.earlier) if begin.since >= 0 else None
-        again = self._ends if begin.since >= 0 else {}
+        again = self._left.ends if begin.since >= 0 else {}
         under_way = self._under_way.file if self._under_way is not None else ""
         passed = self._hot.passed_before(begin.positions)
+        base = None if self._here else self._feeder.base
         job = RealtimeJob(
-            self._settings, run, time.time(), known, again, begin.since, begin.since_ms, under_way, passed
+            self._settings, run, time.time(), known, again, begin.since, begin.since_ms, under_way, passed, base
         )
         folder = HadoopFolder(self._spark, checkpoint := self._settings.checkpoint("realtime"))
         folder.remove()
         if self._session is None:
             self._session = realtime_session(self._spark)
+        # Workers on other hosts do not see whether the lease of this job holds.
+        fence.wait(self._gate.pass_on)
         return start_realtime(self._session, job, begin, checkpoint)
 
     def _is_heap(self, begin: Beginning) -> bool:
         """Whether so much waits that batches should begin with it."""
-        waiting = sum(end - begin.positions.get(number, end) for number, end in self._ends.items())
+        waiting = sum(end - begin.positions.get(number, end) for number, end in self._left.ends.items())
         return self._settings.dispatch.gear == "auto" and waiting > HEAP
-
-    def _say_where(self, run: int, begin: Beginning) -> None:
-        """From now on the real-time gear is the last one."""
-        since, since_ms = (begin.since, begin.since_ms) if begin.since >= 0 else (run, int(time.time() * 1000))
-        log = ProgressLog(self._kafka)
-        try:
-            for partition, position in begin.positions.items():
-                log.tell(WorkerProgress(run, partition, position, since, since_ms, task=-1))
-            log.settle(self._kafka.request_timeout_s)
-        finally:
-            log.close()
 
     def _drain(self, timeout_s: float) -> bool:
         """Have the tasks settle what they have; whether all have."""
@@ -272,68 +300,12 @@ class Gears:
         except InfrastructureError as error:
             logger.warning("the workers cannot be asked to stop: %s", error)
             return False
-        clean = self._hearing.wait_stopped(self._partitions, timeout_s)
+        clean = self._hearing.wait_stopped(self._left.partitions, timeout_s)
         if not clean:
             logger.warning("not everything was settled in time; some pushes will be made again")
         self._feeder.stop()
         self._feeder = None
         return clean
-
-    def _realtime_was_last(self) -> Beginning | None:
-        """Where it was, if no batch was done since."""
-        known = self._hearing.known
-        folder = HadoopFolder(self._spark, self._checkpoint)
-        of_checkpoint = folder.highest(RANGES)
-        run = max((each.run for each in known.values()), default=NO_BATCH)
-        if not known or (
-            of_checkpoint is not None and of_checkpoint * RANGE > run and folder.highest("commits") is not None
-        ):
-            return None
-        positions = {number: each.position for number, each in known.items()}
-        if all(each.clean for each in known.values()):
-            return Beginning(self._placed(positions), Earlier(), self._newest())
-        since = min(each.since for each in known.values())
-        since_ms = min(each.since_ms for each in known.values())
-        found = recall_since(self._kafka, since, since_ms, _RECALL_S)
-        behind = earlier(found, self._redeliverer.parked_behind(positions), since)
-        logger.info("%d deliveries were settled before the workers were cut off", len(found) + len(behind.unwritten))
-        return Beginning(self._placed(positions), behind, self._newest(), since, since_ms)
-
-    def _checkpoint_was_last(self) -> Beginning | None:
-        """Where the batches were; None when the last one is not done, or that cannot be seen from here."""
-        positions = settled(self._checkpoint, self._kafka.topic("notifications"))
-        if positions is None or is_cut_off(self._checkpoint):
-            return None
-        newest = max(self._redeliverer.newest_batch(), self._newest())
-        if newest == NO_BATCH:
-            newest = newest_batch(self._kafka, _RECALL_S)
-        return Beginning(self._placed(positions), Earlier(), newest)
-
-    def _placed(self, positions: Mapping[int, int]) -> dict[int, int]:
-        """With all partitions that there are. Raises InfrastructureError where the log is another than it was."""
-        with _notifications(self._kafka) as log:
-            begins, ends = log.beginnings(), log.ends()
-        first = ends if self._settings.dispatch.starting_offsets == "latest" and not positions else begins
-        found = {number: positions.get(number, first[number]) for number in ends}
-        for number, position in found.items():
-            if begins[number] <= position <= ends[number]:
-                continue
-            if self._settings.dispatch.fail_on_data_loss:
-                raise InfrastructureError(
-                    f"partition {number} of the notifications log reaches from {begins[number]} to {ends[number]}, and "
-                    f"we stand at {position}: notifications are lost, or the log was made anew. "
-                    f"dispatch.fail_on_data_loss = false goes on behind the gap"
-                )
-            found[number] = begins[number]
-        self._partitions, self._ends = len(ends), ends
-        return found
-
-    def _newest(self) -> int:
-        """The highest number of a batch that is known of, without a look into the logs; of a checkpoint that of its
-        first, for all of its range are its own."""
-        of_checkpoint = HadoopFolder(self._spark, self._checkpoint).highest(RANGES)
-        of_batches = NO_BATCH if of_checkpoint is None else of_checkpoint * RANGE
-        return max([of_batches, *(each.run for each in self._hearing.known.values())])
 
     def _told(self) -> Told:
         health = self._redeliverer.health
@@ -355,7 +327,7 @@ class Gears:
         box, quiet, before = Gearbox(), False, _Seen({}, 0.0)
         while not self._gate.wait_closed(_LOOK_S):
             try:
-                with _notifications(self._kafka) as log:
+                with notifications(self._kafka) as log:
                     while not self._gate.wait_closed(_LOOK_S):
                         at, gear = time.monotonic(), self.gear
                         if gear != self._wanted:
@@ -382,15 +354,14 @@ class Gears:
         with self._lock:
             if self.gear != "realtime" or self._gate.closed:
                 return
-            if gone := self._hearing.missing():
-                logger.warning("a Python worker (pid %s) has died: the query is started again", min(gone))
+            if why := self._hearing.missing():
+                logger.warning("%s: the query is started again", why)
                 with self.supervisor.new_beginning():
                     self._hearing.end_workers()
+            elif self._feeder is not None and self._feeder.outdated:
+                logger.info("many subscriptions have changed: the query is started again with all of them")
+                self._go_over("realtime")
 
     def _waiting(self, ends: Mapping[int, int]) -> int:
         at = self.positions() or {}
         return sum(max(0, end - at.get(number, end)) for number, end in ends.items())
-
-
-def _notifications(kafka: KafkaSettings) -> closing[LogConsumer]:
-    return closing(LogConsumer(kafka, "notifications"))

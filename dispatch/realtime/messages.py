@@ -51,7 +51,8 @@ class Diverted(msgspec.Struct, frozen=True, array_like=True):
 class Feed(msgspec.Struct, frozen=True, array_like=True):
     """The next message to the workers of a run. One with a `base`, the file of a snapshot, begins anew: what was said
     before does not count, and nothing is pushed before one is `complete`. `control` is how far the driver has read the
-    control log. A worker that comes later begins with the last message that has a base: that is at the offset `began`
+    control log. On a cluster, where workers cannot open the driver's files, it is the base that their tasks were
+    started with. A worker that comes later begins with the last message that has a base: that is at the offset `began`
     or, where this is -1 since that one is written together with this, so many messages `back`. `stop` asks the workers
     to take nothing more, and to settle what they have."""
 
@@ -77,6 +78,8 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     had no notification, it does not know its partition, and says -1. `stopped` is said by its last message, when it was
     asked to stop. `pid` is its process. Everything before `taken` is matched; `matched` are subscription and topic,
     where there is a deadline, and when the last such notification was accepted.
+
+    A worker on another host says from time to time that it is `alive`, and nothing else then.
     """
 
     run: int
@@ -96,6 +99,7 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     taken: int = -1
     matched: tuple[tuple[str, str, int], ...] = ()
     thinned: int = 0
+    alive: bool = False
 
     def is_newer_than(self, known: WorkerProgress | None) -> bool:
         """Whether it says more of its partition. A worker that was cut off may come behind the one that took its place;

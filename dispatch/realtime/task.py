@@ -29,6 +29,7 @@ from dispatch.hot.lanes import Received
 from dispatch.hot.pump import PumpRun
 from dispatch.hot.sink import Worker, make_lanes, read_notification
 from dispatch.logs.attempts import WRITE_S
+from dispatch.matching.bases import SharedBase
 from dispatch.matching.filters import Allowance, Judge
 from dispatch.realtime.held_here import HeldHere
 from dispatch.realtime.messages import Diverted, Feed, WorkerProgress
@@ -64,7 +65,8 @@ class RealtimeJob:
     what is parked has a higher one, which grows by one each millisecond since `began_s`, by the clock of this host.
 
     `earlier` is what an earlier run has come to behind where this one begins, and before the offset `again` of each
-    partition; `since` and `since_ms` are as in `Beginning`. `passed` is what counts there for minimum intervals."""
+    partition; `since` and `since_ms` are as in `Beginning`. `passed` is what counts there for minimum intervals. `base`
+    is that of the routing view where a worker is elsewhere, and cannot open the driver's files."""
 
     settings: JobSettings
     run: int
@@ -75,6 +77,7 @@ class RealtimeJob:
     since_ms: int = -1
     under_way: str = ""
     passed: Passed = field(default_factory=dict)
+    base: SharedBase | None = None
 
 
 class Feeding(Protocol):
@@ -216,10 +219,7 @@ class Task:
             if feed.base:
                 self._held.begin()
                 self._complete = False
-                try:
-                    self._view = SteppedView(Snapshot.open(Path(os.fsdecode(feed.base))))
-                except FileNotFoundError:
-                    self._view = None  # there is a newer one, and the message that says so
+                self._view = self._opened(feed.base)
             if feed.step is not None and self._view is not None:
                 self._view.apply(feed.step)
             if feed.diverted is not None:
@@ -231,6 +231,14 @@ class Task:
                     self._ready = True
                     self._say(-1)
             self._told_to_stop = self._told_to_stop or feed.stop
+
+    def _opened(self, base: bytes) -> SteppedView | None:
+        if self._job.base is not None:
+            return SteppedView(self._job.base.open())
+        try:
+            return SteppedView(Snapshot.open(Path(os.fsdecode(base))))
+        except FileNotFoundError:
+            return None  # there is a newer one, and the message that says so
 
     def _divert(self, diverted: Diverted) -> None:
         self._held.hear(diverted)

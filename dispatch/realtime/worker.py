@@ -13,7 +13,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -27,6 +27,7 @@ from dispatch.job import heartbeat
 from dispatch.logs.parked import roomy
 from dispatch.realtime.messages import Feed, ProgressLog, decode_feed
 from dispatch.realtime.task import RealtimeJob, Task, TaskLogs
+from dispatch.realtime.worker_lease import WorkerLease
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,6 +75,8 @@ def push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> Iterator[p
 def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | None:
     """How many notifications were taken in; None when the task was asked to stop, and has."""
     task = TaskContext.get()
+    number = task.partitionId() if task is not None else 0
+    elsewhere = job.base is not None
     if task is not None and task.attemptNumber() > 0:
         raise TaskReplaced("the worker of this task has died: the query is started again behind what is settled")
     worker = worker_for(job.settings, job.under_way)
@@ -82,9 +85,10 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
         closing(LogConsumer(kafka, "control")) as control,
         closing(ProgressLog(kafka)) as progress,
         closing(_Feeding(kafka, job.run, wake)) as feeding,
+        WorkerLease(kafka, job.run, number, lambda: feeding.read_to) if elsewhere else nullcontext(),
     ):
         logs = TaskLogs(feeding, progress, lambda: _end(control))
-        running = Task(job, worker, task.partitionId() if task is not None else 0, logs)
+        running = Task(job, worker, number, logs)
         rows = _Rows(batches, wake)
         feeding.start()
         rows.start()
@@ -159,6 +163,8 @@ class _Feeding:
         """Where the log of parked deliveries ended when this began; known before the first message."""
         self.messages: deque[Feed] = deque()
         self.error: BaseException | None = None
+        self.read_to = -1
+        """Behind the last record that was read, and not of a later run; -1 before the first."""
         self._thread = threading.Thread(target=self._read, name="feed", daemon=True)
 
     def start(self) -> None:
@@ -176,6 +182,7 @@ class _Feeding:
             while not self._stopping.is_set():
                 for record in self._log.poll(_REST_S).get(0, ()):
                     self._take(decode_feed(record.key or b"", record.value))
+                    self.read_to = record.offset + 1
                 if self.messages:
                     self._wake()
         except BaseException as error:

@@ -73,6 +73,7 @@ def doctor(settings: Settings) -> list[Check]:
         lambda: _home(home, settings.stack.min_free_disk_mb),
         lambda: _tables(settings),
         lambda: _keys(settings, home),
+        lambda: _gear(settings),
         _memory,
         _open_files,
         lambda: _engine(home, running),
@@ -193,6 +194,22 @@ def _keys(settings: Settings, home: Home) -> Iterator[Check]:
         yield Check("keys", "warn", f"{file} can be read by others", f"chmod 600 {file}")
     else:
         yield Check("keys", "ok", f"{count} in {file}")
+
+
+def _gear(settings: Settings) -> Iterator[Check]:
+    gear, slots, partitions = settings.dispatch.gear, settings.dispatch.task_slots, settings.kafka.partitions
+    if gear != "batch" and slots < partitions:
+        yield Check(
+            "gear",
+            "warn",
+            f"dispatch.gear is {gear}, which needs a task slot for each partition, and {partitions} partitions have "
+            f"{slots} slots: in local mode there are batches only",
+            f"Set dispatch.task_slots to {partitions}, or dispatch.gear to batch. On a Spark cluster the cores of the "
+            f"executors count instead: {partitions} are needed.",
+        )
+    else:
+        needs = "" if gear == "batch" else f"; on a Spark cluster its executors need {partitions} cores"
+        yield Check("gear", "ok", f"{gear}{needs}")
 
 
 def _memory() -> Iterator[Check]:

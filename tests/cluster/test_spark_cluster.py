@@ -7,17 +7,21 @@ The hosts' Python has our dependencies and no Arborcast: what runs there came in
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shutil
 import time
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from core.settings import KafkaSettings
+from dispatch.matching.bases import MIN_OVERLAY
 from dispatch.operations.audit import audit
+from dispatch.realtime.gearbox import Gear
+from dispatch.realtime.messages import read_progress
 from tests.support.bare_python import bare_python
 from tests.support.command import Engine, wait_until
 from tests.support.dispatch_job import logs, subscription
@@ -43,6 +47,8 @@ JOINED_BY_SPARK: dict[str, str | int | float] = {
 
 # A receiver that is back is tried at once, so that the test need not wait.
 SOON_AGAIN = {"retry.first_wait_s": 0.5, "retry.first_probe_s": 0.5, "retry.longest_probe_s": 1.0}
+
+both_gears = pytest.mark.parametrize("gear", ["realtime", "batch"])
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +79,13 @@ def bundled(
     return Bundle(out / "dispatch_stream.py", out / "spark.properties", python)
 
 
+@both_gears
 def test_lost_worker_loses_nothing_and_reorders_nothing(
-    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, gear: Gear
 ) -> None:
     bundle = bundled(tmp_path, cluster)
     with (
-        running_job(tmp_path, kafka_settings, SOON_AGAIN | JOINED_BY_SPARK, bundle) as job,
+        running_job(tmp_path, kafka_settings, {**SOON_AGAIN, **JOINED_BY_SPARK, "dispatch.gear": gear}, bundle) as job,
         logs(kafka_settings) as log,
     ):
         log.subscribe(
@@ -88,6 +95,7 @@ def test_lost_worker_loses_nothing_and_reorders_nothing(
         with under_load(kafka_settings, receiver, beside=IN_BOTH_PARTITIONS) as load:
             receiver.wait_for(100, timeout=180)
             assert pushing(cluster, receiver) == 2, "both executors push"
+            assert_gear(job, kafka_settings, gear)
             assert_guarded(cluster)
             # What comes now for this one is parked, tried again beside the batches, and has to go on in its order.
             receiver.behave(FLAPPING, "status/503")
@@ -95,7 +103,7 @@ def test_lost_worker_loses_nothing_and_reorders_nothing(
             assert lost.executors()
             lost.kill()
             # What is appended from now on can only come through the other one.
-            wait_for_more(receiver)
+            wait_for_more(receiver, timeout=240)
             time.sleep(2)
             assert running(job)
             cluster.add_worker()
@@ -115,6 +123,12 @@ def by_spark(table: Path) -> bool:
     return any('"engineInfo":"Apache-Spark' in each.read_text() for each in (table / "_delta_log").glob("*.json"))
 
 
+def assert_gear(job: DispatchProcess, kafka: KafkaSettings, gear: Gear) -> None:
+    """Since it was started."""
+    assert bool(read_progress(kafka)) == (gear == "realtime")
+    assert "gear: batch" not in job.log(1_000_000)
+
+
 def assert_guarded(cluster: SparkCluster) -> None:
     """The executors were let in because they know the secret, which no command line shows, and they encrypt."""
     for executor in cluster.executors():
@@ -126,7 +140,7 @@ def assert_guarded(cluster: SparkCluster) -> None:
         assert not any(cluster.secret in each for each in arguments)
 
 
-def assert_nothing_waits(kafka: KafkaSettings, accepted: int, timeout: float = 300.0) -> None:
+def assert_nothing_waits(kafka: KafkaSettings, accepted: int, more: int = 1, timeout: float = 300.0) -> None:
     """The engine's own books, matched anew: every delivery, the flapping receiver's too, has come to its good end."""
     deadline = time.monotonic() + timeout
     while (report := audit(kafka, 0, deep=True, patience_s=30)).totals.pending:
@@ -134,32 +148,125 @@ def assert_nothing_waits(kafka: KafkaSettings, accepted: int, timeout: float = 3
         time.sleep(0.5)
     assert report.balanced, report.problems[:5]
     # What was not acknowledged may be in the log all the same. That a breaker opened is a notification for nobody.
-    assert report.totals.delivered == report.matches >= (len(PATHS) + 1) * accepted
+    assert report.totals.delivered == report.matches >= (len(PATHS) + more) * accepted
 
 
+@both_gears
 def test_lost_executor_is_replaced(
-    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, gear: Gear
 ) -> None:
     bundle = bundled(tmp_path, cluster)
-    with running_job(tmp_path, kafka_settings, bundle=bundle) as job, under_load(kafka_settings, receiver) as load:
+    with (
+        running_job(tmp_path, kafka_settings, {"dispatch.gear": gear}, bundle) as job,
+        under_load(kafka_settings, receiver) as load,
+    ):
         receiver.wait_for(100, timeout=180)
+        assert_gear(job, kafka_settings, gear)
         killed = cluster.executors()[0]
         killed.kill()
-        wait_for_more(receiver)
+        wait_for_more(receiver, timeout=240)
         wait_for_executors(cluster, 2, without=killed.pid)
         assert running(job)
         accepted = load.stop()
         assert_all_arrived(receiver, accepted, duplicates_allowed=400, timeout=300)
 
 
-def test_a_driver_that_is_lost_goes_on_elsewhere(
+@pytest.mark.parametrize("which", ["process", "worker"])
+def test_a_worker_in_real_time_that_dies_or_stands_still_is_replaced(
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, which: str
+) -> None:
+    """Elsewhere the driver does not see it: it hears no more of it. What the stopped one has under way it may still
+    push when it is killed or goes on."""
+    bundle = bundled(tmp_path, cluster)
+    with (
+        running_job(tmp_path, kafka_settings, {"dispatch.gear": "realtime"}, bundle) as job,
+        under_load(kafka_settings, receiver, beside=IN_BOTH_PARTITIONS) as load,
+    ):
+        receiver.wait_for(100, timeout=180)
+        assert pushing(cluster, receiver) == 2
+        for executor in cluster.executors():
+            (one,) = [each for each in below(executor) if connected(each, receiver)]
+            one.kill() if which == "process" else one.suspend()
+            wait_until_begun_anew(job, kafka_settings)
+            wait_for_more(receiver, timeout=240)
+        assert running(job)
+        accepted = load.stop()
+        assert_all_arrived(receiver, accepted, duplicates_allowed=400, timeout=300)
+        assert_nothing_waits(kafka_settings, len(accepted), more=0)
+
+
+def wait_until_begun_anew(
+    job: DispatchProcess, kafka: KafkaSettings, meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    run, deadline = newest_run(kafka), time.monotonic() + 240
+    while newest_run(kafka) == run:
+        assert time.monotonic() < deadline, job.log()
+        meanwhile()
+        time.sleep(0.2)
+
+
+def newest_run(kafka: KafkaSettings) -> int:
+    return max(each.run for each in read_progress(kafka).values())
+
+
+def test_many_new_subscriptions_reach_workers_in_real_time(
     tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver
+) -> None:
+    """So many that they are given another base; a task that runs cannot be. It is a shift, and nothing comes twice."""
+    bundle = bundled(tmp_path, cluster)
+    with (
+        running_job(tmp_path, kafka_settings, {"dispatch.gear": "realtime"}, bundle) as job,
+        under_load(kafka_settings, receiver, beside=IN_BOTH_PARTITIONS) as load,
+        logs(kafka_settings) as log,
+    ):
+        receiver.wait_for(100, timeout=180)
+        run, many = newest_run(kafka_settings), MIN_OVERLAY + 500
+        log.subscribe(*(subscription(f"many{n}", receiver.url("/many"), f"many/t{n % 7}") for n in range(many)))
+        wait_until_begun_anew(
+            job, kafka_settings, lambda: log.subscribe(subscription("more", receiver.url("/more"), "c"))
+        )
+        log.accept("many/t3")
+        expected = len(range(3, many, 7))
+        receiver.wait_for(expected, "/many", timeout=240)
+        accepted = load.stop()
+        assert_all_arrived(receiver, accepted, duplicates_allowed=0, timeout=300)
+        assert len(receiver.received("/many")) == expected
+        assert newest_run(kafka_settings) > run
+        assert_gear(job, kafka_settings, "realtime")
+
+
+def test_a_cluster_with_too_few_slots_has_batches_until_there_are_more(
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver
+) -> None:
+    bundle = bundled(tmp_path, cluster)
+    kafka = dataclasses.replace(kafka_settings, partitions=3)
+    with (
+        running_job(tmp_path, kafka, {"dispatch.gear": "realtime"}, bundle) as job,
+        under_load(kafka, receiver) as load,
+    ):
+        wait_for_more(receiver, timeout=180)
+        assert "gear: batch, until the cluster has a task slot (a core of an executor) for each of the 3" in job.log()
+        assert not read_progress(kafka)
+        cluster.add_worker()
+        deadline = time.monotonic() + 240
+        while len(read_progress(kafka)) < 3:
+            assert time.monotonic() < deadline, job.log()
+            time.sleep(0.2)
+        wait_for_more(receiver, timeout=180)
+        accepted = load.stop()
+        assert_all_arrived(receiver, accepted, duplicates_allowed=0, timeout=300)
+
+
+@both_gears
+def test_a_driver_that_is_lost_goes_on_elsewhere(
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, gear: Gear
 ) -> None:
     """What cluster deploy mode is for, and standalone masters have not for Python: all that the other host has is the
     bundle, the settings, and what both share."""
     bundle = bundled(tmp_path / "made-here", cluster, driver_too=True)
     shared: dict[str, str | float] = {
         **SOON_AGAIN,
+        "dispatch.gear": gear,
         "dispatch.checkpoint": (tmp_path / "shared" / "checkpoints").as_uri(),
         "tables.path": str(tmp_path / "shared" / "tables"),
     }
@@ -168,6 +275,7 @@ def test_a_driver_that_is_lost_goes_on_elsewhere(
         with under_load(kafka_settings, receiver) as load:
             with running_job(tmp_path / "one-host", kafka_settings, shared, bundle) as job:
                 receiver.wait_for(100, timeout=180)
+                assert_gear(job, kafka_settings, gear)
                 receiver.behave(FLAPPING, "status/503")
                 wait_for_more(receiver)
                 job.kill()

@@ -140,6 +140,10 @@ class Wire:
         headers = [dict(request.headers) for request, _ in self._under_way]
         return [each[ID_HEADER] for each in headers if each[SUBSCRIPTION_HEADER] == name]
 
+    def lose(self) -> None:
+        """Nobody hears of what is under way any more."""
+        self._under_way.clear()
+
     def drive(self, timeout_s: float) -> None:
         while self._under_way:
             self.answer(0)
@@ -194,5 +198,16 @@ class Running:
         for offset, value in enumerate(history.accepted[partition][begin:], begin):
             self.rows.append((value, partition, offset))
 
+        self.alive = True
+        self.hears = True
+
     def step(self) -> None:
-        self.task.step(cast(Any, self.rows))
+        if self.alive:
+            self.task.step(cast(Any, self.rows))
+
+    def die(self) -> None:
+        """As with kill -9."""
+        self.alive = False
+        self.wire.lose()
+        for producer in self.producers:
+            producer.abort()

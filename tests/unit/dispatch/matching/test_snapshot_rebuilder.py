@@ -32,6 +32,10 @@ class KeptBase:
     discarded: list[SharedBase]
 
     @property
+    def name(self) -> bytes:
+        return self.snapshot.base.encode()
+
+    @property
     def size(self) -> int:
         return self.snapshot.size
 

@@ -179,6 +179,19 @@ class Histories(RuleBasedStateMachine):
         for _ in range(times):
             self.tasks[partition].step()
 
+    @rule(partition=st.sampled_from(PARTITIONS), landing=st.integers(0, 4))
+    def die_elsewhere(self, partition: int, landing: int) -> None:
+        """A worker on another host is gone, and nobody has noticed; some of what it had sent gets there."""
+        for producer in self.tasks[partition].producers:
+            producer.take(landing)
+        self.tasks[partition].die()
+
+    @rule(partition=st.sampled_from(PARTITIONS))
+    def cut_off(self, partition: int) -> None:
+        """A worker on another host hears the driver no more, and goes on: as long as its lease lasts, also when the
+        driver has written that its run is over. `crash` is when it has ended."""
+        self.tasks[partition].hears = False
+
     @rule(partition=st.sampled_from(PARTITIONS), which=st.integers(0, 3))
     def answer(self, partition: int, which: int) -> None:
         """A push of a task has its answer."""
@@ -213,7 +226,8 @@ class Histories(RuleBasedStateMachine):
         now = Told(held, read, health.degraded(), health.watched(), on_trial=on_trial)
         for each in changes_of_told(self.told, now):
             for running in self.tasks:
-                running.messages.append(Feed(self.run_number, 0, 0, 0, diverted=each))
+                if running.hears:
+                    running.messages.append(Feed(self.run_number, 0, 0, 0, diverted=each))
         self.told = now
 
     @rule(for_ms=st.sampled_from([1, 50, 300, 1_500, 20_000]))
@@ -245,9 +259,11 @@ class Histories(RuleBasedStateMachine):
         for (name, partition, _), offsets in self.began.items():
             if name in TIMELY:
                 # What was pushed and has no row may be valid no more; then what was dropped for it is not. What is
-                # reliable is pushed again, as for others.
+                # reliable is pushed again, as for others; behind one of those, too.
                 numbered = [(each, f"{partition}-{each}") for each in offsets]
-                offsets[:] = [each for each, one in numbered if (name, one) in settled or not self._drops(name, one)]
+                unsure = [each for each, one in numbered if (name, one) not in settled and self._drops(name, one)]
+                first = min(unsure, default=len(self.accepted[partition]))
+                offsets[:] = [each for each, one in numbered if (name, one) in settled or each < first]
         self._start(positions, earlier(settled, self._behind(positions), since), since)
 
     @invariant()
@@ -299,6 +315,8 @@ class Histories(RuleBasedStateMachine):
         if not hasattr(self, "tasks"):
             return
         try:
+            if not all(running.alive and running.hears for running in self.tasks):
+                self.crash(landing=1, driver=False)  # it is noticed in the end
             for name in NAMES:
                 self.behave(name, "ok")
             wanted = {(name, each) for name in NAMES for each in self.place if name != "sparse" or each in self.passes}
@@ -518,3 +536,37 @@ def test_what_a_timely_subscription_may_not_lose_was_in_order_though_it_is_pushe
         state.come_to_rest(partition=partition)
         state.first_attempts_are_in_order()
     state.teardown()
+
+
+def test_what_is_reliable_may_be_pushed_again_behind_what_a_timely_subscription_could_have_lost() -> None:
+    state = Histories()
+    state.begin()
+    state.accept(partition=0, count=1)
+    state.come_to_rest(partition=0)
+    state.accept(partition=0, count=1)
+    state.accept(partition=0, count=1, reliable=True)
+    state.step(partition=0, times=1)
+    state.crash(landing=0, driver=False)
+    state.come_to_rest(partition=0)
+    state.first_attempts_are_in_order()
+    state.teardown()
+
+
+def test_a_worker_elsewhere_that_is_seen_dead_late_has_lost_nothing_and_what_another_does_meanwhile_counts() -> None:
+    state = Histories()
+    state.begin()
+    for partition in PARTITIONS:
+        state.accept(partition=partition, count=2)
+        state.step(partition=partition, times=1)
+    state.die_elsewhere(partition=0, landing=1)
+    state.cut_off(partition=1)
+    state.behave(name="plain", how="broken")
+    for partition in PARTITIONS:
+        state.accept(partition=partition, count=2)
+        state.come_to_rest(partition=partition)
+        state.feed()
+    assert state.known[0].position == 0
+    state.crash(landing=2, driver=False)
+    state.teardown()
+    for partition in PARTITIONS:
+        assert state.began["plain", partition, 0][:4] == [0, 1, 2, 3]

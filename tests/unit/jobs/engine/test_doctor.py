@@ -52,6 +52,15 @@ def test_jars_that_were_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found["jars (broker)"].advice == "Run: arborcast fetch"
 
 
+def test_a_gear_that_has_too_few_slots(tmp_path: Path) -> None:
+    assert findings(tmp_path)["gear"].finding == "auto; on a Spark cluster its executors need 4 cores"
+    few = {"kafka__partitions": 6, "dispatch__task_slots": 4}
+    found = findings(tmp_path, **few)["gear"]
+    assert found.level == "warn"
+    assert found.advice.startswith("Set dispatch.task_slots to 6, or dispatch.gear to batch.")
+    assert findings(tmp_path, **few, dispatch__gear="batch")["gear"] == Check("gear", "ok", "batch")
+
+
 def test_busy_ports(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

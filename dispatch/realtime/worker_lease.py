@@ -1,0 +1,110 @@
+"""A worker on another host than the driver's works only while it knows that its run is not over.
+
+The driver cannot see such a worker end. So the worker asks every other second where the log `feed` ends, reads it to
+there, and has a lease from the moment in which it asked: for HOLD_S it may begin pushes, park and give up
+(`core.fence`); after LEASE_S its process ends, with all that it had under way or had still to send. A driver that has
+written there that the run is over begins the next one LEASE_S later. No clock is compared with that of another host:
+both count how long something is ago.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import faulthandler
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from types import TracebackType
+
+from core import fence
+from core.errors import InfrastructureError
+from core.eventlog.consumer import LogConsumer
+from core.eventlog.topics import FEED_LOG, PROGRESS_LOG
+from core.eventlog.writers import LogWriter
+from core.settings import KafkaSettings
+from dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S
+from dispatch.realtime.messages import WorkerProgress, encode_progress
+
+logger = logging.getLogger(__name__)
+
+# A question that takes longer leaves time for others within HOLD_S.
+_REQUEST_S = 2.0
+
+_LOOK_S = 0.02
+
+
+class Lease:
+    """Since when the lease counts. Pure but for what it is given."""
+
+    def __init__(self, ask_end: Callable[[], int], read_to: Callable[[], int], extend: Callable[[float], None]) -> None:
+        """`ask_end` asks where the log ends, `read_to` says how far it was read; `extend` is told since when the lease
+        counts."""
+        self._ask_end = ask_end
+        self._read_to = read_to
+        self._extend = extend
+
+    def renew(self, clock: Callable[[], float], wait: Callable[[], bool]) -> bool:
+        """Whether it was renewed. `wait` waits a moment, and says whether it is to be given up."""
+        asked = clock()
+        end = self._ask_end()
+        while self._read_to() < end:
+            if wait() or clock() >= asked + HOLD_S:
+                return False
+        self._extend(asked)
+        return True
+
+
+class WorkerLease:
+    """Around a task: `fence.wait` waits for its lease, and without one the process ends."""
+
+    def __init__(self, kafka: KafkaSettings, run: int, task: int, read_to: Callable[[], int]) -> None:
+        """`read_to` is the offset in `feed` to which the task has read, without having found the end of its run; -1
+        while it has not begun to."""
+        self._kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
+        self._alive = WorkerProgress(run, -1, -1, run, 0, task=task, pid=os.getpid(), alive=True)
+        self._read_to = read_to
+        self._fence = ExitStack()
+        self._fence_until: Callable[[float], None] | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+
+    def __enter__(self) -> WorkerLease:
+        self._fence_until = self._fence.enter_context(fence.own())
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._thread.join(2 * _REQUEST_S + 1)
+        faulthandler.cancel_dump_traceback_later()
+        self._fence.close()
+
+    def _keep(self) -> None:
+        with (
+            closing(LogConsumer(self._kafka, FEED_LOG)) as log,
+            closing(LogWriter(self._kafka, PROGRESS_LOG)) as signs,
+        ):
+
+            def ask_end() -> int:
+                (end,) = log.ends().values()
+                return end
+
+            lease = Lease(ask_end, self._read_to, self._extend)
+            while not self._stopping.is_set():
+                try:
+                    if lease.renew(fence.clock, lambda: self._stopping.wait(_LOOK_S)):
+                        signs.append_encoded([encode_progress(self._alive)])
+                except InfrastructureError as error:
+                    logger.info("the lease of this worker is not renewed: %s", error)
+                    log.close()
+                self._stopping.wait(RENEW_S)
+
+    def _extend(self, asked: float) -> None:
+        if self._fence_until is not None and not self._stopping.is_set():
+            self._fence_until(asked + HOLD_S)
+            # Not a thread of ours: whatever has the interpreter may have it for longer.
+            faulthandler.dump_traceback_later(max(asked + LEASE_S - fence.clock(), 0.001), exit=True)

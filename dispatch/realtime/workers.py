@@ -1,0 +1,181 @@
+"""Whether the workers of a run are there, and that none of them begins anything any more when the next run does.
+
+A partition is one worker's at a time: two of them could push a lane past each other. On the driver's host the
+processes are seen, and killed. A worker elsewhere is seen by its signs of life, and ends by its lease (`worker_lease`):
+the driver writes in `feed` that the run is over, and waits until nobody can have a lease from before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from core import fence
+from core.errors import InfrastructureError
+from core.eventlog.topics import FEED_LOG
+from core.eventlog.writers import LogWriter
+from core.liveness import OwnTime, Silence
+from core.settings import KafkaSettings
+from dispatch.job import heartbeat
+from dispatch.job.lease import LEASE_S
+from dispatch.realtime.messages import Feed, WorkerProgress, encode_feed
+
+logger = logging.getLogger(__name__)
+
+# A process that was killed ends at once, unless a disk or the like keeps it.
+_ENDS_S = 60.0
+
+_PAUSE_S = 1.0
+
+# Who is silent for so long has no lease any more either, if it is there at all.
+_SILENT_S = LEASE_S
+
+# Until a task is heard for the first time a Python has to be started for it.
+_STARTS_S = 120.0
+
+# Somebody looks at least every second.
+_LONGEST_LOOK_S = 2.0
+
+
+class Workers(Protocol):
+    """Those of the present run. Used under one lock."""
+
+    def begin(self, tasks: int) -> None:
+        """A run begins, of so many tasks."""
+
+    def heard(self, progress: WorkerProgress) -> None:
+        """One of its workers has said something."""
+
+    def processes(self) -> set[int]:
+        """Those of the tasks that are ready, on this host."""
+
+    def missing(self) -> str:
+        """Why the run has to be begun anew; empty as long as its workers are there."""
+
+    def end(self, newest: int) -> None:
+        """Have none of them begin anything any more; `newest` is the highest number of a run. Raises
+        InfrastructureError when that cannot be had."""
+
+    def wait_ended(self) -> None:
+        """Return when that is so."""
+
+
+class WorkersHere:
+    """On the driver's host."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[int, tuple[int, int]] = {}  # with their processes and when these were started
+
+    def begin(self, tasks: int) -> None:
+        self._tasks.clear()
+
+    def heard(self, progress: WorkerProgress) -> None:
+        known = self._tasks.get(progress.task)
+        if known is None or known[0] != progress.pid:
+            self._tasks[progress.task] = progress.pid, heartbeat.started_at(progress.pid)
+
+    def processes(self) -> set[int]:
+        return {pid for pid, _ in self._tasks.values()}
+
+    def missing(self) -> str:
+        gone = {pid for pid, started in self._tasks.values() if heartbeat.started_at(pid) != started}
+        return f"a Python worker (pid {min(gone)}) has died" if gone else ""
+
+    def end(self, newest: int) -> None:
+        """Spark stops a query without waiting for them, and what one of them still parks, or pushes, the next run would
+        not know."""
+        deadline = time.monotonic() + _ENDS_S
+        for pid, started in set(self._tasks.values()):
+            while started and heartbeat.started_at(pid) == started:
+                if time.monotonic() > deadline:
+                    raise InfrastructureError(f"the Python worker {pid} was killed and does not end", _PAUSE_S)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                time.sleep(0.005)
+        self._tasks.clear()
+
+    def wait_ended(self) -> None:
+        """They have."""
+
+
+class WorkersElsewhere:
+    """On other hosts."""
+
+    def __init__(
+        self,
+        say: Callable[[Feed], object],
+        wait: Callable[[float], None],
+        failed: Callable[[], bool],
+        clock: Callable[[], float] = fence.clock,
+        own_time: OwnTime | None = None,
+    ) -> None:
+        """`say` returns when the message is in the log `feed`, or raises InfrastructureError; `wait` waits for so many
+        seconds, or raises; `failed` says whether Spark knows of a task of the run that has failed."""
+        self._say = say
+        self._failed = failed
+        self._wait = wait
+        self._clock = clock
+        self._time = own_time or OwnTime(_LONGEST_LOOK_S)
+        self._silences: dict[int, Silence] = {}
+        self._stopped: set[int] = set()
+        self._may_be_there = True  # those of a driver before this one
+        self._until = 0.0
+
+    def begin(self, tasks: int) -> None:
+        at = self._time.tick()
+        self._silences = {number: Silence(_STARTS_S, at) for number in range(tasks)}
+        self._stopped.clear()
+        self._may_be_there = True
+
+    def heard(self, progress: WorkerProgress) -> None:
+        at = self._time.tick()
+        self._silences[progress.task] = Silence(_SILENT_S, at)
+        if progress.stopped:
+            self._stopped.add(progress.task)
+
+    def processes(self) -> set[int]:
+        return set()
+
+    def missing(self) -> str:
+        at = self._time.tick()
+        if self._failed():
+            return "a Python worker has died, or its executor"
+        silent = [number for number, silence in self._silences.items() if silence.is_too_long(at)]
+        if not silent:
+            return ""
+        lasts_s = self._silences[silent[0]].lasts_s(at)
+        return f"the Python worker of task {silent[0]} was not heard for {lasts_s:.0f} s"
+
+    def end(self, newest: int) -> None:
+        orderly = bool(self._silences) and self._stopped >= self._silences.keys()
+        if not self._may_be_there or orderly or newest < 0:
+            return
+        self._say(Feed(newest + 1, -1, 0, -1, complete=False, stop=True))
+        # Whoever asks from now on finds that; who has asked before may go on for so long from then.
+        self._until = self._clock() + LEASE_S
+        self._may_be_there = False
+        self._silences = {}
+
+    def wait_ended(self) -> None:
+        while (left_s := self._until - self._clock()) > 0:
+            self._wait(left_s)
+
+
+def workers_elsewhere(
+    kafka: KafkaSettings, wait: Callable[[float], None], failed: Callable[[], bool]
+) -> WorkersElsewhere:
+    """Those that hear of the end of their run in the log `feed`."""
+
+    def say(message: Feed) -> None:
+        log = LogWriter(kafka, FEED_LOG)
+        try:
+            log.append_encoded([encode_feed(message)])
+        finally:
+            log.close()
+
+    return WorkersElsewhere(say, wait, failed)

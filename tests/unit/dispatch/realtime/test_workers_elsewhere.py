@@ -1,0 +1,208 @@
+"""Workers on other hosts: when the driver takes one for dead, and that none of an earlier run is left when the next one
+begins, whatever clocks say and however long anything takes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core import fence
+from core.liveness import OwnTime
+from core.settings import KafkaSettings
+from dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S
+from dispatch.matching.view import Advance
+from dispatch.realtime.driver import Feeder, Told
+from dispatch.realtime.messages import Feed, WorkerProgress
+from dispatch.realtime.worker_lease import Lease
+from dispatch.realtime.workers import WorkersElsewhere
+
+MOMENTS = st.floats(0, 15, allow_nan=False)
+
+
+class Elsewhere:
+    """The driver's side, with a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.said: list[Feed] = []
+        self.waited: list[float] = []
+        own_time = OwnTime(2.0, lambda: self.now)
+        self.failed = False
+        self.workers = WorkersElsewhere(self.said.append, self.wait, lambda: self.failed, lambda: self.now, own_time)
+
+    def wait(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        self.now += seconds
+
+    def hear(self, task: int, **more: bool) -> None:
+        self.workers.heard(WorkerProgress(10, -1, -1, 10, 0, task=task, **more))  # type: ignore[arg-type]
+
+    def live(self, seconds: float) -> None:
+        for _ in range(int(seconds)):
+            self.now += 1
+            self.workers.missing()
+
+
+def test_who_says_nothing_is_missing_and_whose_task_has_failed_is_at_once() -> None:
+    driver = Elsewhere()
+    driver.workers.begin(2)
+    driver.live(60)
+    assert not driver.workers.missing(), "a Python has to be started first"
+    driver.hear(0, alive=True)
+    driver.hear(1, alive=True)
+    driver.live(LEASE_S - 1)
+    driver.hear(0, alive=True)
+    driver.live(2)
+    assert "task 1 was not heard" in driver.workers.missing()
+    driver.hear(1, alive=True)
+    assert not driver.workers.missing()
+    driver.failed = True
+    assert "has died" in driver.workers.missing()
+
+
+def test_a_driver_that_was_stopped_takes_nobody_for_dead() -> None:
+    driver = Elsewhere()
+    driver.workers.begin(1)
+    driver.hear(0)
+    driver.now += 3_600
+    assert not driver.workers.missing()
+
+
+def test_it_is_waited_for_workers_of_a_driver_before_and_for_those_that_were_not_stopped() -> None:
+    driver = Elsewhere()
+    driver.workers.end(-1)
+    driver.workers.wait_ended()
+    assert not driver.said + driver.waited, "there was never a run"
+    driver.workers.end(7)
+    driver.workers.end(7)
+    driver.workers.wait_ended()
+    assert [(each.run, each.stop) for each in driver.said] == [(8, True)]
+    assert sum(driver.waited) == pytest.approx(LEASE_S)
+
+    driver.workers.begin(2)
+    driver.hear(0, stopped=True)
+    driver.workers.end(9)
+    assert len(driver.said) == 2
+    driver.workers.wait_ended()
+
+    driver.workers.begin(2)
+    driver.hear(0, stopped=True)
+    driver.hear(1, stopped=True)
+    before = driver.now
+    driver.workers.end(11)
+    driver.workers.wait_ended()
+    assert (len(driver.said), driver.now) == (2, before), "all have stopped"
+
+
+@given(
+    offset=st.floats(-1e6, 1e6),
+    first=MOMENTS,
+    takes=st.lists(st.tuples(MOMENTS, MOMENTS), min_size=1, max_size=12),
+    lands=st.floats(0, 60),
+    answered=MOMENTS,
+)
+def test_no_worker_is_left_when_the_next_run_begins(
+    offset: float, first: float, takes: list[tuple[float, float]], lands: float, answered: float
+) -> None:
+    """A worker asks again and again, each time so long until the broker answers, and until the answer is there; the
+    driver's message is in the log at some moment, and it hears of that later."""
+    now = first
+    remaining = iter(takes)
+    counts_since: list[float] = []
+
+    def clock() -> float:
+        return now + offset
+
+    def ask_end() -> int:
+        nonlocal now
+        there, back = next(remaining)
+        now += there
+        end = 5 + (now >= lands)
+        now += back
+        return end
+
+    def give_up() -> bool:
+        nonlocal now
+        now += 0.5
+        return False
+
+    lease = Lease(ask_end, lambda: 5, lambda asked: counts_since.append(asked - offset))
+    for _ in takes:
+        lease.renew(clock, give_up)
+        now += RENEW_S
+
+    driver = Elsewhere()
+
+    def say(message: Feed) -> None:
+        driver.now = lands + answered
+
+    driver.workers = WorkersElsewhere(say, driver.wait, lambda: False, lambda: driver.now)
+    driver.workers.end(3)
+    driver.workers.wait_ended()
+    assert all(since + HOLD_S < since + LEASE_S <= driver.now + 1e-6 for since in counts_since)
+
+
+def test_pushes_wait_for_the_lease_and_only_while_there_is_one() -> None:
+    fence.wait()
+    with fence.own() as extend:
+
+        class Waited(Exception):
+            pass
+
+        def waits() -> None:
+            raise Waited
+
+        with pytest.raises(Waited):
+            fence.wait(waits)
+        extend(fence.clock() + 1_000)
+        fence.wait(waits)
+        extend(fence.clock() - 1)
+        with pytest.raises(Waited):
+            fence.wait(waits)
+    fence.wait(waits)
+
+
+class View:
+    """A routing view whose base can be another one."""
+
+    def __init__(self) -> None:
+        self.base = SimpleNamespace(name=b"broadcast", number=0)
+        self.control = 7
+        self.begun = False
+
+    def advance(self, timeout_s: float, anew: bool) -> Advance:
+        begins, self.begun = anew or not self.begun, True
+        return Advance(cast(Any, self.base) if begins else None, (), self.control)
+
+    def end_steps(self) -> None:
+        self.begun = False
+
+
+@pytest.mark.parametrize("one_base", [True, False])
+def test_a_new_base_needs_a_new_run_where_workers_cannot_be_given_it(
+    one_base: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, written = View(), list[Feed]()
+    feeder = Feeder(KafkaSettings(), view, Told, 10, one_base)
+
+    def write(messages: list[Feed]) -> int:
+        written.extend(messages)
+        return len(written) - 1
+
+    monkeypatch.setattr(feeder, "_write", write)
+    feeder._say()
+    view.control = 8
+    feeder._say()
+    assert [each.control for each in written] == [7, 8]
+    assert feeder.base is view.base
+    view.base, view.begun, view.control = SimpleNamespace(name=b"broadcast", number=1), False, 9
+    feeder._say()
+    assert feeder.outdated == one_base
+    assert [each.control for each in written] == ([7, 8] if one_base else [7, 8, 9])
+    view.control = 10
+    feeder._say()
+    assert len(written) == (2 if one_base else 4), "workers that push by an old base are told no new position"

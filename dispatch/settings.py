@@ -108,8 +108,8 @@ class PushSettings:
     )
     max_in_flight_per_endpoint: int = setting(
         16,
-        "And to one address. A subscription has one push under way at a time, so this counts where several share an "
-        "address.",
+        "And to one address. A subscription has one push under way at a time; where each carries one message, as many "
+        "topics at a time as its receiver has shown to take at once.",
         minimum=1,
         maximum=10_000,
     )

@@ -14,13 +14,16 @@ from benchmarks.harness import Report, run
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.transport.contract import PushResult
 from dispatch.delivery.transport.curl import CurlTransport
-from dispatch.hot.lanes import LaneLimits, Lanes, Received
+from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.waiting import Received
 from dispatch.settings import PushSettings
 from tests.support.dispatch_process import ROOT
 from tests.support.outbound import THIS_MACHINE
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
+
+_TOPIC = TopicPath("a")
 
 
 def measure(report: Report) -> None:
@@ -51,7 +54,7 @@ def _serve(url: str, backlog: int, others: int) -> tuple[float, float]:
     for number in range(backlog + others):
         name = "long" if number < backlog else f"other{number}"
         target = Subscription(name, EndpointReference(f"{url}/{name}"), form="raw")
-        lanes.add(Received(Notification(str(number), TopicPath("a"), b"<x/>" * 200, 0), 0, number), target)
+        lanes.add(Received(Notification(str(number), _TOPIC, b"<x/>" * 200, 0), 0, number), target)
     transport = CurlTransport(PushSettings(), THIS_MACHINE)
     began = time.perf_counter()
     last = 0.0
@@ -62,7 +65,7 @@ def _serve(url: str, backlog: int, others: int) -> tuple[float, float]:
             def settled(result: PushResult, name: str = subscription.id) -> None:
                 nonlocal last
                 assert result.status == 202, result
-                lanes.settle(name)
+                lanes.settle(name, _TOPIC)
                 if name != "long":
                     last = time.perf_counter() - began
 

@@ -15,7 +15,8 @@ from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.transport.contract import PushRequest, Transport
 from dispatch.delivery.transport.curl import CurlTransport
 from dispatch.delivery.transport.futures import FuturesTransport
-from dispatch.hot.lanes import LaneLimits, Lanes, Received
+from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.waiting import Received
 from dispatch.matching.filters import Conditions, Subject
 from dispatch.settings import PushSettings
 from tests.support.dispatch_process import ROOT
@@ -57,7 +58,7 @@ def measure(report: Report) -> None:
         for _ in range(count):
             waiting.add(received, subscription)
         while (taken := waiting.take()) is not None:
-            waiting.settle(taken[0].id)
+            waiting.settle(taken[0].id, _TOPIC)
 
     with report.table("a worker's steps", "step", "us for each") as steps:
         for name, step in (

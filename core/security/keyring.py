@@ -140,6 +140,7 @@ class KeyFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._mark_looks_at = 0.0
+        self._unreadable = ""
         self._lock = threading.Lock()
         self._ring: KeyRing | None = None
         self._seen: Stamp | None = None
@@ -163,10 +164,18 @@ class KeyFile:
         """See KeyRing.mark; with the file's first key as it was a moment ago: each push has a mark, and the file is not
         asked for each. Raises SecretError."""
         now = time.monotonic()
-        fresh = now >= self._mark_looks_at
-        if fresh:
-            self._mark_looks_at = now + _LOOK_S
-        return self._current(fresh=fresh).mark(data, context)
+        if now < self._mark_looks_at:
+            if self._unreadable:
+                raise SecretError(self._unreadable)
+            return self._current(fresh=False).mark(data, context)
+        self._mark_looks_at = now + _LOOK_S
+        try:
+            ring, self._unreadable = self._current(fresh=True), ""
+        except SecretError as error:
+            # Where there are no keys the file is not asked for each push either.
+            self._unreadable = str(error)
+            raise
+        return ring.mark(data, context)
 
     def is_marked(self, mark: str, data: bytes, context: str) -> bool:
         """See KeyRing.is_marked. Raises SecretError."""

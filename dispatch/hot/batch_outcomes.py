@@ -31,7 +31,8 @@ from dispatch.delivery.verdict import (
     untried,
     without_letter,
 )
-from dispatch.hot.lanes import Lane, Received
+from dispatch.hot.lanes import Lane
+from dispatch.hot.waiting import Received
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.parked import Tries
 from dispatch.redelivery.held_lanes import PartitionReport
@@ -236,6 +237,8 @@ class BatchOutcomes:
             self.report.signs.append((endpoint, Sign("quick")))
 
     def _note_failure(self, endpoint: str, push: Push, outcome: Outcome, cut_off: bool) -> None:
+        if outcome.endpoint_unreachable and endpoint in self._unreachable:
+            return  # it was under way when another one found that out
         message, late = push.notifications[0].id, push.result.duration_s > quick_s(self._retry)
         if cut_off:
             self.report.signs.append((endpoint, Sign("slow", late=True)))

@@ -15,9 +15,10 @@ from dispatch.delivery.verdict import Verdict
 from dispatch.hot.batch_outcomes import BatchOutcomes, PutOff, cancelled, waits
 from dispatch.hot.earlier import NOTHING, Earlier
 from dispatch.hot.intervals import Intervals
-from dispatch.hot.lanes import Lanes, Received
+from dispatch.hot.lanes import Lanes
 from dispatch.hot.sink_journal import SinkJournal
 from dispatch.hot.triggers import Refused, is_kept, published
+from dispatch.hot.waiting import Received
 from dispatch.logs.attempts import Matched
 from dispatch.matching.filters import TOO_MUCH, Judge
 from dispatch.settings import TopicRules

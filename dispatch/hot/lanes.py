@@ -1,7 +1,8 @@
 """Lanes: one per subscription, so that order is kept within it and none waits behind another's.
 
-Pure: no clock, no I/O. A lane is idle, ready or busy. `take` hands out the messages for one push and makes the lane
-busy until `settle`: so there is never more than one push in flight per subscription, which is what keeps the order.
+Pure: no clock, no I/O. `take` hands out the messages for one push, which is under way until `settle`. Of a lane whose
+pushes carry several messages one is under way at a time, which is what keeps the order. Where each carries one, order
+is kept by topic: of each topic one is under way, of the lane as many as its receiver has shown to take at once.
 In a lane the messages of the highest priority leave first, and those of one priority in the order in which they came.
 Ready lanes are served in turn: after each push a lane goes to the back of those of its own priority, so one with ten
 thousand waiting messages does not delay one with a single message; every eighth turn is for the lowest priority. A lane
@@ -11,33 +12,19 @@ whose endpoint or host may have no further push waits until one of the pushes th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
 
 from dispatch.delivery.capacity import InFlightLimiter, Limits, Scopes, scopes_of
 from dispatch.delivery.turns import Turns
-from dispatch.logs.parked import Delivery, Place
-from topic_model.records.notifications import Notification
+from dispatch.hot.waiting import Received, WaitingByTopic, WaitingMessages
 from topic_model.records.xml_ids import NAME, clash, xml_ids
-from topic_model.subscriptions import DeliveryPolicy, Subscription
+from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath
 
-
-class Received(NamedTuple):
-    """A notification, and where it was read: the partition and offset in the `notifications` log, and the batch. That
-    is what a parked delivery is named by, with `parked_as` in the batch's place where there is one."""
-
-    notification: Notification
-    partition: int
-    offset: int
-    batch: int = 0
-    parked_as: int | None = None
-
-    def delivery(self, subscription_id: str) -> Delivery:
-        """The name of its delivery to a subscription."""
-        number = self.batch if self.parked_as is None else self.parked_as
-        return Delivery(subscription_id, Place(number, self.partition, self.offset))
+# Who answers within this time may have one more push under way; a tenth of what is still a quick answer.
+_AT_ONCE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,87 +35,47 @@ class LaneLimits:
     max_bytes: int
 
 
-_NOTHING: deque[Received] = deque()
-
-
-class WaitingMessages:
-    """What waits in a lane, all of one partition of the log and added in its order: a queue for each priority."""
-
-    __slots__ = ("_class", "_count", "_highest", "_queues")
-
-    def __init__(self) -> None:
-        self._queues: dict[int, deque[Received]] = {}
-        self._highest = _NOTHING  # of the queues, kept for it is asked for each message
-        self._class = 0  # its priority
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, received: Received, priority: int) -> None:
-        """It leaves behind those of this priority and of higher ones."""
-        queue = self._queues.get(priority)
-        if queue is None:
-            queue = self._queues[priority] = deque()
-            self._class = max(self._queues)
-            self._highest = self._queues[self._class]
-        queue.append(received)
-        self._count += 1
-
-    def first(self) -> Received:
-        """The one that leaves next."""
-        return self._highest[0]
-
-    def pop(self) -> Received:
-        """Remove and return the one that leaves next."""
-        received = self._highest.popleft()
-        self._count -= 1
-        if not self._highest:
-            del self._queues[self._class]
-            if self._queues:
-                self._class = max(self._queues)
-                self._highest = self._queues[self._class]
-        return received
-
-    def drop_older(self, policy: DeliveryPolicy) -> list[Received]:
-        """Remove and return what may be dropped, and of whose topic something newer of its priority waits."""
-        dropped: list[Received] = []
-        for queue in self._queues.values():
-            newest = {each.notification.topic: each for each in queue}
-            older = [
-                each
-                for each in queue
-                if newest[each.notification.topic] is not each and policy.drops(each.notification.reliable)
-            ]
-            if older:
-                gone = {id(each) for each in older}
-                kept = [each for each in queue if id(each) not in gone]
-                queue.clear()
-                queue.extend(kept)
-                dropped += older
-        self._count -= len(dropped)
-        return dropped
-
-    def oldest(self) -> int:
-        """The lowest offset."""
-        return min(queue[0].offset for queue in self._queues.values())
-
-    def drain(self) -> list[Received]:
-        """Remove and return them all, in the order in which they came: so they are parked."""
-        drained = sorted(chain.from_iterable(self._queues.values()), key=lambda each: each.offset)
-        self._queues.clear()
-        self._highest, self._count = _NOTHING, 0
-        return drained
-
-
 @dataclass(slots=True)
 class Lane:
-    """The waiting messages of one subscription; `put_off` says why they are not pushed, if that is so."""
+    """The waiting messages of one subscription; `put_off` says why they are not pushed, if that is so. `under_way` are
+    its pushes, by topic where there may be several, with the lowest offset of each; `room` is how many there may be.
+    `queued`: its turn comes, or it waits for its endpoint or host."""
 
     subscription: Subscription
     scopes: Scopes
-    waiting: WaitingMessages = field(default_factory=WaitingMessages)
+    waiting: WaitingMessages | WaitingByTopic
     put_off: str = ""
+    under_way: dict[TopicPath | None, int] = field(default_factory=dict)
+    room: int = 1
+    queued: bool = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether one more push may begin, as far as the lane is concerned."""
+        return len(self.under_way) < self.room and not self.put_off and self.waiting.may_go()
+
+    def begin(self, taken: Sequence[Received]) -> None:
+        """The push of these begins."""
+        topic = taken[0].notification.topic if isinstance(self.waiting, WaitingByTopic) else None
+        self.under_way[topic] = min([each.offset for each in taken])
+
+    def settle(self, topic: TopicPath) -> None:
+        """The push with this topic has an outcome."""
+        if isinstance(self.waiting, WaitingByTopic):
+            self.waiting.settle(topic)
+            del self.under_way[topic]
+        else:
+            self.under_way.clear()
+
+    def answered(self, took: bool, duration_s: float, most: int) -> None:
+        """How a push has gone. With each that is taken at once one more may be under way at a time, up to `most`; who
+        takes long has fewer, who takes nothing one."""
+        if not took:
+            self.room = 1
+        elif duration_s >= _AT_ONCE_S:
+            self.room = max(1, self.room - 1)
+        elif isinstance(self.waiting, WaitingByTopic):
+            self.room = min(self.room + 1, most)
 
     def take(self, limits: LaneLimits) -> list[Received]:
         """Remove and return what travels in the next push: at least one message, whatever its size.
@@ -160,6 +107,13 @@ class Lane:
         return self.waiting.drop_older(self.subscription.policy)
 
 
+def _may_overtake(subscription: Subscription) -> bool:
+    """Whether its topics need not wait for each other: nothing is gained where messages travel together, strict ones
+    keep one order, and of what is timely there is one push at a time while an endpoint is on trial."""
+    policy = subscription.policy
+    return subscription.form in ("raw", "legacy") and not policy.strict and policy.reliability != "timely"
+
+
 # What a worker may have under way at one endpoint and at one host unless said otherwise.
 DEFAULT_LIMITS = Limits(per_endpoint=16, per_host=128)
 
@@ -169,11 +123,11 @@ class Lanes:
 
     def __init__(self, limits: LaneLimits, in_flight: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
+        self._most = in_flight.per_endpoint
         self._capacity = InFlightLimiter(in_flight)
         self._lanes: dict[str, Lane] = {}
         self._ready = Turns()
         self._next: deque[str] = deque()  # those whose turn had come already
-        self._busy: dict[str, int] = {}  # with the lowest offset of the push
         self.size = 0
         """How many messages wait, without those under way."""
 
@@ -181,28 +135,30 @@ class Lanes:
         """Queue a notification for a subscription, behind those of its priority that were queued before."""
         lane = self._lanes.get(subscription.id)
         if lane is None:
-            lane = self._lanes[subscription.id] = Lane(subscription, scopes_of(subscription.consumer.address))
-        if not lane.waiting and subscription.id not in self._busy:
-            self._ready.add(subscription.id, subscription.policy.priority)
+            waiting = WaitingByTopic() if _may_overtake(subscription) else WaitingMessages()
+            lane = Lane(subscription, scopes_of(subscription.consumer.address), waiting)
+            self._lanes[subscription.id] = lane
         # What is timely is never pushed behind what is newer, whatever its priority.
         timely = subscription.policy.reliability == "timely"
         lane.waiting.add(received, 0 if timely else received.notification.priority)
         self.size += 1
+        if not lane.queued and lane.ready:
+            self._queue(lane)
 
     def take(self, look: Callable[[Lane], None] = lambda lane: None) -> tuple[Subscription, list[Received]] | None:
-        """The next push, or None when no lane is ready. Its lane is busy until `settle`. `look` is called with the lane
+        """The next push, or None when no lane is ready. It is under way until `settle`. `look` is called with the lane
         before, and may drop some of what waits."""
         while self._next or self._ready:
             name = self._next.popleft() if self._next else self._ready.take()
-            lane = self._lanes.get(name)
-            if lane is None or name in self._busy:
-                continue  # it was drained before its turn came, and something was added since
-            if not lane.waiting:
-                # It was drained before its turn came, and may wait for its endpoint, too.
-                del self._lanes[name]
-                self._capacity.forget(name)
+            lane = self._lanes[name]
+            lane.queued = False
+            if not lane.ready:
+                # It was drained or put off before its turn came, and may have had a place at its endpoint.
                 self._go_on(self._capacity.pass_on(lane.scopes))
+                if not lane.waiting and not lane.under_way:
+                    del self._lanes[name]
             elif self._capacity.wait(name, lane.scopes, lane.subscription.policy.priority):
+                lane.queued = True
                 # It may have been this lane's turn at the host, while its endpoint is full.
                 self._go_on(self._capacity.pass_on(lane.scopes[1:]))
             else:
@@ -210,23 +166,32 @@ class Lanes:
                 before = len(lane.waiting)
                 look(lane)
                 taken = lane.take(self._limits)
-                self._busy[name] = min([each.offset for each in taken])
+                lane.begin(taken)
                 self.size -= before - len(lane.waiting)
+                if lane.ready:
+                    self._queue(lane)
                 return lane.subscription, taken
         return None
 
-    def settle(self, subscription_id: str) -> bool:
-        """The push of this lane has an outcome: the lane may go on. Whether it has anything to go on with."""
-        del self._busy[subscription_id]
+    def answered(self, subscription_id: str, took: bool, duration_s: float) -> None:
+        """How a push of this lane has gone; to be said before `settle`."""
+        self._lanes[subscription_id].answered(took, duration_s, self._most)
+
+    def settle(self, subscription_id: str, topic: TopicPath) -> bool:
+        """The push of this lane with this topic, or its only one, has an outcome: the lane may go on. Whether there is
+        more of it."""
         lane = self._lanes[subscription_id]
-        goes_on, priority = bool(lane.waiting), lane.subscription.policy.priority
+        lane.settle(topic)
+        priority, queues = lane.subscription.policy.priority, not lane.queued and lane.ready
         # Where others wait, it waits with them before there is room: else a lower one would have its place.
-        awaited = goes_on and self._capacity.is_awaited(lane.scopes)
-        if goes_on and not (awaited and self._capacity.wait(subscription_id, lane.scopes, priority)):
-            self._ready.add(subscription_id, priority)
+        if queues and self._capacity.is_awaited(lane.scopes):
+            lane.queued = self._capacity.wait(subscription_id, lane.scopes, priority)
+        if queues and not lane.queued:
+            self._queue(lane)
         if names := self._capacity.leave(lane.scopes):
             self._go_on(names)
-        if not goes_on:
+        goes_on = bool(lane.waiting or lane.under_way)
+        if not goes_on and not lane.queued:
             del self._lanes[subscription_id]
         return goes_on
 
@@ -254,35 +219,48 @@ class Lanes:
         return drained
 
     def put_off(self, subscription_id: str, why: str) -> list[Received]:
-        """What waits in a lane is not to be pushed: remove and return it. While a push of the lane is under way, it
-        stays until that has an outcome, for whoever pushes it then might overtake that one; `why_put_off` is to be
-        asked then."""
-        if subscription_id not in self._busy:
+        """What waits in a lane is not to be pushed: remove and return it. While pushes of the lane are under way, it
+        stays until they have outcomes, for whoever pushes it then might overtake one; `why_put_off` is to be asked
+        then."""
+        if not self.is_busy(subscription_id):
             return self.drain(subscription_id)
         self._lanes[subscription_id].put_off = why
         return []
 
     def why_put_off(self, subscription_id: str) -> str:
-        """Why what waits in a lane, whose push has an outcome now, is not pushed; empty when it is. To be asked before
-        `settle`."""
+        """Why what waits in a lane is not pushed, whose last push under way has an outcome now; empty when it is, or
+        when others are under way. To be asked before `settle`."""
         lane = self._lanes[subscription_id]
+        if len(lane.under_way) > 1:
+            return ""
         why, lane.put_off = lane.put_off, ""
         return why
 
     def is_busy(self, subscription_id: str) -> bool:
         """Whether a push of this lane is under way."""
-        return subscription_id in self._busy
+        return self.under_way(subscription_id) > 0
+
+    def under_way(self, subscription_id: str) -> int:
+        """How many pushes of this lane are."""
+        lane = self._lanes.get(subscription_id)
+        return 0 if lane is None else len(lane.under_way)
 
     @property
     def busy(self) -> int:
-        """How many pushes are under way."""
-        return len(self._busy)
+        """Of how many lanes pushes are under way. Costs a look at each."""
+        return sum(bool(lane.under_way) for lane in self._lanes.values())
 
     def oldest(self) -> int | None:
         """The lowest offset of all that waits or is under way, of one partition of the log; None when nothing is.
         Costs a look at each lane."""
         waiting = (lane.waiting.oldest() for lane in self._lanes.values() if lane.waiting)
-        return min(chain(waiting, self._busy.values()), default=None)
+        under_way = chain.from_iterable(lane.under_way.values() for lane in self._lanes.values())
+        return min(chain(waiting, under_way), default=None)
+
+    def _queue(self, lane: Lane) -> None:
+        """Its turn is to come."""
+        lane.queued = True
+        self._ready.add(lane.subscription.id, lane.subscription.policy.priority)
 
     def _go_on(self, names: list[str]) -> None:
         """These are next, for their turn had come already."""

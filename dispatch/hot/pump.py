@@ -17,9 +17,11 @@ from dispatch.delivery.pushes import Pusher, PushSpans
 from dispatch.delivery.transport.contract import Transport
 from dispatch.delivery.verdict import Push
 from dispatch.hot.batch_outcomes import BatchOutcomes, PutOff, waits
-from dispatch.hot.lanes import Lanes, Received
+from dispatch.hot.lanes import Lanes
+from dispatch.hot.waiting import Received
 from dispatch.monitoring.under_way import nobody
 from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath
 
 # A batch is as long as its longest lane, and the next one waits for it. So when the others are through, what a slow
 # receiver has left is handed to the redelivery, which goes on at the receiver's own pace. Not so when most lanes are
@@ -27,8 +29,13 @@ from topic_model.subscriptions import Subscription
 # So few lanes are taken for stragglers even when no other one has ended yet.
 _FEW = 8
 
+
 # A receiver that answers within this time takes fifty pushes a second, one after the other.
 _LIVELY_S = 0.02
+
+# It is not to blame when a round turns out longer than was planned: the machine has become slower, or has others to
+# serve. The redelivery would only be slower still, and all that comes would go through it for a while.
+_PATIENCE_WITH_LIVELY = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,7 @@ class LaneProgress:
     pushes: int
     messages: int
     spent_s: float
+    """Where several were under way at a time, each has its share of it."""
 
     def remaining_s(self) -> float:
         """How long the rest will take; unknown counts as for ever."""
@@ -50,8 +58,12 @@ class LaneProgress:
     def is_slow(self, budget_s: float) -> bool:
         """Whether the receiver takes too long for what waits. One that answers so soon each time does not: there is
         much to do, and the redelivery would be no faster."""
-        lively = self.pushes > 0 and self.spent_s / self.pushes < _LIVELY_S
-        return not lively and self.remaining_s() > budget_s
+        return not self.is_lively and self.remaining_s() > budget_s
+
+    @property
+    def is_lively(self) -> bool:
+        """Whether the receiver answers at once."""
+        return self.pushes > 0 and self.spent_s / self.pushes < _LIVELY_S
 
 
 def stragglers(unfinished: Collection[LaneProgress], finished: int, elapsed_s: float, budget_s: float) -> list[str]:
@@ -61,7 +73,8 @@ def stragglers(unfinished: Collection[LaneProgress], finished: int, elapsed_s: f
     return [
         progress.subscription
         for progress in unfinished
-        if progress.remaining_s() > budget_s and (progress.pushes or elapsed_s > 2 * budget_s)
+        if progress.remaining_s() > (budget_s * _PATIENCE_WITH_LIVELY if progress.is_lively else budget_s)
+        and (progress.pushes or elapsed_s > 2 * budget_s)
     ]
 
 
@@ -134,14 +147,15 @@ class Pump:
             self._begin(run, *taken)
 
     def _begin(self, run: PumpRun, subscription: Subscription, taken: Sequence[Received]) -> None:
+        topic = taken[0].notification.topic
         unreachable = run.outcomes.unreachable(subscription)
         if unreachable is not None:
             run.outcomes.put_off(subscription, taken, unreachable)
-            run.end(subscription, unreachable)
+            run.end(subscription, topic, unreachable)
             return
         taken = run.outcomes.in_time(subscription, taken)
         if not taken:
-            run.end(subscription, None)
+            run.end(subscription, topic, None)
             return
         notifications = [received.notification for received in taken]
         finished = partial(run.settle, subscription, taken)
@@ -160,6 +174,7 @@ class PumpRun:
         self.outcomes = outcomes
         self._finished = 0
         self._pace: dict[str, list[float]] = {}  # by subscription: pushes, messages, seconds
+        self._rest: dict[str, PutOff] = {}  # by subscription: of what is left when no push is under way any more
 
     def take(self) -> tuple[Subscription, list[Received]] | None:
         """The next push."""
@@ -167,19 +182,26 @@ class PumpRun:
 
     def settle(self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome) -> None:
         """A push has an outcome."""
+        duration_s = push.result.duration_s
         pace = self._pace.setdefault(subscription.id, [0, 0, 0.0])
         pace[0] += 1
         pace[1] += len(taken)
-        pace[2] += push.result.duration_s
-        self.end(subscription, self.outcomes.settle(subscription, taken, push, outcome))
+        pace[2] += duration_s / self.lanes.under_way(subscription.id)
+        self.lanes.answered(subscription.id, outcome.taken, duration_s)
+        rest = self.outcomes.settle(subscription, taken, push, outcome)
+        self.end(subscription, taken[0].notification.topic, rest)
 
-    def end(self, subscription: Subscription, rest: PutOff | None) -> None:
+    def end(self, subscription: Subscription, topic: TopicPath, rest: PutOff | None) -> None:
         """Whatever was taken from the lane has its end; what is left goes on, or is put off."""
-        if why := self.lanes.why_put_off(subscription.id):
-            rest = rest or waits(why)
         if rest is not None:
+            before = self._rest.get(subscription.id)
+            if before is None or before.verdict.state != "cancelled":
+                self._rest[subscription.id] = rest
+            self.lanes.put_off(subscription.id, rest.why.detail)
+        if why := self.lanes.why_put_off(subscription.id):
+            rest = self._rest.pop(subscription.id, None) or waits(why)
             self.outcomes.put_off(subscription, self.lanes.drain(subscription.id), rest)
-        if not self.lanes.settle(subscription.id):
+        if not self.lanes.settle(subscription.id, topic):
             self._finished += 1
             self._pace.pop(subscription.id, None)
 

@@ -25,9 +25,9 @@ from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.earlier import Earlier
 from dispatch.hot.intake import HELD, SICK, Diversions, Intake
 from dispatch.hot.intervals import Intervals, Passed
-from dispatch.hot.lanes import Received
 from dispatch.hot.pump import PumpRun
 from dispatch.hot.sink import Worker, make_lanes, read_notification
+from dispatch.hot.waiting import Received
 from dispatch.logs.attempts import WRITE_S
 from dispatch.matching.bases import SharedBase
 from dispatch.matching.filters import Allowance, Judge

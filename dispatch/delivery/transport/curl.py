@@ -80,6 +80,7 @@ class CurlTransport:
         self._urls = UrlJudge(policy)
         self._multi = pycurl.CurlMulti()
         self._selector = selectors.DefaultSelector()
+        self._watched: set[int] = set()  # the selector's own table says so much more slowly
         self._timer_at: float | None = None
         self._free: dict[str, list[_Handle]] = {}
         self._active: dict[Any, _Handle] = {}
@@ -181,13 +182,15 @@ class CurlTransport:
                 return finished
 
     def _watch(self, event: int, descriptor: int, multi: object, data: object) -> None:
-        known = descriptor in self._selector.get_map()
+        known = descriptor in self._watched
         if event == pycurl.POLL_REMOVE:
             if known:
+                self._watched.remove(descriptor)
                 self._selector.unregister(descriptor)
         elif known:
             self._selector.modify(descriptor, _EVENTS[event])
         else:
+            self._watched.add(descriptor)
             self._selector.register(descriptor, _EVENTS[event])
 
     def _set_timer(self, timeout_ms: int) -> None:

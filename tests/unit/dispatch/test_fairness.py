@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
-from dispatch.hot.lanes import LaneLimits, Lanes, Received
+from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.waiting import Received
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 from topic_model.topics import TopicPath
 
+TOPIC = TopicPath("a")
 WIDE = Limits(100, 100)
 
 
@@ -23,7 +25,7 @@ def subscription(name: str, address: str = "", priority: int = 0) -> Subscriptio
 
 
 def notification(name: object) -> Received:
-    return Received(Notification(str(name), TopicPath("a"), b"<x/>", 0), 0, 0)
+    return Received(Notification(str(name), TOPIC, b"<x/>", 0), 0, 0)
 
 
 def served(lanes: Lanes, in_flight: int) -> list[str]:
@@ -34,7 +36,7 @@ def served(lanes: Lanes, in_flight: int) -> list[str]:
         while len(under_way) < in_flight and (taken := lanes.take()) is not None:
             order.append(taken[0].id)
             under_way.append(taken[0].id)
-        lanes.settle(under_way.popleft())
+        lanes.settle(under_way.popleft(), TOPIC)
     return order
 
 
@@ -108,7 +110,7 @@ def test_host_that_answers_nothing_takes_no_more_than_its_share() -> None:
         taken.append(push[0].id)
 
     assert taken == ["hanging0", "hanging1", "hanging2", "well0", "well1", "well2", "well3", "well4"]
-    lanes.settle("hanging1")
+    lanes.settle("hanging1", TOPIC)
     push = lanes.take()
     assert push is not None
     assert push[0].id == "hanging3", "who has waited longest comes next"
@@ -177,6 +179,6 @@ def test_limits_hold_and_nothing_that_could_go_waits(
             full = endpoints[address[name]] == per_endpoint or hosts[scopes_of(address[name])[1]] == per_host
             assert full, f"{name} waits though there is room"
         ended = under_way.pop(random.randrange(len(under_way)))  # type: ignore[attr-defined]
-        lanes.settle(ended)
+        lanes.settle(ended, TOPIC)
 
     assert not +waiting

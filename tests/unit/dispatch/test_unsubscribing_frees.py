@@ -15,7 +15,8 @@ from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import Sign
 from dispatch.delivery.transport.contract import UrlJudge
-from dispatch.hot.lanes import LaneLimits, Lanes, Received
+from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.waiting import Received
 from dispatch.matching.view import ControlState
 from dispatch.redelivery import redeliverer as module
 from dispatch.redelivery.endpoints import Endpoints, HealthMemory
@@ -150,7 +151,7 @@ def test_of_a_hundred_thousand_rounds_of_subscribe_fail_and_unsubscribe_nothing_
             # A batch finds it away; the redelivery waits for room, then for the probe.
             lanes.add(Received(message, 0, number), one)
             lanes.take()
-            lanes.settle(one.id)
+            lanes.settle(one.id, message.topic)
             failed = PartitionReport(reach={one.id: (0, number)}, signs=[(endpoint, Sign("unreachable", "n"))])
             redeliverer.batch_done([failed])
             waiting.enter(scopes_of(endpoint))

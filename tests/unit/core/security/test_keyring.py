@@ -116,3 +116,22 @@ def test_a_key_is_taken_out_but_never_the_one_that_seals(tmp_path: Path) -> None
     assert [file.name for file in tmp_path.iterdir()] == ["keys"]
     with pytest.raises(SecretError, match="cannot be written"):
         remove_key(tmp_path / "none", "k1")
+
+
+def test_a_key_file_that_cannot_be_read_is_not_looked_at_for_each_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each push has a mark where there are keys, and asks for one where there are none."""
+    moment = [100.0]
+    monkeypatch.setattr("core.security.keyring.time.monotonic", lambda: moment[0])
+    file = tmp_path / "keys"
+    keys = KeyFile(file)
+    with pytest.raises(SecretError, match="cannot be read"):
+        keys.mark(b"data", "of a test")
+
+    add_key(file, "k1")
+    moment[0] += 0.9
+    with pytest.raises(SecretError, match="cannot be read"):
+        keys.mark(b"data", "of a test")
+    moment[0] += 0.2
+    assert keys.is_marked(keys.mark(b"data", "of a test"), b"data", "of a test")

@@ -14,7 +14,7 @@ from dispatch.delivery.outcomes import classify
 from dispatch.delivery.transport.contract import PushRequest, PushResult
 from dispatch.delivery.verdict import Push, policy_of
 from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.lanes import Received
+from dispatch.hot.waiting import Received
 from dispatch.logs.parked import Tries
 from dispatch.settings import PushSettings, RetrySettings
 from tests.support.fake_journal import FakeJournal

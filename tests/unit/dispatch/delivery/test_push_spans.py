@@ -11,8 +11,9 @@ from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.pushes import PushSpans
 from dispatch.delivery.transport.contract import PushResult
 from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.lanes import LaneLimits, Lanes, Received
+from dispatch.hot.lanes import LaneLimits, Lanes
 from dispatch.hot.pump import Pump
+from dispatch.hot.waiting import Received
 from dispatch.settings import PushSettings, RetrySettings
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport

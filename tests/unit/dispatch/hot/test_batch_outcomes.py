@@ -5,7 +5,7 @@ from dispatch.delivery.outcomes import classify
 from dispatch.delivery.transport.contract import PushRequest, PushResult
 from dispatch.delivery.verdict import Push
 from dispatch.hot.batch_outcomes import BatchOutcomes, waits
-from dispatch.hot.lanes import Received
+from dispatch.hot.waiting import Received
 from dispatch.logs.parked import Tries
 from dispatch.settings import PushSettings, RetrySettings
 from tests.support.fake_journal import FakeJournal

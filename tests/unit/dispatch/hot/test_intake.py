@@ -8,9 +8,10 @@ from unittest.mock import create_autospec
 from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.earlier import NOTHING, Beginning, Earlier, earlier
 from dispatch.hot.intake import HELD, Diversions, Intake
-from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes, Received
+from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from dispatch.hot.pump import PumpRun
 from dispatch.hot.sink_journal import SinkJournal
+from dispatch.hot.waiting import Received
 from dispatch.logs.parked import Place
 from dispatch.matching.filters import Allowance, Conditions, Judge
 from dispatch.settings import PushSettings, RetrySettings
@@ -77,7 +78,7 @@ def test_what_is_queued_is_parked_before_what_comes_behind_it() -> None:
     world.take(5)
     assert world.parked == [], "whoever pushed them now might overtake what is under way"
 
-    PumpRun(world.lanes, world.intake.outcomes).end(ONE, None)
+    PumpRun(world.lanes, world.intake.outcomes).end(ONE, TopicPath("a"), None)
     assert world.parked == ["n3", "n4", "n5"]
     assert {row.detail for row in world.journal.rows} == {HELD}
     assert world.lanes.size == 0

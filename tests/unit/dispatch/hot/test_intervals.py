@@ -13,7 +13,8 @@ from dispatch.hot import intervals
 from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.intake import Diversions, Intake
 from dispatch.hot.intervals import Asking, Intervals, Passed, fold
-from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes, Received
+from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
+from dispatch.hot.waiting import Received
 from dispatch.logs.attempts import Evaluation, Matched, encode_evaluation, evaluation_in
 from dispatch.matching.filters import Allowance, Conditions, Judge
 from dispatch.settings import PushSettings, RetrySettings

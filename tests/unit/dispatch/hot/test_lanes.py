@@ -7,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.delivery.capacity import Limits
-from dispatch.hot.lanes import LaneLimits, Lanes, Received
+from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.waiting import Received
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DEFAULT_POLICY, DeliveryForm, DeliveryPolicy, EndpointReference, Subscription
 from topic_model.topics import TopicPath
 
+TOPIC = TopicPath("a")
 LIMITS = LaneLimits(max_messages=3, max_bytes=100)
 
 
@@ -21,7 +23,7 @@ def subscription(name: str, form: DeliveryForm = "notify", policy: DeliveryPolic
 
 def notification(name: str, size: int = 1, priority: int = 0) -> Received:
     offset = int(name) if name.isdecimal() else 0
-    return Received(Notification(name, TopicPath("a"), b"x" * size, 0, priority=priority), 0, offset)
+    return Received(Notification(name, TOPIC, b"x" * size, 0, priority=priority), 0, offset)
 
 
 def names(taken: tuple[Subscription, list[Received]] | None) -> tuple[str, list[str]]:
@@ -35,7 +37,7 @@ def test_waiting_messages_travel_together_up_to_the_count() -> None:
         lanes.add(notification(str(number)), subscription("s"))
 
     assert names(lanes.take()) == ("s", ["0", "1", "2"])
-    lanes.settle("s")
+    lanes.settle("s", TOPIC)
     assert names(lanes.take()) == ("s", ["3"])
 
 
@@ -72,9 +74,9 @@ def test_lane_under_way_is_not_handed_out_again() -> None:
 
     assert lanes.take() is None
     assert not lanes.empty
-    lanes.settle("s")
+    lanes.settle("s", TOPIC)
     assert names(lanes.take()) == ("s", ["2"])
-    lanes.settle("s")
+    lanes.settle("s", TOPIC)
     assert lanes.empty
 
 
@@ -87,7 +89,7 @@ def test_long_lane_goes_to_the_back_after_each_push() -> None:
     served = []
     while (taken := lanes.take()) is not None:
         served.append(taken[0].id)
-        lanes.settle(taken[0].id)
+        lanes.settle(taken[0].id, TOPIC)
 
     assert served == ["long", "short", "long", "long"]
 
@@ -99,7 +101,7 @@ def test_drained_messages_are_gone_and_the_lane_ends() -> None:
     lanes.take()
 
     assert [each.notification.id for each in lanes.drain("s")] == ["1", "2"]
-    lanes.settle("s")
+    lanes.settle("s", TOPIC)
     assert lanes.empty
     assert lanes.take() is None
 
@@ -112,7 +114,7 @@ def test_the_higher_priority_leaves_first_and_equals_as_they_came() -> None:
     assert names(lanes.take()) == ("s", ["6", "2", "4"])
     assert lanes.oldest() == 0
     lanes.add(notification("7", priority=5), subscription("s"))
-    lanes.settle("s")
+    lanes.settle("s", TOPIC)
     assert names(lanes.take()) == ("s", ["7", "0", "1"])
     assert [each.notification.id for each in lanes.drain("s")] == ["3", "5"], "it is parked in the order of coming"
     assert lanes.size == 0
@@ -128,9 +130,9 @@ def test_a_lane_that_was_drained_before_its_turn_and_filled_again_has_one_push_u
 
     assert names(lanes.take()) == ("s", ["2"])
     assert lanes.take() is None
-    lanes.settle("s")
+    lanes.settle("s", TOPIC)
     assert names(lanes.take()) == ("s", ["3"])
-    lanes.settle("s")
+    lanes.settle("s", TOPIC)
     assert lanes.take() is None
     assert lanes.empty
 
@@ -170,7 +172,7 @@ def test_each_message_once_the_highest_first_equals_in_order_and_one_push_per_la
             assert [str(number) for _, number in leaving] == taken_names
             waiting[name] = [each for each in waiting[name] if each not in leaving]
         elif step == 5 and under_way:
-            lanes.settle(under_way.pop(random.randrange(len(under_way))))
+            lanes.settle(under_way.pop(random.randrange(len(under_way))), TOPIC)
         elif step == 6 and waiting and random.random() < 0.2:
             name = random.choice(sorted(waiting))
             assert [each.offset for each in lanes.drain(name)] == [number for _, number in waiting.pop(name)]
@@ -180,7 +182,7 @@ def test_each_message_once_the_highest_first_equals_in_order_and_one_push_per_la
 
 
 def with_payload(name: str, payload: bytes, producer: bytes = b"") -> Received:
-    return Received(Notification(name, TopicPath("a"), payload, 0, producer), 0, 0)
+    return Received(Notification(name, TOPIC, payload, 0, producer), 0, 0)
 
 
 def test_two_with_the_same_xml_id_do_not_travel_together() -> None:
@@ -190,7 +192,7 @@ def test_two_with_the_same_xml_id_do_not_travel_together() -> None:
         lanes.add(with_payload(str(number), payload), subscription("s"))
 
     assert names(lanes.take()) == ("s", ["0", "1", "2"])
-    lanes.settle("s")
+    lanes.settle("s", TOPIC)
     assert names(lanes.take()) == ("s", ["3", "4"])
 
 
@@ -216,7 +218,7 @@ def test_the_oldest_is_what_waits_or_is_under_way(steps: list[tuple[str, bool, i
         elif busy:
             done = busy.popitem()
             open_offsets[done[0]] = [each for each in open_offsets[done[0]] if each not in done[1]]
-            lanes.settle(done[0])
+            lanes.settle(done[0], TOPIC)
         elif (taken := lanes.take()) is not None:
             busy[taken[0].id] = [each.offset for each in taken[1]]
         everything = [each for offsets in open_offsets.values() for each in offsets]
@@ -240,7 +242,162 @@ def test_a_lane_that_was_drained_twice_while_it_waited_for_its_endpoint_does_not
     lanes.drain("gone")
     lanes.add(notification("3"), last)
     assert lanes.take() is None
-    lanes.settle("first")
+    lanes.settle("first", TOPIC)
     taken = lanes.take()
     assert taken is not None
     assert taken[0].id == "last"
+
+
+def of_topic(topic: str, offset: int, priority: int = 0) -> Received:
+    return Received(Notification(str(offset), TopicPath(topic), b"x", 0, priority=priority), 0, offset)
+
+
+def raw_lane(*topics: str, policy: DeliveryPolicy = DEFAULT_POLICY, bounds: Limits = Limits(16, 128)) -> Lanes:  # noqa: B008 - immutable
+    lanes = Lanes(LIMITS, bounds)
+    for offset, topic in enumerate(topics):
+        lanes.add(of_topic(topic, offset), subscription("s", "raw", policy))
+    return lanes
+
+
+def ends(lanes: Lanes, topic: str, took: bool = True, duration_s: float = 0.0) -> None:
+    lanes.answered("s", took, duration_s)
+    lanes.settle("s", TopicPath(topic))
+
+
+def all_that_go(lanes: Lanes) -> list[str]:
+    went = []
+    while (taken := lanes.take()) is not None:
+        went += names(taken)[1]
+    return went
+
+
+def test_a_receiver_that_answers_at_once_has_more_topics_under_way_and_of_each_one_push() -> None:
+    lanes = raw_lane("a", "b", "a", "c", "d", "e")
+
+    assert all_that_go(lanes) == ["0"], "nothing is known of it yet"
+    ends(lanes, "a")
+    assert all_that_go(lanes) == ["1", "2"]
+    ends(lanes, "b")
+    assert all_that_go(lanes) == ["3", "4"]
+    assert lanes.under_way("s") == 3
+
+
+def test_who_takes_long_has_fewer_under_way_and_who_takes_nothing_one() -> None:
+    lanes = raw_lane(*"abcdefghi")
+    for topic in "abc":
+        all_that_go(lanes)
+        ends(lanes, topic)
+    assert all_that_go(lanes) == ["5", "6"]
+    assert lanes.under_way("s") == 4
+    ends(lanes, "d", duration_s=1.0)
+    assert all_that_go(lanes) == []
+    ends(lanes, "e")
+    assert all_that_go(lanes) == ["7", "8"]
+    lanes.add(of_topic("j", 9), subscription("s", "raw"))
+    ends(lanes, "f", took=False)
+    for topic in "ghi":
+        assert all_that_go(lanes) == []
+        lanes.settle("s", TopicPath(topic))
+    assert all_that_go(lanes) == ["9"]
+
+
+def test_no_more_than_an_endpoint_may_have_and_others_there_get_their_turns() -> None:
+    lanes = raw_lane(*"abcdefghij", bounds=Limits(3, 128))
+    other = Subscription("other", EndpointReference("http://s/"), form="raw")
+    lanes.add(of_topic("a", 10), other)
+    lanes.add(of_topic("b", 11), other)
+    under_way = []
+    order = []
+    while not lanes.empty:
+        while (taken := lanes.take()) is not None:
+            under_way.append((taken[0].id, taken[1][0].notification.topic))
+            order.append(taken[0].id)
+        assert len(under_way) <= 3
+        name, topic = under_way.pop(0)
+        lanes.answered(name, took=True, duration_s=0.0)
+        lanes.settle(name, topic)
+
+    assert len(order) == 12
+    assert "other" in order[:3]
+    assert order.index("other", 3) < 8
+
+
+def test_of_what_is_strict_or_timely_or_travels_together_one_push_is_under_way() -> None:
+    for form, policy in (
+        ("raw", DeliveryPolicy(reliability="strict")),
+        ("raw", DeliveryPolicy(reliability="timely")),
+        ("notify", DEFAULT_POLICY),
+    ):
+        lanes = Lanes(LaneLimits(1, 100))
+        for offset, topic in enumerate("abc"):
+            lanes.add(of_topic(topic, offset), subscription("s", form, policy))  # type: ignore[arg-type]
+        for expected in ("0", "1", "2"):
+            assert all_that_go(lanes) == [expected]
+            lanes.answered("s", took=True, duration_s=0.0)
+            lanes.settle("s", TopicPath("a"))
+
+
+def test_what_is_put_off_waits_for_all_pushes_of_its_lane() -> None:
+    lanes = raw_lane(*"aabbcc")
+    all_that_go(lanes)
+    ends(lanes, "a")
+    assert all_that_go(lanes) == ["1", "2"]
+
+    assert lanes.put_off("s", "why") == []
+    assert all_that_go(lanes) == []
+    assert lanes.why_put_off("s") == "", "another one is under way"
+    ends(lanes, "b")
+    assert all_that_go(lanes) == []
+    assert lanes.why_put_off("s") == "why"
+    assert [each.offset for each in lanes.drain("s")] == [3, 4, 5]
+    assert not lanes.settle("s", TopicPath("a"))
+    assert all_that_go(lanes) == []
+    assert lanes.empty
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abcd"), CLASSES), max_size=60),
+    st.randoms(use_true_random=False),
+    st.integers(1, 4),
+)
+def test_of_each_topic_one_push_in_order_however_many_are_under_way(
+    messages: list[tuple[int, str, int]], random: Random, per_endpoint: int
+) -> None:
+    """However additions, pushes, outcomes and what is parked are interleaved, and however receivers answer."""
+    lanes = Lanes(LIMITS, Limits(per_endpoint, 6))
+    waiting: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)  # what leaves first is the least
+    under_way: dict[tuple[str, str], int] = {}
+    coming = list(enumerate(messages))
+
+    while coming or not lanes.empty:
+        step = random.randrange(7)
+        if step < 3 and coming:
+            number, (lane, topic, priority) = coming.pop(0)
+            lanes.add(of_topic(topic, number, priority), subscription(f"s{lane}", "raw"))
+            waiting[f"s{lane}", topic].append((-priority, number))
+        elif step < 5 and (taken := lanes.take()) is not None:
+            (message,) = taken[1]
+            key = taken[0].id, message.notification.topic
+            assert key not in under_way
+            assert (-message.notification.priority, message.offset) == min(waiting[key])
+            waiting[key].remove(min(waiting[key]))
+            under_way[key] = message.offset
+            assert sum(name == key[0] for name, _ in under_way) == lanes.under_way(key[0]) <= per_endpoint
+        elif step == 5 and under_way:
+            name, of = random.choice(sorted(under_way))
+            del under_way[name, of]
+            lanes.answered(name, random.random() < 0.8, random.choice((0.0, 0.0, 1.0)))
+            lanes.settle(name, TopicPath(of))
+        elif step == 6 and random.random() < 0.1:
+            name = f"s{random.randrange(3)}"
+            gone = sorted(number for key in waiting if key[0] == name for _, number in waiting[key])
+            assert [each.offset for each in lanes.drain(name)] == gone
+            for each in "abcd":
+                waiting.pop((name, each), None)
+        everything = [number for left in waiting.values() for _, number in left]
+        assert lanes.size == len(everything)
+        assert lanes.oldest() == min([*everything, *under_way.values()], default=None)
+        assert lanes.busy == len({name for name, _ in under_way})
+
+    assert not any(waiting.values())
+    assert not under_way

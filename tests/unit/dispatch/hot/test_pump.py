@@ -7,8 +7,9 @@ from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import Sign
 from dispatch.delivery.transport.contract import PushRequest, PushResult
 from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.lanes import LaneLimits, Lanes, Received
-from dispatch.hot.pump import Pump
+from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.pump import Pump, PumpRun
+from dispatch.hot.waiting import Received
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.parked import Tries
 from dispatch.settings import PushSettings, RetrySettings
@@ -353,3 +354,54 @@ def test_no_lane_is_blamed_for_the_time_in_which_kafka_was_away() -> None:
     Pump(FakeTransport(), Envelope, 1, 2.0, clock=lambda: clock[-1]).run(lanes, settlement)
 
     assert {row.state for row in journal.rows} == {"delivered"}
+
+
+def two_under_way_that_end(*ends: PushResult) -> FakeJournal:
+    """Topics a, b and c of one subscription: when b and c are under way together, these are their outcomes."""
+    lanes, target = Lanes(LaneLimits(10, 10_000)), subscription("s")
+    for number, name in enumerate(("a1", "b1", "c1", "a2", "b2", "c2")):
+        lanes.add(Received(Notification(name, TopicPath(name[0]), b"<x/>", 5), 0, number, 7), target)
+    journal, transport = FakeJournal(), FakeTransport()
+    outcomes = BatchOutcomes(journal, PushSettings(), RETRY, now=lambda: NOW_S, chance=lambda: 0.0)
+    pump, run = Pump(transport, Envelope, 100, RETRY.batch_wait_s, now=lambda: NOW_S), PumpRun(lanes, outcomes)
+    pump.begin(run)
+    pump.drive(0)
+    pump.begin(run)
+    assert len(transport.pending) == 2
+    transport.pending.popleft().callback(ends[0])
+    pump.begin(run)
+    assert [name for name, state, _ in journal.states("s") if state == "parked"] in ([], ["b1"]), "c1 is under way"
+    assert len(transport.pending) == 1
+    transport.pending.popleft().callback(ends[1])
+    pump.begin(run)
+    assert lanes.empty
+    return journal
+
+
+AWAY, GONE, TAKEN = PushResult(0, "connect"), PushResult(410), PushResult(202)
+
+
+def test_what_is_left_is_parked_when_no_topic_of_the_subscription_is_under_way_any_more() -> None:
+    assert two_under_way_that_end(AWAY, TAKEN).states("s") == [
+        ("a1", "delivered", ""),
+        ("b1", "parked", "connect"),
+        ("c1", "delivered", ""),
+        ("a2", "parked", "waiting"),
+        ("b2", "parked", "waiting"),
+        ("c2", "parked", "waiting"),
+    ]
+
+
+def test_whichever_push_hears_that_the_receiver_is_gone_nothing_is_left_to_wait() -> None:
+    for ends in ((GONE, AWAY), (AWAY, GONE)):
+        assert [state for _, state, _ in two_under_way_that_end(*ends).states("s")[3:]] == ["cancelled"] * 3
+
+
+def test_an_endpoint_that_goes_away_with_many_pushes_under_way_has_gone_away_once() -> None:
+    def at(name: str) -> Subscription:
+        return Subscription(name, EndpointReference("http://away/"), form="raw")
+
+    ran = Ran(filled(*((f"n{each}", at(f"s{each}")) for each in range(5))), lambda _: PushResult(0, "connect"))
+
+    assert len(ran.transport.sent) == 5
+    assert [sign.kind for _, sign in ran.report.signs] == ["unreachable"]

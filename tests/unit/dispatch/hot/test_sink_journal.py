@@ -7,8 +7,8 @@ import pytest
 from core.settings import KafkaSettings
 from dispatch.delivery import journal
 from dispatch.hot import sink_journal
-from dispatch.hot.lanes import Received
 from dispatch.hot.sink_journal import SinkJournal
+from dispatch.hot.waiting import Received
 from dispatch.logs.attempts import Attempt, State
 from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import Delivery, Place, Tries

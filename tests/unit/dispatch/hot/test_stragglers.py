@@ -43,6 +43,14 @@ def test_messages_that_travel_together_are_counted_together() -> None:
     assert stragglers([together], 10, 5.0, BUDGET) == []
 
 
+def test_of_who_answers_at_once_a_round_that_was_planned_too_long_is_borne() -> None:
+    def lively(waiting: int) -> LaneProgress:
+        return lane("s", waiting, pushes=1_000, messages=1_000, spent_s=10.0)
+
+    assert stragglers([lively(1_000)], 10, 2.0, BUDGET) == []
+    assert stragglers([lively(1_001)], 10, 2.0, BUDGET) == ["s"], "but not any length: others wait for the next round"
+
+
 def test_who_answers_at_once_is_not_slow_however_much_waits() -> None:
     assert not lane("s", waiting=2_000, pushes=100, messages=100, spent_s=1.0).is_slow(2.0)
     assert lane("s", waiting=2_000, pushes=100, messages=100, spent_s=5.0).is_slow(2.0)

@@ -14,9 +14,10 @@ from dispatch.delivery.health import Sign
 from dispatch.delivery.transport.contract import PushRequest, PushResult
 from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.intake import HELD, SICK, Diversions, Intake
-from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes, Received
+from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from dispatch.hot.pump import Pump
 from dispatch.hot.sink_journal import SinkJournal
+from dispatch.hot.waiting import Received
 from dispatch.matching.filters import Allowance, Conditions, Judge
 from dispatch.matching.view import ControlState
 from dispatch.redelivery import redeliverer

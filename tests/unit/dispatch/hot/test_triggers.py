@@ -14,9 +14,10 @@ from core.settings import KafkaSettings
 from dispatch.hot import intake
 from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.intake import Diversions, Intake
-from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes, Received
+from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from dispatch.hot.sink_journal import LogDelivery
 from dispatch.hot.triggers import Refused, derived_id, is_kept, published
+from dispatch.hot.waiting import Received
 from dispatch.logs.attempts import Attempt
 from dispatch.matching.filters import Allowance, Conditions, Judge
 from dispatch.settings import PushSettings, RetrySettings, TopicRules

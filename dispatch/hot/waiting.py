@@ -1,0 +1,184 @@
+"""What waits in a lane: in the order in which it leaves. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+from itertools import chain
+from typing import NamedTuple
+
+from dispatch.logs.parked import Delivery, Place
+from topic_model.records.notifications import Notification
+from topic_model.subscriptions import DeliveryPolicy
+from topic_model.topics import TopicPath
+
+
+class Received(NamedTuple):
+    """A notification, and where it was read: the partition and offset in the `notifications` log, and the batch. That
+    is what a parked delivery is named by, with `parked_as` in the batch's place where there is one."""
+
+    notification: Notification
+    partition: int
+    offset: int
+    batch: int = 0
+    parked_as: int | None = None
+
+    def delivery(self, subscription_id: str) -> Delivery:
+        """The name of its delivery to a subscription."""
+        number = self.batch if self.parked_as is None else self.parked_as
+        return Delivery(subscription_id, Place(number, self.partition, self.offset))
+
+
+_NOTHING: deque[Received] = deque()
+
+
+class WaitingMessages:
+    """What waits in a lane, all of one partition of the log and added in its order: a queue for each priority."""
+
+    __slots__ = ("_class", "_count", "_highest", "_queues")
+
+    def __init__(self) -> None:
+        self._queues: dict[int, deque[Received]] = {}
+        self._highest = _NOTHING  # of the queues, kept for it is asked for each message
+        self._class = 0  # its priority
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def priority(self) -> int:
+        """Of the one that leaves next."""
+        return self._class
+
+    def may_go(self) -> bool:
+        """Whether there is one that may leave next."""
+        return self._count > 0
+
+    def add(self, received: Received, priority: int) -> None:
+        """It leaves behind those of this priority and of higher ones."""
+        queue = self._queues.get(priority)
+        if queue is None:
+            queue = self._queues[priority] = deque()
+            self._class = max(self._queues)
+            self._highest = self._queues[self._class]
+        queue.append(received)
+        self._count += 1
+
+    def first(self) -> Received:
+        """The one that leaves next."""
+        return self._highest[0]
+
+    def pop(self) -> Received:
+        """Remove and return the one that leaves next."""
+        received = self._highest.popleft()
+        self._count -= 1
+        if not self._highest:
+            del self._queues[self._class]
+            if self._queues:
+                self._class = max(self._queues)
+                self._highest = self._queues[self._class]
+        return received
+
+    def drop_older(self, policy: DeliveryPolicy) -> list[Received]:
+        """Remove and return what may be dropped, and of whose topic something newer of its priority waits."""
+        dropped: list[Received] = []
+        for queue in self._queues.values():
+            newest = {each.notification.topic: each for each in queue}
+            older = [
+                each
+                for each in queue
+                if newest[each.notification.topic] is not each and policy.drops(each.notification.reliable)
+            ]
+            if older:
+                gone = {id(each) for each in older}
+                kept = [each for each in queue if id(each) not in gone]
+                queue.clear()
+                queue.extend(kept)
+                dropped += older
+        self._count -= len(dropped)
+        return dropped
+
+    def oldest(self) -> int:
+        """The lowest offset."""
+        return min(queue[0].offset for queue in self._queues.values())
+
+    def drain(self) -> list[Received]:
+        """Remove and return them all, in the order in which they came: so they are parked."""
+        drained = sorted(chain.from_iterable(self._queues.values()), key=lambda each: each.offset)
+        self._queues.clear()
+        self._highest, self._count = _NOTHING, 0
+        return drained
+
+
+class WaitingByTopic:
+    """The same, where topics need not wait for each other: only what is behind a push of its own topic does."""
+
+    __slots__ = ("_count", "_heads", "_topics", "_under_way")
+
+    def __init__(self) -> None:
+        self._topics: dict[TopicPath, WaitingMessages] = {}
+        self._under_way: set[TopicPath] = set()
+        # The first one of each topic that has no push under way, by priority and offset; also such as are so no more.
+        self._heads: list[tuple[int, int, TopicPath]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, received: Received, priority: int) -> None:
+        topic = received.notification.topic
+        waiting = self._topics.get(topic)
+        if waiting is None:
+            waiting = self._topics[topic] = WaitingMessages()
+        waiting.add(received, priority)
+        self._count += 1
+        if waiting.first() is received and topic not in self._under_way:
+            heappush(self._heads, (-priority, received.offset, topic))
+
+    def may_go(self) -> bool:
+        """Whether something waits whose topic has no push under way."""
+        while self._heads:
+            _, offset, topic = self._heads[0]
+            waiting = self._topics.get(topic)
+            if waiting is not None and topic not in self._under_way and waiting.first().offset == offset:
+                return True
+            heappop(self._heads)
+        return False
+
+    def first(self) -> Received:
+        """The one that leaves next; `may_go` has to be true."""
+        return self._topics[self._heads[0][2]].first()
+
+    def pop(self) -> Received:
+        """Remove and return it. Its topic waits until `settle`."""
+        _, _, topic = heappop(self._heads)
+        self._under_way.add(topic)
+        waiting = self._topics[topic]
+        received = waiting.pop()
+        self._count -= 1
+        if not waiting:
+            del self._topics[topic]
+        return received
+
+    def settle(self, topic: TopicPath) -> None:
+        """The push of this topic has an outcome."""
+        self._under_way.discard(topic)
+        waiting = self._topics.get(topic)
+        if waiting is not None:
+            heappush(self._heads, (-waiting.priority, waiting.first().offset, topic))
+
+    def drop_older(self, policy: DeliveryPolicy) -> list[Received]:
+        dropped = [each for waiting in self._topics.values() for each in waiting.drop_older(policy)]
+        self._count -= len(dropped)
+        return dropped
+
+    def oldest(self) -> int:
+        return min(each.oldest() for each in self._topics.values())
+
+    def drain(self) -> list[Received]:
+        drained = sorted(chain.from_iterable(each.drain() for each in self._topics.values()), key=lambda it: it.offset)
+        self._topics.clear()
+        self._heads.clear()
+        self._count = 0
+        return drained

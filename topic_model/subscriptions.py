@@ -233,6 +233,12 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return not self.pull_point and self.trigger is None
 
     @property
+    def in_turn(self) -> bool:
+        """Whether what was tried, and waits, holds up what comes behind it on its topic, and no more than that: so it
+        is with links. Where all topics together are in one strict order, only one place can push."""
+        return self.peer is not None and self.policy.strict
+
+    @property
     def receives(self) -> bool:
         """Whether notifications are matched to it at all: a paused one keeps its position, and has what it missed
         when it is resumed. Not so where nothing is kept for it: pull points, timely subscriptions, and the older

@@ -66,9 +66,11 @@ class Journal:
         """A push had an outcome, or a delivery ended without one."""
         self._attempts.add(attempt)
 
-    def park(self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt) -> None:
-        """A delivery is to be made later; the row that says so."""
-        self._hold_back(attempt, self._parking, self._parking.park(delivery, notification, tries))
+    def park(
+        self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt, in_turn: bool = False
+    ) -> None:
+        """A delivery is to be made later; the row that says so. `in_turn`: that of its subscription."""
+        self._hold_back(attempt, self._parking, self._parking.park(delivery, notification, tries, in_turn))
 
     def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
         """A delivery was given up for good; the row that says so."""

@@ -96,9 +96,10 @@ class BatchOutcomes:
         """Write down what became of the push of what was taken from a lane; what is to be done with the rest of it,
         None when it goes on."""
         cut_off = outcome.error == "timeout" and self._impatient
-        verdict = DELIVERED
+        verdict, holds = DELIVERED, False
         for received in taken:
             verdict = self._judged(subscription, received, push, outcome, cut_off)
+            holds = holds or (subscription.in_turn and verdict.state == "parked")
         endpoint = subscription.consumer.address
         if outcome.taken:
             self._note_success(subscription, endpoint, push)
@@ -112,7 +113,7 @@ class BatchOutcomes:
         failures = self._failures[subscription.id] = self._failures.get(subscription.id, 0) + 1
         if failures >= self._retry.breaker_failures:
             return waits(f"the {failures} pushes before it failed, the last with {outcome.error!r}")
-        return None
+        return waits(f"what was before it waits for another try after {outcome.error!r}") if holds else None
 
     def drop_older(self, lane: Lane) -> None:
         """Drop what is timely and has waited for too long, where something newer of its topic waits in its lane."""
@@ -219,7 +220,7 @@ class BatchOutcomes:
     def _write(self, subscription: Subscription, received: Received, row: Attempt, tries: Tries) -> None:
         if row.state == "parked":
             delivery = received.delivery(row.subscription)
-            self._journal.park(delivery, received.notification, tries, row)
+            self._journal.park(delivery, received.notification, tries, row, subscription.in_turn)
         elif leaves_letter(row.state, received.notification, self._lifespan_ms(subscription)):
             delivery = received.delivery(row.subscription)
             self._journal.write_dead_letter(delivery, received.notification, row)

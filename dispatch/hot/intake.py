@@ -55,7 +55,7 @@ class Diversions:
         """Why a message for this subscription is parked rather than pushed; empty when it is pushed."""
         if subscription.paused:
             return "the subscription is paused"
-        if subscription.policy.strict:
+        if subscription.policy.strict and not subscription.in_turn:
             return "strict order: each message waits for the one before it"
         if subscription.id in self.held:
             return HELD

@@ -19,6 +19,7 @@ from itertools import chain
 from dispatch.delivery.capacity import InFlightLimiter, Limits, Scopes, scopes_of
 from dispatch.delivery.turns import Turns
 from dispatch.hot.waiting import Received, WaitingByTopic, WaitingMessages
+from topic_model.records.peers import MOST_TOGETHER
 from topic_model.records.xml_ids import NAME, clash, xml_ids
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
@@ -29,7 +30,7 @@ _AT_ONCE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """How much may travel in one push."""
+    """How much may travel in one push; over a link it is MOST_TOGETHER messages."""
 
     max_messages: int
     max_bytes: int
@@ -80,14 +81,16 @@ class Lane:
     def take(self, limits: LaneLimits) -> list[Received]:
         """Remove and return what travels in the next push: at least one message, whatever its size.
 
-        Only wsnt:Notify can carry several; the raw and the legacy form carry one. No two with the same xml:id.
+        wsnt:Notify can carry several, and a link many; the raw and the legacy form carry one. No two with the same
+        xml:id.
         """
         taken = [self.waiting.pop()]
-        if self.subscription.form != "notify" or not self.waiting:
+        most = MOST_TOGETHER if self.subscription.form == "peer" else limits.max_messages
+        if self.subscription.form not in ("notify", "peer") or not self.waiting:
             return taken
         first = taken[0].notification
         size, ids = len(first.payload), xml_ids(first.payload, first.producer)
-        while self.waiting and len(taken) < limits.max_messages:
+        while self.waiting and len(taken) < most:
             following = self.waiting.first().notification
             payload, producer = following.payload, following.producer
             size += len(payload)
@@ -138,9 +141,9 @@ class Lanes:
             waiting = WaitingByTopic() if _may_overtake(subscription) else WaitingMessages()
             lane = Lane(subscription, scopes_of(subscription.consumer.address), waiting)
             self._lanes[subscription.id] = lane
-        # What is timely is never pushed behind what is newer, whatever its priority.
-        timely = subscription.policy.reliability == "timely"
-        lane.waiting.add(received, 0 if timely else received.notification.priority)
+        # What is timely is never pushed behind what is newer, whatever its priority; nor is what is in strict order.
+        by_priority = subscription.policy.reliability != "timely" and not subscription.policy.strict
+        lane.waiting.add(received, received.notification.priority if by_priority else 0)
         self.size += 1
         if not lane.queued and lane.ready:
             self._queue(lane)

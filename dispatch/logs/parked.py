@@ -68,6 +68,11 @@ class Tries(NamedTuple):
         """Whether it need not wait any longer."""
         return has_come(self.due_ms, self.decided_ms, now_ms)
 
+    @property
+    def was_refused(self) -> bool:
+        """Whether its last push carried others, too, and was refused for good: else it would have to wait."""
+        return self.counted > 0 and self.due_ms <= self.decided_ms and not self.awaits
+
 
 class Delivery(NamedTuple):
     """The name of a delivery."""
@@ -143,11 +148,12 @@ class ParkingLog(DurableWriter):
         self._reach: dict[str, tuple[int, int]] = {}
         self._last: dict[str, int] = {}
 
-    def park(self, delivery: Delivery, notification: Notification, tries: Tries) -> int:
-        """A delivery waits from now on; the record's number. One that was tried has had its turn, and holds nothing."""
+    def park(self, delivery: Delivery, notification: Notification, tries: Tries, in_turn: bool = False) -> int:
+        """A delivery waits from now on; the record's number. One that was tried has had its turn, and holds nothing,
+        unless its subscription is `in_turn`."""
         fence.wait()
         lane = delivery.subscription
-        value, label = encode(Parked(notification, tries)), "" if tries.number else lane
+        value, label = encode(Parked(notification, tries)), "" if tries.number and not in_turn else lane
         number = self.send(partition_of_subscription(lane, self.partitions), value, delivery.key(), label)
         if label:
             self._last[lane] = number
@@ -171,14 +177,14 @@ class ParkingLog(DurableWriter):
             self._reach[label] = max(self._reach.get(label, reach), reach)
 
     def reach(self) -> dict[str, tuple[int, int]]:
-        """The partition and offset of the last delivery parked untried for each lane since this was last asked; only
-        complete after `settle`."""
+        """The partition and offset of the last delivery that holds its lane, for each lane in which one was parked
+        since this was last asked; only complete after `settle`."""
         reach, self._reach = self._reach, {}
         self._last.clear()
         return reach
 
     def __contains__(self, lane: object) -> bool:
-        """Whether something was parked untried for this lane that `forget_read` has not forgotten."""
+        """Whether something was parked that holds this lane and that `forget_read` has not forgotten."""
         return lane in self._last
 
     def forget_read(self, positions: Mapping[int, int]) -> None:

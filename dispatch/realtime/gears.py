@@ -236,8 +236,11 @@ class Gears:
         return not short
 
     def _slots(self) -> int:
+        """Those of the cluster, but for one where its executors join the tables' files, too: a task of the real-time
+        gear gives none back."""
         context: Any = self._spark.sparkContext._jsc.sc()  # noqa: SLF001  # pyspark does not say what executors have
-        return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+        slots = int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+        return slots - (self._settings.tables.upkeep_by == "spark")
 
     def _has_failed(self) -> bool:
         """Whether Spark knows that a task of the real-time query has failed: its worker has died, or its executor."""

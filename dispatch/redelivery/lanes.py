@@ -71,6 +71,8 @@ class Choice:
             # Whatever has its push under way may be the first. Another engine takes many, and all or none.
             most = 1 if probing or subscription.peer is None else MOST_TOGETHER
             heads = [] if lane.flight else self._store.first(lane.name, most)
+            if heads and heads[0].tries.was_refused:
+                heads = heads[:1]  # with others: one of them may be to blame
             return self._travelling(heads) if heads and self._is_due(lane, heads[0], now_ms) else []
         if not lane.pushing:
             together = 1 if probing or subscription.form != "notify" else self._push.max_notify_messages
@@ -109,9 +111,10 @@ class Choice:
 class ParkedLanes:
     """Used by one thread. In memory are only the lanes, a few hundred bytes each."""
 
-    def __init__(self, store: ParkedStore, held: HeldLanes) -> None:
+    def __init__(self, store: ParkedStore, held: HeldLanes, subscriptions: Subscriptions) -> None:
         self._store = store
         self._held = held
+        self._subscriptions = subscriptions
         self._lanes: dict[str, ParkedLane] = {}
         self._turns: TimerQueue[str] = TimerQueue()
 
@@ -143,15 +146,27 @@ class ParkedLanes:
                 expires_ms = self._store.expires_ms(name, lane.policy.lifespan_ms, lane.flight)
                 if expires_ms is not None:
                     self._turns.set_by(name, expires_ms)
+            if lane.seen is not None and lane.seen.in_turn:
+                # A batch may have tried it, and the lane sleep until others are due that were tried more often.
+                due_ms = self._store.next_due_ms(name, lane.flight)
+                if due_ms is not None:
+                    self._turns.set_by(name, max(due_ms, now_ms))
             return
-        if self._store.has_untried(name):
+        if self._holds(name):
             self._held.found(name)
         self.turn(lane, now_ms)
 
     def let_pass(self, lane: ParkedLane) -> None:
-        """Batches may push past a lane once all in it has had its first attempt, with an outcome."""
-        if self._held.is_found(lane.name) and not self._store.has_untried(lane.name):
+        """Batches may push past a lane once all in it has had its first attempt, with an outcome; past a link's, once
+        nothing waits in it."""
+        if self._held.is_found(lane.name) and not self._holds(lane.name):
             self._held.drained(lane.name)
+
+    def _holds(self, name: str) -> bool:
+        if self._store.has_untried(name):
+            return True
+        subscription = self._subscriptions.subscription(name)
+        return subscription is not None and subscription.in_turn and self._store.next_due_ms(name) is not None
 
     def forget(self, lane: ParkedLane) -> None:
         """Nothing waits in it any more."""

@@ -86,7 +86,7 @@ class Redelivery:
         self._conditions = Conditions()
         self._allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
         self._alarm = DeadLetterAlarm(tell)
-        self._lanes = ParkedLanes(store, context.held)
+        self._lanes = ParkedLanes(store, context.held, subscriptions)
         self._reports = AwaitedResults(store)
         self._amounts = Amounts(store, retry)
         self._choice = Choice(store, push)

@@ -20,7 +20,9 @@ class FakeJournal(Journal):
     def record(self, attempt: Attempt) -> None:
         self.rows.append(attempt)
 
-    def park(self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt) -> None:
+    def park(
+        self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt, in_turn: bool = False
+    ) -> None:
         self.parked[delivery.subscription, notification.id] = tries
         self.rows.append(attempt)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from core.security.outbound import AddressPolicy
 from core.settings import KafkaSettings, SecretSettings
-from dispatch.delivery.envelope import ID_HEADER, SUBSCRIPTION_HEADER, Envelope
+from dispatch.delivery.envelope import SUBSCRIPTION_HEADER, Envelope
 from dispatch.delivery.journal import Journal
 from dispatch.delivery.transport.contract import Callback, PushRequest
 from dispatch.hot.pump import Pump
@@ -20,7 +20,7 @@ from dispatch.matching.filters import Conditions
 from dispatch.realtime.messages import Feed
 from dispatch.realtime.task import RealtimeJob, Task, TaskLogs
 from dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
-from tests.support.redelivery_world import World
+from tests.support.redelivery_world import World, ids_of
 
 RETRY = RetrySettings(
     jitter=0.0,
@@ -133,12 +133,12 @@ class Wire:
             return
         request, callback = self._under_way[which % len(self._under_way)]
         del self._under_way[which % len(self._under_way)]
-        callback(self._history.world.endpoints[request.url].answer(()))
+        callback(self._history.world.endpoints[request.url].answer(ids_of(request)))
 
     def pushes(self, name: str) -> list[str]:
         """What is under way to a subscription."""
-        headers = [dict(request.headers) for request, _ in self._under_way]
-        return [each[ID_HEADER] for each in headers if each[SUBSCRIPTION_HEADER] == name]
+        mine = [each for each, _ in self._under_way if dict(each.headers)[SUBSCRIPTION_HEADER] == name]
+        return [notification for each in mine for notification in ids_of(each)]
 
     def lose(self) -> None:
         """Nobody hears of what is under way any more."""

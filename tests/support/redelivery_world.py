@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import msgspec
+
 from core.security.keyring import KeyRing
 from core.settings import SecretSettings
 from dispatch.delivery.credentials import Vault
@@ -36,11 +38,13 @@ from dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
 from dispatch.settings import PushSettings, RetrySettings
 from topic_model.records import pull
 from topic_model.records.notifications import Notification
+from topic_model.records.peers import MEDIA_TYPE, decode_push
 from topic_model.records.pull import StoredMessage
 from topic_model.records.results import Promise, Result, State, read_promise
 from topic_model.subscriptions import (
     DeliveryPolicy,
     EndpointReference,
+    Peer,
     Subscription,
     TopicFilter,
     queue_of,
@@ -113,6 +117,14 @@ class Subscriptions(dict[str, Subscription]):
         had = self.touched.setdefault(name, set())
         if name in self:
             had.add(self[name].consumer.address)
+
+
+def ids_of(request: PushRequest) -> tuple[str, ...]:
+    """The notifications that a push carries; over a link they are in its body."""
+    headers = dict(request.headers)
+    if headers.get("Content-Type") == MEDIA_TYPE:
+        return tuple(each.id for each in decode_push(request.body).notifications)
+    return tuple(headers.get(ID_HEADER, "").split(","))
 
 
 def _promise(headers: dict[str, str]) -> Promise:
@@ -275,6 +287,12 @@ class World:
         self.endpoints.setdefault(address, FakeEndpoint())
         return subscription
 
+    def link(self, name: str) -> Subscription:
+        """A link to another engine."""
+        made = self.subscribe(name, form="peer", reliability="strict")
+        self.subscriptions[name] = msgspec.structs.replace(made, peer=Peer("G/here", "G/there"))
+        return self.subscriptions[name]
+
     def hear(self) -> None:
         """The control log is read: the redelivery learns what the test has changed, as the view tells it."""
         touched, self.subscriptions.touched = self.subscriptions.touched, {}
@@ -415,9 +433,13 @@ class World:
 
     def under_way(self, name: str, attempt: int) -> list[str]:
         """The notifications that are under way to a subscription for the so-manieth time."""
-        headers = [dict(request.headers) for _, _, request, _ in self._under_way]
-        mine = [each for each in headers if each[SUBSCRIPTION_HEADER] == name and each[ATTEMPT_HEADER] == str(attempt)]
-        return [notification for each in mine for notification in each[ID_HEADER].split(",")]
+        pushes = [(dict(request.headers), request) for _, _, request, _ in self._under_way]
+        mine = [
+            request
+            for headers, request in pushes
+            if headers[SUBSCRIPTION_HEADER] == name and headers[ATTEMPT_HEADER] == str(attempt)
+        ]
+        return [notification for each in mine for notification in ids_of(each)]
 
     def arrived(self, name: str) -> list[str]:
         """What the receiver of a subscription has seen, in order."""
@@ -437,7 +459,7 @@ class World:
         self._check(request)
         takes_ms = self.endpoints[request.url].takes_ms
         headers = dict(request.headers)
-        ids = tuple(headers[ID_HEADER].split(","))
+        ids = ids_of(request)
         # Nothing else begins while a probe is under way.
         probe = self.health.get(request.url).breaker == "half-open"
 
@@ -469,7 +491,7 @@ class World:
         self.most_at[request.url] = max(self.most_at.get(request.url, 0), at)
         breaker = self.health.get(request.url).breaker
         served = subscription is not None and subscription.queue  # by which equals are one request
-        if breaker == "half-open" and "," in dict(request.headers)[ID_HEADER] and not served:
+        if breaker == "half-open" and len(ids_of(request)) > 1 and not served:
             self.too_much.append(f"{self.now_ms}: several messages in a probe of {request.url}")
         self._check_order(subscription, request)
         if breaker == "open":
@@ -480,7 +502,7 @@ class World:
         headers = dict(request.headers)
         if subscription is None or subscription.policy.strict or headers[ATTEMPT_HEADER] != "1":
             return
-        ids = headers[ID_HEADER].split(",")
+        ids = ids_of(request)
         pushed: list[int] = []
         left: list[int] = []
         for waiting in self.store.untried(subscription.id, 1_000):
@@ -492,7 +514,7 @@ class World:
     def drive(self, timeout_s: float) -> None:
         while self._under_way and self._under_way[0][0] <= self.now_ms:
             _, _, request, callback = heapq.heappop(self._under_way)
-            ids = tuple(dict(request.headers).get(ID_HEADER, "").split(","))
+            ids = ids_of(request)
             if request.url not in self.endpoints:
                 callback(OK)  # a user's
                 continue

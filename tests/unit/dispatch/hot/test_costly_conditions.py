@@ -54,8 +54,10 @@ class Journal(FakeJournal):
     def matched(self, partition: int, control: int, counts: list[Matched]) -> None:
         self.counted += [each.subscriptions for each in counts]
 
-    def park(self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt) -> None:
-        super().park(delivery, notification, tries, attempt)
+    def park(
+        self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt, in_turn: bool = False
+    ) -> None:
+        super().park(delivery, notification, tries, attempt, in_turn)
         if notification.unjudged:
             self.unjudged.append((delivery.subscription, notification.id))
 

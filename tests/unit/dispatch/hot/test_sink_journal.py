@@ -29,7 +29,7 @@ class FakeLog:
     def connect(self) -> None:
         pass
 
-    def park(self, delivery: Delivery, notification: Notification, tries: Tries) -> int:
+    def park(self, delivery: Delivery, notification: Notification, tries: Tries, in_turn: bool = False) -> int:
         self.sent.append(delivery)
         return len(self.sent)
 

@@ -2,7 +2,8 @@
 and the order in which logs are written and read made up. Kafka, Spark and sockets are not real; all that decides is.
 
 First attempts of each subscription are in the order of each partition, for each priority, whatever happened, and in a
-strict one none is pushed before the one before it is settled, whatever partition and priority they are of. Nothing is
+strict one none is pushed before the one before it is settled, whatever partition and priority they are of. Over a link
+what is of one partition arrives in its order, though pushes fail on the way, each once that counts. Nothing is
 pushed after its publisher wanted it. Who has a minimum interval gets what he would have got without any crash. What is
 timely is never parked, nor is it pushed behind what is newer; what is reliable is as for the others. In the
 end, when all endpoints answer and everything is read, everything was delivered.
@@ -21,7 +22,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dispatch.delivery.envelope import ATTEMPT_HEADER, ID_HEADER, SUBSCRIPTION_HEADER
+from dispatch.delivery.envelope import ATTEMPT_HEADER, SUBSCRIPTION_HEADER
 from dispatch.delivery.transport.contract import PushRequest, PushResult
 from dispatch.hot.earlier import NOTHING, Earlier, earlier
 from dispatch.hot.intervals import fold
@@ -34,14 +35,14 @@ from dispatch.realtime.messages import Feed, WorkerProgress
 from dispatch.realtime.task import RealtimeJob
 from dispatch.spark.checkpoint_repair import RANGE
 from tests.support.realtime_world import PUSH, RETRY, SETTINGS, Running, Sent
-from tests.support.redelivery_world import OK, REFUSED, FakeEndpoint, World
+from tests.support.redelivery_world import OK, REFUSED, FakeEndpoint, World, ids_of
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification
 from topic_model.routing import Found
 from topic_model.topics import TopicPath
 
-NAMES = ("plain", "together", "strict", "sparse", "timely", "timely-together")
-TIMELY = NAMES[4:]
+NAMES = ("plain", "together", "strict", "link", "sparse", "timely", "timely-together")
+TIMELY = NAMES[5:]
 INTERVAL_MS = 15_000
 PARTITIONS = (0, 1)
 ANSWERS = {
@@ -54,7 +55,7 @@ ANSWERS = {
 
 
 class Histories(RuleBasedStateMachine):
-    """One engine, six subscriptions at endpoints of their own, two partitions."""
+    """One engine, seven subscriptions at endpoints of their own, two partitions."""
 
     @initialize()
     def begin(self) -> None:
@@ -65,6 +66,9 @@ class Histories(RuleBasedStateMachine):
         self.world.subscribe("plain", form="raw")
         self.world.subscribe("together", form="notify")
         self.world.subscribe("strict", form="raw", order="strict")
+        self.world.link("link")
+        self.known_there: dict[int, list[int]] = {partition: [] for partition in PARTITIONS}
+        self.behave("link", "ok")
         self.world.subscribe("sparse", form="raw", interval_ms=INTERVAL_MS)
         self.evaluations: list[Evaluation] = []
         self.passing: dict[int, list[int]] = {partition: [] for partition in PARTITIONS}
@@ -123,7 +127,7 @@ class Histories(RuleBasedStateMachine):
     def seen(self, request: PushRequest) -> None:
         headers = dict(request.headers)
         name = headers[SUBSCRIPTION_HEADER]
-        ids, attempt = tuple(headers[ID_HEADER].split(",")), int(headers[ATTEMPT_HEADER])
+        ids, attempt = ids_of(request), int(headers[ATTEMPT_HEADER])
         partitions = {self.place[each][0] for each in ids}
         beside = [each for each in self.world.under_way(name, attempt=1) if self.place[each][0] in partitions]
         assert not beside, f"{name} is pushed {ids} while the redelivery pushes {beside}"
@@ -239,7 +243,7 @@ class Histories(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), how=st.sampled_from(sorted(ANSWERS)), takes_ms=st.sampled_from([10, 900]))
     def behave(self, name: str, how: str, takes_ms: int = 10) -> None:
         """From now on an endpoint answers like this."""
-        endpoint = FakeEndpoint(lambda _: ANSWERS[how], takes_ms)
+        endpoint = FakeEndpoint(lambda ids: self._answered(name, how, ids), takes_ms)
         self.world.endpoints[self.world.subscriptions[name].consumer.address] = endpoint
 
     @rule(landing=st.integers(0, 4), driver=st.booleans())
@@ -275,6 +279,11 @@ class Histories(RuleBasedStateMachine):
     def strict_ones_follow_each_other(self) -> None:
         pushed = getattr(self, "strict", [])
         assert len(set(pushed)) == len(pushed), f"another one was pushed before one was settled: {pushed}"
+
+    @invariant()
+    def the_other_engine_has_all_in_the_order_of_acceptance(self) -> None:
+        for partition, offsets in getattr(self, "known_there", {}).items():
+            assert offsets == sorted(offsets), f"link, partition {partition}: {offsets}"
 
     @invariant()
     def nothing_is_pushed_after_its_validity(self) -> None:
@@ -326,6 +335,7 @@ class Histories(RuleBasedStateMachine):
                     break
             self.first_attempts_are_in_order()
             self.strict_ones_follow_each_other()
+            self.the_other_engine_has_all_in_the_order_of_acceptance()
             assert not wanted - self._over()
             assert not self.world.log, "nothing waits any more"
             self._timely_ones_get_what_comes()
@@ -356,6 +366,16 @@ class Histories(RuleBasedStateMachine):
     def _over(self) -> set[tuple[str, str]]:
         rows = [*self.rows, *self.world.attempts]
         return {(row.subscription, row.notification) for row in rows if row.state in attempts.FINAL}
+
+    def _answered(self, name: str, how: str, ids: tuple[str, ...]) -> PushResult:
+        """What comes again the other engine knows. It may have taken what it was too slow to answer; what it refuses by
+        itself it will never take."""
+        if name == "link" and (how in ("ok", "hanging") or (how == "wrong" and len(ids) == 1)):
+            for each in ids:
+                partition, offset = self.place[each]
+                if offset not in self.known_there[partition]:
+                    self.known_there[partition].append(offset)
+        return ANSWERS[how]
 
     def _start(self, positions: Mapping[int, int], before: Earlier, since: int = -1) -> None:
         self.run_number += RANGE
@@ -415,7 +435,7 @@ class Histories(RuleBasedStateMachine):
         for each in ids:
             partition, offset = self.place[each]
             # What is timely keeps the order whatever its priority, as do strict ones.
-            priority = 0 if name == "strict" or self._drops(name, each) else self.priority[each]
+            priority = 0 if name in ("strict", "link") or self._drops(name, each) else self.priority[each]
             offsets = self.began.setdefault((name, partition, priority), [])
             if offset not in offsets:
                 offsets.append(offset)
@@ -570,3 +590,55 @@ def test_a_worker_elsewhere_that_is_seen_dead_late_has_lost_nothing_and_what_ano
     state.teardown()
     for partition in PARTITIONS:
         assert state.began["plain", partition, 0][:4] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("when", ["queued", "afterwards", "told"])
+def test_nothing_is_pushed_over_a_link_past_what_has_failed(when: str) -> None:
+    """Neither what was queued then, nor what came afterwards, nor what comes when the driver has said that what failed
+    was tried: for it is not settled."""
+    state = Histories()
+    state.begin()
+
+    def go_on() -> None:
+        for _ in range(3):
+            state.step(partition=0, times=1)
+            state.tasks[0].wire.drive(0)
+
+    state.accept(partition=0, count=1)
+    state.step(partition=0, times=1)
+    assert state.tasks[0].wire.pushes("link") == ["0-0"]
+    if when == "queued":
+        state.accept(partition=0, count=1)
+        state.step(partition=0, times=1)
+    state.behave(name="link", how="broken")
+    state.tasks[0].wire.drive(0)
+    state.behave(name="link", how="ok")
+    if when == "afterwards":
+        state.accept(partition=0, count=1)
+    go_on()
+    if when == "told":
+        state.acknowledge(partition=0, count=1_000)
+        state.read(count=1_000)
+        state.feed()
+        state.accept(partition=0, count=1)
+        go_on()
+    assert state.began["plain", 0, 0] == [0, 1]
+    assert state.known_there[0] == []
+    state.teardown()
+    assert state.known_there[0][:2] == [0, 1]
+
+
+def test_a_link_is_pushed_to_by_workers_again_when_nothing_waits_in_it() -> None:
+    state = Histories()
+    state.begin()
+    state.behave(name="link", how="broken")
+    state.accept(partition=0, count=1)
+    state.step(partition=0, times=1)
+    state.tasks[0].wire.drive(0)
+    state.behave(name="link", how="ok")
+    for _ in range(5):
+        state._go_on()
+    state.accept(partition=0, count=2)
+    state.step(partition=0, times=1)
+    assert state.tasks[0].wire.pushes("link") == ["0-1", "0-2"], "all at once"
+    state.teardown()

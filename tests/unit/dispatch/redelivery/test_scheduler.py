@@ -374,3 +374,33 @@ def test_what_travelled_together_over_a_link_does_so_again_when_the_first_of_it_
     for probing, expected in ((False, ["n0", "n1", "n2"]), (True, ["n0"])):
         taken = choice.of(lane, link, START_MS + 600, probing=probing)
         assert [each.notification.id for each in taken] == expected
+
+
+def test_what_was_refused_together_over_a_link_is_tried_one_by_one() -> None:
+    """Whoever is to blame is given up; the others arrive, in order, and not again and again with it."""
+    world = World()
+    world.link("link")
+    world.endpoint("link").answer = lambda ids: PushResult(400) if "n1" in ids else OK
+    for number in range(4):
+        world.park("link", f"n{number}")
+
+    world.run(60_000)
+
+    states = {notification: state for (_, notification), state in world.states().items()}
+    assert states == {"n0": "delivered", "n1": "dead", "n2": "delivered", "n3": "delivered"}
+    assert [each.notifications for each in world.arrivals] == [
+        ("n0", "n1", "n2", "n3"),
+        *(("n0",), ("n1",), ("n2",), ("n3",)),
+    ]
+
+
+def test_a_link_wakes_for_what_a_batch_has_tried_though_others_are_to_wait_longer() -> None:
+    world = World()
+    world.link("link")
+    world.park("link", "n0", Tries(5, 5, START_MS + 600_000, START_MS))
+    world.run(1_000)
+    world.park("link", "n1", Tries(1, 1, START_MS + 3_000, START_MS))
+
+    world.run(3_000)
+
+    assert world.arrived("link") == ["n0", "n1"], "they travel together"

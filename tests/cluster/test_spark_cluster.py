@@ -158,9 +158,9 @@ def test_lost_executor_is_replaced(
         assert_all_arrived(receiver, accepted, duplicates_allowed=400, timeout=300)
 
 
-@pytest.mark.parametrize("which", ["process", "worker"])
+@pytest.mark.parametrize("how", ["dies", "stands-still"])
 def test_a_worker_in_real_time_that_dies_or_stands_still_is_replaced(
-    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, which: str
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, how: str
 ) -> None:
     """Elsewhere the driver does not see it: it hears no more of it. What the stopped one has under way it may still
     push when it is killed or goes on."""
@@ -168,14 +168,17 @@ def test_a_worker_in_real_time_that_dies_or_stands_still_is_replaced(
     with (
         running_job(tmp_path, kafka_settings, {"dispatch.gear": "realtime"}, bundle) as job,
         under_load(kafka_settings, receiver, beside=IN_BOTH_PARTITIONS) as load,
+        logs(kafka_settings) as log,
     ):
+        log.subscribe(subscription(BESIDE[1:], receiver.url(BESIDE), "beside//."))
         receiver.wait_for(100, timeout=180)
         assert pushing(cluster, receiver) == 2
         for executor in cluster.executors():
-            (one,) = [each for each in below(executor) if connected(each, receiver)]
-            one.kill() if which == "process" else one.suspend()
+            one = max((each for each in below(executor) if connected(each, receiver)), key=psutil.Process.create_time)
+            one.kill() if how == "dies" else one.suspend()
             wait_until_begun_anew(job, kafka_settings)
             wait_for_more(receiver, timeout=240)
+            assert pushing(cluster, receiver) == 2
         assert running(job)
         accepted = load.stop()
         assert_all_arrived(receiver, accepted, duplicates_allowed=400, timeout=300)

@@ -20,7 +20,7 @@ import pytest
 from core.settings import KafkaSettings
 from dispatch.matching.bases import MIN_OVERLAY
 from dispatch.operations.audit import audit
-from dispatch.realtime.gearbox import Gear
+from dispatch.realtime.gearbox import HEAP, Gear
 from dispatch.realtime.messages import read_progress
 from tests.support.bare_python import bare_python
 from tests.support.command import Engine
@@ -245,6 +245,30 @@ def test_a_cluster_with_too_few_slots_has_batches_until_there_are_more(
         wait_for_more(receiver, timeout=180)
         accepted = load.stop()
         assert_all_arrived(receiver, accepted, duplicates_allowed=0, timeout=300)
+
+
+def test_a_heap_is_for_batches_and_what_comes_then_for_real_time(
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver
+) -> None:
+    """With the gear `auto`, which is the default."""
+    bundle = bundled(tmp_path, cluster)
+    with logs(kafka_settings) as log:
+        log.subscribe(subscription(BESIDE[1:], receiver.url(BESIDE), "beside//."))
+        accepted = log.notify_many(IN_BOTH_PARTITIONS[number % 2] for number in range(HEAP + 1_000))
+        with running_job(tmp_path, kafka_settings, bundle=bundle) as job:
+            deadline = time.monotonic() + 300
+            while "gear: realtime" not in job.log(1_000_000):
+                assert time.monotonic() < deadline, job.log()
+                time.sleep(0.2)
+            accepted += [log.notify(IN_BOTH_PARTITIONS[number % 2]) for number in range(100)]
+            while len(arrived := counted(receiver, BESIDE)) < len(accepted):
+                assert time.monotonic() < deadline, f"{len(arrived)} of {len(accepted)}"
+                time.sleep(0.2)
+            assert {each.run for each in read_progress(kafka_settings).values()}
+    assert set(arrived.values()) == {1}
+    for number in range(2):
+        mine = set(accepted[number::2])
+        assert [name for name in arrived if name in mine] == accepted[number::2]
 
 
 @both_gears

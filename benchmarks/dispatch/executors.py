@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.dispatching import Dispatching, dispatching, out_of_order, percentile
 from benchmarks.harness import Report, run, warn
+from dispatch.realtime.gearbox import Gear
 from tests.support.bare_python import bare_python
 from tests.support.command import Engine
 from tests.support.dispatch_process import Bundle
@@ -31,14 +32,16 @@ def measure(report: Report) -> None:
         for slots in (4,) if report.quick else (2, 3, 4):
             with dispatching({"dispatch.task_slots": slots}) as bench:
                 table.add(f"local, {slots} task slots", *_measured(bench, count, seconds))
-        for workers in (2,) if report.quick else (1, 2, 3, 4):
+        clusters: list[tuple[int, Gear]] = [(workers, "batch") for workers in ((2,) if report.quick else (1, 2, 3, 4))]
+        for workers, gear in [*clusters, (2, "realtime")]:
+            name = f"cluster, {workers} executors" + (", real time" if gear == "realtime" else "")
             try:
-                with _on_cluster(workers) as bench:
-                    table.add(f"cluster, {workers} executors", *_measured(bench, count, seconds))
+                with _on_cluster(workers, gear) as bench:
+                    table.add(name, *_measured(bench, count, seconds))
             except (RuntimeError, OSError) as error:
                 # One size of cluster that does not come up leaves the others to compare.
-                warn(f"cluster of {workers}: {error}")
-                table.add(f"cluster, {workers} executors: did not start", None, None, None, None, None, None)
+                warn(f"{name}: {error}")
+                table.add(f"{name}: did not start", None, None, None, None, None, None)
 
 
 def _measured(bench: Dispatching, count: int, seconds: float) -> tuple[float, float, float, int, int, int]:
@@ -73,8 +76,9 @@ def _measured(bench: Dispatching, count: int, seconds: float) -> tuple[float, fl
 
 
 @contextmanager
-def _on_cluster(workers: int) -> Iterator[Dispatching]:
-    """The job on so many executors of one core each, bundled and submitted as docs/cluster.md says."""
+def _on_cluster(workers: int, gear: Gear) -> Iterator[Dispatching]:
+    """The job on so many executors of one core each, bundled and submitted as docs/cluster.md says. Real time has a
+    partition for each of them."""
     with TemporaryDirectory(prefix="arborcast-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with running_cluster(folder / "cluster", workers) as cluster:
@@ -84,7 +88,8 @@ def _on_cluster(workers: int) -> Iterator[Dispatching]:
             with (out / "spark.properties").open("a", encoding="utf-8") as file:
                 file.write("spark.executor.memory 512m\n")
             bundle = Bundle(out / "dispatch_stream.py", out / "spark.properties", python)
-            with dispatching(bundle=bundle) as bench:
+            partitions = workers if gear == "realtime" else 4
+            with dispatching({"dispatch.gear": gear}, partitions, bundle=bundle) as bench:
                 yield bench
 
 

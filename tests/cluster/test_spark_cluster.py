@@ -20,7 +20,7 @@ import pytest
 from core.settings import KafkaSettings
 from dispatch.matching.bases import MIN_OVERLAY
 from dispatch.operations.audit import audit
-from dispatch.realtime.gearbox import Gear
+from dispatch.realtime.gearbox import HEAP, Gear
 from dispatch.realtime.messages import read_progress
 from tests.support.bare_python import bare_python
 from tests.support.command import Engine, wait_until
@@ -173,9 +173,9 @@ def test_lost_executor_is_replaced(
         assert_all_arrived(receiver, accepted, duplicates_allowed=400, timeout=300)
 
 
-@pytest.mark.parametrize("which", ["process", "worker"])
+@pytest.mark.parametrize("how", ["dies", "stands-still"])
 def test_a_worker_in_real_time_that_dies_or_stands_still_is_replaced(
-    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, which: str
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, how: str
 ) -> None:
     """Elsewhere the driver does not see it: it hears no more of it. What the stopped one has under way it may still
     push when it is killed or goes on."""
@@ -183,14 +183,17 @@ def test_a_worker_in_real_time_that_dies_or_stands_still_is_replaced(
     with (
         running_job(tmp_path, kafka_settings, {"dispatch.gear": "realtime"}, bundle) as job,
         under_load(kafka_settings, receiver, beside=IN_BOTH_PARTITIONS) as load,
+        logs(kafka_settings) as log,
     ):
+        log.subscribe(subscription(BESIDE[1:], receiver.url(BESIDE), "beside//."))
         receiver.wait_for(100, timeout=180)
         assert pushing(cluster, receiver) == 2
         for executor in cluster.executors():
-            (one,) = [each for each in below(executor) if connected(each, receiver)]
-            one.kill() if which == "process" else one.suspend()
+            one = max((each for each in below(executor) if connected(each, receiver)), key=psutil.Process.create_time)
+            one.kill() if how == "dies" else one.suspend()
             wait_until_begun_anew(job, kafka_settings)
             wait_for_more(receiver, timeout=240)
+            assert pushing(cluster, receiver) == 2
         assert running(job)
         accepted = load.stop()
         assert_all_arrived(receiver, accepted, duplicates_allowed=400, timeout=300)
@@ -257,6 +260,30 @@ def test_a_cluster_with_too_few_slots_has_batches_until_there_are_more(
         wait_for_more(receiver, timeout=180)
         accepted = load.stop()
         assert_all_arrived(receiver, accepted, duplicates_allowed=0, timeout=300)
+
+
+def test_a_heap_is_for_batches_and_what_comes_then_for_real_time(
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver
+) -> None:
+    """With the gear `auto`, which is the default."""
+    bundle = bundled(tmp_path, cluster)
+    with logs(kafka_settings) as log:
+        log.subscribe(subscription(BESIDE[1:], receiver.url(BESIDE), "beside//."))
+        accepted = log.notify_many(IN_BOTH_PARTITIONS[number % 2] for number in range(HEAP + 1_000))
+        with running_job(tmp_path, kafka_settings, bundle=bundle) as job:
+            deadline = time.monotonic() + 300
+            while "gear: realtime" not in job.log(1_000_000):
+                assert time.monotonic() < deadline, job.log()
+                time.sleep(0.2)
+            accepted += [log.notify(IN_BOTH_PARTITIONS[number % 2]) for number in range(100)]
+            while len(arrived := counted(receiver, BESIDE)) < len(accepted):
+                assert time.monotonic() < deadline, f"{len(arrived)} of {len(accepted)}"
+                time.sleep(0.2)
+            assert {each.run for each in read_progress(kafka_settings).values()}
+    assert set(arrived.values()) == {1}
+    for number in range(2):
+        mine = set(accepted[number::2])
+        assert [name for name in arrived if name in mine] == accepted[number::2]
 
 
 @both_gears

@@ -1,0 +1,82 @@
+"""A worker on another host than the driver's ends by itself: when its run is over, and when it cannot know whether it
+is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from core.eventlog.scan import LogScan
+from core.eventlog.topics import FEED_LOG, PROGRESS_LOG, ensure_topics
+from core.eventlog.writers import LogWriter
+from core.settings import KafkaSettings
+from dispatch.realtime.messages import Feed, WorkerProgress, decode_progress, encode_feed
+from jobs.stack.kafka_broker import KafkaBroker
+from tests.support.broker import settings_for
+
+pytestmark = [pytest.mark.kafka]
+
+RUN, TASK = 10, 3
+
+WORKER = f"""
+import sys, time
+from core import fence
+from core.settings import KafkaSettings
+from dispatch.realtime.worker import _Feeding
+from dispatch.realtime.worker_lease import WorkerLease
+
+kafka = KafkaSettings(bootstrap_servers=sys.argv[1], prefix=sys.argv[2])
+feeding = _Feeding(kafka, {RUN}, lambda: None)
+feeding.start()
+with WorkerLease(kafka, {RUN}, {TASK}, lambda: feeding.read_to):
+    fence.wait()
+    print("may push", flush=True)
+    time.sleep(600)
+"""
+
+
+def say(kafka: KafkaSettings, run: int) -> None:
+    log = LogWriter(kafka, FEED_LOG)
+    log.append_encoded([encode_feed(Feed(run, -1, 0, 0, base=b"broadcast"))])
+    log.close()
+
+
+@contextmanager
+def worker(kafka: KafkaSettings) -> Iterator[subprocess.Popen[str]]:
+    """A process with a lease, once it has it."""
+    ensure_topics(kafka)
+    say(kafka, RUN)
+    arguments = [sys.executable, "-c", WORKER, kafka.bootstrap_servers, kafka.prefix]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "may push\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_worker_ends_when_the_log_says_that_its_run_is_over(kafka_settings: KafkaSettings) -> None:
+    with worker(kafka_settings) as process:
+        say(kafka_settings, RUN - 1)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(15)  # longer than a lease
+        with LogScan(kafka_settings, PROGRESS_LOG) as log:
+            said = [decode_progress(record.key or b"", record.value) for record in log.read_all()]
+        assert WorkerProgress(RUN, -1, -1, RUN, 0, task=TASK, pid=process.pid, alive=True) in said
+        say(kafka_settings, RUN + 1)
+        assert process.wait(240) == 1
+
+
+def test_a_worker_ends_when_it_cannot_ask_whether_its_run_is_over(own_broker: KafkaBroker) -> None:
+    with worker(settings_for(own_broker)) as process:
+        own_broker.kill()
+        try:
+            assert process.wait(240) == 1
+        finally:
+            own_broker.start()

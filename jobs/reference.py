@@ -12,6 +12,7 @@ from core.telemetry.metrics import Description, Registry
 from dispatch.monitoring.metrics import JobMetrics
 from dispatch.tables import TABLES
 from dispatch.tables.spec import TableSpec
+from ingest.federation.datagrams import DatagramDoor
 from ingest.federation.endpoint import PeerEndpoint
 from ingest.http.app import RequestMetrics
 from ingest.state.notification_log import NotificationLog
@@ -114,6 +115,7 @@ def catalogue() -> Mapping[str, Sequence[Description]]:
     declare_framed(gateway, nothing)
     declare_federation(gateway, nothing)
     PeerEndpoint(nothing, 0, nothing, gateway)
+    DatagramDoor(nothing, nothing, gateway)
     RequestMetrics(gateway)
     edges = Registry()
     zmq_edge.declare(edges, nothing)

@@ -185,12 +185,17 @@ class Trigger(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return f"trigger:{self.name}"
 
 
-class Peer(msgspec.Struct, frozen=True, gc=False):
+Datagrams = Literal["", "only", "without"]
+
+
+class Peer(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What makes a subscription a link to another engine, whose pushes have the form `peer`: who we are, and who that
-    is, as GROUP/NAME. A link to another group has no NAME there: whoever represents the group is pushed to."""
+    is, as GROUP/NAME. A link to another group has no NAME there: whoever represents the group is pushed to. Two links
+    may share a peer: one takes `only` what leaves as datagrams, the other is `without` it."""
 
     own: str
     to: str
+    datagrams: Datagrams = ""
 
 
 class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

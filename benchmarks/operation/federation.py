@@ -5,12 +5,17 @@
 Two engines, one in each of two groups, with a broker between them: each with a gateway and a job. The same messages go
 to a subscriber at the engine where they are published, and to one at the other. Asked: above 460 a second, which the
 older system had within one broker. Every message has to arrive at both, and in order at the other.
+
+Then two engines of one group: messages by turns on a topic that is confirmed and on one that says fast. Of the latter
+some may be lost.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence, Set
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,10 +24,18 @@ from benchmarks.harness import Report, run
 from dispatch.delivery.envelope import ID_HEADER
 from ingest.client import Client
 from tests.support.broker import new_broker, settings_for
-from tests.support.federation import EngineRun, federation, until
+from tests.support.federation import EngineRun, carried, federation, until
 from tests.support.receiver import Receiver
+from topic_model.records.control import TopicPolicy, TopicRecord
+from topic_model.records.control_log import ControlLog
+from topic_model.topics import TopicPath
 
-_HERE, _THERE = "/here", "/there"
+_HERE, _THERE, _GROUP = "/here", "/there", "/group"
+
+_SURE, _FAST = TopicPath("load/sure"), TopicPath("load/fast")
+
+# A datagram that has not come by then is lost.
+_LOST_S = 10.0
 
 _TOGETHER = 100
 
@@ -32,14 +45,19 @@ def measure(report: Report) -> None:
     with TemporaryDirectory() as folder, Receiver(keep_bodies=False) as receiver:
         broker = new_broker(Path(folder) / "broker")
         broker.start()
+        kafka = settings_for(broker)
         try:
-            names = ["G/a", "H/b"]
-            with federation(Path(folder) / "engines", settings_for(broker), names, jobs=True) as (_, (a, b)):
+            with federation(Path(folder) / "engines", kafka, ["G/a", "H/b"], jobs=True) as (_, (a, b)):
                 _subscribe(a, receiver.url(_HERE))
                 _subscribe(b, receiver.url(_THERE))
                 sent = _warm(a, receiver)
                 sent |= _steadily(report, a, receiver, rate, seconds)
                 _burst(report, a, receiver, burst, len(sent))
+            kafka = dataclasses.replace(kafka, prefix=f"{kafka.prefix}group.")
+            names = ["G/a", "G/b"]
+            with federation(Path(folder) / "group", kafka, names, jobs=True, datagrams=True) as (_, (a, b)):
+                _subscribe(b, receiver.url(_GROUP))
+                _both_ways(report, a, receiver, rate, seconds)
         finally:
             broker.kill()
 
@@ -97,6 +115,37 @@ def _burst(report: Report, engine: EngineRun, receiver: Receiver, count: int, be
             order = list(first)
             disorder = sum(one != two for one, two in zip(order, sent, strict=True))
             table.add(name, count, span, count / span, len(arrived) - count, disorder)
+
+
+def _both_ways(report: Report, engine: EngineRun, receiver: Receiver, rate: float, seconds: float) -> None:
+    until(lambda: bool(carried(engine, "peer-fast.b") and carried(engine, "peer-b")))
+    with closing(ControlLog(engine.kafka)) as log:
+        log.append([TopicRecord(_FAST, policy=TopicPolicy(routing="group fast")), TopicRecord(_SURE)])
+    with Client(engine.gateway.broker) as client:
+
+        def arrives() -> bool:
+            warm = {client.notify(topic, "<x/>") for topic in (_SURE, _FAST)}
+            time.sleep(0.1)
+            return warm <= _first(_arrived(receiver, _GROUP)).keys()
+
+        until(arrives)
+        sent: dict[str, dict[str, float]] = {_SURE: {}, _FAST: {}}
+        began = time.time()
+        for number in range(int(rate * seconds)):
+            time.sleep(max(0.0, began + number / rate - time.time()))
+            topic, at = (_SURE, _FAST)[number % 2], time.time()
+            sent[topic][client.notify(topic, "<x/>")] = at
+    _all_of(receiver, _GROUP, sent[_SURE].keys())
+    deadline = time.time() + _LOST_S
+    while not sent[_FAST].keys() <= _first(_arrived(receiver, _GROUP)).keys() and time.time() < deadline:
+        time.sleep(0.1)
+    first = _first(_arrived(receiver, _GROUP))
+    columns = ("way", "messages", "p50 ms", "p99 ms", "lost")
+    with report.table(f"Within a group, {rate:g}/s for {seconds:g} s, one by one", *columns) as table:
+        for topic, way in ((_SURE, "confirmed"), (_FAST, "datagrams")):
+            delays = [(first[each] - at) * 1e3 for each, at in sent[topic].items() if each in first]
+            lost = len(sent[topic]) - len(delays)
+            table.add(way, len(sent[topic]), percentile(delays, 0.5), percentile(delays, 0.99), lost)
 
 
 def _subscribe(engine: EngineRun, url: str) -> None:

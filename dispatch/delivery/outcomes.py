@@ -73,6 +73,8 @@ DELIVERED = Outcome("", "")
 def classify(result: PushResult, result_by_ms: int = 0) -> Outcome:
     """What the result of a push means, whose receiver may say until then how it ended."""
     status = result.status
+    if result.sent:
+        return Outcome("", "sent as a datagram, which nobody confirms")
     if result.later and result_by_ms:
         return Outcome("later", f"HTTP {status}: its receiver says later how it ended", status)
     if 200 <= status < 300:

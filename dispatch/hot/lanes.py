@@ -81,11 +81,12 @@ class Lane:
     def take(self, limits: LaneLimits) -> list[Received]:
         """Remove and return what travels in the next push: at least one message, whatever its size.
 
-        wsnt:Notify can carry several, and a link many; the raw and the legacy form carry one. No two with the same
-        xml:id.
+        wsnt:Notify can carry several, and a link many; a datagram, the raw and the legacy form carry one. No two with
+        the same xml:id.
         """
         taken = [self.waiting.pop()]
-        most = MOST_TOGETHER if self.subscription.form == "peer" else limits.max_messages
+        peer = self.subscription.peer
+        most = limits.max_messages if peer is None else 1 if peer.datagrams == "only" else MOST_TOGETHER
         if self.subscription.form not in ("notify", "peer") or not self.waiting:
             return taken
         first = taken[0].notification

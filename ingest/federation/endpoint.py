@@ -21,9 +21,17 @@ _TEXT = b"text/plain; charset=utf-8"
 
 
 class PeerEndpoint:
-    """Answers other engines. `started` is as in GatewayApp."""
+    """Answers other engines. `started` is as in GatewayApp, `inside_fast` as in AnswersPeers."""
 
-    def __init__(self, receiver: PeerReceiver, limit: int, started: Callable[[], bool], metrics: Registry) -> None:
+    def __init__(
+        self,
+        receiver: PeerReceiver,
+        limit: int,
+        started: Callable[[], bool],
+        metrics: Registry,
+        inside_fast: bool = False,
+    ) -> None:
+        self.inside_fast = inside_fast
         self._receiver = receiver
         self._limit = limit
         self._started = started

@@ -3,6 +3,8 @@
 There is one to each other member of our group and, where we represent it, one to each other group, to whoever
 represents that. So what waits for a group goes to its new representative when the old one is gone. A link that is not
 wanted any more takes nothing new, and delivers what waits; it ends as other subscriptions do whose time is over.
+
+A member of our group that takes datagrams has a second link, for what leaves as such, and the first one is without it.
 """
 
 from __future__ import annotations
@@ -17,34 +19,49 @@ from ingest.federation.topology import Member, Topology
 from topic_model.patterns.patterns import parse_normal
 from topic_model.records.control import ControlRecord, SubscriptionRecord, Tombstone, interest_key, suspension_key
 from topic_model.records.peers import PATH, group_of
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Peer, Subscription, TopicFilter
+from topic_model.subscriptions import Datagrams, DeliveryPolicy, EndpointReference, Peer, Subscription, TopicFilter
 
 # Order is kept, and each message is tried until its lifespan ends.
 POLICY = DeliveryPolicy(reliability="strict")
 
+# Nobody says whether a datagram has come, so nothing waits to be sent again.
+DATAGRAM_POLICY = DeliveryPolicy(reliability="timely")
+
+
+NOWHERE: Mapping[str, str] = {}
+
 
 class Link(NamedTuple):
-    """A link that there is to be: to whom, as in Peer, where that is, and what it wants."""
+    """A link that there is to be: to whom, as in Peer, where that is, what it wants, and by which way."""
 
     to: str
     url: str
     topics: tuple[str, ...]
+    datagrams: Datagrams = ""
 
     @property
     def id(self) -> str:
         """That of its subscription. No name has a dot."""
         group, _, name = self.to.partition("/")
+        if self.datagrams == "only":
+            return f"peer-fast.{name}"
         return f"peer-{name}" if name else f"peer-group.{group}"
 
 
-def wanted_links(own: str, topology: Topology, interests: PeerInterests) -> list[Link]:
-    """The links of the engine `own`, GROUP/NAME, that have something to carry."""
+def wanted_links(
+    own: str, topology: Topology, interests: PeerInterests, datagrams: Mapping[str, str] = NOWHERE
+) -> list[Link]:
+    """The links of the engine `own`, GROUP/NAME, that have something to carry. Members take datagrams at these
+    addresses."""
     group = group_of(own)
-    links = [
-        Link(each.engine, each.url, interests.all(each.engine))
-        for each in topology.members
-        if each.group == group and each.engine != own
-    ]
+    links: list[Link] = []
+    for each in topology.members:
+        if each.group == group and each.engine != own:
+            topics, address = interests.all(each.engine), datagrams.get(each.engine)
+            if address is not None:
+                # First: between the two records something goes over both, and is known when it comes again.
+                links.append(Link(each.engine, address, topics, "only"))
+            links.append(Link(each.engine, each.url, topics, "" if address is None else "without"))
     if is_representative(own, topology):
         for other in topology.groups():
             speaker = topology.representative(other)
@@ -133,9 +150,11 @@ def told_to(own: str, topology: Topology, interests: PeerInterests, wanted: tupl
 def _subscription(own: str, link: Link, old: Subscription | None, now_ms: int) -> Subscription:
     expression = "|".join(link.topics)
     topics = (TopicFilter("", expression, parse_normal(expression).normal),)
-    consumer, peer = EndpointReference(link.url.rstrip("/") + PATH), Peer(own, link.to)
+    by_datagrams = link.datagrams == "only"
+    consumer = EndpointReference(link.url if by_datagrams else link.url.rstrip("/") + PATH)
+    peer, policy = Peer(own, link.to, link.datagrams), DATAGRAM_POLICY if by_datagrams else POLICY
     if old is None:
-        return Subscription(link.id, consumer, topics=topics, form="peer", policy=POLICY, created_ms=now_ms, peer=peer)
+        return Subscription(link.id, consumer, topics=topics, form="peer", policy=policy, created_ms=now_ms, peer=peer)
     # What protects it is sealed for the address.
     protection = old.protection if old.consumer == consumer else None
     return msgspec.structs.replace(

@@ -7,13 +7,16 @@ in a file: the last topology. While the administrator is away all goes on as it 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
+import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -25,10 +28,10 @@ from ingest.federation.calls import Administrator, call
 from ingest.federation.interests import PeerInterests
 from ingest.federation.keys import SharedKeys
 from ingest.federation.settings import FederationSettings
-from ingest.federation.topology import AdministratorRefused, Registration, Topology, read_topology
+from ingest.federation.topology import AdministratorRefused, Member, Registration, Topology, read_topology
 from ingest.operations.gateway import Gateway
 from ingest.soap import times
-from topic_model.records.peers import INTEREST_PATH, encode_interest, group_of
+from topic_model.records.peers import INTEREST_PATH, datagram_url, encode_interest, group_of
 from topic_model.routing import interest
 from topic_model.subscriptions import Subscription
 
@@ -37,6 +40,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BEAT_S = 1.0
+
+# Names are looked up anew after this.
+_RESOLVE_S = 60.0
 
 # Between looks at what links there are to be, and at what is wanted.
 _LOOK_S = 0.25
@@ -86,7 +92,7 @@ class FederationMember:
         self._kafka = kafka
         self._keys = keys
         self._interests = interests
-        self._registration = Registration(settings.name, settings.group, url, version)
+        self._registration = Registration(settings.name, settings.group, url, version, settings.datagram_port)
         self._administrator = Administrator(settings.administrator, keys)
         self._file = file
         self._threads = ThreadPoolExecutor(_CALLS, thread_name_prefix="federation")
@@ -95,7 +101,9 @@ class FederationMember:
         self._told: dict[str, _Told] = {}
         self._telling: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._seen: tuple[int, int, bytes] | None = None
+        self._seen: tuple[int, int, bytes, Mapping[str, str]] | None = None
+        self._datagrams: Mapping[str, str] = links.NOWHERE
+        self._resolved: tuple[int, float] | None = None
         self._refused: set[str] = set()
         self._wanted: tuple[str, ...] = ()
         self._summed_at, self._sum_next = -2, 0.0  # no position
@@ -176,6 +184,7 @@ class FederationMember:
             if each.peer is not None
             and (group_of(each.peer.to) != group if across else each.peer.to == successor)
             and each.terminates_ms is None
+            and each.peer.datagrams != "only"  # nobody has promised that these arrive
         ]
         position = self._gateway.table.position
         while chosen:
@@ -196,7 +205,8 @@ class FederationMember:
 
     async def _keep_links(self) -> None:
         gateway, own, topology = self._gateway, self._settings.engine, self.topology
-        seen = (topology.version, gateway.table.position, self._keys.current)
+        await self._resolve(topology)
+        seen = (topology.version, gateway.table.position, self._keys.current, self._datagrams)
         if seen == self._seen or not topology.version:
             return
         absent = links.absent_groups(topology) if links.is_representative(own, topology) else frozenset()
@@ -206,7 +216,9 @@ class FederationMember:
             return gateway.protector.with_secret(link, self._keys.current, now_ms, 0)[0]
 
         wanted = [
-            each for each in links.wanted_links(own, topology, self._interests) if self._may_call(each.to, each.url)
+            each
+            for each in links.wanted_links(own, topology, self._interests, self._datagrams)
+            if each.datagrams == "only" or self._may_call(each.to, each.url)
         ]
         records = links.changes(own, wanted, self._links(), now_ms, protect, absent)
         records += links.forgotten(topology, self._interests)
@@ -214,6 +226,25 @@ class FederationMember:
         if records:
             await gateway.changes.commit(records)
         self._seen = seen
+
+    async def _resolve(self, topology: Topology) -> None:
+        """Where members of our group take datagrams: workers look no names up. They are not encrypted, so there are
+        none where https is asked for; who cannot be found, or must not be sent to, is pushed to instead."""
+        now = time.monotonic()
+        if self._resolved is not None and self._resolved[0] == topology.version and now < self._resolved[1]:
+            return
+        policy, group, own = self._gateway.outbound, self._settings.group, self._settings.engine
+        found: dict[str, str] = {}
+        for each in topology.members if not policy.settings.https_only else ():
+            if each.datagram_port and each.group == group and each.engine != own:
+                address = await self._in_thread(functools.partial(address_of, each))
+                refusal = policy.check_address(address, each.datagram_port) if address else None
+                if refusal is not None and address not in self._refused:
+                    self._refused.add(address)
+                    logger.warning("no datagrams go to %s: its address %s", each.engine, refusal)
+                if address and refusal is None:
+                    found[each.engine] = datagram_url(address, each.datagram_port)
+        self._datagrams, self._resolved = found, (topology.version, now + _RESOLVE_S)
 
     def _may_call(self, to: str, url: str) -> bool:
         """Whether pushes may go there: else each of them would be a dead letter."""
@@ -270,6 +301,16 @@ class FederationMember:
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+def address_of(member: Member) -> str:
+    """The address of the host that a member's URL names; empty where nobody knows one."""
+    try:
+        host = urlsplit(member.url).hostname or ""
+        return str(socket.getaddrinfo(host, member.datagram_port, type=socket.SOCK_DGRAM)[0][4][0])
+    except (OSError, ValueError) as error:
+        logger.warning("no datagrams go to %s: its host cannot be found: %s", member.engine, error)
+        return ""
 
 
 def read_file(file: Path) -> Topology:

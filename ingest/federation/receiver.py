@@ -82,9 +82,24 @@ class PeerReceiver:
             await self._take_interest(_read(peers.decode_interest, body))
         else:
             self._keys.check_push(headers, body)
-            await self._take_push(_read(peers.decode_push, body))
+            await self.take_push(_read(peers.decode_push, body))
 
-    async def _take_push(self, push: peers.PeerPush) -> None:
+    def read_datagram(self, data: bytes) -> peers.PeerPush:
+        """The push in a datagram. Raises SignatureError, MalformedMessage, PeerRefused for one that is not from a
+        member of our group."""
+        try:
+            headers, body = peers.decode_datagram(data)
+        except ValueError as error:
+            raise MalformedMessage(str(error)) from error
+        self._keys.check_push(headers, body)
+        push = _read(peers.decode_push, body)
+        self._check_way(push.sender, push.to)
+        if group_of(push.sender) != group_of(self._own):
+            raise PeerRefused("other groups send no datagrams")
+        return push
+
+    async def take_push(self, push: peers.PeerPush) -> None:
+        """A push whose signature is checked. Raises as `take` does."""
         self._check_way(push.sender, push.to)
         if len(push.notifications) > MOST_TOGETHER:
             raise MalformedMessage(f"a push has at most {MOST_TOGETHER} notifications, not {len(push.notifications)}")

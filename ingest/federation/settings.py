@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from core.errors import ConfigError
 from core.security.signatures import NAME
@@ -27,6 +28,19 @@ class FederationSettings:
         "So many topics and subtrees does the engine name as what it wants; what is more is widened to whole subtrees.",
         minimum=1,
         maximum=256,  # alternatives of a topic expression
+    )
+
+    inside: Literal["confirmed", "fast"] = setting(
+        "confirmed",
+        "How messages leave for the engines of the group where their topic does not say fast or reliable: confirmed, "
+        "or fast, as datagrams.",
+    )
+    datagram_port: int = setting(
+        0,
+        "UDP port of gateway.host at which the first worker of a gateway takes datagrams of engines of the group, who "
+        "hear of it from the administrator; 0: none, they push everything.",
+        minimum=0,
+        maximum=65_535,
     )
 
     def __post_init__(self) -> None:

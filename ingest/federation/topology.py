@@ -13,7 +13,7 @@ State = Literal["live", "suspect", "gone"]
 
 class Member(msgspec.Struct, frozen=True):
     """An engine. `number` is that of its registration; `silent_ms` is how long nothing had been heard of it when the
-    topology was made."""
+    topology was made. It takes datagrams at the host of its URL, at `datagram_port` unless that is 0."""
 
     name: str
     group: str
@@ -22,6 +22,7 @@ class Member(msgspec.Struct, frozen=True):
     number: int
     state: State = "live"
     silent_ms: int = 0
+    datagram_port: int = 0
 
     @property
     def engine(self) -> str:
@@ -57,12 +58,13 @@ class Topology(msgspec.Struct, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """What an engine says of itself."""
+    """What an engine says of itself; see Member."""
 
     name: str
     group: str
     url: str
     version: str
+    datagram_port: int = 0
 
 
 class Registered(msgspec.Struct, frozen=True):

@@ -18,21 +18,26 @@ BACKLOG = 1_024
 """Connections that wait to be accepted; beyond it the kernel makes clients try again after a second."""
 
 
-def listen_on(host: str, port: int, *, host_by: str, port_by: str, shared: bool = False) -> socket.socket:
-    """A listening socket; everywhere without a host. Raises ConfigError for an address that is in use or not ours,
-    which names what host and port were chosen by. A `shared` port is one for several sockets of this user."""
-    host = host or EVERYWHERE
+def listen_on(
+    host: str, port: int, *, host_by: str, port_by: str, shared: bool = False, datagrams: bool = False
+) -> socket.socket:
+    """A listening socket, or one for `datagrams`; everywhere without a host. Raises ConfigError for an address that is
+    in use or not ours, which names what host and port were chosen by. A `shared` port is one for several sockets of
+    this user."""
+    host, sort = host or EVERYWHERE, socket.SOCK_DGRAM if datagrams else socket.SOCK_STREAM
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=sort)[0]
         listener = socket.socket(family, kind, protocol)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"{host_by} = {host!r} is not an address to listen on: {error}") from error
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if not datagrams:  # of which several sockets could have one port then
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
-        listener.listen(BACKLOG)
+        if not datagrams:
+            listener.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or error

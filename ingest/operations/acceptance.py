@@ -11,7 +11,7 @@ from lxml import etree
 
 from ingest.elements.publication import NOTHING_SAID, Publication
 from ingest.errors import InvalidRequest
-from ingest.operations.gateway import Gateway
+from ingest.operations.gateway import AnswersPeers, Gateway
 from ingest.soap import times
 from ingest.state.repeats import fingerprint
 from topic_model.records.notifications import MOST_PRIORITY, Notification, type_of
@@ -71,11 +71,16 @@ def _accepted(
     said: Publication,
     facts: Mapping[str, Any],
     split_bytes: int,
-    federated: bool,
+    federation: AnswersPeers | None,
 ) -> Notification:
     """A notification as it is stored: `facts` are those of its request, the rest is what its publisher says of it, else
     what its topic does. `split_bytes` is for topics that say split."""
     policy, priority = tree.policy(notification.topic), said.priority
+    distribution, fast = "", False
+    if federation is not None:
+        # Where it was accepted first it was said where it goes, if it was said at all.
+        distribution = notification.distribution or tree.distribution(notification.topic)
+        fast = tree.is_fast(notification.topic, federation.inside_fast)
     if priority is None:
         # A directory may say more than there is.
         priority = max(-MOST_PRIORITY, min(policy.priority, MOST_PRIORITY))
@@ -88,8 +93,8 @@ def _accepted(
         split_bytes=split_bytes if policy.split else 0,
         queue=policy.queue,
         merge=merge_key(notification.payload, said.merge) if policy.queue and policy.merge else b"",
-        # Where it was accepted first it was said where it goes, if it was said at all.
-        distribution=(notification.distribution or tree.distribution(notification.topic)) if federated else "",
+        distribution=distribution,
+        fast=fast,
         **facts,
     )
 
@@ -111,9 +116,9 @@ async def _store(
     facts: dict[str, bytes | int] = {"control": gateway.table.position, "accepted_ms": accepted_ms}
     if request:
         facts |= {"request": request, "request_size": len(notifications)}
-    split_bytes, federated = gateway.fragments.bytes, gateway.federation is not None
+    split_bytes, federation = gateway.fragments.bytes, gateway.federation
     notifications = [
-        _accepted(each, tree, said.get(each.id, NOTHING_SAID), facts, split_bytes, federated) for each in notifications
+        _accepted(each, tree, said.get(each.id, NOTHING_SAID), facts, split_bytes, federation) for each in notifications
     ]
     # The last of each topic that keeps it.
     retained = {each.topic: each for each in notifications if gateway.retains(each.topic)}

@@ -68,7 +68,10 @@ class TakesResults(Protocol):
 
 
 class AnswersPeers(Protocol):
-    """Answers what other engines send (`ingest.federation`)."""
+    """Answers what other engines send (`ingest.federation`). `inside_fast` says how messages leave for those of our
+    group where their topic does not."""
+
+    inside_fast: bool
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 

@@ -47,6 +47,7 @@ class StoredMember(msgspec.Struct, frozen=True):
     version: str
     number: int
     seen_ms: int
+    datagram_port: int = 0
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -77,7 +78,7 @@ class Members:
         self._last = stored.last
         self._known = {
             each.name: _Known(
-                Registration(each.name, each.group, each.url, each.version),
+                Registration(each.name, each.group, each.url, each.version, each.datagram_port),
                 each.number,
                 now,
                 max(0.0, (now_ms - each.seen_ms) / 1000),
@@ -97,7 +98,9 @@ class Members:
                     f"the name {registration.name} is taken by the engine at {there.url}, of the group {there.group}: "
                     f"choose another federation.name, or wait {GONE_S:.0f} s when that engine has moved"
                 )
-            known.registration = registration
+            if known.registration != registration:
+                known.registration = registration
+                self.version += 1
             self._heard(known, now)
             return Registered(known.number, self.version)
         if known is None and len(self._known) >= _MOST_MEMBERS:
@@ -140,6 +143,7 @@ class Members:
                 each.number,
                 each.state,
                 int(each.silent_s(now) * 1000),
+                each.registration.datagram_port,
             )
             for each in self._known.values()
         )
@@ -155,6 +159,7 @@ class Members:
                 each.registration.version,
                 each.number,
                 now_ms - int(each.silent_s(now) * 1000),
+                each.registration.datagram_port,
             )
             for each in self._known.values()
         )
@@ -174,5 +179,7 @@ def _check(registration: Registration) -> None:
     url = registration.url
     if not url.startswith(("http://", "https://")) or len(url) > _MOST_URL or not url.isprintable():
         raise Refused(f"{url[:100]!r} is no URL under which others reach an engine")
+    if not 0 <= registration.datagram_port <= 65_535:
+        raise Refused(f"{registration.datagram_port} is no port")
     if len(registration.version) > 100:
         raise Refused("that is no version")

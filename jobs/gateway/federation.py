@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from mmap import mmap
+from typing import Any
 
 from core.errors import ConfigError
 from core.telemetry.metrics import Registry
 from ingest.federation import links
+from ingest.federation.datagrams import DatagramDoor
 from ingest.federation.endpoint import PeerEndpoint
 from ingest.federation.interests import PeerInterests
 from ingest.federation.keys import SharedKeys
 from ingest.federation.member import FederationMember
 from ingest.federation.receiver import REMEMBERED_S, PeerReceiver, remember_taken
 from ingest.federation.topology import Topology
+from ingest.http.listening import listen_on
 from ingest.operations.gateway import Gateway
 from ingest.soap import times
 from ingest.state.repeats import RepeatMemory
@@ -57,7 +60,19 @@ class Federation:
         own, limit = self._settings.federation.engine, self._settings.gateway.max_body_bytes
         declare_federation(metrics, lambda: Topology() if self._member is None else self._member.topology)
         receiver = PeerReceiver(self._gateway, own, self._keys, self._interests, self._memory)
-        return PeerEndpoint(receiver, limit, started, metrics)
+        self._door = DatagramDoor(receiver, started, metrics)
+        return PeerEndpoint(receiver, limit, started, metrics, self._settings.federation.inside == "fast")
+
+    def datagrams(self) -> Coroutine[Any, Any, None]:
+        """What takes datagrams, until cancelled; after `endpoint`. Raises ConfigError for a port that cannot be had."""
+        bound = listen_on(
+            self._settings.gateway.host,
+            self._settings.federation.datagram_port,
+            host_by="gateway.host",
+            port_by="federation.datagram_port",
+            datagrams=True,
+        )
+        return self._door.run(bound)
 
     def member(self) -> FederationMember:
         """What runs where the lease is."""

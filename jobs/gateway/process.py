@@ -191,6 +191,8 @@ class GatewayProcess:
                 shared=gateway.workers > 1,
             )
             await self._framed.start(listener)
+        if self._federation is not None and self._runs_singletons and self._settings.federation.datagram_port:
+            self._spawn(self._federation.datagrams(), "datagrams")
         await self._server.serve(sockets=[listener])
         if self._framed is not None:
             await self._framed.stop()

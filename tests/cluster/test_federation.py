@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from core.eventlog.scan import LogScan
 from core.settings import KafkaSettings
+from dispatch.logs import attempts
 from ingest.client import Client, ClientError, LegacyClient
 from ingest.client.listener import Listener, ReceivedMessage
 from jobs.administrator.members import GONE_S
 from jobs.cli import app
 from tests.support import legacy_messages as legacy
-from tests.support.federation import AdministratorRun, Arrivals, EngineRun, federation, until
+from tests.support.federation import AdministratorRun, Arrivals, EngineRun, carried, federation, until
 from tests.support.receiver import Receiver
 
 pytestmark = [pytest.mark.long, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -59,14 +61,6 @@ def subscribe(engine: EngineRun, topic: str, url: str) -> None:
 def add_topic(engine: EngineRun, *arguments: str) -> None:
     done = CliRunner().invoke(app, ["topics", "add", *arguments, "--config", str(engine.gateway.config)])
     assert done.exit_code == 0, done.output
-
-
-def carried(engine: EngineRun, link: str) -> list[str]:
-    """What a link of the engine carries; nothing where it is not there, or not open."""
-    from jobs.cli.topics_work import read_subscriptions
-
-    found = read_subscriptions(engine.kafka)[0].get(link)
-    return [] if found is None or found.terminates_ms is not None else found.selector().split("|")
 
 
 def linked(engine: EngineRun, link: str, *topics: str) -> bool:
@@ -262,6 +256,47 @@ def test_messages_in_parts_reach_old_and_new_subscribers_elsewhere(pair: Pair, a
         # A new one has the parts that the publisher has made, and knows them; what was put together is no part.
         assert all((each.part is not None) == alone for each in got["new apart"])
         assert (len(got["new apart"]) > len(contents)) == alone
+
+
+def test_within_a_group_what_is_fast_leaves_as_datagrams_and_all_else_is_confirmed(
+    tmp_path: Path, kafka_settings: KafkaSettings, receiver: Receiver
+) -> None:
+    """Small ones of a topic that says fast, unless they are reliable; with the same ids, and rows that say how."""
+    arrivals = Arrivals(receiver)
+    with federation(tmp_path, kafka_settings, ["G/a", "G/b"], jobs=True, datagrams=True) as (administrator, (a, b)):
+        assert all(each.datagram_port for each in administrator.topology.members)
+        add_topic(a, "fast", "--routing", "group fast")
+        subscribe(b, "fast//.", receiver.url("/b"))
+        subscribe(b, "sure//.", receiver.url("/b"))
+        until(lambda: linked(a, "peer-fast.b", "fast//.", "sure//."), a.gateway.log.read_text)
+        until(lambda: linked(a, "peer-b", "fast//.", "sure//."))
+        small: list[str] = []
+        confirmed: list[str] = []
+        with Client(a.gateway.broker) as client:
+            for number in range(50):
+                small.append(client.notify("fast/x", f"<n>{number}</n>"))
+                confirmed.append(client.notify("sure/x", f"<n>{number}</n>"))
+                time.sleep(0.02)
+            confirmed.append(client.notify("fast/x", f"<n>{'1' * 20_000}</n>"))
+            confirmed.append(client.notify("fast/x", "<n/>", reliable=True))
+        until(lambda: set(confirmed) <= set(arrivals.ids("/b")), lambda: _missing(confirmed, b))
+        # On one machine none is lost, unless the kernel has had no room for it.
+        until(lambda: b.gateway.metric('arborcast_federation_datagrams_total{outcome="taken"}') == len(small))
+        until(lambda: set(small) <= set(arrivals.ids("/b")), lambda: _missing(small, b))
+        ids = arrivals.ids("/b")
+        assert len(ids) == len(set(ids)) == len(small) + len(confirmed)
+        assert {each.path for each in b.notifications()} == {("G/a",)}
+
+        def sent() -> dict[str, tuple[str, str, str]]:
+            with LogScan(a.kafka, "attempts") as log:
+                found = [attempts.decode_all(each.value or b"")[0] for each in log.read_all()]
+            rows = [row for some in found for row in some if row.subscription.startswith("peer-")]
+            return {row.notification: (row.subscription, row.state, row.detail) for row in rows}
+
+        until(lambda: sent().keys() == {*small, *confirmed}, sent)
+        said = "sent as a datagram, which nobody confirms"
+        assert {sent()[each] for each in small} == {("peer-fast.b", "delivered", said)}
+        assert {sent()[each][:2] for each in confirmed} == {("peer-b", "delivered")}
 
 
 def test_what_an_engine_does_not_take_is_dropped_there(pair: Pair, receiver: Receiver) -> None:

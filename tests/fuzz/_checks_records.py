@@ -10,7 +10,7 @@ from lxml import etree
 
 from core.errors import ArborcastError, InfrastructureError
 from core.security.keyring import KeyRing
-from core.security.signatures import check
+from core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, check
 from core.settings import SecretSettings
 from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
@@ -93,6 +93,22 @@ def peer_seeds() -> tuple[bytes, ...]:
         ),
     ]
     return tuple(peers.encode_push(each, Peer("G/a", "G/b")) for each in ([], made[:1], made))
+
+
+def check_datagram(data: bytes) -> None:
+    """Whatever comes to the port is refused with a ValueError, or is what it was made from."""
+    try:
+        signed, body = peers.decode_datagram(data)
+    except ValueError:
+        return
+    assert peers.encode_datagram(signed, body) == data
+    check_peers(body)
+
+
+def datagram_seeds() -> tuple[bytes, ...]:
+    """Datagrams as engines make them, but for their signatures."""
+    signed = {ID_HEADER: "msg_1", TIMESTAMP_HEADER: "1700000000", SIGNATURE_HEADER: "v1,eA== v1,eQ=="}
+    return tuple(peers.encode_datagram(signed, each) for each in peer_seeds())
 
 
 def check_envelope(data: bytes) -> None:

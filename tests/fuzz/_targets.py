@@ -10,10 +10,12 @@ from tests.fuzz._checks_framed import FRAME_SEEDS, check_frames
 from tests.fuzz._checks_http import HTTP_SEEDS, HTTP_SNIPPETS, check_http
 from tests.fuzz._checks_records import (
     check_control,
+    check_datagram,
     check_envelope,
     check_log_records,
     check_peers,
     control_seeds,
+    datagram_seeds,
     envelope_seeds,
     log_seeds,
     peer_seeds,
@@ -131,6 +133,7 @@ TARGETS: Mapping[str, Target] = {
         (*_XML_SNIPPETS, b"<wsnt:Message>", b"</wsnt:Message>", b"<Fragment>", b"0-", b"all:"),
     ),
     "peers": Target(check_peers, peer_seeds(), (*_XML_SNIPPETS, *_TOPIC_TEXTS, b"G/a", b"\x91", b"\xc4\x04")),
+    "datagrams": Target(check_datagram, datagram_seeds(), (b"ACD1", b"\n", b"v1,", b"G/a", b"\x91", b"\xc4\x04")),
     "fragments": Target(
         check_fragments,
         (

@@ -24,6 +24,7 @@ from dispatch.delivery.envelope import ID_HEADER
 from ingest.federation.calls import Administrator
 from ingest.federation.keys import SharedKeys
 from ingest.federation.topology import Topology
+from jobs.cli.topics_work import read_subscriptions
 from tests.support.dispatch_process import DispatchProcess
 from tests.support.gateway_process import ROOT, GatewayRun
 from tests.support.held_port import HeldPort
@@ -154,7 +155,7 @@ class Line:
 
 class EngineRun:
     """The gateway of one engine, and its job where there is one. `name` is GROUP/NAME. With `line` others reach it over
-    one; with `fixed` it takes no topics that it does not know."""
+    one; with `fixed` it takes no topics that it does not know; with `datagrams` it takes those."""
 
     def __init__(
         self,
@@ -165,6 +166,7 @@ class EngineRun:
         *,
         line: bool = False,
         fixed: bool = False,
+        datagrams: bool = False,
     ) -> None:
         self.kafka = dataclasses.replace(kafka, prefix=f"{kafka.prefix}{name.replace('/', '-')}.")
         self.folder = folder / name.replace("/", "-")
@@ -181,6 +183,8 @@ class EngineRun:
                 f'[secrets]\nkey_file = {json.dumps(str(self.secrets))}\n[federation]\nname = "{own}"\n'
                 f'group = "{group}"\nadministrator = "{administrator.url}"\nurl = "{{}}"\n'
                 f"key_file = {json.dumps(str(administrator.key_file))}\n"
+                # Nobody else of ours uses the number for datagrams either.
+                f"datagram_port = {HeldPort().for_life_of(self) if datagrams else 0}\n"
             ),
         )
         self.line = Line(self.gateway.port) if line else None
@@ -222,15 +226,18 @@ def federation(
     *,
     lines: bool = False,
     fixed: Collection[str] = (),
+    datagrams: bool = False,
 ) -> Iterator[tuple[AdministratorRun, list[EngineRun]]]:
     """An administrator and the started gateways of these engines, in the order in which they registered; with `jobs`
-    they are whole, with `lines` there is one to each. Those of the names in `fixed` take no new topics."""
+    they are whole, with `lines` there is one to each, with `datagrams` all take those. Those of the names in `fixed`
+    take no new topics."""
     administrator = AdministratorRun(folder)
     engines: list[EngineRun] = []
     try:
         administrator.start()
         for name in names:
-            engines.append(EngineRun(folder, kafka, administrator, name, line=lines, fixed=name in fixed))
+            taken = name in fixed
+            engines.append(EngineRun(folder, kafka, administrator, name, line=lines, fixed=taken, datagrams=datagrams))
             engines[-1].gateway.start()
             until(
                 lambda: [each.engine for each in administrator.topology.members] == [each.name for each in engines],
@@ -247,6 +254,12 @@ def federation(
             if engine.line is not None:
                 engine.line.close()
         administrator.kill()
+
+
+def carried(engine: EngineRun, link: str) -> list[str]:
+    """What a link of the engine carries; nothing where it is not there, or not open."""
+    found = read_subscriptions(engine.kafka)[0].get(link)
+    return [] if found is None or found.terminates_ms is not None else found.selector().split("|")
 
 
 class Arrivals:

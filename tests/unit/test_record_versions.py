@@ -115,6 +115,14 @@ CONTROL: list[dict[str, Any]] = [
             "subscription": SUBSCRIPTION | {"form": "peer", "peer": {"own": "G/a", "to": "G/b"}},
         },
     },
+    {
+        "v": 11,
+        "record": {
+            "type": "subscription",
+            "subscription": SUBSCRIPTION
+            | {"form": "peer", "peer": {"own": "G/a", "to": "G/b", "datagrams": "without"}},
+        },
+    },
     {"v": 10, "record": {"type": "peer-interest", "peer": "G/b", "sender": "G/b", "version": 1, "topics": ["a//."]}},
 ]
 NOTIFICATIONS: list[dict[str, Any]] = [
@@ -132,6 +140,7 @@ NOTIFICATIONS: list[dict[str, Any]] = [
     {"v": 1, "notification": NOTIFICATION | {"package": "1-1-1-0 me:1", "split_bytes": 3000}},
     {"v": 10, "notification": NOTIFICATION | {"queue": True, "merge": b"0123456789abcdef"}},
     {"v": 10, "notification": NOTIFICATION | {"reply_to": {"address": "http://u/"}, "message_id": "m"}},
+    {"v": 1, "notification": NOTIFICATION | {"fast": True}},
     {"v": 11, "notification": NOTIFICATION | {"path": ["G/a", "H/b"], "distribution": "to:G"}},
 ]
 ATTEMPTS: list[dict[str, Any]] = [

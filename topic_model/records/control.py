@@ -29,21 +29,22 @@ from topic_model.publishers import Registration
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
-VERSION = 10
+VERSION = 11
 
 # What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials, and that there
 # are suspensions; since 3 that ciphertexts can be exchanged; since 4 that pull points can be provisional, and that
 # subscriptions have their addresses; since 5 that places are given; since 6 that a subscription may want some types
 # only; since 7 that it may have a minimum interval, a priority or a reliability; since 8 that there are triggers, and
 # that it may want its messages in parts; since 9 that topics may be queues, and subscriptions servers of one; since 10
-# that it may be a link to another engine, and what those want.
+# that it may be a link to another engine, and what those want; since 11 that a link may share its peer with datagrams.
 _VERSION_FOR_ALL, _VERSION_WITH_SECRETS, _VERSION_WITH_RESEALING, _VERSION_WITH_ENDPOINTS = 1, 2, 3, 4
 _VERSION_WITH_PLACES, _VERSION_WITH_TYPES, _VERSION_WITH_POLICIES, _VERSION_WITH_TRIGGERS = 5, 6, 7, 8
-_VERSION_WITH_QUEUES = 9
+_VERSION_WITH_QUEUES, _VERSION_WITH_PEERS = 9, 10
 
 # Words in a topic's routing policy.
 RELIABLE = "reliable"
 SPLIT = "split"
+FAST = "fast"
 
 EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
 
@@ -69,6 +70,11 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def reliable(self) -> bool:
         """Whether all its messages are as those whose publisher says so."""
         return RELIABLE in self.routing.split()
+
+    @property
+    def fast(self) -> bool:
+        """Whether its messages leave for the engines of the group as datagrams."""
+        return FAST in self.routing.split()
 
     @property
     def split(self) -> bool:
@@ -387,7 +393,7 @@ def decode(key: bytes, value: bytes | None) -> ControlRecord:
 
 def _version_for(record: _Stated) -> int:
     if isinstance(record, PeerInterest):
-        return VERSION
+        return _VERSION_WITH_PEERS
     if isinstance(record, TopicRecord) and record.policy.queue:
         return _VERSION_WITH_QUEUES
     if isinstance(record, TriggerRecord | TriggerEnded):
@@ -395,7 +401,7 @@ def _version_for(record: _Stated) -> int:
     if isinstance(record, SubscriptionRecord):
         policy = record.subscription.policy
         if record.subscription.peer is not None:
-            return VERSION
+            return VERSION if record.subscription.peer.datagrams else _VERSION_WITH_PEERS
         if record.subscription.queue:
             return _VERSION_WITH_QUEUES
         if policy.fragment_bytes:

@@ -64,7 +64,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     this is, empty for another address. Requests of a queue with the same `merge` are equal; empty where they are not to
     be done together. `path` names the engines that it has passed, as GROUP/NAME, first the one that accepted it; empty
     for one that was published here. `distribution` says where it goes beside this engine
-    (`topic_model.tree.distribution`), empty for everywhere.
+    (`topic_model.tree.distribution`), empty for everywhere; `fast` that it leaves for engines of the group as a
+    datagram, if it can: readers who do not know it push it.
     """
 
     id: str
@@ -98,6 +99,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     merge: bytes = b""
     path: tuple[str, ...] = ()
     distribution: str = ""
+    fast: bool = False
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its publisher does not want it delivered any more."""

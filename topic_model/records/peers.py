@@ -7,12 +7,12 @@ our own and no further; what has come from a member goes on to other groups only
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from core.eventlog.versions import Versioned, VersionedCodec
-from core.security.signatures import NAME
+from core.security.signatures import ID_HEADER, NAME, SIGNATURE_HEADER, TIMESTAMP_HEADER
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import Peer
 from topic_model.topics import TopicPath
@@ -31,6 +31,21 @@ MOST_TOGETHER = 500
 
 MOST_ENGINES = 8
 """So many may a notification pass."""
+
+DATAGRAMS = "udp://"
+"""Before the host and port of a link that carries datagrams."""
+
+MOST_DATAGRAM = 8_192
+"""Bytes of a datagram, all in all."""
+
+# What a datagram has beside the texts of its one notification: names of fields, ids, engines, signatures by two keys.
+_AROUND = 1_400
+
+_BEGINNING = b"ACD1"
+
+_SIGNED = (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER)
+
+_MOST_SIGNED = 1_000
 
 _VERSION = 1
 
@@ -116,6 +131,39 @@ def decode_push(body: bytes) -> PeerPush:
     return _pushes.decode(body)
 
 
+def datagram_url(address: str, port: int) -> str:
+    """Where datagrams go, as the address of a link."""
+    return f"{DATAGRAMS}[{address}]:{port}" if ":" in address else f"{DATAGRAMS}{address}:{port}"
+
+
+def encode_datagram(headers: Mapping[str, str], body: bytes) -> bytes:
+    """A push as a datagram, with what signs it. Raises ValueError where that is too large, or not signed."""
+    try:
+        signed = "\n".join(headers[name] for name in _SIGNED)
+    except KeyError:
+        raise ValueError("a datagram has to be signed, and the link has no secret") from None
+    data = b"%s%s\n%s" % (_BEGINNING, signed.encode(), body)
+    if len(data) > MOST_DATAGRAM:
+        raise ValueError(f"a datagram has at most {MOST_DATAGRAM} bytes, and this one would have {len(data)}")
+    return data
+
+
+def is_like_datagram(data: bytes) -> bool:
+    """Whether it begins as a datagram does: so much can be seen at no cost."""
+    return data.startswith(_BEGINNING)
+
+
+def decode_datagram(data: bytes) -> tuple[dict[str, str], bytes]:
+    """What signs it, by the names of headers, and the push, none of which is checked. Raises ValueError for what is
+    none."""
+    if len(data) > MOST_DATAGRAM or not is_like_datagram(data):
+        raise ValueError("this is no datagram of an engine")
+    *signed, body = data[len(_BEGINNING) :].split(b"\n", len(_SIGNED))
+    if len(signed) != len(_SIGNED) or sum(map(len, signed)) > _MOST_SIGNED:
+        raise ValueError("the datagram does not begin with a signature")
+    return {name: part.decode("ascii") for name, part in zip(_SIGNED, signed, strict=True)}, body
+
+
 def encode_interest(sender: str, to: str, version: int, topics: Sequence[str], others: Sequence[str] = ()) -> bytes:
     """The body that says what is wanted."""
     return _interests.encode(Interest(_VERSION, sender, to, version, tuple(topics), tuple(others)))
@@ -137,8 +185,21 @@ def is_engine(text: str) -> bool:
     return bool(slash and NAME.fullmatch(group) and NAME.fullmatch(name))
 
 
+def is_datagram(notification: Notification) -> bool:
+    """Whether a notification leaves for the engines of the group as a datagram. What is reliable, or large, is pushed;
+    what the topic says counts as much as what the publisher does, and a replay is reliable."""
+    if not notification.fast or notification.reliable or notification.only:
+        return False
+    texts = (notification.topic, notification.publisher, notification.type, notification.package, *notification.path)
+    written = (notification.traceparent, notification.prefixes, notification.cause, notification.distribution)
+    size = len(notification.payload) + len(notification.producer) + len(notification.subject)
+    return size + sum(len(each.encode()) for each in (*texts, *written)) + _AROUND <= MOST_DATAGRAM
+
+
 def goes_over(notification: Notification, peer: Peer) -> bool:
     """Whether a notification that matches what a link is for is pushed over it."""
+    if peer.datagrams and is_datagram(notification) != (peer.datagrams == "only"):
+        return False
     path, distribution = notification.path, notification.distribution
     group, other = group_of(peer.own), group_of(peer.to)
     if distribution == LOCAL or len(path) >= MOST_ENGINES or notification.topic.startswith(_OWN_TOPICS):

@@ -5,8 +5,11 @@
     everywhere    to other groups, too, which is so where nothing is said
     to:G1,G2      to the engines of our group, and to these groups
 
-A topic that has none of these words has those of the nearest topic above it. `reliable` and `split` are about the topic
-itself, and are not passed down.
+    fast          to the engines of our group as datagrams, which nobody confirms
+
+A topic that has none of the first four has that of the nearest topic above it. `fast` holds for the topics below, too,
+but for those from one on that says `reliable`. Beside that `reliable` and `split` are about the topic itself, and are
+not passed down.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Final
 
 from core.errors import TopicError
 from core.security.signatures import NAME
-from topic_model.records.control import RELIABLE, SPLIT
+from topic_model.records.control import FAST, RELIABLE, SPLIT, TopicPolicy
 
 LOCAL, GROUP, EVERYWHERE = "local", "group", "everywhere"
 
@@ -35,13 +38,18 @@ def check_routing(routing: str) -> None:
             raise TopicError(
                 f"the routing word {word[:80]!r} names no groups: to:G1,G2 does, with letters, digits, - and _"
             )
-        elif word not in (RELIABLE, SPLIT):
+        elif word not in (RELIABLE, SPLIT, FAST):
             raise TopicError(
                 f"there is no routing word {word[:80]!r}: there are {LOCAL}, {GROUP}, {EVERYWHERE}, to:G1,G2, "
-                f"{RELIABLE} and {SPLIT}"
+                f"{RELIABLE}, {FAST} and {SPLIT}"
             )
     if len(found) > 1:
         raise TopicError(f"a topic goes one way, not {found[0][:80]} and {found[1][:80]}")
+    words = routing.split()
+    if FAST in words and (RELIABLE in words or LOCAL in words):
+        other = RELIABLE if RELIABLE in words else LOCAL
+        why = "what is reliable is always confirmed" if other == RELIABLE else "what is local goes to no other engine"
+        raise TopicError(f"a topic is not {FAST} and {other}: {why}")
 
 
 def distribution_of(routings: Iterable[str]) -> str:
@@ -52,6 +60,12 @@ def distribution_of(routings: Iterable[str]) -> str:
             if is_distribution(word):
                 return "" if word == EVERYWHERE else word
     return ""
+
+
+def is_fast(policies: Iterable[TopicPolicy], otherwise: bool) -> bool:
+    """Whether messages of a topic leave as datagrams where they can, of its own policy and those above, nearest first;
+    `otherwise` where none says."""
+    return next((each.fast for each in policies if each.fast or each.reliable), otherwise)
 
 
 def goes_to(distribution: str, group: str) -> bool:

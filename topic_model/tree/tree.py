@@ -22,7 +22,7 @@ from topic_model.patterns.alternatives import Alternative, Reach, is_virtual, ro
 from topic_model.patterns.patterns import EVERYTHING, Pattern
 from topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord, TopicRemoved
 from topic_model.topics import Step, TopicPath, ancestors, last_step, parent_of, split_path
-from topic_model.tree.distribution import distribution_of
+from topic_model.tree.distribution import distribution_of, is_fast
 from topic_model.tree.prefixes import KnownPrefixes
 
 WSTOP: Final = "http://docs.oasis-open.org/wsn/t-1"
@@ -147,6 +147,10 @@ class TopicTree:
     def distribution(self, path: TopicPath) -> str:
         """Where messages of the topic go beside this engine (`tree.distribution`), as it or one above it says."""
         return distribution_of(self.policy(each).routing for each in (path, *ancestors(path)))
+
+    def is_fast(self, path: TopicPath, otherwise: bool) -> bool:
+        """Whether messages of the topic leave as datagrams (`tree.distribution`), `otherwise` where nothing is said."""
+        return is_fast((self.policy(each) for each in (path, *ancestors(path))), otherwise)
 
     def paths_with_code(self, code: str) -> tuple[TopicPath, ...]:
         """All topics with this code, sorted; more than one means that the directory should be corrected."""

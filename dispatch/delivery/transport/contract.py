@@ -4,7 +4,8 @@
   refuses is not connected to, and the failure is "address" with the rule in `detail`. Through a proxy nobody knows the
   address: then only the URL's text is judged, and the proxy has to see to the rest.
 - An IRI is pushed to by the URI that it stands for.
-- Only http and https; any other scheme, and a URL that cannot be read, is a failed result, never an exception.
+- Only http, https and, for datagrams to other engines, udp (`datagrams`); any other scheme, and a URL that cannot be
+  read, is a failed result, never an exception.
 - Redirects are not followed, proxies and credentials of the environment are not used, only the proxy of the settings.
 - Over https the receiver's certificate and name are verified, with TLS 1.2 or newer; there is no way to switch it off.
 - `total_timeout_s` bounds the whole push, `connect_timeout_s` the part until the connection stands, whatever the
@@ -76,7 +77,7 @@ class PushResult:
 
     `status` is 0 when the head of the answer did not arrive. `failure` may be set beside a status: then the rest of the
     answer did not. `response_bytes` counts what was read of the body, `response` is its beginning. `later`: the head
-    says that the result is to come.
+    says that the result is to come. `sent`: it has left, and nobody will say whether it has arrived.
     """
 
     status: int
@@ -88,6 +89,7 @@ class PushResult:
     reused: bool = False
     retry_after_s: float = 0.0
     later: bool = False
+    sent: bool = False
 
 
 RESULT_HEADER = "Arborcast-Result"

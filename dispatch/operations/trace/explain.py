@@ -27,7 +27,7 @@ from dispatch.operations.trace.story import (
     utc,
 )
 from topic_model.records.notifications import UNSTAMPED, Notification, type_of
-from topic_model.records.peers import goes_over
+from topic_model.records.peers import goes_over, is_datagram
 from topic_model.routing.history import standing
 from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath, parent_of
@@ -112,6 +112,9 @@ def _refused_by(subscription: Subscription, notification: Notification) -> str:
     if subscription.peer is not None and not goes_over(notification, subscription.peer):
         if notification.queue:
             return "a request goes to one of the queue's servers, and to no other engine"
+        if subscription.peer.datagrams and is_datagram(notification) != (subscription.peer.datagrams == "only"):
+            leaves = "as a datagram" if is_datagram(notification) else "confirmed, not as a datagram"
+            return f"not over this link: it goes to {subscription.peer.to} {leaves}"
         way = f"it came over {' '.join(notification.path)}" if notification.path else "it is of this engine"
         word = f", and its routing says {notification.distribution}" * bool(notification.distribution)
         return f"not for {subscription.peer.to}: {way}{word}"

@@ -48,7 +48,7 @@ def add(
         str,
         typer.Option(
             "--routing",
-            help="Routing policy, words: local, group, everywhere or to:G1,G2; reliable, split.",
+            help="Routing policy, words: local, group, everywhere or to:G1,G2; reliable, fast, split.",
         ),
     ] = "",
     publisher: Annotated[

@@ -12,7 +12,7 @@ from starlette.datastructures import FormData
 from core.errors import TopicError
 from core.printable import as_json, printable
 from jobs.console.console import text_of
-from topic_model.records.control import RELIABLE, SPLIT, TopicPolicy, TopicRecord
+from topic_model.records.control import FAST, RELIABLE, SPLIT, TopicPolicy, TopicRecord
 from topic_model.topics import TopicPath, is_ncname, parse_path
 from topic_model.tree.distribution import EVERYWHERE, GROUP, LOCAL, TO, is_distribution
 from topic_model.tree.plans import check_record
@@ -20,8 +20,9 @@ from topic_model.tree.plans import check_record
 ROUTING: Final[Mapping[str, str]] = {
     RELIABLE: "Timely subscribers do not lose its messages either",
     SPLIT: "Large messages leave for old subscribers in parts",
+    FAST: "To the engines of the group as datagrams, which nobody confirms",
 }
-"""The words of a routing policy about the topic itself, and what they do."""
+"""The words of a routing policy beside how far messages go, and what they do."""
 
 REACHES: Final[Mapping[str, str]] = {
     LOCAL: "To nobody but this engine",

@@ -145,3 +145,20 @@ def test_a_link_that_was_suspended_goes_on_when_its_other_end_is_there() -> None
     wanted = wanted_links("G/a", ALL, interests(G_b="b", H_="h"))
     assert resumed(wanted, ALL, {"peer-b", "s"}.__contains__) == [Tombstone(suspension_key("peer-b"))]
     assert resumed(wanted, topology("G/a", "G/b", gone="G/b"), {"peer-b"}.__contains__) == []
+
+
+def test_a_member_that_takes_datagrams_has_two_links_which_come_and_go_in_an_order_that_leaves_no_gap() -> None:
+    wants, where = interests(G_b="a", H_="c"), {"G/b": "udp://192.0.2.7:8096"}
+    first = changes("G/a", wanted_links("G/a", ALL, wants, where), [], 5, protect)
+    there = [each.subscription for each in first if isinstance(each, SubscriptionRecord)]
+    assert [(each.id, each.consumer.address, each.peer) for each in there] == [
+        ("peer-fast.b", "udp://192.0.2.7:8096", Peer("G/a", "G/b", "only")),
+        ("peer-b", "http://b/federation", Peer("G/a", "G/b", "without")),
+        ("peer-group.H", "http://x/federation", Peer("G/a", "H/")),
+    ]
+    assert [each.policy.reliability for each in there] == ["timely", "strict", "strict"]
+    assert changes("G/a", wanted_links("G/a", ALL, wants, where), there, 9, protect) == []
+    records = changes("G/a", wanted_links("G/a", ALL, wants), there, 9, protect)
+    after = [each.subscription for each in records if isinstance(each, SubscriptionRecord)]
+    assert [(each.id, each.terminates_ms) for each in after] == [("peer-b", None), ("peer-fast.b", 9)]
+    assert after[0].peer == Peer("G/a", "G/b")

@@ -251,3 +251,14 @@ def test_more_new_topics_than_may_come_at_once_come_one_by_one(tmp_path: Path) -
     engine.parts.table.apply(TopicRecord(TopicPath("t2")), 9)
     assert engine.push(*pushed).status == 200
     assert [each.id for each in engine.accepted] == ["n0", "n1", "n2"]
+
+
+def test_how_it_leaves_for_the_group_is_said_when_it_is_accepted(engine: Engine) -> None:
+    engine.parts.table.apply(TopicRecord(TopicPath("a"), policy=TopicPolicy(routing="fast")), 0)
+    engine.parts.post(soap.envelope(soap.notify(soap.message("a/b"), soap.message("c"))))
+    engine.push(notification(topic="a/c", path=("H/x",)))
+    assert [(each.topic, each.fast) for each in engine.accepted] == [("a/b", True), ("c", False), ("a/c", True)]
+    assert engine.parts.gateway.federation is not None
+    engine.parts.gateway.federation.inside_fast = True
+    engine.parts.post(soap.envelope(soap.notify(soap.message("c"))))
+    assert engine.accepted[-1].fast

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ingest.federation.topology import Registration
@@ -109,3 +110,18 @@ def test_who_is_gone_for_long_is_forgotten() -> None:
     members.look(FORGOTTEN_S)
     assert members.topology(FORGOTTEN_S).members == ()
     assert members.register(registration("a"), FORGOTTEN_S).number == 2
+
+
+def test_where_a_member_takes_datagrams_is_told_and_kept() -> None:
+    members = Members(Stored(), 0.0, 0)
+    members.register(registration("a"), 0.0)
+    before = members.topology(0.0)
+    changed = msgspec.structs.replace(registration("a"), datagram_port=8096)
+    assert members.register(changed, 0.0).number == 1
+    after = members.topology(0.0)
+    assert after.version > before.version
+    assert [each.datagram_port for each in after.members] == [8096]
+    again = Members(members.stored(0.0, 0), 0.0, 0)
+    assert [each.datagram_port for each in again.topology(0.0).members] == [8096]
+    with pytest.raises(Refused, match="is no port"):
+        members.register(msgspec.structs.replace(registration("a"), datagram_port=65_536), 0.0)

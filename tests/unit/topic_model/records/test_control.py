@@ -102,9 +102,9 @@ def test_whether_a_topic_retains_is_said_or_left_open(retain: bool | None, writt
 @pytest.mark.parametrize(
     "value",
     [
-        b'{"v":11,"record":{"type":"topic","path":"a"}}',
-        b'{"v":11,"record":{"type":"topic","path":"a","new field":1}}',
-        b'{"v":11,"record":{"type":"a new kind"}}',
+        b'{"v":12,"record":{"type":"topic","path":"a"}}',
+        b'{"v":12,"record":{"type":"topic","path":"a","new field":1}}',
+        b'{"v":12,"record":{"type":"a new kind"}}',
         b'{"v":99,"something else":[]}',
     ],
 )

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from core.errors import InfrastructureError, RecordVersionError
+from core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from topic_model.records.notifications import Notification
 from topic_model.records.peers import (
+    MOST_DATAGRAM,
     MOST_ENGINES,
     Forwarded,
+    decode_datagram,
     decode_interest,
     decode_push,
+    encode_datagram,
     encode_interest,
     encode_push,
     goes_over,
+    is_datagram,
     is_engine,
     why_not_taken,
 )
@@ -152,3 +160,84 @@ def test_names_of_engines() -> None:
     assert is_engine("G-1/a_b")
     for text in ("G", "G/", "/a", "G/a/b", "G/ä", "G/a b", ""):
         assert not is_engine(text)
+
+
+ONLY, WITHOUT = Peer("G/a", "G/b", "only"), Peer("G/a", "G/b", "without")
+
+
+@pytest.mark.parametrize(
+    ("changes", "leaves"),
+    [
+        ({}, True),
+        ({"fast": False}, False),
+        ({"reliable": True}, False),
+        ({"only": "peer-b"}, False),
+        ({"payload": b"<x>" + b"1" * 8_000 + b"</x>"}, False),
+    ],
+)
+def test_one_of_two_links_carries_it(changes: dict[str, object], leaves: bool) -> None:
+    found = msgspec.structs.replace(notification(), **{"fast": True, **changes})
+    assert (goes_over(found, ONLY), goes_over(found, WITHOUT), goes_over(found, INSIDE)) == (leaves, not leaves, True)
+    assert goes_over(found, ACROSS), "other groups have it confirmed"
+
+
+def test_a_word_that_keeps_it_here_counts_for_datagrams_too() -> None:
+    found = msgspec.structs.replace(notification(distribution="local"), fast=True)
+    assert not goes_over(found, ONLY)
+    assert not goes_over(found, WITHOUT)
+
+
+@given(
+    payload=st.binary(max_size=7_500),
+    texts=st.lists(st.text(max_size=600), min_size=6, max_size=6),
+    path=st.lists(st.just(f"{'G' * 64}/{'n' * 64}"), max_size=MOST_ENGINES - 1),
+)
+def test_what_leaves_as_a_datagram_fits_into_one(payload: bytes, texts: list[str], path: list[str]) -> None:
+    topic, publisher, kind, package, prefixes, cause = texts
+    found = Notification(
+        "i" * 200,
+        TopicPath(topic),
+        payload,
+        1,
+        publisher=publisher,
+        type=kind,
+        package=package,
+        prefixes=prefixes,
+        cause=cause,
+        path=tuple(path),
+        traceparent="t" * 55,
+        priority=-100,
+        valid_until_ms=1 << 60,
+        fast=True,
+    )
+    body = encode_push([found], Peer(f"{'G' * 64}/{'a' * 64}", f"{'G' * 64}/{'b' * 64}", "only"))
+    signatures = sign([b"1" * 32, b"2" * 32], "msg_" + "0" * 32, 1_700_000_000, body)
+    signed = {ID_HEADER: "msg_" + "0" * 32, TIMESTAMP_HEADER: "1700000000", SIGNATURE_HEADER: signatures}
+    if is_datagram(found):
+        data = encode_datagram(signed, body)
+        assert len(data) <= MOST_DATAGRAM
+        assert decode_datagram(data) == (signed, body)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"ACD1",
+        b"ACD1a\nb\nc",
+        b"ACD1\xff\nb\nc\nbody",
+        b"HTTP",
+        b"ACD1" + b"\n" * 9_000,
+        b"ACD1" + b"a" * 2_000 + b"\nb\nc\n",
+    ],
+)
+def test_what_is_no_datagram(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"datagram|codec"):
+        decode_datagram(data)
+
+
+def test_only_what_is_signed_leaves() -> None:
+    with pytest.raises(ValueError, match="has to be signed"):
+        encode_datagram({}, b"body")
+    with pytest.raises(ValueError, match="at most"):
+        encode_datagram(dict.fromkeys((ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER), "x"), bytes(MOST_DATAGRAM))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from core.errors import TopicError
 from topic_model.records.control import TopicPolicy, TopicRecord
 from topic_model.topics import TopicPath
 from topic_model.tree.distribution import check_routing, goes_to
@@ -17,7 +18,10 @@ def _tree(**routings: str) -> TopicTree:
     return tree
 
 
-@pytest.mark.parametrize("routing", ["", "local", " group  reliable", "everywhere split", "to:G1,g-2_x reliable split"])
+@pytest.mark.parametrize(
+    "routing",
+    ["", "local", " group  reliable", "everywhere split", "to:G1,g-2_x reliable split", "group fast", "fast split"],
+)
 def test_words_that_are_taken(routing: str) -> None:
     check_routing(routing)
 
@@ -50,3 +54,17 @@ def test_words_of_earlier_versions_say_nothing() -> None:
 )
 def test_where_a_word_leads(word: str, goes: bool) -> None:
     assert goes_to(word, "G") is goes
+
+
+@pytest.mark.parametrize("routing", ["fast reliable", "local fast", "reliable group fast"])
+def test_what_nobody_could_follow_is_refused(routing: str) -> None:
+    with pytest.raises(TopicError, match="a topic is not fast and"):
+        check_routing(routing)
+
+
+def test_fast_holds_for_the_topics_below_up_to_one_that_is_reliable() -> None:
+    tree = _tree(a="group fast", a_b="everywhere", a_b_c="reliable")
+    found = [tree.is_fast(TopicPath(each), otherwise=False) for each in ("a", "a/b", "a/new", "a/b/c", "a/b/c/d", "z")]
+    assert found == [True, True, True, False, False, False]
+    assert tree.is_fast(TopicPath("z"), otherwise=True)
+    assert not tree.is_fast(TopicPath("a/b/c/d"), otherwise=True)

@@ -30,6 +30,7 @@ from topic_model.records.control import (
 )
 from topic_model.records.notifications import Notification, made_at
 from topic_model.subscriptions import (
+    Datagrams,
     DeliveryPolicy,
     EndpointReference,
     Peer,
@@ -579,3 +580,19 @@ def test_what_does_not_go_over_a_link_says_why() -> None:
     stays = msgspec.structs.replace(found.notification, distribution="local")
     (delivery,) = explain(dataclasses.replace(found, notification=stays)).deliveries
     assert delivery.why == "not for G/b: it is of this engine, and its routing says local"
+
+
+@pytest.mark.parametrize(
+    ("datagrams", "fast", "why"),
+    [
+        ("without", True, "not over this link: it goes to G/b as a datagram"),
+        ("only", False, "not over this link: it goes to G/b confirmed, not as a datagram"),
+    ],
+)
+def test_the_story_says_which_of_two_links_carries_it(datagrams: Datagrams, fast: bool, why: str) -> None:
+    link = subscription("peer-b", form="peer", peer=Peer("G/a", "G/b", datagrams))
+    found = evidence(history(link))
+    assert found.notification is not None
+    said = msgspec.structs.replace(found.notification, fast=fast)
+    (delivery,) = explain(dataclasses.replace(found, notification=said)).deliveries
+    assert (delivery.outcome, delivery.why) == ("skipped", why)

@@ -1,0 +1,85 @@
+"""Datagrams to other engines, beside the pushes of another transport.
+
+A datagram has its result at once: it has left, or it has not. Addresses are numbers, which the gateway has looked up.
+Nothing is waited for: what the system has no room for is a failed result.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from urllib.parse import urlsplit
+
+from core import fence
+from core.security.outbound import AddressPolicy
+from dispatch.delivery.transport.contract import Callback, PushRequest, PushResult, Transport
+from topic_model.records.peers import DATAGRAMS, encode_datagram
+
+
+class WithDatagrams:
+    """The contract for what goes to udp://; the rest is for `others`."""
+
+    def __init__(self, others: Transport, policy: AddressPolicy) -> None:
+        self._others = others
+        self._policy = policy
+        self._sockets: dict[socket.AddressFamily, socket.socket] = {}
+        self._done: deque[tuple[Callback, PushResult]] = deque()
+
+    @property
+    def in_flight(self) -> int:
+        return self._others.in_flight + len(self._done)
+
+    def submit(self, request: PushRequest, callback: Callback) -> None:
+        if not request.url.startswith(DATAGRAMS):
+            self._others.submit(request, callback)
+            return
+        fence.wait()
+        self._done.append((callback, self._send(request)))
+
+    def drive(self, timeout_s: float) -> None:
+        for _ in range(len(self._done)):
+            callback, result = self._done.popleft()
+            callback(result)
+            timeout_s = 0.0
+        self._others.drive(timeout_s)
+
+    def rest(self, timeout_s: float) -> None:
+        if self._done:
+            self.drive(timeout_s)
+        else:
+            self._others.rest(timeout_s)
+
+    def wake(self) -> None:
+        self._others.wake()
+
+    def close(self) -> None:
+        self._done.clear()
+        for each in self._sockets.values():
+            each.close()
+        self._sockets.clear()
+        self._others.close()
+
+    def _send(self, request: PushRequest) -> PushResult:
+        try:
+            place = urlsplit(request.url)
+            host, port = place.hostname or "", place.port or 0
+            data = encode_datagram(dict(request.headers), request.body)
+        except ValueError as error:
+            return PushResult(0, "address", str(error))
+        refusal = self._policy.check_address(host, port)
+        if refusal is None and self._policy.settings.https_only:
+            return PushResult(0, "address", "datagrams are not encrypted, and outbound.https_only is set")
+        if refusal is not None:
+            return PushResult(0, "address", str(refusal))
+        try:
+            self._socket(socket.AF_INET6 if ":" in host else socket.AF_INET).sendto(data, (host, port))
+        except OSError as error:
+            return PushResult(0, "connect", f"the datagram could not be sent: {error}")
+        return PushResult(0, sent=True)
+
+    def _socket(self, family: socket.AddressFamily) -> socket.socket:
+        found = self._sockets.get(family)
+        if found is None:
+            found = self._sockets[family] = socket.socket(family, socket.SOCK_DGRAM)
+            found.setblocking(False)
+        return found

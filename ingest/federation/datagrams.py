@@ -1,0 +1,121 @@
+"""Datagrams of the engines of our group: a socket beside the gateway's, where nobody is answered.
+
+Whatever comes costs a look at its beginning, then a digest of at most 8 KiB; what waits to be stored is bounded. Only
+what a member has signed lately is stored, and what comes again is known as over a link. All else is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter, deque
+from collections.abc import Callable
+
+from core.errors import InfrastructureError, PeerError, SignatureError
+from core.telemetry.metrics import Registry
+from ingest.errors import PeerRefused
+from ingest.federation.receiver import PeerReceiver
+from topic_model.records.peers import MOST_DATAGRAM, MOST_TOGETHER, PeerPush, is_like_datagram
+
+logger = logging.getLogger(__name__)
+
+# Datagrams that wait to be stored; at 8 KiB each they are 16 MiB.
+_MOST_WAITING = 2_048
+
+# What the kernel keeps for us while this process is at something else, if it may be so much.
+_BUFFER = 4 * 1024 * 1024
+
+# So many are checked before others have their turn on the event loop.
+_AT_ONCE = 100
+
+
+class DatagramDoor(asyncio.DatagramProtocol):
+    """Used on the event loop. `started` is as in GatewayApp: before, everything is dropped."""
+
+    def __init__(self, receiver: PeerReceiver, started: Callable[[], bool], metrics: Registry) -> None:
+        self._receiver = receiver
+        self._started = started
+        self._waiting: deque[bytes] = deque()
+        self._come = asyncio.Event()
+        self.counts: Counter[str] = Counter()
+        """Datagrams by what became of them."""
+        metrics.counts(
+            "arborcast_federation_datagrams_total",
+            "Datagrams that came, by what became of them: taken, or dropped because they are none of an engine "
+            "(garbage), not signed lately by one (unsigned), not for this engine (refused), unreadable, too many at "
+            "once (full), or because they could not be stored (unstored).",
+            ("outcome",),
+            lambda: {(outcome,): number for outcome, number in self.counts.items()},
+        )
+
+    async def run(self, bound: socket.socket) -> None:
+        """Take what comes to this socket, until cancelled."""
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(lambda: self, sock=bound)
+        try:
+            while True:
+                await self._come.wait()
+                await self.work()
+        finally:
+            transport.close()
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        """Called for each."""
+        if len(data) > MOST_DATAGRAM or not is_like_datagram(data):
+            self.counts["garbage"] += 1
+        elif len(self._waiting) >= _MOST_WAITING:
+            self.counts["full"] += 1
+        else:
+            self._waiting.append(data)
+            self._come.set()
+
+    async def work(self) -> None:
+        """Store what waits now. Never raises but when it is cancelled."""
+        while self._waiting:
+            pushes: dict[tuple[str, str], PeerPush] = {}
+            read: Counter[tuple[str, str]] = Counter()
+            for _ in range(min(_AT_ONCE, len(self._waiting))):
+                push = self._read(self._waiting.popleft())
+                if push is not None:
+                    way = push.sender, push.to
+                    known = pushes.setdefault(way, push)
+                    if known is not push:
+                        known.notifications.extend(push.notifications)
+                    read[way] += 1
+            for way, push in pushes.items():
+                self.counts[await self._store(push)] += read[way]
+            await asyncio.sleep(0)
+        self._come.clear()
+
+    def _read(self, data: bytes) -> PeerPush | None:
+        try:
+            push = self._receiver.read_datagram(data)
+        except SignatureError:
+            self.counts["unsigned"] += 1
+        except PeerRefused:
+            self.counts["refused"] += 1
+        except (PeerError, InfrastructureError):
+            self.counts["unreadable"] += 1
+        except Exception:
+            logger.exception("a datagram could not be read")
+            self.counts["unreadable"] += 1
+        else:
+            if len(push.notifications) <= MOST_TOGETHER // _AT_ONCE:
+                return push
+            self.counts["unreadable"] += 1
+        return None
+
+    async def _store(self, push: PeerPush) -> str:
+        if not self._started():
+            return "unstored"
+        try:
+            await self._receiver.take_push(push)
+        except InfrastructureError:
+            return "unstored"
+        except PeerError:
+            return "unreadable"
+        except Exception:
+            logger.exception("datagrams of another engine could not be taken")
+            return "unstored"
+        return "taken"

@@ -1,0 +1,98 @@
+"""Datagrams beside other pushes: what leaves, and what does not."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from unittest.mock import create_autospec
+
+import pytest
+
+from core.security.outbound import AddressPolicy, OutboundSettings
+from core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
+from dispatch.delivery.outcomes import classify
+from dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
+from dispatch.delivery.transport.datagrams import WithDatagrams
+from tests.support.outbound import THIS_MACHINE
+from topic_model.records.peers import datagram_url, decode_datagram
+
+SIGNED = ((ID_HEADER, "msg_1"), (TIMESTAMP_HEADER, "1"), (SIGNATURE_HEADER, "v1,x"), ("Arborcast-Attempt", "1"))
+
+
+@pytest.fixture(params=["127.0.0.1", "::1"])
+def bound(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as found:
+        found.bind((request.param, 0))
+        found.settimeout(60)
+        yield found
+
+
+def pushed(url: str, body: bytes = b"body", policy: AddressPolicy = THIS_MACHINE, **more: object) -> PushResult:
+    others = create_autospec(Transport)
+    others.in_flight = 0
+    transport, results = WithDatagrams(others, policy), list[PushResult]()
+    transport.submit(PushRequest(url, SIGNED if more.get("signed", True) else (), body), results.append)
+    assert (transport.in_flight, results) == (1, []), "the callback runs in drive, as with all"
+    transport.rest(60)
+    assert transport.in_flight == 0
+    others.submit.assert_not_called()
+    transport.close()
+    others.close.assert_called_once()
+    (result,) = results
+    return result
+
+
+def test_it_is_sent_and_nobody_says_more_than_that(bound: socket.socket) -> None:
+    host, port, *_ = bound.getsockname()
+    result = pushed(datagram_url(host, port))
+    assert decode_datagram(bound.recv(9_000)) == (dict(SIGNED[:3]), b"body")
+    outcome = classify(result)
+    assert (outcome.delivered, outcome.status) == (True, 0)
+    assert "nobody confirms" in outcome.detail
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "signed", "why"),
+    [
+        ("udp://127.0.0.1:9", bytes(8_200), True, "at most 8192 bytes"),
+        ("udp://127.0.0.1:9", b"", False, "has to be signed"),
+        ("udp://10.0.0.1:9", b"", True, "outbound.scope"),
+        ("udp://somewhere:9", b"", True, "no IP address"),
+        ("udp://[::1", b"", True, ""),
+        ("udp://127.0.0.1:99999", b"", True, "out of range"),
+    ],
+)
+def test_what_cannot_leave_is_a_failed_result(url: str, body: bytes, signed: bool, why: str) -> None:
+    result = pushed(url, body, signed=signed)
+    assert (result.sent, result.failure) == (False, "address")
+    assert why in result.detail
+
+
+def test_where_https_is_asked_for_nothing_leaves_unencrypted() -> None:
+    result = pushed("udp://127.0.0.1:9", policy=AddressPolicy(OutboundSettings(scope="loopback", https_only=True)))
+    assert (result.failure, "https_only" in result.detail) == ("address", True)
+
+
+def test_what_the_system_does_not_take_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise BlockingIOError("no room")
+
+    monkeypatch.setattr(WithDatagrams, "_socket", lambda *_: create_autospec(socket.socket, sendto=full))
+    assert pushed("udp://127.0.0.1:9").failure == "connect"
+
+
+def test_all_else_is_for_the_other_transport() -> None:
+    others = create_autospec(Transport)
+    others.in_flight = 3
+    transport = WithDatagrams(others, THIS_MACHINE)
+    request = PushRequest("http://h/", (), b"")
+    transport.submit(request, print)
+    transport.drive(1.0)
+    transport.rest(2.0)
+    transport.wake()
+    others.submit.assert_called_once_with(request, print)
+    others.drive.assert_called_once_with(1.0)
+    others.rest.assert_called_once_with(2.0)
+    others.wake.assert_called_once_with()
+    assert transport.in_flight == 3

@@ -23,6 +23,7 @@ from core.security.uris import to_uri
 from jobs.cli.topics_work import conditions_of, one_topic
 from jobs.console.console import Console, Screen, go, text_of
 from jobs.console.guard import visitor_of
+from jobs.console.live import Seen
 from jobs.monitoring.stack_monitor import get
 from topic_model.expressions import with_codes
 from topic_model.projections.suspensions import State
@@ -61,9 +62,15 @@ class Subscriptions:
             shown, more = self._list(asked, query.get("after", ""))
         except (ExpressionError, TopicError) as error:
             shown, more, wrong = [], "", str(error)
-        return self._console.page(
+
+        async def slowest(_age_s: float) -> Seen:
+            known = await self._slowest()
+            return Seen({"shown": self._console.render(request, "subscriptions/slowest.html", slowest=known)})
+
+        return self._console.slow_page(
             request,
             "subscriptions/page.html",
+            slowest,
             subscriptions=shown,
             asked=asked,
             asks=any(asked.values()),
@@ -71,7 +78,6 @@ class Subscriptions:
             wrong=wrong,
             total=self._console.control.table.statistics().subscriptions,
             more=f"/subscriptions?{urlencode({**asked, 'after': more})}" if more else "",
-            slowest=await self._slowest(),
         )
 
     async def one(self, request: Request) -> Response:

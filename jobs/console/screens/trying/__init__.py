@@ -23,6 +23,7 @@ from starlette.routing import Route
 from core.errors import ArborcastError, InfrastructureError
 from jobs.console.console import Console, Screen, go, text_of
 from jobs.console.guard import visitor_of
+from jobs.console.live import Seen
 from jobs.console.screens.trying.busiest import Busiest, busiest
 from jobs.stack.state import addresses, reachable_kafka
 from topic_model.expressions import parse_friendly, with_codes
@@ -123,9 +124,13 @@ def _routes(console: Console) -> list[Route]:
             "asks_who": trying.asks_who,
             "whom": whom.user if whom else "",
             "offered": sorted(islice(console.control.table.topics.paths(), _OFFERED)),
-            "busiest": await trying.busiest(),
         }
-        return console.page(request, "trying/page.html", status=400 if answer and answer.refused else 200, **values)
+
+        async def busiest(_age_s: float) -> Seen:
+            return Seen({"shown": console.render(request, "trying/busiest.html", busiest=await trying.busiest())})
+
+        status = 400 if answer and answer.refused else 200
+        return console.slow_page(request, "trying/page.html", busiest, status=status, **values)
 
     async def publish(request: Request, form: FormData) -> Response:
         topic, payload = text_of(form, "topic"), text_of(form, "payload")

@@ -4,6 +4,7 @@ looking, browsing   pages, and what is shown of the trees
 editing, documents  forms, and whole trees from and to documents
 messages            the last messages of a topic
 news                what happens while somebody looks
+problems            what the directory and the trees do not agree on
 draft, fields       edits that were gathered, and what they come to; a topic as a form
 """
 
@@ -17,12 +18,13 @@ from jobs.console.screens.topics.draft import Drafts
 from jobs.console.screens.topics.editing import Editing
 from jobs.console.screens.topics.looking import Looking
 from jobs.console.screens.topics.news import News
+from jobs.console.screens.topics.problems import DirectoryProblems
 
 
 def routes(console: Console) -> list[Route]:
     """What the screen answers."""
     looking = Looking(console, Drafts())
-    parts = (looking, Editing(console, looking), Documents(console, looking), News(console))
+    parts = (looking, Editing(console, looking), Documents(console, looking), News(console), DirectoryProblems(console))
     return [route for part in parts for route in part.routes()]
 
 

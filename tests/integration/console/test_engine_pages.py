@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Iterator
@@ -133,7 +134,7 @@ def test_a_word_in_ldap_that_is_no_routing_word_is_listed_until_it_is_mended(
     problem = page.locator("section", has_text=f"topicName={tree}")
     problem.get_by_text("there is no routing word 'fast'").wait_for()
     assert "Correct the attribute" in problem.inner_text()
-    (listed,) = console_engine.engine.json("topics", "problems")["problems"]
+    (listed,) = json.loads(console_engine.engine.run_here("topics", "problems", "--json").stdout)["problems"]
     assert (listed["topic"], listed["kind"]) == (tree, "bad-value")
     write("local")
     page.get_by_text("No problems").wait_for()

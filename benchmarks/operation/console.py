@@ -2,12 +2,12 @@
 
     python -m benchmarks.operation.console [--quick] [--json FILE]
 
-A control log in a real Kafka has 100,000 and then 1,000,000 topics: one node has 100,000 children, the others are a tree
-of six levels. The console is a process of its own. For each screen: time to the first byte, to the first paint that
-shows something, and until all is there, in Chromium, the best and the median of some visits with a warm cache; beside it
-what the server has spent of its CPU, and the same for a page of text that the same server has ready (the floor). Then
-what is done on the screen Topics: a search, unfolding, memory, CPU while nobody looks and while ten pages are open.
-Screens whose tables need Spark's job are measured as they are without it: they say so, and take as long.
+A control log in a real Kafka has 100,000 and then 1,000,000 topics: one node has 100,000 children, the others are a
+tree of six levels. The console is a process of its own. For each screen, in Chromium with a warm cache: time to the
+first byte, to the first paint that shows something, and until all is there; what the server has spent of its CPU; and
+the same for a page of text that the same server has ready (the floor). Then what is done on the screen Topics: a search,
+unfolding, memory, CPU while nobody looks and while ten people do. No engine runs: screens that show what its commands
+say are measured with their refusal.
 Asked: first paint below 300 ms, also with a million topics.
 """
 
@@ -91,7 +91,9 @@ def _paths(topics: int) -> Iterator[TopicPath]:
         yield TopicPath(f"wide/t{number:06}")
     for number in range(topics - wide):
         digits = f"{number:06}"
-        yield TopicPath("/".join(["plant", *(f"{level}{digit}" for level, digit in zip("abcdef", digits, strict=True))]))
+        yield TopicPath(
+            "/".join(["plant", *(f"{level}{digit}" for level, digit in zip("abcdef", digits, strict=True))])
+        )
 
 
 def _measure(report: Report, kafka: KafkaSettings, topics: int, home: Path) -> None:
@@ -109,7 +111,8 @@ def _measure(report: Report, kafka: KafkaSettings, topics: int, home: Path) -> N
         version = page.evaluate("document.querySelector('link[rel=stylesheet]').href").split("/")[-2]
         visits = 3 if report.quick else 9
         columns = ("screen", "first byte ms", "first paint ms", "p50", "all there ms", "CPU ms", "paint, of floor")
-        with report.table(f"Screens, {topics:,} topics", *columns, note="Best of the visits, and their median.") as table:
+        note = "The best of some visits, their median, and until all was there the longest."
+        with report.table(f"Screens, {topics:,} topics", *columns, note=note) as table:
             floor = 0.0
             for name, path in SCREENS.items():
                 address = url + path.format(version=version)
@@ -123,7 +126,7 @@ def _measure(report: Report, kafka: KafkaSettings, topics: int, home: Path) -> N
                     round(min(each.first_byte for each in seen), 1),
                     round(min(painted), 1),
                     round(statistics.median(painted), 1),
-                    round(min(each.complete for each in seen), 1),
+                    round(max(each.complete for each in seen), 1),
                     round(cpu_ms, 1),
                     round(min(painted) / floor, 2),
                 )

@@ -181,6 +181,21 @@ def test_it_works_without_script(own: tuple[ConsoleParts, str], visit: Visitors)
     assert TopicPath("{urn:plant}plant/line2/new") in parts.control.table.topics
 
 
+def test_a_form_outlives_a_console_that_does_not_answer(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
+    _, url = own
+    visit.expected = ("ERR_FAILED",)
+    page = visit()
+    page.goto(f"{url}/topics?at={PRESS}/alarm")
+    page.fill("#priority", "66")
+    page.route("**/health/live", lambda route: route.abort())
+    page.click("form[action='/topics/put'] button.main")
+    page.get_by_text("The console does not answer").wait_for()
+    assert page.input_value("#priority") == "66"
+    page.unroute("**/health/live")
+    page.click("form[action='/topics/put'] button.main")
+    page.get_by_text("1 change").wait_for()
+
+
 def test_many_topics(visit: Visitors, tmp_path: Path) -> None:
     many = [TopicRecord(TopicPath(f"wide/n{number // 1000:03}/t{number:06}")) for number in range(100_000)]
     flat = [TopicRecord(TopicPath(f"flat/t{number:04}")) for number in range(500)]

@@ -9,11 +9,42 @@ for (const element of document.querySelectorAll("[data-live]")) listen(element);
 const here = document.querySelector(".top nav [aria-current]");
 if (here) here.closest("nav").scrollLeft = here.offsetLeft - 16;
 
+/** Before a form is sent the console is asked whether it is there: else what was typed would go with the page. */
+async function answers() {
+  try {
+    return (await fetch("/health/live", { cache: "no-store", signal: AbortSignal.timeout(10000) })).ok;
+  } catch {
+    return false;
+  }
+}
+
+function tell(form, words) {
+  form.querySelector(":scope > .unsent")?.remove();
+  if (words) form.insertAdjacentHTML("beforeend", `<p class="refusal unsent" role="alert">${words}</p>`);
+}
+
 // A form that takes a while is not sent twice.
-document.addEventListener("submit", (event) => {
-  if (event.target.dataset.sent) event.preventDefault();
-  event.target.dataset.sent = "yes";
-  event.target.classList.add("busy");
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (form.method !== "post" || form.dataset.sent === "may") {
+    if (form.dataset.sent === "yes") event.preventDefault();
+    form.dataset.sent = "yes";
+    form.classList.add("busy");
+    return;
+  }
+  event.preventDefault();
+  if (form.dataset.sent) return;
+  form.dataset.sent = "asks";
+  form.classList.add("busy");
+  tell(form, "");
+  if (await answers()) {
+    form.dataset.sent = "may";
+    form.requestSubmit(event.submitter);
+    return;
+  }
+  delete form.dataset.sent;
+  form.classList.remove("busy");
+  tell(form, "The console does not answer. What is here stays: send it again when it does.");
 });
 window.addEventListener("pageshow", () => {
   for (const form of document.querySelectorAll("form[data-sent]")) {

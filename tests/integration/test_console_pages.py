@@ -38,7 +38,10 @@ PAGES = (
     "/subscriptions?state=expired",
     "/subscriptions/s3",
     "/deliveries",
+    "/deliveries/waiting",
+    "/deliveries/dead",
     "/deliveries/audit",
+    "/topics/problems",
     "/queues",
     "/queues?queue={urn:plant}plant/inspections",
     "/cluster",
@@ -194,6 +197,14 @@ def test_a_form_outlives_a_console_that_does_not_answer(own: tuple[ConsoleParts,
     page.unroute("**/health/live")
     page.click("form[action='/topics/put'] button.main")
     page.get_by_text("1 change").wait_for()
+
+
+def test_what_has_a_button_for_it_is_copied(visit: Visitors, address: str) -> None:
+    page = visit(permissions=["clipboard-read", "clipboard-write"])
+    page.goto(f"{address}/topics?at={PRESS}/alarm")
+    page.get_by_role("button", name="Copy the path").click()
+    page.locator(".copy.done").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == f"{PRESS}/alarm"
 
 
 def test_many_topics(visit: Visitors, tmp_path: Path) -> None:

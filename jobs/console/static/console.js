@@ -9,6 +9,24 @@ for (const element of document.querySelectorAll("[data-live]")) listen(element);
 const here = document.querySelector(".top nav [aria-current]");
 if (here) here.closest("nav").scrollLeft = here.offsetLeft - 16;
 
+document.documentElement.classList.add("script");
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  const text = button.dataset.copy;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Only pages that came over TLS, or from this machine, may: others mark it.
+    const before = button.previousElementSibling;
+    if (before) getSelection().selectAllChildren(before);
+    return;
+  }
+  button.classList.add("done");
+  setTimeout(() => button.classList.remove("done"), 1500);
+});
+
 /** Before a form is sent the console is asked whether it is there: else what was typed would go with the page. */
 async function answers() {
   try {

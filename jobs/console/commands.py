@@ -37,7 +37,7 @@ class CommandFailed(ArborcastError):
     """A command said no; the message is what it said."""
 
 
-class Said(NamedTuple):
+class CommandAnswer(NamedTuple):
     """What a command has said: its JSON, or why it could not; when that was, and how long it took."""
 
     value: Any
@@ -57,7 +57,7 @@ class Commands:
     def __init__(self, home: Path, config: Path | None) -> None:
         self._common = ["--json", "--home", str(home), *(["--config", str(config)] if config else [])]
         self._turns = asyncio.Semaphore(_AT_A_TIME)
-        self._lately: dict[object, asyncio.Task[Said]] = {}
+        self._lately: dict[object, asyncio.Task[CommandAnswer]] = {}
 
     async def lately(
         self,
@@ -65,7 +65,7 @@ class Commands:
         given: tuple[str, ...] = (),
         options: Mapping[str, str | bool] = _NO_OPTIONS,
         age_s: float,
-    ) -> Said:
+    ) -> CommandAnswer:
         """What the command says, or has said no longer ago than this. However many pages show the same, it runs once,
         and to its end also when they have left."""
         key = (words, given, tuple(sorted(options.items())))
@@ -82,14 +82,14 @@ class Commands:
         """Something was changed: whoever asks from now on is not told what was before."""
         self._lately.clear()
 
-    async def _said(self, *words: str, given: tuple[str, ...], options: Mapping[str, str | bool]) -> Said:
+    async def _said(self, *words: str, given: tuple[str, ...], options: Mapping[str, str | bool]) -> CommandAnswer:
         begun = time.monotonic()
         value, wrong = None, ""
         try:
             value = await self.ask(*words, given=given, options=options)
         except ArborcastError as error:
             wrong = str(error)
-        return Said(value, wrong, time.time(), time.monotonic() - begun)
+        return CommandAnswer(value, wrong, time.time(), time.monotonic() - begun)
 
     async def ask(
         self, *words: str, given: tuple[str, ...] = (), options: Mapping[str, str | bool] = _NO_OPTIONS

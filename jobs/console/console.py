@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from core.errors import ArborcastError
 from ingest.state.changes import CommitsChanges
-from jobs.console.commands import Commands, Said
+from jobs.console.commands import CommandAnswer, Commands
 from jobs.console.guard import Sessions, Visitor, visitor_of
 from jobs.console.live import LiveParts, Look, Replacement, Seen, changes
 from jobs.console.pages import StaticFiles, Templates
@@ -151,7 +151,7 @@ class Console:
 
         return self.live.response(changes(everything, _LOOK_S))
 
-    def seen(self, request: Request, said: Said, template: str, **values: Any) -> Seen:
+    def seen(self, request: Request, said: CommandAnswer, template: str, **values: Any) -> Seen:
         """What a command has said, as the main part of such a page."""
         if said.wrong:
             return Seen({"shown": self.render(request, "refusal.html", wrong=said.wrong)}, said.rest_s, failed=True)

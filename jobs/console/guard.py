@@ -123,7 +123,7 @@ class Sessions:
             return False  # of a key that was taken out
 
 
-class Guard:
+class PageGuard:
     """Stands before the application. `callers` is None on loopback: then nobody has to say who it is."""
 
     def __init__(self, app: ASGIApp, sessions: Sessions, callers: Callers | None) -> None:

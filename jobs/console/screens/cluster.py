@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from jobs.console.commands import Said
+from jobs.console.commands import CommandAnswer
 from jobs.console.console import Console, Screen
 from jobs.console.live import Look, Seen
 
@@ -27,7 +27,7 @@ _SHOWN = 200
 def _routes(console: Console) -> list[Route]:
     federation = console.settings.federation
 
-    def ask(word: str, age_s: float) -> Awaitable[Said]:
+    def ask(word: str, age_s: float) -> Awaitable[CommandAnswer]:
         return console.commands.lately("federation", word, age_s=age_s)
 
     def look_for(request: Request) -> Look:
@@ -64,10 +64,10 @@ def _routes(console: Console) -> list[Route]:
     return [console.get("/cluster", page), console.get("/cluster/live", live)]
 
 
-def _both(one: Said, other: Said) -> Said:
+def _both(one: CommandAnswer, other: CommandAnswer) -> CommandAnswer:
     """Two that were asked at the same time: where one has failed the page shows the other."""
     wrong = one.wrong if other.wrong else ""
-    return Said(None, wrong, min(one.at, other.at), max(one.took_s, other.took_s))
+    return CommandAnswer(None, wrong, min(one.at, other.at), max(one.took_s, other.took_s))
 
 
 def _groups(members: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:

@@ -34,7 +34,7 @@ _PATIENCE = "5"
 _SHOWN = 200
 
 
-class Deliveries:
+class DeliveriesScreen:
     """What the screen answers."""
 
     def __init__(self, console: Console) -> None:
@@ -162,4 +162,4 @@ def _asked(request: Request, names: tuple[str, ...]) -> dict[str, str]:
     return {name: request.query_params.get(name, "").strip() for name in names}
 
 
-SCREEN = Screen("deliveries", "Deliveries", "/deliveries", lambda console: Deliveries(console).routes())
+SCREEN = Screen("deliveries", "Deliveries", "/deliveries", lambda console: DeliveriesScreen(console).routes())

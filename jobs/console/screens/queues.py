@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from core.security.ip_addresses import host_to_reach
-from jobs.console.commands import Said
+from jobs.console.commands import CommandAnswer
 from jobs.console.console import Console, Screen
 from jobs.console.live import Look, Seen
 from jobs.stack.state import addresses
@@ -18,7 +18,7 @@ _AT_ONCE = "100"
 _SHOWN = 200
 
 
-class Queues:
+class QueuesScreen:
     """What the screen answers."""
 
     def __init__(self, console: Console) -> None:
@@ -51,7 +51,7 @@ class Queues:
 
         return one if wanted else everything
 
-    async def _ask(self, word: str, age_s: float, given: tuple[str, ...] = (), **options: str) -> Said:
+    async def _ask(self, word: str, age_s: float, given: tuple[str, ...] = (), **options: str) -> CommandAnswer:
         asked = {**options, "url": self._job()}
         return await self._console.commands.lately("queues", word, given=given, options=asked, age_s=age_s)
 
@@ -67,4 +67,4 @@ def _wanted(request: Request) -> str:
     return request.query_params.get("queue", "").strip()
 
 
-SCREEN = Screen("queues", "Queues", "/queues", lambda console: Queues(console).routes())
+SCREEN = Screen("queues", "Queues", "/queues", lambda console: QueuesScreen(console).routes())

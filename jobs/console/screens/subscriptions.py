@@ -40,7 +40,7 @@ _DONE = {"pause": "paused", "resume": "resumed", "end": "ended"}
 _PATIENCE_S = 2.0
 
 
-class Subscriptions:
+class SubscriptionsScreen:
     """What the screen answers."""
 
     def __init__(self, console: Console) -> None:
@@ -247,4 +247,6 @@ def _details(each: Subscription) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows if value]
 
 
-SCREEN = Screen("subscriptions", "Subscriptions", "/subscriptions", lambda console: Subscriptions(console).routes())
+SCREEN = Screen(
+    "subscriptions", "Subscriptions", "/subscriptions", lambda console: SubscriptionsScreen(console).routes()
+)

@@ -26,7 +26,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Asked(NamedTuple):
+class EngineQuery(NamedTuple):
     """What a page is to show."""
 
     engine: int
@@ -40,11 +40,11 @@ class Asked(NamedTuple):
 def _routes(console: Console) -> list[Route]:
     feeds = feeds_of(console.settings)
 
-    def asked(request: Request) -> tuple[Asked, EngineFeed]:
+    def asked(request: Request) -> tuple[EngineQuery, EngineFeed]:
         number, span = request.query_params.get("engine", "0"), request.query_params.get("range", "10m")
         if not (number.isascii() and number.isdecimal() and int(number) < len(feeds)) or span not in RANGES:
             raise HTTPException(404, "There is no such engine, or no such range.")
-        return Asked(int(number), span), feeds[int(number)]
+        return EngineQuery(int(number), span), feeds[int(number)]
 
     async def page(request: Request) -> Response:
         wanted, feed = asked(request)
@@ -64,7 +64,7 @@ def _routes(console: Console) -> list[Route]:
     return [console.get("/engine", page), console.get("/engine/live", live)]
 
 
-def _look_at(console: Console, request: Request, feed: EngineFeed, wanted: Asked) -> Look:
+def _look_at(console: Console, request: Request, feed: EngineFeed, wanted: EngineQuery) -> Look:
     async def look(_age_s: float) -> Seen:
         shown = await feed.shown(wanted.span)
         return Seen(

@@ -47,7 +47,7 @@ _EXAMPLE = "<reading><celsius>21.5</celsius></reading>"
 
 
 @dataclass(frozen=True)
-class Answer:
+class PublishAnswer:
     """What became of a message, or why it was not taken."""
 
     id: str = ""
@@ -107,7 +107,7 @@ class Trying:
 def _routes(console: Console) -> list[Route]:
     trying = Trying(console)
 
-    async def page(request: Request, answer: Answer | None = None, **said: str) -> Response:
+    async def page(request: Request, answer: PublishAnswer | None = None, **said: str) -> Response:
         wanted, problem = request.query_params.get("watch", "").strip(), ""
         if wanted:
             try:
@@ -167,14 +167,14 @@ def _routes(console: Console) -> list[Route]:
     ]
 
 
-async def _published(trying: Trying, request: Request, topic: str, payload: str) -> Answer:
+async def _published(trying: Trying, request: Request, topic: str, payload: str) -> PublishAnswer:
     from jobs.console.screens.trying.broker import publish
 
     try:
         path = trying.topic(topic)
-        return Answer(id=await asyncio.to_thread(publish, trying.gateway, trying.whom(request), path, payload))
+        return PublishAnswer(id=await asyncio.to_thread(publish, trying.gateway, trying.whom(request), path, payload))
     except ArborcastError as error:
-        return Answer(refused=str(error))
+        return PublishAnswer(refused=str(error))
 
 
 SCREEN = Screen("try", "Try", "/try", _routes)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console.commands import CommandFailed, Commands, Said
+from jobs.console.commands import CommandAnswer, CommandFailed, Commands
 from tests.support.console_answers import Asked, answering
 
 LIST = ("queues", "list")
@@ -88,4 +88,4 @@ def test_not_everything_is_remembered(tmp_path: Path) -> None:
 
 
 def test_a_page_that_stays_open_asks_less_of_what_takes_long() -> None:
-    assert Said(None, "", 0.0, took_s=2.0).rest_s == pytest.approx(20)
+    assert CommandAnswer(None, "", 0.0, took_s=2.0).rest_s == pytest.approx(20)

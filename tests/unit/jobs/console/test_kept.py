@@ -37,11 +37,6 @@ def parts(tmp_path: Path) -> ConsoleParts:
     return console_parts(tmp_path, [A, TopicRecord(TopicPath("a/b"))])
 
 
-@pytest.fixture
-def browser(parts: ConsoleParts) -> Browser:
-    return Browser(parts.app)
-
-
 def change(browser: Browser, priority: str) -> None:
     browser.get("/topics?at=a")
     browser.submit("/topics/put", priority=priority)

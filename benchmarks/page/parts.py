@@ -83,6 +83,7 @@ PARTS = (
     Part("parked-elsewhere", "operation.parked_elsewhere", _OPERATION, "A million parked elsewhere", long=True),
     Part("triggers", "operation.triggers", _OPERATION, "A chain of triggers"),
     Part("queues", "operation.queues", _OPERATION, "Work queues"),
+    Part("console", "operation.console", _OPERATION, "The web console over a million topics"),
     Part("federation", "operation.federation", _OPERATION, "Over a link to another engine"),
     Part("reliabilities", "operation.reliabilities", _OPERATION, "Away, under each reliability", long=True),
     Part(

@@ -20,6 +20,7 @@ from directory.entries.changes import Change, Move
 from directory.entries.mapping import EntryProblem, Listing
 from directory.errors import DirectoryError
 from directory.stores.contract import Directory, touched
+from directory.sync.problems import SyncProblems, load_problems, save_problems
 from directory.sync.reconcile import Plan, first_contact, load_known, reconcile, save_known
 from topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from topic_model.topics import TopicPath
@@ -60,10 +61,12 @@ class DirectorySync:
         directory: Directory,
         append: Callable[[Sequence[ControlRecord]], object],
         state_file: Path | None = None,
+        problems_file: Path | None = None,
     ) -> None:
         self._directory = directory
         self._append = append
         self._state_file = state_file
+        self._problems_file = problems_file
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = threading.Event()
@@ -85,6 +88,7 @@ class DirectorySync:
         self._unsaved = False
         self._save_after = 0.0
         self._status = SyncStatus(directory.name)
+        self._listed = load_problems(problems_file) if problems_file else SyncProblems()
 
     @property
     def status(self) -> SyncStatus:
@@ -300,6 +304,15 @@ class DirectorySync:
             _log.warning("directory.problem %s", problem)
         if len(news) > _MAX_LOGGED:
             _log.warning("directory.problem %d more like these", len(news) - _MAX_LOGGED)
+        listed = self._listed.now(self._directory.name, problems, time.time_ns() // 1_000_000)
+        if self._problems_file is None or listed == self._listed:
+            return
+        try:
+            save_problems(self._problems_file, listed)
+        except OSError as error:
+            _log.warning("directory.problems-not-saved %s: %s", self._problems_file, error)
+        else:
+            self._listed = listed
 
     def _save_now_and_then(self) -> None:
         if self._unsaved and time.monotonic() >= self._save_after:

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from core.errors import ArborcastError, InfrastructureError
 from jobs.console.console import THEMES, Console, Screen, go, own_path, text_of
-from jobs.console.guard import Guard
+from jobs.console.guard import PageGuard
 from jobs.console.live import Replacement
 from jobs.console.screens import cluster, deliveries, engine, queues, subscriptions, topics, trying
 from jobs.console.signing import SigningIn
@@ -36,7 +36,7 @@ _LOOK_S = 2.0
 _YEAR_S = 365 * 24 * 3600
 
 
-def make_app(console: Console, signing: SigningIn | None = None) -> Guard:
+def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
     """The application. Without `signing` nobody has to say who it is, and only this machine may ask."""
     console.screens = SCREENS
 
@@ -82,7 +82,7 @@ def make_app(console: Console, signing: SigningIn | None = None) -> Guard:
         routes=routes,
         exception_handlers={HTTPException: refused, ArborcastError: refused, Exception: refused},
     )
-    return Guard(app, console.sessions, signing.callers if signing else None)
+    return PageGuard(app, console.sessions, signing.callers if signing else None)
 
 
 def _when_ready(console: Console, route: Route) -> Route:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from core.errors import ArborcastError
 from jobs.processes.processes import dying_with_us
@@ -25,8 +26,29 @@ _NO_OPTIONS: Mapping[str, str | bool] = MappingProxyType({})
 _ENTRY = "from jobs.cli import main; main()"
 
 
+# What answers are remembered for a while; the oldest go first.
+_REMEMBERED = 100
+
+# Of what a core can do, for a page that asks again and again.
+_SHARE = 0.1
+
+
 class CommandFailed(ArborcastError):
     """A command said no; the message is what it said."""
+
+
+class CommandAnswer(NamedTuple):
+    """What a command has said: its JSON, or why it could not; when that was, and how long it took."""
+
+    value: Any
+    wrong: str
+    at: float
+    took_s: float
+
+    @property
+    def rest_s(self) -> float:
+        """How long to wait before it is asked again, by a page that stays open."""
+        return self.took_s / _SHARE
 
 
 class Commands:
@@ -35,6 +57,39 @@ class Commands:
     def __init__(self, home: Path, config: Path | None) -> None:
         self._common = ["--json", "--home", str(home), *(["--config", str(config)] if config else [])]
         self._turns = asyncio.Semaphore(_AT_A_TIME)
+        self._lately: dict[object, asyncio.Task[CommandAnswer]] = {}
+
+    async def lately(
+        self,
+        *words: str,
+        given: tuple[str, ...] = (),
+        options: Mapping[str, str | bool] = _NO_OPTIONS,
+        age_s: float,
+    ) -> CommandAnswer:
+        """What the command says, or has said no longer ago than this. However many pages show the same, it runs once,
+        and to its end also when they have left."""
+        key = (words, given, tuple(sorted(options.items())))
+        known = self._lately.get(key)
+        if known is None or known.cancelled() or (known.done() and not 0 <= time.time() - known.result().at <= age_s):
+            known = asyncio.ensure_future(self._said(*words, given=given, options=options))
+            self._lately.pop(key, None)
+            self._lately[key] = known
+            for old in [each for each, task in self._lately.items() if task.done()][:-_REMEMBERED]:
+                del self._lately[old]
+        return await asyncio.shield(known)
+
+    def forget(self) -> None:
+        """Something was changed: whoever asks from now on is not told what was before."""
+        self._lately.clear()
+
+    async def _said(self, *words: str, given: tuple[str, ...], options: Mapping[str, str | bool]) -> CommandAnswer:
+        begun = time.monotonic()
+        value, wrong = None, ""
+        try:
+            value = await self.ask(*words, given=given, options=options)
+        except ArborcastError as error:
+            wrong = str(error)
+        return CommandAnswer(value, wrong, time.time(), time.monotonic() - begun)
 
     async def ask(
         self, *words: str, given: tuple[str, ...] = (), options: Mapping[str, str | bool] = _NO_OPTIONS

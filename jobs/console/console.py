@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from core.errors import ArborcastError
 from ingest.state.changes import CommitsChanges
-from jobs.console.commands import Commands
+from jobs.console.commands import CommandAnswer, Commands
 from jobs.console.guard import Sessions, Visitor, visitor_of
-from jobs.console.live import LiveParts, Replacement
+from jobs.console.live import LiveParts, Look, Replacement, Seen, changes
 from jobs.console.pages import StaticFiles, Templates
 from jobs.settings.loading import Settings
 from topic_model.control_view import ControlView
@@ -34,6 +37,15 @@ THEMES = ("light", "dark")
 _NOTES = 1_000
 
 _FIELDS = 2_000
+
+# Where a page goes on when a part of it is ready: what is put into a template is escaped, and cannot be this.
+_LATER = Markup("<!--later-->")
+
+# How old what a page begins with may be: somebody has asked for it, but others may have, too.
+_FRESH_S = 1.0
+
+# How often what is seen is looked at again, where that costs little.
+_LOOK_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -109,23 +121,57 @@ class Console:
 
     def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
         """A whole page, of a template that extends base.html."""
+        return HTMLResponse(self._document(request, template, **values), status)
+
+    def slow_page(self, request: Request, template: str, look: Look, *, status: int = 200, **values: Any) -> Response:
+        """A page with a part that takes a while, in the place of `later`: what stands around it is seen meanwhile, with
+        and without script. `look` has it as the part "shown"."""
+        before, _, after = self._document(request, template, later=_LATER, **values).partition(_LATER)
+
+        async def pieces() -> AsyncIterator[str]:
+            yield before
+            try:
+                yield (await look(_FRESH_S)).parts["shown"]
+            except ArborcastError as error:
+                # It is too late for another status.
+                yield self.render(request, "refusal.html", wrong=str(error))
+            yield after
+
+        return StreamingResponse(pieces(), status, media_type="text/html")
+
+    def live_page(self, request: Request, look: Look) -> Response:
+        """The stream that keeps such a page as things are."""
+
+        async def everything(age_s: float) -> Seen:
+            seen = await look(age_s)
+            trouble = self.trouble_part(request)
+            # What was seen before stays, with the reason why there is nothing newer.
+            parts = {"wrong": seen.parts["shown"]} if seen.failed else {"wrong": "", **seen.parts}
+            return Seen({trouble.id: trouble.html, **parts}, seen.rest_s)
+
+        return self.live.response(changes(everything, _LOOK_S))
+
+    def seen(self, request: Request, said: CommandAnswer, template: str, **values: Any) -> Seen:
+        """What a command has said, as the main part of such a page."""
+        if said.wrong:
+            return Seen({"shown": self.render(request, "refusal.html", wrong=said.wrong)}, said.rest_s, failed=True)
+        at = datetime.fromtimestamp(said.at).astimezone().strftime("%H:%M:%S")
+        return Seen({"shown": self.render(request, template, **values), "seen": f"as of {at}"}, said.rest_s)
+
+    def _document(self, request: Request, template: str, **values: Any) -> str:
         visitor = visitor_of(request.scope)
         theme = request.cookies.get("theme", "")
-        return HTMLResponse(
-            self.render(
-                request,
-                template,
-                visitor=visitor,
-                theme=theme if theme in THEMES else "",
-                screens=self.screens,
-                here=request.url.path,
-                back=_again(request),
-                trouble=self.trouble(),
-                signs_in=self.signs_in,
-                note=self._notes.pop(visitor.session, ""),
-                **values,
-            ),
-            status,
+        return self.render(
+            request,
+            template,
+            theme=theme if theme in THEMES else "",
+            screens=self.screens,
+            here=request.url.path,
+            back=_again(request),
+            trouble=self.trouble(),
+            signs_in=self.signs_in,
+            note=self._notes.pop(visitor.session, ""),
+            **values,
         )
 
     def fragment(self, request: Request, template: str, **values: Any) -> Response:

@@ -85,7 +85,9 @@ class Sessions:
         document = json.dumps({"session": session, "user": user, "until": int(self._clock()) + _SESSION_S})
         value = quote(document, safe="") + "~" + self._keys.mark(document.encode(), "console session")
         secure = "; Secure" if self._secure else ""
-        return session, f"{self._name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}"
+        # Where nobody signs in, what somebody has gathered is found again by a browser that was closed meanwhile.
+        lasts = "" if user else f"; Max-Age={_SESSION_S}"
+        return session, f"{self._name}={value}; Path=/; HttpOnly; SameSite=Strict{lasts}{secure}"
 
     def end(self) -> str:
         """The header that takes it from the browser."""
@@ -121,7 +123,7 @@ class Sessions:
             return False  # of a key that was taken out
 
 
-class Guard:
+class PageGuard:
     """Stands before the application. `callers` is None on loopback: then nobody has to say who it is."""
 
     def __init__(self, app: ASGIApp, sessions: Sessions, callers: Callers | None) -> None:

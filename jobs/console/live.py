@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
@@ -31,6 +31,33 @@ class Replacement:
 
     id: str
     html: str
+
+
+class Seen(NamedTuple):
+    """Parts of a page as they are now, by the ids of their elements; and how long to wait at least until they are
+    looked at again. With `failed` the parts say why nothing can be seen."""
+
+    parts: Mapping[str, str]
+    rest_s: float = 0.0
+    failed: bool = False
+
+
+Look = Callable[[float], Awaitable[Seen]]
+"""Looks at what a page shows; what was seen no longer ago than so many seconds is good enough."""
+
+
+async def changes(look: Look, every_s: float) -> AsyncGenerator[Replacement]:
+    """The parts that are not any more as they were sent last."""
+    sent: dict[str, str] = {}
+    age_s = every_s
+    while True:
+        seen = await look(age_s)
+        for part, html in seen.parts.items():
+            if sent.get(part) != html:
+                sent[part] = html
+                yield Replacement(part, html)
+        age_s = max(every_s, seen.rest_s)
+        await asyncio.sleep(age_s)
 
 
 class LiveParts:

@@ -8,6 +8,7 @@ from pathlib import Path
 from core.errors import ConfigError, InfrastructureError
 from core.files import WatchedFile
 from directory.stores import open_directory
+from directory.sync import problems
 from directory.sync.sync import DirectorySync
 from ingest.access.bearer import Bearer
 from ingest.access.gate import Authenticator, Gate
@@ -132,4 +133,5 @@ def directory_sync(settings: Settings, log: ControlLog) -> DirectorySync | None:
     if directory is None:
         return None
     ensure_home(settings)
-    return DirectorySync(directory, log.append, settings.home / "directory-known.json")
+    home = settings.home
+    return DirectorySync(directory, log.append, home / "directory-known.json", home / problems.FILE)

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
+from jobs.console import console
+from jobs.console.commands import CommandFailed
 from jobs.console.screens.topics import looking
 from jobs.console.screens.topics.messages import LastMessages, Message
 from tests.support.chromium import Visitors, faults
 from tests.support.console import ConsoleParts, served
-from tests.support.console_answers import FEDERATED, answering
+from tests.support.console_answers import ANSWERS, FEDERATED, answering
 from tests.support.console_example import example
 from topic_model.records.control import TopicRecord
 from topic_model.topics import TopicPath
@@ -36,7 +38,10 @@ PAGES = (
     "/subscriptions?state=expired",
     "/subscriptions/s3",
     "/deliveries",
+    "/deliveries/waiting",
+    "/deliveries/dead",
     "/deliveries/audit",
+    "/topics/problems",
     "/queues",
     "/queues?queue={urn:plant}plant/inspections",
     "/cluster",
@@ -179,6 +184,29 @@ def test_it_works_without_script(own: tuple[ConsoleParts, str], visit: Visitors)
     assert TopicPath("{urn:plant}plant/line2/new") in parts.control.table.topics
 
 
+def test_a_form_outlives_a_console_that_does_not_answer(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
+    _, url = own
+    visit.expected = ("ERR_FAILED",)
+    page = visit()
+    page.goto(f"{url}/topics?at={PRESS}/alarm")
+    page.fill("#priority", "66")
+    page.route("**/health/live", lambda route: route.abort())
+    page.click("form[action='/topics/put'] button.main")
+    page.get_by_text("The console does not answer").wait_for()
+    assert page.input_value("#priority") == "66"
+    page.unroute("**/health/live")
+    page.click("form[action='/topics/put'] button.main")
+    page.get_by_text("1 change").wait_for()
+
+
+def test_what_has_a_button_for_it_is_copied(visit: Visitors, address: str) -> None:
+    page = visit(permissions=["clipboard-read", "clipboard-write"])
+    page.goto(f"{address}/topics?at={PRESS}/alarm")
+    page.get_by_role("button", name="Copy the path").click()
+    page.locator(".copy.done").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == f"{PRESS}/alarm"
+
+
 def test_many_topics(visit: Visitors, tmp_path: Path) -> None:
     many = [TopicRecord(TopicPath(f"wide/n{number // 1000:03}/t{number:06}")) for number in range(100_000)]
     flat = [TopicRecord(TopicPath(f"flat/t{number:04}")) for number in range(500)]
@@ -215,6 +243,92 @@ def test_what_others_change_is_told_and_nothing_jumps(own: tuple[ConsoleParts, s
     page.click("text=Topics have changed: show them")
     page.wait_for_selector(node("by-somebody-else"))
     page.wait_for_selector("#news >> text=changed", state="detached")
+
+
+ROW = "#shown tbody tr"
+
+
+@pytest.fixture
+def moving(tmp_path: Path) -> Iterator[tuple[list[dict[str, Any]], str]]:
+    """Queues that change while somebody looks; named before `visit`."""
+    (queue,) = (each for each in ANSWERS["queues", "list"] if each["servers"] and each["waiting"])
+    queues = [{**queue, "queue": f"q{number:03}", "oldest_s": 1_000.0 - number} for number in range(60)]
+    with pytest.MonkeyPatch.context() as patched, served(example(tmp_path).app) as url:
+        answering(patched, {("queues", "list"): queues})
+        patched.setattr(console, "_LOOK_S", 0.1)
+        yield queues, url
+
+
+def test_what_is_shown_follows_and_keeps_focus_selection_and_place(
+    moving: tuple[list[dict[str, Any]], str], visit: Visitors
+) -> None:
+    queues, url = moving
+    page = visit(viewport={"width": 900, "height": 600})
+    page.goto(f"{url}/queues")
+    page.get_by_text("as of").wait_for()
+    page.locator("[data-key=q040] a").focus()
+    page.locator("[data-key=q040] a").scroll_into_view_if_needed()
+    place = "document.querySelector('[data-key=q040]').getBoundingClientRect().top"
+    before = page.evaluate(place)
+    assert page.evaluate("scrollY") > 0
+    # More above, and in another order.
+    queues += [{**queues[0], "queue": f"new{number}", "oldest_s": 9_000.0} for number in range(5)]
+    queues[41]["oldest_s"] = 5_000.0
+    page.locator(ROW).nth(64).wait_for(state="attached")
+    page.locator(f"{ROW}:nth-child(6) >> text=q041").wait_for(state="attached")
+    assert page.evaluate("document.activeElement.textContent") == "q040"
+    assert page.evaluate(place) == pytest.approx(before, abs=1)
+    # What is marked is not taken away; when nothing is marked any more, the rest follows.
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('[data-key=q042] code'))")
+    queues[:] = [queues[0]]
+    for _ in range(2):
+        seen = page.inner_text("#seen")
+        page.wait_for_function("seen => document.getElementById('seen').textContent !== seen", arg=seen)
+    assert page.locator(ROW).count() == 65
+    assert page.evaluate("getSelection().toString()") == "q042"
+    page.evaluate("getSelection().removeAllRanges()")
+    page.locator(ROW).nth(1).wait_for(state="detached")
+    # Who had the focus of something that is gone goes on from the content.
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
+def test_what_cannot_be_had_any_more_is_said_and_the_last_stays(
+    moving: tuple[list[dict[str, Any]], str], visit: Visitors
+) -> None:
+    _, url = moving
+    page = visit()
+    page.goto(f"{url}/queues")
+    page.get_by_text("as of").wait_for()
+    with pytest.MonkeyPatch.context() as patched:
+        answering(patched, {("queues", "list"): CommandFailed("Kafka is away")})
+        page.locator("#wrong >> text=Kafka is away").wait_for()
+        assert page.locator(ROW).count() == 60
+    page.locator("#wrong .refusal").wait_for(state="detached")
+
+
+def test_a_page_that_is_not_seen_does_not_ask(moving: tuple[list[dict[str, Any]], str], visit: Visitors) -> None:
+    _, url = moving
+    page = visit()
+    page.goto(f"{url}/queues")
+    page.get_by_text("as of").wait_for()
+    page.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
+    with page.expect_event("requestfailed", lambda request: "/queues/live" in request.url):
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    with page.expect_request(lambda request: "/queues/live" in request.url):
+        page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+
+
+def test_without_script_a_page_can_be_looked_at_again(
+    moving: tuple[list[dict[str, Any]], str], visit: Visitors
+) -> None:
+    queues, url = moving
+    page = visit(java_script_enabled=False)
+    page.goto(f"{url}/queues")
+    assert page.locator(ROW).count() == 60
+    assert not page.get_by_text("Looking").is_visible()
+    del queues[1:]
+    page.get_by_role("link", name="Look again").click()
+    page.locator(ROW).nth(1).wait_for(state="detached")
 
 
 def test_colours_are_the_systems_or_as_chosen(visit: Visitors, address: str) -> None:

@@ -94,6 +94,10 @@ class Browser:
         self._base = f"http://{host}"
         self.answer = httpx.Response(0)
 
+    def goes_on_with(self, app: Any) -> None:
+        """The server was started again; what the browser knows it still does."""
+        self._transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=("127.0.0.1", 5000))
+
     def get(self, path: str, **headers: str) -> httpx.Response:
         return self._ask("GET", path, headers)
 

@@ -100,11 +100,31 @@ LINKS = [
     },
 ]
 
+PARKED = {
+    "notification": "019b7d4a6c10707fa1c0a3f2e5d8b100",
+    "subscription": "s1",
+    "state": "active",
+    "endpoint": "https://panel1.example:8443/notifications",
+    "topic": "{urn:plant}plant/line2/press/alarm",
+    "priority": 50,
+    "accepted": "2026-01-01 11:20:00.000+01:00",
+    "since": "2026-01-01 11:20:00.000+01:00",
+    "attempts": 2,
+    "next": "2026-01-01 11:21:00.000+01:00",
+    "error": "connect",
+    "detail": "connection refused",
+    "status": "",
+}
+
+LETTER = {**PARKED, "state": "dead", "attempts": 12, "given_up": "2026-01-01 12:20:00.000+01:00"}
+
 ANSWERS: Mapping[tuple[str, ...], Any] = {
     ("queues", "list"): [_QUIET, _UNSERVED, QUEUE],
     ("queues", "show"): {**QUEUE, "requests": REQUESTS, "more": 4},
     ("federation", "members"): {"members": MEMBERS, "problem": ""},
     ("federation", "links"): {"links": LINKS},
+    ("waiting", "list"): {"waiting": [PARKED], "more": 4},
+    ("dead-letters", "list"): {"letters": [LETTER], "more": 0},
 }
 
 Asked = list[tuple[tuple[str, ...], dict[str, str]]]

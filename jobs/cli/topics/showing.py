@@ -17,8 +17,10 @@ from jobs.cli.common import (
     NamespaceOption,
     TopicArgument,
     kafka_of,
+    moment,
     namespaces_of,
     one_topic,
+    settings_of,
 )
 from jobs.terminal import complain, console, print_json, print_table, say
 
@@ -34,6 +36,7 @@ def register(topics_app: typer.Typer) -> None:
     topics_app.command()(find)
     topics_app.command()(match)
     topics_app.command()(who)
+    topics_app.command()(problems)
 
 
 def list_topics(
@@ -159,6 +162,33 @@ def who(
         say("nobody")
     else:
         print_table(names, rows)
+
+
+def problems(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+    """Show what cannot be taken over from the directory or written to it: which entry, why, and what to do."""
+    from directory.sync.problems import FILE, load_problems
+
+    found = load_problems(settings_of(config, home).home / FILE)
+    rows = [
+        {
+            "entry": each.dn,
+            "topic": each.path,
+            "since": moment(each.since_ms),
+            "kind": each.kind,
+            "reason": each.reason,
+            "advice": each.advice,
+        }
+        for each in found.problems
+    ]
+    if json:
+        print_json({"directory": found.directory, "count": found.count, "problems": rows})
+        return
+    for row in rows:
+        say(f"{one_line(row['entry'])}\n  since {row['since']}: {one_line(row['reason'])}\n  {row['advice']}")
+    if found.count > len(rows):
+        complain(f"and {found.count - len(rows):,} more")
+    if not found.count:
+        say("the topics and their directory are the same, as far as the gateway that keeps them so has said")
 
 
 def _records(tree: TopicTree, paths: Iterable[TopicPath]) -> list[TopicRecord]:

@@ -16,11 +16,15 @@ from jobs.cli.audit import PROBLEMS
 from jobs.console.commands import CommandFailed
 from jobs.console.console import Console, Screen, go, text_of
 from jobs.console.guard import visitor_of
+from jobs.console.live import Look, Seen
 from jobs.monitoring.figures import WORDS
 
 # By what dead letters, and what waits, can be found.
 _BY = ("subscription", "endpoint", "topic", "notification")
 _LETTERS_BY = (*_BY, "since", "reason")
+
+# By which command a page knows what it shows.
+_COMMANDS = {"waiting": "waiting", "dead": "dead-letters"}
 
 _AT_ONCE = "100"
 
@@ -30,7 +34,7 @@ _PATIENCE = "5"
 _SHOWN = 200
 
 
-class Deliveries:
+class DeliveriesScreen:
     """What the screen answers."""
 
     def __init__(self, console: Console) -> None:
@@ -42,7 +46,9 @@ class Deliveries:
         return [
             get("/deliveries", self.trace),
             get("/deliveries/waiting", self.waiting),
+            get("/deliveries/waiting/live", self.waiting_live),
             get("/deliveries/dead", self.dead),
+            get("/deliveries/dead/live", self.dead_live),
             get("/deliveries/dead/{notification}", self.letter),
             post("/deliveries/dead/act", self.act),
             get("/deliveries/audit", self.audit),
@@ -67,14 +73,16 @@ class Deliveries:
         return self._page(request, "trace", asked=asked, story=answer, wrong=wrong, shown=_SHOWN)
 
     async def waiting(self, request: Request) -> Response:
-        asked = _asked(request, _BY)
-        answer, wrong = await self._answer("waiting", "list", limit=_AT_ONCE, **asked)
-        return self._page(request, "waiting", asked=asked, answer=answer, wrong=wrong)
+        return self._slow(request, "waiting", _BY)
+
+    async def waiting_live(self, request: Request) -> Response:
+        return self._console.live_page(request, self._look(request, "waiting", _BY))
 
     async def dead(self, request: Request) -> Response:
-        asked = _asked(request, _LETTERS_BY)
-        answer, wrong = await self._answer("dead-letters", "list", limit=_AT_ONCE, **asked)
-        return self._page(request, "dead", asked=asked, answer=answer, wrong=wrong)
+        return self._slow(request, "dead", _LETTERS_BY)
+
+    async def dead_live(self, request: Request) -> Response:
+        return self._console.live_page(request, self._look(request, "dead", _LETTERS_BY))
 
     async def letter(self, request: Request) -> Response:
         """One dead letter, with its message."""
@@ -97,6 +105,7 @@ class Deliveries:
             count = len(answer["letters"]) + answer["more"] if answer else 0
             return self._page(request, "sure", asked=asked, action=action, count=count, wrong=wrong)
         done = await self._commands.ask("dead-letters", action, options={"yes": True, **asked})
+        self._commands.forget()
         if action == "redrive":
             said = [f"{done['redriven']:,} deliveries are tried again"]
             said += [f"{done['over']:,} are not: their subscription is over"] * bool(done["over"])
@@ -120,15 +129,37 @@ class Deliveries:
         except CommandFailed as error:
             return None, str(error)
 
+    def _slow(self, request: Request, name: str, by: tuple[str, ...]) -> Response:
+        """What waits, or the dead letters."""
+        asked = _asked(request, by)
+        look = self._look(request, name, by)
+        return self._console.slow_page(request, f"deliveries/{name}.html", look, **_values(name, asked))
+
+    def _look(self, request: Request, name: str, by: tuple[str, ...]) -> Look:
+        asked = _asked(request, by)
+
+        async def look(age_s: float) -> Seen:
+            said = await self._commands.lately(
+                _COMMANDS[name], "list", options={"limit": _AT_ONCE, **asked}, age_s=age_s
+            )
+            return self._console.seen(
+                request, said, f"deliveries/{name}-shown.html", answer=said.value, **_values(name, asked)
+            )
+
+        return look
+
     def _page(self, request: Request, name: str, *, asked: dict[str, str], **values: Any) -> Response:
-        filters = urlencode({key: value for key, value in asked.items() if value})
-        return self._console.page(
-            request, f"deliveries/{name}.html", tab=name, asked=asked, filters=filters, words=WORDS, **values
-        )
+        return self._console.page(request, f"deliveries/{name}.html", **_values(name, asked), **values)
+
+
+def _values(name: str, asked: dict[str, str]) -> dict[str, Any]:
+    """What the pages have in common."""
+    filters = urlencode({key: value for key, value in asked.items() if value})
+    return {"tab": name, "asked": asked, "filters": filters, "words": WORDS}
 
 
 def _asked(request: Request, names: tuple[str, ...]) -> dict[str, str]:
     return {name: request.query_params.get(name, "").strip() for name in names}
 
 
-SCREEN = Screen("deliveries", "Deliveries", "/deliveries", lambda console: Deliveries(console).routes())
+SCREEN = Screen("deliveries", "Deliveries", "/deliveries", lambda console: DeliveriesScreen(console).routes())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from core.security.ip_addresses import host_to_reach
-from jobs.console.commands import CommandFailed
+from jobs.console.commands import CommandAnswer
 from jobs.console.console import Console, Screen
+from jobs.console.live import Look, Seen
 from jobs.stack.state import addresses
 
 _AT_ONCE = "100"
@@ -19,32 +18,42 @@ _AT_ONCE = "100"
 _SHOWN = 200
 
 
-class Queues:
+class QueuesScreen:
     """What the screen answers."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def routes(self) -> list[Route]:
-        return [self._console.get("/queues", self.page)]
+        return [self._console.get("/queues", self.page), self._console.get("/queues/live", self.live)]
 
     async def page(self, request: Request) -> Response:
         """All queues; or one, with its servers and its requests."""
-        wanted = request.query_params.get("queue", "").strip()
-        if wanted:
-            answer, wrong = await self._answer("show", given=(wanted,), limit=_AT_ONCE)
-            return self._console.page(request, "queues/one.html", name=wanted, one=answer, wrong=wrong, shown=_SHOWN)
-        answer, wrong = await self._answer("list")
-        # What has waited longest first: it is why somebody looks.
-        answer = sorted(answer or [], key=lambda each: (-(each["oldest_s"] or 0), each["queue"]))
-        return self._console.page(request, "queues/page.html", queues=answer, wrong=wrong, shown=_SHOWN)
+        wanted = _wanted(request)
+        template = "queues/one.html" if wanted else "queues/page.html"
+        return self._console.slow_page(request, template, self._look(request), name=wanted)
 
-    async def _answer(self, word: str, given: tuple[str, ...] = (), **options: str) -> tuple[Any, str]:
-        try:
-            asked = {**options, "url": self._job()}
-            return await self._console.commands.ask("queues", word, given=given, options=asked), ""
-        except CommandFailed as error:
-            return None, str(error)
+    async def live(self, request: Request) -> Response:
+        return self._console.live_page(request, self._look(request))
+
+    def _look(self, request: Request) -> Look:
+        wanted = _wanted(request)
+
+        async def one(age_s: float) -> Seen:
+            said = await self._ask("show", age_s, (wanted,), limit=_AT_ONCE)
+            return self._console.seen(request, said, "queues/one-shown.html", one=said.value, shown=_SHOWN)
+
+        async def everything(age_s: float) -> Seen:
+            said = await self._ask("list", age_s)
+            # What has waited longest first: it is why somebody looks.
+            queues = sorted(said.value or [], key=lambda each: (-(each["oldest_s"] or 0), each["queue"]))
+            return self._console.seen(request, said, "queues/shown.html", queues=queues, shown=_SHOWN)
+
+        return one if wanted else everything
+
+    async def _ask(self, word: str, age_s: float, given: tuple[str, ...] = (), **options: str) -> CommandAnswer:
+        asked = {**options, "url": self._job()}
+        return await self._console.commands.lately("queues", word, given=given, options=asked, age_s=age_s)
 
     def _job(self) -> str:
         """Where a job is asked that is none of an embedded engine's; empty for one that is."""
@@ -54,4 +63,8 @@ class Queues:
         return f"http://{host_to_reach(metrics.host)}:{metrics.job_port}"
 
 
-SCREEN = Screen("queues", "Queues", "/queues", lambda console: Queues(console).routes())
+def _wanted(request: Request) -> str:
+    return request.query_params.get("queue", "").strip()
+
+
+SCREEN = Screen("queues", "Queues", "/queues", lambda console: QueuesScreen(console).routes())

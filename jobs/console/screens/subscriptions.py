@@ -23,6 +23,7 @@ from core.security.uris import to_uri
 from jobs.cli.topics_work import conditions_of, one_topic
 from jobs.console.console import Console, Screen, go, text_of
 from jobs.console.guard import visitor_of
+from jobs.console.live import Look, Seen
 from jobs.monitoring.stack_monitor import get
 from topic_model.expressions import with_codes
 from topic_model.projections.suspensions import State
@@ -39,7 +40,7 @@ _DONE = {"pause": "paused", "resume": "resumed", "end": "ended"}
 _PATIENCE_S = 2.0
 
 
-class Subscriptions:
+class SubscriptionsScreen:
     """What the screen answers."""
 
     def __init__(self, console: Console) -> None:
@@ -51,6 +52,7 @@ class Subscriptions:
             console.get("/subscriptions", self.page),
             console.post("/subscriptions/act", self.act),
             console.get("/subscriptions/{id}", self.one),
+            console.get("/subscriptions/{id}/live", self.live),
         ]
 
     async def page(self, request: Request) -> Response:
@@ -61,9 +63,15 @@ class Subscriptions:
             shown, more = self._list(asked, query.get("after", ""))
         except (ExpressionError, TopicError) as error:
             shown, more, wrong = [], "", str(error)
-        return self._console.page(
+
+        async def slowest(_age_s: float) -> Seen:
+            known = await self._slowest()
+            return Seen({"shown": self._console.render(request, "subscriptions/slowest.html", slowest=known)})
+
+        return self._console.slow_page(
             request,
             "subscriptions/page.html",
+            slowest,
             subscriptions=shown,
             asked=asked,
             asks=any(asked.values()),
@@ -71,21 +79,49 @@ class Subscriptions:
             wrong=wrong,
             total=self._console.control.table.statistics().subscriptions,
             more=f"/subscriptions?{urlencode({**asked, 'after': more})}" if more else "",
-            slowest=await self._slowest(),
         )
 
     async def one(self, request: Request) -> Response:
         subscription = self._console.control.table.get(request.path_params["id"])
         if subscription is None or subscription.trigger is not None:
             raise HTTPException(404, "There is no subscription of this id (any more).")
-        known = [each for each in await self._slowest() if each["endpoint"] == subscription.consumer.address]
-        return self._console.page(
+        return self._console.slow_page(
             request,
             "subscriptions/one.html",
+            self._health(request),
             one=self._facts(subscription),
             details=_details(subscription),
-            figures=known[0] if known else None,
         )
+
+    async def live(self, request: Request) -> Response:
+        return self._console.live_page(request, self._health(request))
+
+    def _health(self, request: Request) -> Look:
+        """How one's endpoint is: how fast, how much waits for it, and what it has answered last to the oldest of it."""
+        name = request.path_params["id"]
+
+        async def look(age_s: float) -> Seen:
+            subscription = self._console.control.table.get(name)
+            if subscription is None:
+                ended = self._console.render(request, "refusal.html", wrong="This subscription has ended.")
+                return Seen({"shown": ended}, failed=True)
+            said, slowest = await asyncio.gather(
+                self._console.commands.lately(
+                    "waiting", "list", options={"subscription": name, "limit": "1"}, age_s=age_s
+                ),
+                self._slowest(),
+            )
+            waiting = said.value["waiting"] if said.value else []
+            return self._console.seen(
+                request,
+                said,
+                "subscriptions/health.html",
+                figures=next((each for each in slowest if each["endpoint"] == subscription.consumer.address), None),
+                oldest=waiting[0] if waiting else None,
+                count=len(waiting) + said.value["more"] if said.value else 0,
+            )
+
+        return look
 
     async def act(self, request: Request, form: FormData) -> Response:
         """Pause, resume or end those that were chosen. Ending is asked about once more."""
@@ -211,4 +247,6 @@ def _details(each: Subscription) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows if value]
 
 
-SCREEN = Screen("subscriptions", "Subscriptions", "/subscriptions", lambda console: Subscriptions(console).routes())
+SCREEN = Screen(
+    "subscriptions", "Subscriptions", "/subscriptions", lambda console: SubscriptionsScreen(console).routes()
+)

@@ -1,34 +1,7 @@
 // What the console adds to pages that work without it.
 
+import { listen } from "./live.js";
 import "./topics.js";
-
-/** Parts of the page by server-sent events, while the page is seen: a browser has few connections for one server. */
-function listen(element) {
-  let source = null;
-  const end = () => {
-    source?.close();
-    source = null;
-  };
-  const begin = () => {
-    if (source || document.hidden) return;
-    source = new EventSource(element.dataset.live);
-    // A browser comes back by itself when a connection breaks, and not when it was refused: the console may be starting.
-    source.onerror = () => {
-      if (source?.readyState !== EventSource.CLOSED) return;
-      end();
-      setTimeout(begin, 5000);
-    };
-    source.onmessage = (event) => {
-      const part = JSON.parse(event.data);
-      const target = document.getElementById(part.id);
-      if (target) target.innerHTML = part.html;
-    };
-  };
-  document.addEventListener("visibilitychange", () => (document.hidden ? end() : begin()));
-  window.addEventListener("pagehide", end);
-  window.addEventListener("pageshow", begin);
-  begin();
-}
 
 for (const element of document.querySelectorAll("[data-live]")) listen(element);
 
@@ -36,11 +9,60 @@ for (const element of document.querySelectorAll("[data-live]")) listen(element);
 const here = document.querySelector(".top nav [aria-current]");
 if (here) here.closest("nav").scrollLeft = here.offsetLeft - 16;
 
+document.documentElement.classList.add("script");
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  const text = button.dataset.copy;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Only pages that came over TLS, or from this machine, may: others mark it.
+    const before = button.previousElementSibling;
+    if (before) getSelection().selectAllChildren(before);
+    return;
+  }
+  button.classList.add("done");
+  setTimeout(() => button.classList.remove("done"), 1500);
+});
+
+/** Before a form is sent the console is asked whether it is there: else what was typed would go with the page. */
+async function answers() {
+  try {
+    return (await fetch("/health/live", { cache: "no-store", signal: AbortSignal.timeout(10000) })).ok;
+  } catch {
+    return false;
+  }
+}
+
+function tell(form, words) {
+  form.querySelector(":scope > .unsent")?.remove();
+  if (words) form.insertAdjacentHTML("beforeend", `<p class="refusal unsent" role="alert">${words}</p>`);
+}
+
 // A form that takes a while is not sent twice.
-document.addEventListener("submit", (event) => {
-  if (event.target.dataset.sent) event.preventDefault();
-  event.target.dataset.sent = "yes";
-  event.target.classList.add("busy");
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (form.method !== "post" || form.dataset.sent === "may") {
+    if (form.dataset.sent === "yes") event.preventDefault();
+    form.dataset.sent = "yes";
+    form.classList.add("busy");
+    return;
+  }
+  event.preventDefault();
+  if (form.dataset.sent) return;
+  form.dataset.sent = "asks";
+  form.classList.add("busy");
+  tell(form, "");
+  if (await answers()) {
+    form.dataset.sent = "may";
+    form.requestSubmit(event.submitter);
+    return;
+  }
+  delete form.dataset.sent;
+  form.classList.remove("busy");
+  tell(form, "The console does not answer. What is here stays: send it again when it does.");
 });
 window.addEventListener("pageshow", () => {
   for (const form of document.querySelectorAll("form[data-sent]")) {

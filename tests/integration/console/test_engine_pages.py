@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Iterator
@@ -111,6 +112,32 @@ def test_an_edit_in_ldap_appears_on_the_page(visit: Visitors, console_engine: Co
         return page.get_by_label("Code", exact=True).input_value() == "9.4.A"
 
     wait_until(shown, WAIT_S, "the code is on the page")
+
+
+def test_a_word_in_ldap_that_is_no_routing_word_is_listed_until_it_is_mended(
+    visit: Visitors, console_engine: ConsoleEngine, tree: str
+) -> None:
+    import ldap3
+
+    page = visit()
+    define(page, console_engine, tree, 1)
+    save(page)
+    wait_until(lambda: bool(entries(console_engine, tree)), WAIT_S, "the entry is in LDAP")
+
+    def write(word: str) -> None:
+        change = {"topicRoutingPolicy": [(ldap3.MODIFY_REPLACE, [word])]}
+        with console_engine.slapd.admin() as connection:
+            connection.modify(f"topicName={tree},{console_engine.base}", change)
+
+    write("fast")
+    page.get_by_text("1 problem in the directory").click()
+    problem = page.locator("section", has_text=f"topicName={tree}")
+    problem.get_by_text("there is no routing word 'fast'").wait_for()
+    assert "Correct the attribute" in problem.inner_text()
+    (listed,) = json.loads(console_engine.engine.run_here("topics", "problems", "--json").stdout)["problems"]
+    assert (listed["topic"], listed["kind"]) == (tree, "bad-value")
+    write("local")
+    page.get_by_text("No problems").wait_for()
 
 
 def test_two_people_edit_one_topic_and_nobody_overwrites_anything(

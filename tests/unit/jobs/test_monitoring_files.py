@@ -12,10 +12,10 @@ import yaml
 from jobs import reference
 from jobs.reference import DOCS
 
-_NAME = re.compile(r"\b(?:arborcast|process)_[a-z_]+\b")
-_SELECTOR = re.compile(r"((?:arborcast|process)_[a-z_]+)\{([^}]*)\}")
+_NAME = re.compile(r"\b(?:arborcast|process|jvm)_[a-z_]+\b")
+_SELECTOR = re.compile(r"((?:arborcast|process|jvm)_[a-z_]+)\{([^}]*)\}")
 _LABEL = re.compile(r"([a-z_]+)\s*(?:=~|!=|!~|=)")
-_BY = re.compile(r"by \(([a-z_, ]+)\) \((?:rate\(|increase\()?((?:arborcast|process)_[a-z_]+)")
+_BY = re.compile(r"by \(([a-z_, ]+)\) \((?:rate\(|increase\()?((?:arborcast|process|jvm)_[a-z_]+)")
 
 # Labels that Prometheus, several workers, or the embedded engine add to what a process shows.
 _ADDED = {"le", "job", "instance", "component", "worker"}
@@ -54,7 +54,7 @@ def test_an_expression_names_what_there_is(expression: str) -> None:
 def test_rates_are_taken_of_counters_only() -> None:
     kinds = {one.name: one.kind for described in reference.catalogue().values() for one in described}
     for expression in expressions():
-        for name in re.findall(r"(?:rate|increase)\(((?:arborcast|process)_[a-z_]+)", expression):
+        for name in re.findall(r"(?:rate|increase)\(((?:arborcast|process|jvm)_[a-z_]+)", expression):
             base = re.sub(r"_(bucket|sum|count)$", "", name)
             assert kinds.get(base) == "histogram" or kinds.get(name) == "counter", expression
 

@@ -95,6 +95,7 @@ OTHERS = {
     "federation key": "{folder}/federation.key",
     "federation members": "",
     "federation topology": "",
+    "topics problems": "",
 }
 
 LIBRARY = re.compile(r"Errno|Traceback|urllib3|HTTP\w*Connection|Max retries|Unable to|codec|object at 0x|\w+Error\b")

@@ -5,9 +5,8 @@ feed    what is known of one engine: its last minutes, and as much of its histor
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -15,9 +14,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from jobs.console.console import Console, Screen
-from jobs.console.live import Replacement
-from jobs.console.screens.engine.feed import RANGES, EngineFeed, Shown, feeds_of
-from jobs.monitoring.charts import CHARTS
+from jobs.console.live import Look, Seen
+from jobs.console.screens.engine.feed import RANGES, EngineFeed, feeds_of
 
 # Names of charts, by what they are about.
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -27,11 +25,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Inside": ("append", "stages"),
 }
 
-# As often as an engine looks at itself, unless it is told otherwise.
-_LOOK_S = 5.0
 
-
-class Asked(NamedTuple):
+class EngineQuery(NamedTuple):
     """What a page is to show."""
 
     engine: int
@@ -45,55 +40,43 @@ class Asked(NamedTuple):
 def _routes(console: Console) -> list[Route]:
     feeds = feeds_of(console.settings)
 
-    def asked(request: Request) -> tuple[Asked, EngineFeed]:
+    def asked(request: Request) -> tuple[EngineQuery, EngineFeed]:
         number, span = request.query_params.get("engine", "0"), request.query_params.get("range", "10m")
         if not (number.isascii() and number.isdecimal() and int(number) < len(feeds)) or span not in RANGES:
             raise HTTPException(404, "There is no such engine, or no such range.")
-        return Asked(int(number), span), feeds[int(number)]
+        return EngineQuery(int(number), span), feeds[int(number)]
 
     async def page(request: Request) -> Response:
         wanted, feed = asked(request)
-        return console.page(
-            request,
-            "engine/page.html",
-            asked=wanted,
-            engines=[each.name for each in feeds],
-            ranges=RANGES,
-            groups=GROUPS,
-            titles={chart.name: chart.title for chart in CHARTS},
-            shown=await feed.shown(wanted.span),
+
+        async def look(_age_s: float) -> Seen:
+            now = await feed.shown(wanted.span)
+            return Seen({"shown": console.render(request, "engine/shown.html", groups=GROUPS, shown=now)})
+
+        return console.slow_page(
+            request, "engine/page.html", look, asked=wanted, engines=[each.name for each in feeds], ranges=RANGES
         )
 
     async def live(request: Request) -> Response:
         wanted, feed = asked(request)
-        return console.live.response(_changes(console, request, feed, wanted))
+        return console.live_page(request, _look_at(console, request, feed, wanted))
 
     return [console.get("/engine", page), console.get("/engine/live", live)]
 
 
-async def _changes(console: Console, request: Request, feed: EngineFeed, wanted: Asked) -> AsyncGenerator[Replacement]:
-    """The parts of the page that have changed, every few seconds."""
-    sent: dict[str, str] = {}
-    while True:
+def _look_at(console: Console, request: Request, feed: EngineFeed, wanted: EngineQuery) -> Look:
+    async def look(_age_s: float) -> Seen:
         shown = await feed.shown(wanted.span)
-        for part, text in _parts(console, request, shown).items():
-            if sent.get(part) != text:
-                sent[part] = text
-                yield Replacement(part, text)
-        await asyncio.sleep(_LOOK_S)
+        return Seen(
+            {
+                "engine-now": console.render(request, "engine/now.html", shown=shown),
+                "engine-processes": console.render(request, "engine/processes.html", shown=shown),
+                "engine-slowest": console.render(request, "engine/slowest.html", shown=shown),
+                **{f"chart-{name}": str(figure) for name, figure in shown.figures.items()},
+            }
+        )
 
-
-def _parts(console: Console, request: Request, shown: Shown) -> dict[str, str]:
-    def render(template: str, **values: Any) -> str:
-        return console.render(request, template, **values)
-
-    return {
-        "trouble": render("trouble.html", trouble=console.trouble()),
-        "engine-now": render("engine/now.html", shown=shown),
-        "engine-processes": render("engine/processes.html", shown=shown),
-        "engine-slowest": render("engine/slowest.html", shown=shown),
-        **{f"chart-{name}": str(figure) for name, figure in shown.figures.items()},
-    }
+    return look
 
 
 SCREEN = Screen("engine", "Engine", "/engine", _routes, needs_log=False)

@@ -4,7 +4,9 @@ looking, browsing   pages, and what is shown of the trees
 editing, documents  forms, and whole trees from and to documents
 messages            the last messages of a topic
 news                what happens while somebody looks
-draft, fields       edits that were gathered, and what they come to; a topic as a form
+problems            what the directory and the trees do not agree on
+draft, kept         edits that were gathered, and what they come to; everybody's, also after a restart
+fields              a topic as a form
 """
 
 from __future__ import annotations
@@ -13,16 +15,17 @@ from starlette.routing import Route
 
 from jobs.console.console import Console, Screen
 from jobs.console.screens.topics.documents import Documents
-from jobs.console.screens.topics.draft import Drafts
 from jobs.console.screens.topics.editing import Editing
+from jobs.console.screens.topics.kept import Drafts
 from jobs.console.screens.topics.looking import Looking
 from jobs.console.screens.topics.news import News
+from jobs.console.screens.topics.problems import DirectoryProblems
 
 
 def routes(console: Console) -> list[Route]:
     """What the screen answers."""
-    looking = Looking(console, Drafts())
-    parts = (looking, Editing(console, looking), Documents(console, looking), News(console))
+    looking = Looking(console, Drafts(console.settings.home / "console-drafts"))
+    parts = (looking, Editing(console, looking), Documents(console, looking), News(console), DirectoryProblems(console))
     return [route for part in parts for route in part.routes()]
 
 

@@ -23,13 +23,13 @@ class Level:
     that there are some before."""
 
     above: str
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[ShownNode] = field(default_factory=list)
     more: str = ""
     earlier: bool = False
 
 
 @dataclass
-class Node:
+class ShownNode:
     """A node as it is shown. `namespace` is empty where it is that of the node above."""
 
     path: TopicPath
@@ -108,10 +108,10 @@ def trail(path: TopicPath) -> list[tuple[TopicPath, str]]:
     return [(each, names_of(each)[1]) for each in reversed([*ancestors(path)])]
 
 
-def _node(tree: TopicTree, path: TopicPath) -> Node:
+def _node(tree: TopicTree, path: TopicPath) -> ShownNode:
     record = tree.get(path)
     written, _, name = last_step(path).rpartition("}")
-    return Node(
+    return ShownNode(
         path, name, written.lstrip("{"), record is not None, record.code if record else "", tree.has_children(path)
     )
 

@@ -16,7 +16,7 @@ from core.errors import ArborcastError
 from jobs.cli.topics_work import Format, format_of, read_document, write_document
 from jobs.console.console import Console, go, text_of
 from jobs.console.guard import visitor_of
-from jobs.console.screens.topics.draft import Bring
+from jobs.console.screens.topics.draft import BringEdit
 from jobs.console.screens.topics.looking import Looking
 
 _TYPES: Final[dict[Format, tuple[str, str]]] = {
@@ -67,7 +67,8 @@ class Documents:
             return self._refused(request, str(error))
         if not topics:
             return self._refused(request, f"there is no topic in {name}")
-        self._looking.draft(visitor).gather(Bring(name, topics, bool(text_of(form, "replace"))))
+        self._looking.draft(visitor).gather(BringEdit(name, topics, bool(text_of(form, "replace"))))
+        await self._looking.keep_draft(visitor)
         if skipped:
             more = f"; and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""
             self._console.note(visitor, f"Left out: {'; '.join(skipped[:_NAMED])}{more}")

@@ -7,10 +7,11 @@ Each edit carries what it was made from. Where that has changed meanwhile, nothi
 from __future__ import annotations
 
 import zlib
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
 
 from core.errors import TopicError
 from jobs.cli.topics_work import plan_import
@@ -20,8 +21,7 @@ from topic_model.tree.plans import plan_create, plan_move, plan_remove, plan_upd
 from topic_model.tree.tree import TopicTree
 
 
-@dataclass(frozen=True)
-class Put:
+class PutEdit(msgspec.Struct, frozen=True, tag="put"):
     """Add a topic, or change its facts. `base` is what it was when the form was made; None: it was not there."""
 
     record: TopicRecord
@@ -32,8 +32,7 @@ class Put:
         return self.record.path
 
 
-@dataclass(frozen=True)
-class Subtree:
+class Subtree(msgspec.Struct, frozen=True):
     """What is at a node and below, as far as an edit depends on it."""
 
     topics: int
@@ -45,8 +44,7 @@ class Subtree:
         return cls(len(paths), sum(zlib.crc32(each.encode()) for each in paths))
 
 
-@dataclass(frozen=True)
-class Move:
+class MoveEdit(msgspec.Struct, frozen=True, tag="move"):
     """Move a node with all below it, also within its level: give it another name."""
 
     path: TopicPath
@@ -54,16 +52,14 @@ class Move:
     base: Subtree
 
 
-@dataclass(frozen=True)
-class Remove:
+class RemoveEdit(msgspec.Struct, frozen=True, tag="remove"):
     """Remove a node with all below it."""
 
     path: TopicPath
     base: Subtree
 
 
-@dataclass(frozen=True)
-class Bring:
+class BringEdit(msgspec.Struct, frozen=True, tag="bring"):
     """Bring the topics of a document in; with `replace` the others go."""
 
     name: str
@@ -71,7 +67,7 @@ class Bring:
     replace: bool = False
 
 
-Edit = Put | Move | Remove | Bring
+Edit = PutEdit | MoveEdit | RemoveEdit | BringEdit
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,7 @@ class Conflict:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EditOutcome:
     """What one edit comes to: its records, or why it cannot be."""
 
     edit: Edit
@@ -105,18 +101,21 @@ _MOST_EDITS = 1_000
 
 @dataclass
 class Draft:
-    """What one person has gathered, in order."""
+    """What one person has gathered, in order. `found_ms` is of when, for what an earlier console has kept; `kept` is
+    False for what a later one would not find."""
 
     edits: list[Edit] = field(default_factory=list)
+    found_ms: int = 0
+    kept: bool = True
 
     def gather(self, edit: Edit) -> None:
         """Put it behind the others. A second form about a topic takes the place of the first, and is still made from
         what that was made from. Raises TopicError when there are too many."""
-        if isinstance(edit, Put):
+        if isinstance(edit, PutEdit):
             for number, other in enumerate(self.edits):
                 later = self.edits[number + 1 :]
-                if isinstance(other, Put) and other.path == edit.path and not any(map(_moves, later)):
-                    self.edits[number] = Put(edit.record, other.base)
+                if isinstance(other, PutEdit) and other.path == edit.path and not any(map(_moves, later)):
+                    self.edits[number] = PutEdit(edit.record, other.base)
                     if other.base == edit.record:
                         del self.edits[number]
                     return
@@ -133,34 +132,18 @@ class Draft:
         """Make this edit from what is there now: its person has seen that, and wants the own one."""
         if 0 <= number < len(self.edits):
             edit = self.edits[number]
-            if isinstance(edit, Put):
-                self.edits[number] = replace(edit, base=tree.get(edit.path))
-            elif not isinstance(edit, Bring):
-                self.edits[number] = replace(edit, base=Subtree.of(tree, edit.path))
+            if isinstance(edit, PutEdit):
+                self.edits[number] = msgspec.structs.replace(edit, base=tree.get(edit.path))
+            elif not isinstance(edit, BringEdit):
+                self.edits[number] = msgspec.structs.replace(edit, base=Subtree.of(tree, edit.path))
 
 
 def _moves(edit: Edit) -> bool:
-    return not isinstance(edit, Put)
-
-
-class Drafts:
-    """Those of everybody, in memory; the oldest go first."""
-
-    def __init__(self, most: int = 200) -> None:
-        self._drafts: OrderedDict[str, Draft] = OrderedDict()
-        self._most = most
-
-    def of(self, person: str) -> Draft:
-        """The draft of a person; an empty one, at first."""
-        draft = self._drafts.pop(person, None) or Draft()
-        self._drafts[person] = draft
-        while len(self._drafts) > self._most:
-            self._drafts.popitem(last=False)
-        return draft
+    return not isinstance(edit, PutEdit)
 
 
 @contextmanager
-def as_if(tree: TopicTree, edits: Sequence[Edit], *, large: bool = True) -> Iterator[list[Outcome]]:
+def as_if(tree: TopicTree, edits: Sequence[Edit], *, large: bool = True) -> Iterator[list[EditOutcome]]:
     """What the edits come to, and within the block the tree as it would be then. Nothing else may read or change the
     tree meanwhile: no await in the block. With `large` False, edits of very many topics are left out: a page must
     not take longer because of them.
@@ -172,7 +155,7 @@ def as_if(tree: TopicTree, edits: Sequence[Edit], *, large: bool = True) -> Iter
         outcomes = []
         for edit, conflict in zip(edits, conflicts, strict=True):
             if conflict is not None:
-                outcomes.append(Outcome(edit, conflict=conflict))
+                outcomes.append(EditOutcome(edit, conflict=conflict))
             else:
                 outcomes.append(_try(tree, edit, undo))
         yield outcomes
@@ -186,10 +169,10 @@ def as_if(tree: TopicTree, edits: Sequence[Edit], *, large: bool = True) -> Iter
 
 def conflict_of(tree: TopicTree, edit: Edit) -> Conflict | None:
     """Whether what the edit was made from has changed. Of the tree as it is, without any other edit."""
-    if isinstance(edit, Put):
+    if isinstance(edit, PutEdit):
         now = tree.get(edit.path)
         return None if now == edit.base or now == edit.record else Conflict(edit.base, now)
-    if isinstance(edit, Bring):
+    if isinstance(edit, BringEdit):
         return None
     now_there = Subtree.of(tree, edit.path)
     if now_there == edit.base:
@@ -202,20 +185,20 @@ LARGE = 5_000
 
 
 def _is_large(edit: Edit) -> bool:
-    return isinstance(edit, Bring) or (not isinstance(edit, Put) and edit.base.topics > LARGE)
+    return isinstance(edit, BringEdit) or (not isinstance(edit, PutEdit) and edit.base.topics > LARGE)
 
 
-def _try(tree: TopicTree, edit: Edit, undo: list[tuple[TopicPath, TopicRecord | None]]) -> Outcome:
+def _try(tree: TopicTree, edit: Edit, undo: list[tuple[TopicPath, TopicRecord | None]]) -> EditOutcome:
     try:
-        if isinstance(edit, Bring):
+        if isinstance(edit, BringEdit):
             # It changes the tree as it goes.
             touched = {record.path for record in edit.topics} | (set(tree.paths()) if edit.replace else set())
             undo += [(path, tree.get(path)) for path in touched]
             brought = plan_import(tree, edit.topics, replace=edit.replace)
-            return Outcome(edit, brought.records, "", None, brought.added, brought.changed, brought.removed)
+            return EditOutcome(edit, brought.records, "", None, brought.added, brought.changed, brought.removed)
         records = _plan(tree, edit)
     except TopicError as error:
-        return Outcome(edit, refusal=str(error))
+        return EditOutcome(edit, refusal=str(error))
     put = [record.path for record in records if isinstance(record, TopicRecord)]
     added = sum(path not in tree for path in put)
     removed = sum(isinstance(record, TopicRemoved) for record in records)
@@ -223,14 +206,14 @@ def _try(tree: TopicTree, edit: Edit, undo: list[tuple[TopicPath, TopicRecord | 
         if isinstance(record, TopicRecord | TopicRemoved):
             undo.append((record.path, tree.get(record.path)))
             tree.apply(record)
-    return Outcome(edit, tuple(records), "", None, added, len(put) - added, removed)
+    return EditOutcome(edit, tuple(records), "", None, added, len(put) - added, removed)
 
 
-def _plan(tree: TopicTree, edit: Put | Move | Remove) -> list[ControlRecord]:
+def _plan(tree: TopicTree, edit: PutEdit | MoveEdit | RemoveEdit) -> list[ControlRecord]:
     match edit:
-        case Put(record=record):
+        case PutEdit(record=record):
             return plan_update(tree, record) if record.path in tree else plan_create(tree, record)
-        case Move(path=path, target=target):
+        case MoveEdit(path=path, target=target):
             return plan_move(tree, path, target)
-        case Remove(path=path):
+        case RemoveEdit(path=path):
             return plan_remove(tree, path, recursive=True)

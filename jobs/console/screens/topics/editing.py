@@ -13,10 +13,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from core.errors import InfrastructureError, TopicError
-from jobs.console.console import Console, go, text_of
+from jobs.console.console import Console, FormHandler, go, text_of
 from jobs.console.guard import visitor_of
 from jobs.console.screens.topics import browsing, fields
-from jobs.console.screens.topics.draft import Bring, Draft, Edit, Move, Outcome, Put, Remove, Subtree, as_if
+from jobs.console.screens.topics.draft import (
+    BringEdit,
+    Draft,
+    Edit,
+    EditOutcome,
+    MoveEdit,
+    PutEdit,
+    RemoveEdit,
+    Subtree,
+    as_if,
+)
 from jobs.console.screens.topics.looking import Looking
 from topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from topic_model.topics import TopicPath, parent_of, parse_path
@@ -38,17 +48,32 @@ class Editing:
         self._saving = asyncio.Lock()
 
     def routes(self) -> list[Route]:
-        post = self._console.post
         return [
-            post("/topics/put", self.put),
-            post("/topics/move", self.move),
-            post("/topics/remove", self.remove),
-            post("/topics/drop", self.drop),
-            post("/topics/keep", self.keep),
-            post("/topics/discard", self.discard),
-            post("/topics/save", self.save),
+            *(
+                self._console.post(f"/topics/{name}", self._kept(handler))
+                for name, handler in {
+                    "put": self.put,
+                    "move": self.move,
+                    "remove": self.remove,
+                    "drop": self.drop,
+                    "keep": self.keep,
+                    "discard": self.discard,
+                    "save": self.save,
+                }.items()
+            ),
             self._console.get("/topics/review", self.review),
         ]
+
+    def _kept(self, handler: FormHandler) -> FormHandler:
+        """The same; what it does to what was gathered outlives this process."""
+
+        async def keeping(request: Request, form: FormData) -> Response:
+            try:
+                return await handler(request, form)
+            finally:
+                await self._looking.keep_draft(visitor_of(request.scope))
+
+        return keeping
 
     async def put(self, request: Request, form: FormData) -> Response:
         """Add a topic, or change one."""
@@ -64,7 +89,7 @@ class Editing:
         if adding and self._is_there(request, path):
             errors["name"] = f"the topic {path} exists already"
         if not errors:
-            refusal = self._gather(request, Put(record, base))
+            refusal = self._gather(request, PutEdit(record, base))
             if refusal:
                 errors[fields.field_of(refusal) or "name"] = refusal
         if errors:
@@ -81,14 +106,14 @@ class Editing:
                 raise TopicError(f"{name[:200]!r} is a path and not a name: to put it elsewhere, move it")
         except TopicError as error:
             return self._refused(request, path, do, str(error), {"name": name, "target": target})
-        refusal = self._gather(request, Move(path, wanted, self._base(form, path)))
+        refusal = self._gather(request, MoveEdit(path, wanted, self._base(form, path)))
         if refusal:
             return self._refused(request, path, do, refusal, {"name": name, "target": target})
         return go(_url(wanted))
 
     async def remove(self, request: Request, form: FormData) -> Response:
         path = TopicPath(text_of(form, "at"))
-        refusal = self._gather(request, Remove(path, self._base(form, path)))
+        refusal = self._gather(request, RemoveEdit(path, self._base(form, path)))
         if refusal:
             return self._refused(request, path, "remove", refusal, {})
         above = parent_of(path)
@@ -146,7 +171,7 @@ class Editing:
         said = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "nothing had to be changed"
         where = "" if self._console.settings.directory.kind == "none" else " The directory follows in a moment."
         self._console.note(visitor_of(request.scope), f"Saved: {said}.{where}")
-        last = next((each.edit.path for each in reversed(outcomes) if isinstance(each.edit, Put)), None)
+        last = next((each.edit.path for each in reversed(outcomes) if isinstance(each.edit, PutEdit)), None)
         return go(_url(last) if last else "/topics")
 
     def _draft(self, request: Request) -> Draft:
@@ -186,12 +211,15 @@ class Editing:
     def _refused(self, request: Request, at: str, do: str, why: str, values: dict[str, str]) -> Response:
         return self._looking.show(request, at, do, status=422, values=values, errors={"do": why})
 
-    def _preview(self, request: Request, outcomes: Sequence[Outcome], *, status: int = 200, away: str = "") -> Response:
+    def _preview(
+        self, request: Request, outcomes: Sequence[EditOutcome], *, status: int = 200, away: str = ""
+    ) -> Response:
         return self._console.page(
             request,
             "topics/review.html",
             status=status,
             changes=[_change(each) for each in outcomes],
+            draft=self._draft(request),
             away=away,
             conflicts=sum(each.conflict is not None for each in outcomes),
             refusals=sum(bool(each.refusal) for each in outcomes),
@@ -199,11 +227,11 @@ class Editing:
         )
 
 
-def _change(outcome: Outcome) -> dict[str, Any]:
+def _change(outcome: EditOutcome) -> dict[str, Any]:
     """One edit for people."""
     edit, conflict = outcome.edit, outcome.conflict
     values: dict[str, Any] = {"refusal": outcome.refusal, "conflict": None, "differences": [], "named": [], "at": ""}
-    if isinstance(edit, Put):
+    if isinstance(edit, PutEdit):
         values |= {"kind": "change" if edit.base else "add", "path": edit.path, "at": edit.path}
         values["differences"] = fields.differences(edit.base, edit.record)
         if conflict:
@@ -213,10 +241,10 @@ def _change(outcome: Outcome) -> dict[str, Any]:
                 "rows": _both(conflict.before, conflict.now, edit.record),
             }
         return values
-    if isinstance(edit, Bring):
+    if isinstance(edit, BringEdit):
         values |= {"kind": "replace by" if edit.replace else "bring in", "path": edit.name}
         values |= {"added": outcome.added, "changed": outcome.changed, "removed": outcome.removed}
-    elif isinstance(edit, Move):
+    elif isinstance(edit, MoveEdit):
         values |= {"kind": "move", "path": edit.path, "target": edit.target, "at": edit.path}
     else:
         values |= {"kind": "remove", "path": edit.path, "at": edit.path}
@@ -244,7 +272,7 @@ def _said(record: ControlRecord) -> str:
 
 
 def _same(one: Edit, other: Edit) -> bool:
-    if isinstance(one, Put) and isinstance(other, Put):
+    if isinstance(one, PutEdit) and isinstance(other, PutEdit):
         return one.record == other.record
     return one is other
 

@@ -15,7 +15,8 @@ from jobs.cli.topics_work import conditions_of
 from jobs.console.console import Console
 from jobs.console.guard import Visitor, visitor_of
 from jobs.console.screens.topics import browsing, fields
-from jobs.console.screens.topics.draft import LARGE, Bring, Draft, Drafts, Edit, Put, Subtree, as_if
+from jobs.console.screens.topics.draft import LARGE, BringEdit, Draft, Edit, PutEdit, Subtree, as_if
+from jobs.console.screens.topics.kept import Drafts
 from jobs.console.screens.topics.messages import LastMessages, last_messages
 from jobs.stack.state import reachable_kafka
 from topic_model.records.control import TopicRecord
@@ -53,7 +54,11 @@ class Looking:
         ]
 
     def draft(self, visitor: Visitor) -> Draft:
-        return self._drafts.of(visitor.name or visitor.session)
+        return self._drafts.of(_person(visitor))
+
+    async def keep_draft(self, visitor: Visitor) -> None:
+        """What somebody has gathered was changed."""
+        await asyncio.to_thread(self._drafts.keep, _person(visitor))
 
     async def page(self, request: Request) -> Response:
         query = request.query_params
@@ -107,6 +112,7 @@ class Looking:
             status=status,
             **{**left, **right},
             edits=len(draft.edits),
+            draft=draft,
             seen=self._console.topic_changes(),
         )
 
@@ -155,7 +161,7 @@ class Looking:
         }
         if not is_node:
             return {**shared, "node": None, "record": None}
-        mine = next((edit for edit in reversed(draft.edits) if isinstance(edit, Put) and edit.path == at), None)
+        mine = next((edit for edit in reversed(draft.edits) if isinstance(edit, PutEdit) and edit.path == at), None)
         base = mine.base if mine else tree.get(path)
         below = changed.topics - (record is not None)
         namespace, name = browsing.names_of(path)
@@ -203,11 +209,15 @@ class Looking:
         return {"subscribers": rows, "fan_out": control.table.fan_out(path)}
 
 
+def _person(visitor: Visitor) -> str:
+    return visitor.name or visitor.session
+
+
 def _paths(edits: list[Edit]) -> set[str]:
     """The nodes that the edits are about."""
     found: set[str] = set()
     for edit in edits:
-        if not isinstance(edit, Bring):
+        if not isinstance(edit, BringEdit):
             found.add(edit.path)
             found.add(getattr(edit, "target", edit.path))
     return found

@@ -23,6 +23,7 @@ from starlette.routing import Route
 from core.errors import ArborcastError, InfrastructureError
 from jobs.console.console import Console, Screen, go, text_of
 from jobs.console.guard import visitor_of
+from jobs.console.live import Seen
 from jobs.console.screens.trying.busiest import Busiest, busiest
 from jobs.stack.state import addresses, reachable_kafka
 from topic_model.expressions import parse_friendly, with_codes
@@ -46,7 +47,7 @@ _EXAMPLE = "<reading><celsius>21.5</celsius></reading>"
 
 
 @dataclass(frozen=True)
-class Answer:
+class PublishAnswer:
     """What became of a message, or why it was not taken."""
 
     id: str = ""
@@ -106,7 +107,7 @@ class Trying:
 def _routes(console: Console) -> list[Route]:
     trying = Trying(console)
 
-    async def page(request: Request, answer: Answer | None = None, **said: str) -> Response:
+    async def page(request: Request, answer: PublishAnswer | None = None, **said: str) -> Response:
         wanted, problem = request.query_params.get("watch", "").strip(), ""
         if wanted:
             try:
@@ -123,9 +124,13 @@ def _routes(console: Console) -> list[Route]:
             "asks_who": trying.asks_who,
             "whom": whom.user if whom else "",
             "offered": sorted(islice(console.control.table.topics.paths(), _OFFERED)),
-            "busiest": await trying.busiest(),
         }
-        return console.page(request, "trying/page.html", status=400 if answer and answer.refused else 200, **values)
+
+        async def busiest(_age_s: float) -> Seen:
+            return Seen({"shown": console.render(request, "trying/busiest.html", busiest=await trying.busiest())})
+
+        status = 400 if answer and answer.refused else 200
+        return console.slow_page(request, "trying/page.html", busiest, status=status, **values)
 
     async def publish(request: Request, form: FormData) -> Response:
         topic, payload = text_of(form, "topic"), text_of(form, "payload")
@@ -162,14 +167,14 @@ def _routes(console: Console) -> list[Route]:
     ]
 
 
-async def _published(trying: Trying, request: Request, topic: str, payload: str) -> Answer:
+async def _published(trying: Trying, request: Request, topic: str, payload: str) -> PublishAnswer:
     from jobs.console.screens.trying.broker import publish
 
     try:
         path = trying.topic(topic)
-        return Answer(id=await asyncio.to_thread(publish, trying.gateway, trying.whom(request), path, payload))
+        return PublishAnswer(id=await asyncio.to_thread(publish, trying.gateway, trying.whom(request), path, payload))
     except ArborcastError as error:
-        return Answer(refused=str(error))
+        return PublishAnswer(refused=str(error))
 
 
 SCREEN = Screen("try", "Try", "/try", _routes)

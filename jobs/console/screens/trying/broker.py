@@ -35,12 +35,12 @@ _LASTS_S = 60
 ResultT = TypeVar("ResultT")
 
 
-class Refused(ArborcastError):
+class PublishRefused(ArborcastError):
     """The gateway has not taken the message, and says why."""
 
 
 def publish(url: str, credentials: Credentials | None, topic: TopicPath, payload: str) -> str:
-    """Publish as `curl` would: the id that the message has in the log. Raises Refused, ClientError."""
+    """Publish as `curl` would: the id that the message has in the log. Raises PublishRefused, ClientError."""
     kind = "application/xml" if payload.lstrip().startswith("<") else "application/json"
     headers = {"Content-Type": f"{kind}; charset=utf-8"}
     if credentials is not None:
@@ -53,7 +53,7 @@ def publish(url: str, credentials: Credentials | None, topic: TopicPath, payload
         transport.close()
     if answer.status != 202:
         said = answer.body.decode(errors="replace").strip()
-        raise Refused(said[:1_000] or f"the gateway answered {answer.status}")
+        raise PublishRefused(said[:1_000] or f"the gateway answered {answer.status}")
     return answer.header("Arborcast-Notification-Id")
 
 

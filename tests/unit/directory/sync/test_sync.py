@@ -15,6 +15,7 @@ from directory.entries.mapping import EntryProblem, Listing, ProblemKind
 from directory.entries.reader import read_listing
 from directory.errors import DirectoryAway, DirectoryError
 from directory.stores.contract import Watcher, Written, touched
+from directory.sync.problems import FILE, SyncProblems, load_problems, save_problems
 from directory.sync.reconcile import load_known, save_known
 from directory.sync.sync import DirectorySync
 from tests.support.directory import Log, eventually, topic
@@ -80,7 +81,7 @@ class Rig:
     def __init__(self, directory: ScriptedDirectory, state: Path) -> None:
         self.directory = directory
         self.log = Log()
-        self.sync = DirectorySync(directory, self.log.append, state)
+        self.sync = DirectorySync(directory, self.log.append, state, state.with_name(FILE))
         self.log.sync = self.sync
 
     def start(self) -> None:
@@ -251,3 +252,49 @@ def test_the_memory_of_another_directory_is_not_used(tmp_path: Path) -> None:
     save_known(tmp_path / "state", "one", [topic("a")])
     assert load_known(tmp_path / "state", "other") == {}
     assert load_known(tmp_path / "state", "one") == {"a": topic("a")}
+
+
+def test_problems_are_listed_for_others_until_they_are_mended(rig: Rig, tmp_path: Path) -> None:
+    def listed() -> SyncProblems:
+        return load_problems(tmp_path / FILE)
+
+    rig.directory.refuses = {parse_path("b")}
+    rig.start()
+    eventually(lambda: rig.paths() == {"a"})
+    assert listed().count == 0
+    rig.log.append([topic("b")])
+    eventually(lambda: listed().count == 1)
+    (first,) = listed().problems
+    assert (first.kind, first.path, first.reason) == ("refused", "b", "no")
+    assert first.since_ms > 0
+    assert "every minute" in first.advice
+    rig.log.append([topic("b", code="1")])
+    rig.directory.refuses = set()
+    rig.directory.tell()
+    eventually(lambda: "b" in rig.directory.paths() and listed().count == 0)
+
+
+def test_a_problem_keeps_its_time_over_a_restart_and_not_in_another_directory(tmp_path: Path) -> None:
+    file = tmp_path / FILE
+    found = [EntryProblem(ProblemKind.BAD_VALUE, "cn=x", "no number", parse_path("x"))]
+    save_problems(file, SyncProblems().now("one", found, 1_000))
+    more = [*found, EntryProblem(ProblemKind.ALIAS, "cn=y", "an alias")]
+    assert [each.since_ms for each in load_problems(file).now("one", more, 2_000).problems] == [1_000, 2_000]
+    assert [each.since_ms for each in load_problems(file).now("other", more, 2_000).problems] == [2_000, 2_000]
+    assert all(each.advice for each in load_problems(file).problems)
+
+
+def test_not_all_of_very_many_problems_are_named(tmp_path: Path) -> None:
+    found = [EntryProblem(ProblemKind.FOREIGN, f"cn={number}", "none of ours") for number in range(5_000)]
+    listed = SyncProblems().now("one", found, 1_000)
+    assert (listed.count, len(listed.problems)) == (5_000, 1_000)
+    file = tmp_path / FILE
+    for damaged in (b"", b"{", b'{"v": 9}', b"[]"):
+        file.write_bytes(damaged)
+        assert load_problems(file) == SyncProblems()
+
+
+def test_there_is_advice_for_each_kind() -> None:
+    for kind in ProblemKind:
+        (listed,) = SyncProblems().now("one", [EntryProblem(kind, "cn=x", "so")], 1).problems
+        assert listed.advice.endswith(".")

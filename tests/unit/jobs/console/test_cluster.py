@@ -72,6 +72,9 @@ def test_one_command_that_fails_leaves_what_the_other_says(browser: Browser, mon
     assert "no key" in browser.text
     assert "No engine has registered" not in browser.text
     assert len(rows(browser, 1)) == 2
+
+
+def test_links_that_cannot_be_had_leave_the_members(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, {MEMBERS_OF: {"members": MEMBERS, "problem": ""}, LINKS_OF: CommandFailed("Kafka is away")})
     browser.get("/cluster")
     assert "Kafka is away" in browser.text

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobs.console.commands import CommandFailed, Commands, options_of
-from tests.support.console import Browser, ConsoleParts, console_parts
+from tests.support.console import Browser
 from tests.support.console_answers import Asked, answering
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -103,16 +103,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
             ("audit",): REPORT,
         },
     )
-
-
-@pytest.fixture
-def parts(tmp_path: Path) -> ConsoleParts:
-    return console_parts(tmp_path)
-
-
-@pytest.fixture
-def browser(parts: ConsoleParts) -> Browser:
-    return Browser(parts.app)
 
 
 @pytest.mark.usefixtures("asked")

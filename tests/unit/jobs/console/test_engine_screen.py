@@ -12,6 +12,7 @@ import pytest
 from lxml import html
 
 from core.errors import ConfigError
+from jobs.console.live import changes
 from jobs.console.screens import engine
 from jobs.console.screens.engine.feed import RANGES, EngineFeed, feeds_of
 from jobs.monitoring.charts import CHARTS
@@ -163,12 +164,11 @@ def test_a_history_that_cannot_be_had_is_said_beside_what_is_seen() -> None:
     assert shown.tiles
 
 
-def test_live_only_what_has_changed_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_only_what_has_changed_is_sent(tmp_path: Path) -> None:
     now = time.time()
     watch = Watch(EngineView(moved(now, 50)))
     feed = EngineFeed("x", watch, lambda *_: [], 60, lambda: clock[0])
     clock = [now]
-    monkeypatch.setattr(engine, "_LOOK_S", 0.0)
     parts = console_parts(tmp_path)
 
     async def run() -> tuple[list[str], list[str]]:
@@ -177,8 +177,8 @@ def test_live_only_what_has_changed_is_sent(tmp_path: Path, monkeypatch: pytest.
         from jobs.console.guard import Visitor
 
         request = Request({"type": "http", "method": "GET", "headers": [], "state": {"visitor": Visitor("s", "t")}})
-        stream = engine._changes(parts.console, request, feed, engine.Asked(0, "10m"))
-        first = [(await anext(stream)).id for _ in range(4 + len(CHARTS))]
+        stream = changes(engine._look_at(parts.console, request, feed, engine.EngineQuery(0, "10m")), 0.0)
+        first = [(await anext(stream)).id for _ in range(3 + len(CHARTS))]
         watch.view = EngineView(watch.view.samples, [SLOW])
         clock[0] += 4.5
         second = [(await anext(stream)).id]
@@ -187,7 +187,7 @@ def test_live_only_what_has_changed_is_sent(tmp_path: Path, monkeypatch: pytest.
 
     first, second = asyncio.run(run())
     assert sorted(first) == sorted(
-        ["trouble", "engine-now", "engine-processes", "engine-slowest", *(f"chart-{chart.name}" for chart in CHARTS)]
+        ["engine-now", "engine-processes", "engine-slowest", *(f"chart-{chart.name}" for chart in CHARTS)]
     )
     assert second == ["engine-slowest"]
 

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.support.console import Browser, ConsoleParts, console_parts
-
-
-@pytest.fixture
-def parts(tmp_path: Path) -> ConsoleParts:
-    return console_parts(tmp_path)
-
-
-@pytest.fixture
-def browser(parts: ConsoleParts) -> Browser:
-    return Browser(parts.app)
+from tests.support.console import Browser, ConsoleParts
 
 
 def test_the_first_page_leads_to_the_first_screen(browser: Browser) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import StreamingResponse
 
 from jobs.console import live
-from jobs.console.live import LiveParts, Replacement
+from jobs.console.live import LiveParts, Replacement, Seen, changes
 from jobs.console.screens.topics.news import DirectoryState
 from jobs.monitoring.samples import Scrape
 
@@ -77,6 +77,26 @@ def test_a_visitor_that_leaves_frees_its_stream() -> None:
         assert parts.open == 1
 
     asyncio.run(run())
+
+
+def test_what_is_as_before_is_not_sent_again() -> None:
+    ages: list[float] = []
+
+    async def look(age_s: float) -> Seen:
+        ages.append(age_s)
+        return Seen({"same": "a", "other": str(len(ages) // 2)}, rest_s=0.001)
+
+    async def run() -> list[Replacement]:
+        stream = changes(look, 0.0)
+        return [await anext(stream) for _ in range(4)]
+
+    assert [(each.id, each.html) for each in asyncio.run(run())] == [
+        ("same", "a"),
+        ("other", "0"),
+        ("other", "1"),
+        ("other", "2"),
+    ]
+    assert ages == [0.0, 0.001, 0.001, 0.001]
 
 
 def test_there_are_only_so_many(monkeypatch: Any) -> None:

@@ -18,11 +18,6 @@ ONE = "/queues?queue={urn:plant}plant/inspections"
 LIST, SHOW = ("queues", "list"), ("queues", "show")
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Browser:
-    return Browser(console_parts(tmp_path).app)
-
-
 def rows(browser: Browser, number: int = 1) -> list[str]:
     found = browser.page.xpath(f"(//table)[{number}]/tbody/tr")
     return [" ".join(" ".join(each.xpath(".//text()")).split()) for each in found]

@@ -6,12 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from jobs.console.commands import CommandFailed
 from tests.support.console import Browser, ConsoleParts, console_parts
+from tests.support.console_answers import Asked, answering
 from tests.support.routing import make_subscription
 from topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
 from topic_model.topics import TopicPath
 
 SUSPENDED = SubscriptionSuspended("s3", "connection refused", since_ms=1, at_ms=2)
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    return answering(monkeypatch)
 
 
 @pytest.fixture
@@ -40,6 +47,20 @@ def listed(browser: Browser) -> list[str]:
 def test_the_suspended_ones_come_first_with_their_reason(browser: Browser) -> None:
     assert listed(browser) == ["s3", "s1", "s2"]
     assert "connection refused" in browser.text
+
+
+def test_one_says_what_waits_and_what_its_endpoint_has_answered_last(browser: Browser, asked: Asked) -> None:
+    browser.get("/subscriptions/s1")
+    assert "Waiting 5, the oldest since 2026-01-01 11:20:00 Last answer connect connection refused" in browser.text
+    assert asked == [(("waiting", "list"), {"subscription": "s1", "limit": "1"})]
+    assert browser.page.xpath("//button[@data-copy='s1']/@aria-label") == ["Copy the id"]
+
+
+def test_one_whose_command_fails_is_shown_without(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, {("waiting", "list"): CommandFailed("no engine runs")})
+    browser.get("/subscriptions/s1")
+    assert "no engine runs" in browser.text
+    assert "a//." in browser.text
 
 
 def test_no_password_of_an_address_is_shown(browser: Browser) -> None:

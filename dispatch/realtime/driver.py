@@ -17,7 +17,7 @@ from core.settings import KafkaSettings
 from dispatch.matching.bases import SharedBase
 from dispatch.matching.view import Advance
 from dispatch.realtime.messages import Diverted, Feed, WorkerProgress, decode_progress, encode_feed
-from dispatch.realtime.workers import Workers
+from dispatch.realtime.workers import WorkersOfRun
 from dispatch.redelivery.held_lanes import PartitionReport
 from topic_model.routing import ViewStep
 
@@ -194,7 +194,7 @@ class Feeder:
 class Hearing:
     """Hears the workers, of all runs. `report` is called with what those of the present run have learned."""
 
-    def __init__(self, kafka: KafkaSettings, report: Callable[[PartitionReport], None], workers: Workers) -> None:
+    def __init__(self, kafka: KafkaSettings, report: Callable[[PartitionReport], None], workers: WorkersOfRun) -> None:
         self._kafka = kafka
         self._report = report
         self._workers = workers

@@ -35,7 +35,7 @@ _REQUEST_S = 2.0
 _LOOK_S = 0.02
 
 
-class Lease:
+class LeaseRenewal:
     """Since when the lease counts. Pure but for what it is given."""
 
     def __init__(self, ask_end: Callable[[], int], read_to: Callable[[], int], extend: Callable[[float], None]) -> None:
@@ -93,7 +93,7 @@ class WorkerLease:
                 (end,) = log.ends().values()
                 return end
 
-            lease = Lease(ask_end, self._read_to, self._extend)
+            lease = LeaseRenewal(ask_end, self._read_to, self._extend)
             while not self._stopping.is_set():
                 try:
                     if lease.renew(fence.clock, lambda: self._stopping.wait(_LOOK_S)):

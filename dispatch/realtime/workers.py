@@ -42,7 +42,7 @@ _STARTS_S = 120.0
 _LONGEST_LOOK_S = 2.0
 
 
-class Workers(Protocol):
+class WorkersOfRun(Protocol):
     """Those of the present run. Used under one lock."""
 
     def begin(self, tasks: int) -> None:

@@ -18,8 +18,8 @@ from ingest.federation.keys import SharedKeys
 from ingest.federation.topology import (
     AdministratorRefused,
     Beat,
+    MemberRegistration,
     Registered,
-    Registration,
     Topology,
     read_topology,
 )
@@ -48,7 +48,7 @@ class Administrator:
         self._url = url.rstrip("/")
         self._keys = keys
 
-    def register(self, registration: Registration) -> Registered:
+    def register(self, registration: MemberRegistration) -> Registered:
         """Become a member."""
         answer = self._call("POST", MEMBERS, msgspec.json.encode(registration))
         try:

@@ -126,14 +126,14 @@ def resumed(wanted: Iterable[Link], topology: Topology, suspended: Callable[[str
     ]
 
 
-class Told(NamedTuple):
+class ToPeer(NamedTuple):
     """What somebody is to be told: summaries of what is wanted here, and of what is wanted for other groups."""
 
     topics: list[tuple[str, ...]]
     others: list[tuple[str, ...]]
 
 
-def told_to(own: str, topology: Topology, interests: PeerInterests, wanted: tuple[str, ...]) -> Mapping[str, Told]:
+def told_to(own: str, topology: Topology, interests: PeerInterests, wanted: tuple[str, ...]) -> Mapping[str, ToPeer]:
     """What is to be told to whom, by the engine or group, as in Peer. `wanted` is what our own subscribers want. To the
     members of our group the representative speaks for other groups, too; to those, for us all. What members want for
     others is not told further: it would come back to who wants it."""
@@ -142,8 +142,10 @@ def told_to(own: str, topology: Topology, interests: PeerInterests, wanted: tupl
     abroad = [each for each in topology.groups() if each != group] if speaks else []
     others = [interests.topics(f"{each}/") for each in abroad]
     members = [each for each in topology.members if each.group == group and each.engine != own]
-    told = {each.engine: Told([wanted], others) for each in members if each.state != "gone"}
-    told.update((f"{each}/", Told([wanted, *(interests.topics(one.engine) for one in members)], [])) for each in abroad)
+    told = {each.engine: ToPeer([wanted], others) for each in members if each.state != "gone"}
+    told.update(
+        (f"{each}/", ToPeer([wanted, *(interests.topics(one.engine) for one in members)], [])) for each in abroad
+    )
     return told
 
 

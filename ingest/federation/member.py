@@ -28,7 +28,7 @@ from ingest.federation.calls import Administrator, call
 from ingest.federation.interests import PeerInterests
 from ingest.federation.keys import SharedKeys
 from ingest.federation.settings import FederationSettings
-from ingest.federation.topology import AdministratorRefused, Member, Registration, Topology, read_topology
+from ingest.federation.topology import AdministratorRefused, Member, MemberRegistration, Topology, read_topology
 from ingest.operations.gateway import Gateway
 from ingest.soap import times
 from topic_model.records.peers import INTEREST_PATH, datagram_url, encode_interest, group_of
@@ -92,7 +92,7 @@ class FederationMember:
         self._kafka = kafka
         self._keys = keys
         self._interests = interests
-        self._registration = Registration(settings.name, settings.group, url, version, settings.datagram_port)
+        self._registration = MemberRegistration(settings.name, settings.group, url, version, settings.datagram_port)
         self._administrator = Administrator(settings.administrator, keys)
         self._file = file
         self._threads = ThreadPoolExecutor(_CALLS, thread_name_prefix="federation")

@@ -57,7 +57,7 @@ class Topology(msgspec.Struct, frozen=True):
         return next((each for each in self.members if each.name == name), None)
 
 
-class Registration(msgspec.Struct, frozen=True):
+class MemberRegistration(msgspec.Struct, frozen=True):
     """What an engine says of itself; see Member."""
 
     name: str

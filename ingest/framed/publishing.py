@@ -48,7 +48,7 @@ _LONGEST_LIFESPAN_S = 366 * 86_400.0
 _LAST_MS = 253_402_300_799_999
 
 
-class Connection(Protocol):
+class FrameSender(Protocol):
     """What is needed of the connection."""
 
     def send(self, data: bytes) -> None: ...
@@ -72,7 +72,7 @@ class Publisher:
         self,
         gateway: Gateway,
         inflight: Inflight,
-        link: Connection,
+        link: FrameSender,
         enter: Callable[[Frame], tuple[Caller | None, str]],
         refuse: Callable[[Frame, BaseException], None],
     ) -> None:

@@ -62,7 +62,7 @@ class Edge:
     counts: Counts = field(default_factory=Counts)
 
 
-class SessionLink(publishing.Connection, Protocol):
+class SessionLink(publishing.FrameSender, Protocol):
     """What is needed of the connection."""
 
     async def until_writable(self) -> None:

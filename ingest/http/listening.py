@@ -46,7 +46,7 @@ def listen_on(
     return listener
 
 
-class HttpServer(uvicorn.Server):
+class UvicornServer(uvicorn.Server):
     """uvicorn's server, stopped by `stop` alone: signals belong to the process that runs it."""
 
     @contextlib.contextmanager

@@ -16,7 +16,7 @@ from ingest.access.rates import PeerConnections
 from ingest.access.settings import LimitSettings
 from ingest.http.app import GatewayApp
 from ingest.http.http_protocol import GatewayProtocol
-from ingest.http.listening import BACKLOG, HttpServer, listen_on, server_config
+from ingest.http.listening import BACKLOG, UvicornServer, listen_on, server_config
 from ingest.http.tls import Handshakes, ServerTls, TlsAcceptor
 from ingest.settings import GatewaySettings
 
@@ -24,7 +24,7 @@ from ingest.settings import GatewaySettings
 _ACCEPTED_AT_ONCE = 64
 
 
-class GatewayServer(HttpServer):
+class GatewayServer(UvicornServer):
     """The gateway's, with TLS of its own."""
 
     def __init__(self, config: uvicorn.Config, tls: ServerTls | None = None, trusted: Proxies = NONE) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from core.errors import ConfigError
 from core.telemetry import log_format
 from ingest.federation.keys import SharedKeys
-from ingest.http.listening import HttpServer, listen_on, on_signals, server_config
+from ingest.http.listening import UvicornServer, listen_on, on_signals, server_config
 from jobs.administrator.server import AdministratorApp
 from jobs.terminal import complain
 
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 async def _run(options: argparse.Namespace) -> int:
     app = AdministratorApp(SharedKeys(options.key_file), options.state)
     listener = listen_on(options.host, options.port, host_by="--host", port_by="--port")
-    server = HttpServer(server_config(app, limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=1))
+    server = UvicornServer(server_config(app, limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=1))
     looking = asyncio.create_task(app.look_forever(), name="look")
     on_signals(server.stop)
     looking.add_done_callback(lambda _: server.stop())

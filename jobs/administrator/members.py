@@ -12,7 +12,7 @@ import msgspec
 
 from core.errors import PeerError
 from core.security.signatures import NAME
-from ingest.federation.topology import Member, Registered, Registration, State, Topology
+from ingest.federation.topology import Member, MemberRegistration, Registered, State, Topology
 
 SUSPECT_S = 5.0
 
@@ -34,7 +34,7 @@ class UnknownMember(PeerError):
     """No member of this name and number: it has to register."""
 
 
-class Refused(PeerError):
+class RegistrationRefused(PeerError):
     """A registration that cannot be."""
 
 
@@ -50,7 +50,7 @@ class StoredMember(msgspec.Struct, frozen=True):
     datagram_port: int = 0
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredMembers(msgspec.Struct, frozen=True):
     """The file. `version` is that of the topology, `last` the last number given."""
 
     version: int = 0
@@ -60,7 +60,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Known:
-    registration: Registration
+    registration: MemberRegistration
     number: int
     heard: float  # by a clock that nobody sets; of one not heard of since our start, that start
     before_s: float = 0.0  # how long it had been silent at our start
@@ -70,15 +70,15 @@ class _Known:
         return now - self.heard + self.before_s
 
 
-class Members:
+class MemberRegister:
     """`now` is in seconds of a clock that nobody sets. After a start everybody has GONE_S to be heard of."""
 
-    def __init__(self, stored: Stored, now: float, now_ms: int) -> None:
+    def __init__(self, stored: StoredMembers, now: float, now_ms: int) -> None:
         self.version = stored.version
         self._last = stored.last
         self._known = {
             each.name: _Known(
-                Registration(each.name, each.group, each.url, each.version, each.datagram_port),
+                MemberRegistration(each.name, each.group, each.url, each.version, each.datagram_port),
                 each.number,
                 now,
                 max(0.0, (now_ms - each.seen_ms) / 1000),
@@ -86,9 +86,9 @@ class Members:
             for each in stored.members
         }
 
-    def register(self, registration: Registration, now: float) -> Registered:
+    def register(self, registration: MemberRegistration, now: float) -> Registered:
         """Take in a member. The same engine, known by its URL, keeps its number as long as it is not gone. Raises
-        NameTaken, or Refused."""
+        NameTaken, or RegistrationRefused."""
         _check(registration)
         known = self._known.get(registration.name)
         if known is not None and known.state != "gone":
@@ -104,7 +104,7 @@ class Members:
             self._heard(known, now)
             return Registered(known.number, self.version)
         if known is None and len(self._known) >= _MOST_MEMBERS:
-            raise Refused(f"a federation has at most {_MOST_MEMBERS} members")
+            raise RegistrationRefused(f"a federation has at most {_MOST_MEMBERS} members")
         self._last += 1
         self._known[registration.name] = _Known(registration, self._last, now)
         self.version += 1
@@ -149,7 +149,7 @@ class Members:
         )
         return Topology(self.version, tuple(sorted(members, key=lambda each: each.number)))
 
-    def stored(self, now: float, now_ms: int) -> Stored:
+    def stored(self, now: float, now_ms: int) -> StoredMembers:
         """What the file has to hold."""
         members = tuple(
             StoredMember(
@@ -163,7 +163,7 @@ class Members:
             )
             for each in self._known.values()
         )
-        return Stored(self.version, self._last, members)
+        return StoredMembers(self.version, self._last, members)
 
     def _heard(self, known: _Known, now: float) -> None:
         known.heard, known.before_s = now, 0.0
@@ -172,14 +172,14 @@ class Members:
             self.version += 1
 
 
-def _check(registration: Registration) -> None:
+def _check(registration: MemberRegistration) -> None:
     for what, name in (("name", registration.name), ("group", registration.group)):
         if not NAME.fullmatch(name):
-            raise Refused(f"the {what} {name[:64]!r} is not up to 64 letters, digits, - and _")
+            raise RegistrationRefused(f"the {what} {name[:64]!r} is not up to 64 letters, digits, - and _")
     url = registration.url
     if not url.startswith(("http://", "https://")) or len(url) > _MOST_URL or not url.isprintable():
-        raise Refused(f"{url[:100]!r} is no URL under which others reach an engine")
+        raise RegistrationRefused(f"{url[:100]!r} is no URL under which others reach an engine")
     if not 0 <= registration.datagram_port <= 65_535:
-        raise Refused(f"{registration.datagram_port} is no port")
+        raise RegistrationRefused(f"{registration.datagram_port} is no port")
     if len(registration.version) > 100:
-        raise Refused("that is no version")
+        raise RegistrationRefused("that is no version")

@@ -18,9 +18,9 @@ from core.reasons import reason_of
 from ingest.errors import MalformedMessage, TooLarge
 from ingest.federation.calls import LONG_POLL_S, MEMBERS, TOPOLOGY
 from ingest.federation.keys import SharedKeys
-from ingest.federation.topology import Beat, Registration
+from ingest.federation.topology import Beat, MemberRegistration
 from ingest.http.asgi import Receive, Scope, Send, read_body, send_answer
-from jobs.administrator.members import Members, NameTaken, Stored, UnknownMember
+from jobs.administrator.members import MemberRegister, NameTaken, StoredMembers, UnknownMember
 
 logger = logging.getLogger("arborcast.administrator")
 
@@ -44,7 +44,7 @@ class AdministratorApp:
         self._keys = keys
         self._state = state
         self._clock = clock
-        self._members = Members(_load(state), clock(), _now_ms())
+        self._members = MemberRegister(_load(state), clock(), _now_ms())
         self._changed = asyncio.Event()
         self._saved = clock()
 
@@ -85,7 +85,7 @@ class AdministratorApp:
         now = self._clock()
         if method == "POST" and path == MEMBERS:
             before = self._members.version
-            registered = self._members.register(_decoded(body, Registration), now)
+            registered = self._members.register(_decoded(body, MemberRegistration), now)
             if self._members.version != before:
                 self._save()
             return msgspec.json.encode(registered)
@@ -121,11 +121,11 @@ class AdministratorApp:
         self._changed = asyncio.Event()
 
 
-def _load(state: Path) -> Stored:
+def _load(state: Path) -> StoredMembers:
     try:
-        return msgspec.json.decode(state.read_bytes(), type=Stored)
+        return msgspec.json.decode(state.read_bytes(), type=StoredMembers)
     except FileNotFoundError:
-        return Stored()
+        return StoredMembers()
     except OSError as error:
         raise ConfigError(f"the members in {state} cannot be read: {reason_of(error)}") from error
     except msgspec.DecodeError as error:

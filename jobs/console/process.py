@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from core.security.keyring import KeyFile, KeyRing, Marks
-from ingest.http.listening import HttpServer, listen_on, on_signals, server_config
+from ingest.http.listening import UvicornServer, listen_on, on_signals, server_config
 from ingest.state.changes import ControlChanges, LogEnd
 from ingest.state.log_view import ControlLogView
 from jobs.console.app import make_app
@@ -59,7 +59,7 @@ class ConsoleProcess:
             signs_in=signing is not None,
         )
         tls = settings.tls if secure else None
-        self._server = HttpServer(
+        self._server = UvicornServer(
             server_config(
                 make_app(self._console, signing),
                 loop="asyncio",

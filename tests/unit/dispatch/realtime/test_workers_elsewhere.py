@@ -17,7 +17,7 @@ from dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S
 from dispatch.matching.view import Advance
 from dispatch.realtime.driver import Feeder, Told
 from dispatch.realtime.messages import Feed, WorkerProgress
-from dispatch.realtime.worker_lease import Lease
+from dispatch.realtime.worker_lease import LeaseRenewal
 from dispatch.realtime.workers import WorkersElsewhere
 
 # On a grid, so that what happens at about the same time is found.
@@ -131,7 +131,7 @@ def test_no_worker_is_left_when_the_next_run_begins(
         now += 0.5
         return False
 
-    lease = Lease(ask_end, lambda: 5, lambda asked: counts_since.append(asked - offset))
+    lease = LeaseRenewal(ask_end, lambda: 5, lambda asked: counts_since.append(asked - offset))
     for _ in takes:
         lease.renew(clock, give_up)
         now += RENEW_S

@@ -5,30 +5,30 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ingest.federation.topology import Registration
+from ingest.federation.topology import MemberRegistration
 from jobs.administrator.members import (
     FORGOTTEN_S,
     GONE_S,
     SUSPECT_S,
-    Members,
+    MemberRegister,
     NameTaken,
-    Refused,
-    Stored,
+    RegistrationRefused,
+    StoredMembers,
     UnknownMember,
 )
 
 
-def registration(name: str, group: str = "G", url: str = "") -> Registration:
-    return Registration(name, group, url or f"http://{name}:8080", "1.0")
+def registration(name: str, group: str = "G", url: str = "") -> MemberRegistration:
+    return MemberRegistration(name, group, url or f"http://{name}:8080", "1.0")
 
 
-def representative(members: Members, now: float, group: str = "G") -> str:
+def representative(members: MemberRegister, now: float, group: str = "G") -> str:
     found = members.topology(now).representative(group)
     return found.name if found is not None else ""
 
 
 def test_the_first_that_registered_speaks_for_its_group() -> None:
-    members = Members(Stored(), 0.0, 0)
+    members = MemberRegister(StoredMembers(), 0.0, 0)
     assert [members.register(registration(name), 0.0).number for name in ("b", "a")] == [1, 2]
     assert members.register(registration("x", "H"), 0.0).number == 3
     assert (representative(members, 0.0), representative(members, 0.0, "H")) == ("b", "x")
@@ -36,7 +36,7 @@ def test_the_first_that_registered_speaks_for_its_group() -> None:
 
 
 def test_silence_makes_suspect_then_gone_and_who_returns_has_a_new_number() -> None:
-    members = Members(Stored(), 0.0, 0)
+    members = MemberRegister(StoredMembers(), 0.0, 0)
     first = members.register(registration("a"), 0.0)
     members.register(registration("b"), 0.0)
     states = []
@@ -58,7 +58,7 @@ def test_silence_makes_suspect_then_gone_and_who_returns_has_a_new_number() -> N
 
 
 def test_an_engine_that_is_started_again_at_once_keeps_its_number() -> None:
-    members = Members(Stored(), 0.0, 0)
+    members = MemberRegister(StoredMembers(), 0.0, 0)
     members.register(registration("a"), 0.0)
     members.look(SUSPECT_S)
     assert members.register(registration("a"), SUSPECT_S + 1).number == 1
@@ -66,7 +66,7 @@ def test_an_engine_that_is_started_again_at_once_keeps_its_number() -> None:
 
 
 def test_a_name_belongs_to_who_has_it_until_that_is_gone() -> None:
-    members = Members(Stored(), 0.0, 0)
+    members = MemberRegister(StoredMembers(), 0.0, 0)
     members.register(registration("a"), 0.0)
     for other in (registration("a", url="http://elsewhere"), registration("a", "H")):
         with pytest.raises(NameTaken, match="taken by the engine at http://a:8080, of the group G"):
@@ -78,20 +78,20 @@ def test_a_name_belongs_to_who_has_it_until_that_is_gone() -> None:
 @pytest.mark.parametrize(
     "wrong", [registration("a b"), registration("a", "-G"), registration("a", url="ftp://a"), registration("")]
 )
-def test_registrations_that_cannot_be(wrong: Registration) -> None:
-    members = Members(Stored(), 0.0, 0)
-    with pytest.raises(Refused):
+def test_registrations_that_cannot_be(wrong: MemberRegistration) -> None:
+    members = MemberRegister(StoredMembers(), 0.0, 0)
+    with pytest.raises(RegistrationRefused):
         members.register(wrong, 0.0)
     assert members.topology(0.0).members == ()
 
 
 def test_after_a_start_everybody_has_time_to_be_heard_of() -> None:
-    members = Members(Stored(), 0.0, 0)
+    members = MemberRegister(StoredMembers(), 0.0, 0)
     members.register(registration("a"), 0.0)
     members.register(registration("b"), 0.0)
     stored = members.stored(10.0, 1_010_000)
     # The administrator was away for an hour, by a clock that began anew.
-    later = Members(stored, 5.0, 1_010_000 + 3_600_000)
+    later = MemberRegister(stored, 5.0, 1_010_000 + 3_600_000)
     assert later.version == members.version
     later.look(5.0 + GONE_S - 1)
     assert {each.state for each in later.topology(5.0 + GONE_S - 1).members} == {"suspect"}
@@ -104,7 +104,7 @@ def test_after_a_start_everybody_has_time_to_be_heard_of() -> None:
 
 
 def test_who_is_gone_for_long_is_forgotten() -> None:
-    members = Members(Stored(), 0.0, 0)
+    members = MemberRegister(StoredMembers(), 0.0, 0)
     members.register(registration("a"), 0.0)
     members.look(GONE_S)
     members.look(FORGOTTEN_S)
@@ -113,7 +113,7 @@ def test_who_is_gone_for_long_is_forgotten() -> None:
 
 
 def test_where_a_member_takes_datagrams_is_told_and_kept() -> None:
-    members = Members(Stored(), 0.0, 0)
+    members = MemberRegister(StoredMembers(), 0.0, 0)
     members.register(registration("a"), 0.0)
     before = members.topology(0.0)
     changed = msgspec.structs.replace(registration("a"), datagram_port=8096)
@@ -121,7 +121,7 @@ def test_where_a_member_takes_datagrams_is_told_and_kept() -> None:
     after = members.topology(0.0)
     assert after.version > before.version
     assert [each.datagram_port for each in after.members] == [8096]
-    again = Members(members.stored(0.0, 0), 0.0, 0)
+    again = MemberRegister(members.stored(0.0, 0), 0.0, 0)
     assert [each.datagram_port for each in again.topology(0.0).members] == [8096]
-    with pytest.raises(Refused, match="is no port"):
+    with pytest.raises(RegistrationRefused, match="is no port"):
         members.register(msgspec.structs.replace(registration("a"), datagram_port=65_536), 0.0)

@@ -13,10 +13,10 @@ import pytest
 from core.errors import ConfigError
 from core.security.signatures import new_secret
 from ingest.federation.keys import SharedKeys
-from ingest.federation.topology import Beat, Registered, Registration, Topology
+from ingest.federation.topology import Beat, MemberRegistration, Registered, Topology
 from jobs.administrator.server import AdministratorApp
 
-REGISTRATION = msgspec.json.encode(Registration("a", "G", "http://a:8080", "1"))
+REGISTRATION = msgspec.json.encode(MemberRegistration("a", "G", "http://a:8080", "1"))
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_registering_beating_and_asking(keys: SharedKeys, tmp_path: Path) -> Non
     assert (status, registered.number) == (200, 1)
     assert asked(app, keys, "POST", "/members/a/heartbeat", msgspec.json.encode(Beat(1)))[0] == 200
     assert asked(app, keys, "POST", "/members/a/heartbeat", msgspec.json.encode(Beat(7)))[0] == 404
-    taken = msgspec.json.encode(Registration("a", "G", "http://b:8080", "1"))
+    taken = msgspec.json.encode(MemberRegistration("a", "G", "http://b:8080", "1"))
     status, answer = asked(app, keys, "POST", "/members", taken)
     assert status == 409
     assert b"taken by the engine at http://a:8080" in answer

@@ -61,8 +61,13 @@ def lifespan_ms(asked: DeliveryPolicy, settings: RetrySettings) -> int:
     return int(settings.lifespan_s * 1000) if asked.lifespan_ms is None else asked.lifespan_ms
 
 
-def policy_of(asked: DeliveryPolicy, settings: RetrySettings) -> RetryPolicy:
-    """The engine's settings, overridden by what the subscription asked for."""
+# What another engine, or a proxy before it, answers to a wrong key or URL. That is for people to mend, and no message's
+# fault.
+_OF_THE_SETTINGS = frozenset({401, 403, 404, 405})
+
+
+def policy_of(asked: DeliveryPolicy, settings: RetrySettings, *, link: bool = False) -> RetryPolicy:
+    """The engine's settings, overridden by what the subscription asked for; `link`: to another engine."""
     asked_attempts = sys.maxsize if asked.reliability == "strict" else asked.maximum_attempts
     return RetryPolicy(
         maximum_attempts=settings.retransmissions + 1 if asked_attempts is None else asked_attempts,
@@ -72,7 +77,7 @@ def policy_of(asked: DeliveryPolicy, settings: RetrySettings) -> RetryPolicy:
         longest_wait_ms=settings.longest_wait_s * 1000,
         jitter=settings.jitter,
         longest_retry_after_ms=settings.longest_retry_after_s * 1000,
-        permanent=settings.permanent(),
+        permanent=settings.permanent() - _OF_THE_SETTINGS if link else settings.permanent(),
     )
 
 

@@ -208,7 +208,7 @@ class BatchOutcomes:
             # The batch was impatient, which says nothing about how often the receiver may be asked.
             verdict, counted = Verdict("parked", now_ms), 0
         elif not outcome.delivered:
-            policy = policy_of(subscription.policy, self._retry)
+            policy = policy_of(subscription.policy, self._retry, link=subscription.peer is not None)
             verdict = judge(outcome, policy, received.notification, counted, push, now_ms, self._chance())
         awaits = ""
         if outcome.taken and not outcome.delivered:

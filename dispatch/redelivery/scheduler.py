@@ -314,7 +314,10 @@ class Redelivery:
             if lane.endpoint != subscription.consumer.address:
                 self._endpoints.forget(lane.name, lane.endpoint)
             lane.seen, lane.endpoint, lane.envelope = subscription, subscription.consumer.address, None
-            lane.policy, lane.expires_ms = policy_of(subscription.policy, self._retry), 0
+            lane.policy, lane.expires_ms = (
+                policy_of(subscription.policy, self._retry, link=subscription.peer is not None),
+                0,
+            )
         return lane.policy
 
     def _sleep(self, lane: ParkedLane, policy: RetryPolicy, now_ms: int, until_due: bool) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from core.errors import ConfigError
 from dispatch.delivery.outcomes import Outcome, blames_sender, classify
 from dispatch.delivery.transport.contract import PushRequest, PushResult
-from dispatch.delivery.verdict import Push, RetryPolicy, Verdict, judge, policy_of, wait_ms
+from dispatch.delivery.verdict import Push, RetryPolicy, Verdict, is_permanent, judge, policy_of, wait_ms
 from dispatch.settings import RetrySettings
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
@@ -105,6 +105,14 @@ def test_table_of_permanent_answers_is_a_setting() -> None:
     assert judged(PushResult(500), policy=policy) == Verdict("dead")
     assert judged(PushResult(400), policy=policy).state == "parked"
     assert judged(PushResult(410), policy=policy) == Verdict("cancelled")
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405])
+def test_a_wrong_key_or_url_of_a_link_gives_no_message_up(status: int) -> None:
+    outcome = Outcome("client-error", "", status)
+    assert is_permanent(outcome, policy_of(DEFAULT_POLICY, PLAIN))
+    assert not is_permanent(outcome, policy_of(DEFAULT_POLICY, PLAIN, link=True))
+    assert is_permanent(Outcome("client-error", "", 413), policy_of(DEFAULT_POLICY, PLAIN, link=True))
 
 
 @pytest.mark.parametrize("statuses", ["4xx", "400,404", "200", "99", "600"])

@@ -183,14 +183,14 @@ class GatewayProcess:
             self._spawn(self._tls.follow_files(), "tls")
         if self._framed is not None:
             gateway = self._settings.gateway
-            listener = listen_on(
+            framed = listen_on(
                 gateway.host,
                 self._settings.framed.port,
                 host_by="gateway.host",
                 port_by="framed.port",
                 shared=gateway.workers > 1,
             )
-            await self._framed.start(listener)
+            await self._framed.start(framed)
         if self._federation is not None and self._runs_singletons and self._settings.federation.datagram_port:
             self._spawn(self._federation.datagrams(), "datagrams")
         await self._server.serve(sockets=[listener])

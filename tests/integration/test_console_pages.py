@@ -84,7 +84,8 @@ def gather(page: Page, url: str) -> None:
     """So that there is something to review."""
     page.goto(f"{url}/topics?at={PRESS}/alarm")
     page.fill("#priority", "77")
-    page.click("form[action='/topics/put'] button.main")
+    with page.expect_navigation():  # which the page begins when it has asked whether the console is there
+        page.click("form[action='/topics/put'] button.main")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

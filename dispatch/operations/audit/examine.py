@@ -76,7 +76,8 @@ class _Examination:
         self._limit = limit
         self.notes: list[str] = []
         self.ledger = Ledger()
-        self._until_ms = until_ms if until_ms is not None else int(time.time() * 1000)
+        # Now is after what was accepted in this very millisecond.
+        self._until_ms = until_ms if until_ms is not None else int(time.time() * 1000) + 1
         self._begin = attempts.at(since_ms - _CLOCKS_MS)
         self._next = dict(self._begin)
         self._note_what_is_gone()

@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import logging
 import queue
+import selectors
 import socket
 import ssl
 import threading
@@ -111,10 +112,9 @@ class ConnectionFactory:
             if parts.scheme == "framed+tls":
                 context = ssl.create_default_context(cafile=self.tls_ca_file or None)
                 opened = context.wrap_socket(opened, server_hostname=parts.hostname)
-            opened.settimeout(None)
         except OSError as error:
             raise BrokerUnavailable(f"{self.url} does not answer: {error}", None) from error
-        connection = Connection(opened, self.timeout_s)
+        connection = Connection(_Wire(opened), self.timeout_s)
         try:
             connection.introduce(frames.ConnectBody(self.user, self.password, self.bearer, self.name))
         except BaseException:
@@ -123,15 +123,63 @@ class ConnectionFactory:
         return connection
 
 
+class _Wire:
+    """A socket that one thread reads while others write. TLS has one state for both directions, and OpenSSL lets one
+    thread at a time use it: each of them takes a turn, and waits for the network outside of it."""
+
+    def __init__(self, opened: socket.socket) -> None:
+        opened.setblocking(False)
+        self._socket = opened
+        self._turn = threading.Lock()
+        self._sending = threading.Lock()
+
+    def receive(self) -> bytes:
+        """What has come, as soon as something has; nothing where the other side has closed. Raises OSError."""
+        while True:
+            try:
+                with self._turn:
+                    return self._socket.recv(_READ)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                self._wait(selectors.EVENT_READ)
+            except ssl.SSLWantWriteError:
+                self._wait(selectors.EVENT_WRITE)
+
+    def send(self, data: bytes) -> None:
+        """Send all of it, before what other threads send. Raises OSError."""
+        rest = memoryview(data)
+        with self._sending:
+            while rest:
+                try:
+                    with self._turn:
+                        rest = rest[self._socket.send(rest) :]
+                except (BlockingIOError, ssl.SSLWantWriteError):
+                    self._wait(selectors.EVENT_WRITE)
+                except ssl.SSLWantReadError:
+                    self._wait(selectors.EVENT_READ)
+
+    def end(self) -> None:
+        """Nothing comes and goes any more: who waits in `receive` or `send` goes on."""
+        with self._turn, contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give the socket back."""
+        self._socket.close()
+
+    def _wait(self, event: int) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, event)
+            selector.select()
+
+
 class Connection:
     """One connection. When it is lost, what waits for an answer raises BrokerUnavailable: whether it was done is not
     known then. `lost` is set."""
 
-    def __init__(self, opened: socket.socket, timeout_s: float) -> None:
+    def __init__(self, wire: _Wire, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self.lost = threading.Event()
-        self._socket = opened
-        self._sending = threading.Lock()
+        self._wire = wire
         self._numbers = itertools.count(1)
         self._answers: dict[int, Future[Frame]] = {}
         self._handlers: dict[str, Callable[[Frame, frames.MessageBody], None]] = {}
@@ -167,11 +215,10 @@ class Connection:
         if not self.lost.is_set():
             with contextlib.suppress(OSError):
                 self._send(FrameKind.CLOSE)
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._wire.end()
         if threading.current_thread() is not self._reader:
             self._reader.join(self.timeout_s)
-        self._socket.close()
+        self._wire.close()
 
     def ask(self, kind: FrameKind, body: Body, flags: int = 0) -> Frame:
         """The answer to a frame. Raises FaultReceived or BrokerUnavailable."""
@@ -209,15 +256,13 @@ class Connection:
             handler(frame, message)
 
     def _send(self, kind: FrameKind, number: int = 0, body: Body | None = None, flags: int = 0) -> None:
-        data = frames.encode(kind, number, body, flags)
-        with self._sending:
-            self._socket.sendall(data)
+        self._wire.send(frames.encode(kind, number, body, flags))
 
     def _read(self) -> None:
         decoder = Decoder(_LIMIT)
         error: Exception = ConnectionError("the broker has closed the connection")
         try:
-            while data := self._socket.recv(_READ):
+            while data := self._wire.receive():
                 for frame in decoder.feed(data):
                     self._received(frame)
         except (OSError, FrameError, frames.BodyError) as failure:

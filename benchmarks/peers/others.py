@@ -19,8 +19,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-import psutil
-
 from core.progress import untold
 from jobs.install import jars, java
 from jobs.install.jars import default_cache
@@ -96,10 +94,6 @@ class Other:
     def log(self) -> str:
         """The end of what it has printed."""
         return self._log.read_text(encoding="utf-8", errors="replace")[-3000:]
-
-    def cpu_s(self) -> float:
-        """Seconds of CPU that it has used."""
-        return sum(psutil.Process(self._process.pid).cpu_times()[:2])
 
     def kill(self) -> None:
         self._process.kill()

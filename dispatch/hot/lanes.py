@@ -107,8 +107,8 @@ class Lane:
         return taken
 
     def drop_older(self) -> list[Received]:
-        """Remove and return what may be dropped, and of whose topic something newer waits."""
-        return self.waiting.drop_older(self.subscription.policy)
+        """Remove and return what may be dropped, and of whose topic something newer waits: only of what is timely."""
+        return self.waiting.drop_older(self.subscription.policy) if isinstance(self.waiting, WaitingMessages) else []
 
 
 def _may_overtake(subscription: Subscription) -> bool:

@@ -168,11 +168,6 @@ class WaitingByTopic:
         if waiting is not None:
             heappush(self._heads, (-waiting.priority, waiting.first().offset, topic))
 
-    def drop_older(self, policy: DeliveryPolicy) -> list[Received]:
-        dropped = [each for waiting in self._topics.values() for each in waiting.drop_older(policy)]
-        self._count -= len(dropped)
-        return dropped
-
     def oldest(self) -> int:
         return min(each.oldest() for each in self._topics.values())
 

@@ -26,8 +26,10 @@ _MOST_WAITING = 2_048
 # What the kernel keeps for us while this process is at something else, if it may be so much.
 _BUFFER = 4 * 1024 * 1024
 
-# So many are checked before others have their turn on the event loop.
+# So many are checked before others have their turn on the event loop; what they carry is stored together, and is no
+# more than a push may have.
 _AT_ONCE = 100
+_MOST_IN_ONE = MOST_TOGETHER // _AT_ONCE
 
 
 class DatagramDoor(asyncio.DatagramProtocol):
@@ -101,7 +103,7 @@ class DatagramDoor(asyncio.DatagramProtocol):
             logger.exception("a datagram could not be read")
             self.counts["unreadable"] += 1
         else:
-            if len(push.notifications) <= MOST_TOGETHER // _AT_ONCE:
+            if len(push.notifications) <= _MOST_IN_ONE:
                 return push
             self.counts["unreadable"] += 1
         return None

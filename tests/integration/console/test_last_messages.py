@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,8 @@ PATIENCE_S = 120.0
 A = TopicPath("{urn:x}a/b")
 
 
-def made(topic: str, number: int, **facts: str) -> Notification:
-    return Notification(f"{topic}-{number}", TopicPath(topic), b"<n>%d</n>" % number, number, **facts)  # type: ignore[arg-type]
+def made(topic: str, number: int, **facts: Any) -> Notification:
+    return Notification(f"{topic}-{number}", TopicPath(topic), b"<n>%d</n>" % number, number, **facts)
 
 
 def write(kafka: KafkaSettings, log: str, notifications: Iterable[Notification], *, taken_back: str = "") -> None:

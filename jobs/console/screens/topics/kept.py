@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -41,13 +42,14 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class Drafts:
-    """Those of everybody."""
+    """Those of everybody. Used on the event loop, but for `write`."""
 
     def __init__(self, folder: Path, most: int = _PEOPLE, clock: Callable[[], float] = time.time) -> None:
         self._drafts: OrderedDict[str, Draft] = OrderedDict()
         self._folder = folder
         self._most = most
         self._clock = clock
+        self._writing = threading.Lock()
 
     def of(self, person: str) -> Draft:
         """The draft of a person; what was kept, or an empty one, at first."""
@@ -57,28 +59,26 @@ class Drafts:
             self._drafts.popitem(last=False)
         return draft
 
-    def keep(self, person: str) -> None:
-        """Write down what this person has gathered now. Where that cannot be, it is in memory only, which the draft
-        says."""
-        draft, file = self.of(person), self._file(person)
-        try:
-            if not draft.edits:
-                file.unlink(missing_ok=True)
+    def write(self, person: str, draft: Draft) -> None:
+        """Write down the draft of a person, as it is when its turn comes: the last one to write has the newest. Where
+        that cannot be, it is in memory only, which the draft says. In any thread."""
+        file = self._file(person)
+        with self._writing:
+            edits = list(draft.edits)
+            try:
+                draft.kept = not edits
+                data = b""
+                if sum(len(each.topics) for each in edits if isinstance(each, BringEdit)) <= _MOST_TOPICS:
+                    data = msgspec.json.encode(_Kept(_VERSION, int(self._clock() * 1000), edits))
+                if not edits or not data or len(data) > _MOST_BYTES:
+                    file.unlink(missing_ok=True)
+                    return
+                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_atomically(file, data, mode=0o600)
                 draft.kept = True
-                return
-            draft.kept = False
-            data = b""
-            if sum(len(each.topics) for each in draft.edits if isinstance(each, BringEdit)) <= _MOST_TOPICS:
-                data = msgspec.json.encode(_Kept(_VERSION, int(self._clock() * 1000), list(draft.edits)))
-            if not data or len(data) > _MOST_BYTES:
-                file.unlink(missing_ok=True)
-                return
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_atomically(file, data, mode=0o600)
-            draft.kept = True
-            self._forget_old()
-        except OSError as error:
-            _log.warning("what was gathered is not kept over a restart: %s", error)
+                self._forget_old()
+            except OSError as error:
+                _log.warning("what was gathered is not kept over a restart: %s", error)
 
     def _read(self, person: str) -> Draft:
         try:

@@ -58,7 +58,8 @@ class Looking:
 
     async def keep_draft(self, visitor: Visitor) -> None:
         """What somebody has gathered was changed."""
-        await asyncio.to_thread(self._drafts.keep, _person(visitor))
+        person = _person(visitor)
+        await asyncio.to_thread(self._drafts.write, person, self._drafts.of(person))
 
     async def page(self, request: Request) -> Response:
         query = request.query_params

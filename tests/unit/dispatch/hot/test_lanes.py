@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.delivery.capacity import Limits
-from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from dispatch.hot.waiting import Received
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DEFAULT_POLICY, DeliveryForm, DeliveryPolicy, EndpointReference, Subscription
@@ -252,7 +252,7 @@ def of_topic(topic: str, offset: int, priority: int = 0) -> Received:
     return Received(Notification(str(offset), TopicPath(topic), b"x", 0, priority=priority), 0, offset)
 
 
-def raw_lane(*topics: str, policy: DeliveryPolicy = DEFAULT_POLICY, bounds: Limits = Limits(16, 128)) -> Lanes:  # noqa: B008 - immutable
+def raw_lane(*topics: str, policy: DeliveryPolicy = DEFAULT_POLICY, bounds: Limits = DEFAULT_LIMITS) -> Lanes:
     lanes = Lanes(LIMITS, bounds)
     for offset, topic in enumerate(topics):
         lanes.add(of_topic(topic, offset), subscription("s", "raw", policy))
@@ -323,14 +323,15 @@ def test_no_more_than_an_endpoint_may_have_and_others_there_get_their_turns() ->
 
 
 def test_of_what_is_strict_or_timely_or_travels_together_one_push_is_under_way() -> None:
-    for form, policy in (
+    cases: tuple[tuple[DeliveryForm, DeliveryPolicy], ...] = (
         ("raw", DeliveryPolicy(reliability="strict")),
         ("raw", DeliveryPolicy(reliability="timely")),
         ("notify", DEFAULT_POLICY),
-    ):
+    )
+    for form, policy in cases:
         lanes = Lanes(LaneLimits(1, 100))
         for offset, topic in enumerate("abc"):
-            lanes.add(of_topic(topic, offset), subscription("s", form, policy))  # type: ignore[arg-type]
+            lanes.add(of_topic(topic, offset), subscription("s", form, policy))
         for expected in ("0", "1", "2"):
             assert all_that_go(lanes) == [expected]
             lanes.answered("s", took=True, duration_s=0.0)

@@ -39,8 +39,8 @@ class Elsewhere:
         self.waited.append(seconds)
         self.now += seconds
 
-    def hear(self, task: int, **more: bool) -> None:
-        self.workers.heard(WorkerProgress(10, -1, -1, 10, 0, task=task, **more))  # type: ignore[arg-type]
+    def hear(self, task: int, *, alive: bool = False, stopped: bool = False) -> None:
+        self.workers.heard(WorkerProgress(10, -1, -1, 10, 0, task=task, alive=alive, stopped=stopped))
 
     def live(self, seconds: float) -> None:
         for _ in range(int(seconds)):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
+from core.files import write_atomically
 from jobs.console.screens.topics import kept
 from jobs.console.screens.topics.draft import BringEdit, Edit, MoveEdit, PutEdit, RemoveEdit, Subtree
 from jobs.console.screens.topics.kept import Drafts
@@ -51,7 +53,7 @@ def priority_of(parts: ConsoleParts) -> int:
 def test_edits_of_every_kind_are_found_as_they_were(tmp_path: Path) -> None:
     drafts = Drafts(tmp_path / "drafts")
     drafts.of("anna").edits = list(EDITS)
-    drafts.keep("anna")
+    drafts.write("anna", drafts.of("anna"))
     assert Drafts(tmp_path / "drafts").of("anna").edits == EDITS
     assert Drafts(tmp_path / "drafts").of("berta").edits == []
 
@@ -93,7 +95,7 @@ def test_what_was_dropped_is_not_offered_again(browser: Browser, parts: ConsoleP
 def test_files_say_nothing_of_whose_they_are_and_nobody_else_reads_them(tmp_path: Path) -> None:
     drafts = Drafts(tmp_path)
     drafts.of("../anna\n").edits = list(EDITS)
-    drafts.keep("../anna\n")
+    drafts.write("../anna\n", drafts.of("../anna\n"))
     (file,) = tmp_path.iterdir()
     assert "anna" not in file.name
     assert file.stat().st_mode & 0o077 == 0
@@ -118,7 +120,7 @@ def test_there_are_only_so_many_and_none_for_ever(tmp_path: Path) -> None:
     drafts = Drafts(tmp_path, most=3)
     for number in range(9):
         drafts.of(f"p{number}").edits = list(EDITS)
-        drafts.keep(f"p{number}")
+        drafts.write(f"p{number}", drafts.of(f"p{number}"))
     assert len(list(tmp_path.iterdir())) == 3
     assert Drafts(tmp_path).of("p8").edits == EDITS
     assert Drafts(tmp_path, clock=lambda: now[0]).of("p8").edits == []
@@ -128,7 +130,7 @@ def test_there_are_only_so_many_and_none_for_ever(tmp_path: Path) -> None:
 def test_a_damaged_file_is_no_draft(tmp_path: Path, damage: bytes) -> None:
     drafts = Drafts(tmp_path)
     drafts.of("anna").edits = list(EDITS)
-    drafts.keep("anna")
+    drafts.write("anna", drafts.of("anna"))
     (file,) = tmp_path.iterdir()
     file.write_bytes(damage)
     assert Drafts(tmp_path).of("anna").edits == []
@@ -138,6 +140,32 @@ def test_without_room_it_is_in_memory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     drafts = Drafts(tmp_path / "file")
     drafts.of("anna").edits = list(EDITS)
-    drafts.keep("anna")
+    drafts.write("anna", drafts.of("anna"))
     assert drafts.of("anna").edits == EDITS
     assert not drafts.of("anna").kept
+
+
+def test_what_is_gathered_while_a_file_is_written_is_written_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts, began, goes_on = Drafts(tmp_path), threading.Event(), threading.Event()
+    draft = drafts.of("anna")
+
+    def slowly(path: Path, data: bytes, mode: int) -> None:
+        if not began.is_set():
+            began.set()
+            assert goes_on.wait(120)
+        write_atomically(path, data, mode=mode)
+
+    monkeypatch.setattr(kept, "write_atomically", slowly)
+    writers = []
+    for edit in EDITS[:2]:
+        draft.edits.append(edit)
+        assert drafts.of("anna") is draft, "there is one, whoever writes"
+        writers.append(threading.Thread(target=drafts.write, args=("anna", draft)))
+        writers[-1].start()
+        assert began.wait(120)
+    goes_on.set()
+    for writer in writers:
+        writer.join(120)
+    assert Drafts(tmp_path).of("anna").edits == EDITS[:2]

@@ -5,6 +5,7 @@ All I/O is the transport's and the journal's, so this is tested with fake ones.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -48,6 +49,8 @@ class LaneProgress:
     messages: int
     spent_s: float
     """Where several were under way at a time, each has its share of it."""
+    turn: int = 0
+    """Which time it is that it has something waiting; 0 before the first push."""
 
     def remaining_s(self) -> float:
         """How long the rest will take; unknown counts as for ever."""
@@ -76,6 +79,30 @@ def stragglers(unfinished: Collection[LaneProgress], finished: int, elapsed_s: f
         if progress.remaining_s() > (budget_s * _PATIENCE_WITH_LIVELY if progress.is_lively else budget_s)
         and (progress.pushes or elapsed_s > 2 * budget_s)
     ]
+
+
+# So many lanes may be slow without the load being to blame.
+_FEW_SLOW = 8
+
+
+class SlowLanes:
+    """The same where no batch ends: which lanes have had something waiting for longer than `budget_s`, and need as long
+    again. The others are held up by what such a one has waiting."""
+
+    def __init__(self, budget_s: float) -> None:
+        self._budget_s = budget_s
+        self._since: dict[tuple[str, int], float] = {}
+
+    def look(self, waiting: Collection[LaneProgress], busy: int, now: float) -> list[str]:
+        """The subscriptions whose lanes are not to be waited for; `busy` lanes have a push under way."""
+        turns = {(each.subscription, each.turn): each for each in waiting}
+        self._since = {turn: self._since.get(turn, now) for turn in turns}
+        late = [
+            each.subscription
+            for turn, each in turns.items()
+            if now - self._since[turn] > self._budget_s and each.is_slow(self._budget_s)
+        ]
+        return late if len(late) <= max(_FEW_SLOW, busy // 2) else []
 
 
 # An outcome ends the wait for outcomes. This is how long the ones before it may have to wait to be written down.
@@ -166,6 +193,16 @@ class Pump:
             finished(*unmade)
 
 
+@dataclass(slots=True)
+class _Pace:
+    """How a lane has fared since it was empty."""
+
+    turn: int
+    pushes: int = 0
+    messages: int = 0
+    spent_s: float = 0.0
+
+
 class PumpRun:
     """The lanes of a batch, or of a real-time task, and how each has fared."""
 
@@ -173,20 +210,24 @@ class PumpRun:
         self.lanes = lanes
         self.outcomes = outcomes
         self._finished = 0
-        self._pace: dict[str, list[float]] = {}  # by subscription: pushes, messages, seconds
+        self._pace: dict[str, _Pace] = {}  # by subscription
+        self._turns = itertools.count(1)
         self._rest: dict[str, PutOff] = {}  # by subscription: of what is left when no push is under way any more
 
     def take(self) -> tuple[Subscription, list[Received]] | None:
         """The next push."""
-        return self.lanes.take(self.outcomes.drop_older)
+        taken = self.lanes.take(self.outcomes.drop_older)
+        if taken is not None and (name := taken[0].id) not in self._pace:
+            self._pace[name] = _Pace(next(self._turns))
+        return taken
 
     def settle(self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome) -> None:
         """A push has an outcome."""
         duration_s = push.result.duration_s
-        pace = self._pace.setdefault(subscription.id, [0, 0, 0.0])
-        pace[0] += 1
-        pace[1] += len(taken)
-        pace[2] += duration_s / self.lanes.under_way(subscription.id)
+        pace = self._pace[subscription.id]
+        pace.pushes += 1
+        pace.messages += len(taken)
+        pace.spent_s += duration_s / self.lanes.under_way(subscription.id)
         self.lanes.answered(subscription.id, outcome.taken, duration_s)
         rest = self.outcomes.settle(subscription, taken, push, outcome)
         self.end(subscription, taken[0].notification.topic, rest)
@@ -216,7 +257,7 @@ class PumpRun:
         """The lanes that have something waiting that is not to be dropped."""
         self.lanes.look(self.outcomes.drop_older)
         return {
-            subscription.id: (subscription, LaneProgress(subscription.id, count, *self._paced(subscription.id)))
+            subscription.id: (subscription, self._progress(subscription.id, count))
             for subscription, count in self.lanes.waiting()
         }
 
@@ -224,6 +265,6 @@ class PumpRun:
         """Park what waits in a lane, once its push that is under way has an outcome."""
         self.outcomes.put_off(subscription, self.lanes.put_off(subscription.id, why), waits(why))
 
-    def _paced(self, name: str) -> tuple[int, int, float]:
-        pushes, messages, spent_s = self._pace.get(name, (0, 0, 0.0))
-        return int(pushes), int(messages), spent_s
+    def _progress(self, name: str, waiting: int) -> LaneProgress:
+        pace = self._pace.get(name) or _Pace(0)
+        return LaneProgress(name, waiting, pace.pushes, pace.messages, pace.spent_s, pace.turn)

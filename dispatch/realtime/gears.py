@@ -26,8 +26,8 @@ from dispatch.monitoring.metrics import JobMetrics
 from dispatch.monitoring.sources import progress_of
 from dispatch.monitoring.under_way import UnderWay
 from dispatch.realtime.driver import Feeder, Hearing, Told
-from dispatch.realtime.gearbox import HEAP, LITTLE, Gear, Gearbox, Load
-from dispatch.realtime.query import realtime_session, start_realtime
+from dispatch.realtime.gearbox import LITTLE, WORTH_ELSEWHERE_S, WORTH_HERE_S, Gear, Gearbox, Load
+from dispatch.realtime.query import KnownEnds, realtime_session, start_realtime
 from dispatch.realtime.resuming import RECALL_S, Resuming, notifications
 from dispatch.realtime.task import RealtimeJob
 from dispatch.realtime.workers import WorkersHere, workers_elsewhere
@@ -87,6 +87,7 @@ class Gears:
         self._under_way = under_way
         self._session: SparkSession | None = None
         self._here = workers_are_here(spark.sparkContext)
+        self._box = Gearbox(WORTH_HERE_S if self._here else WORTH_ELSEWHERE_S)
         workers = WorkersHere() if self._here else workers_elsewhere(settings.kafka, self._wait, self._has_failed)
         self._hearing = Hearing(settings.kafka, self._learn, workers)
         self._left = Resuming(spark, settings, redeliverer, self._hearing)
@@ -97,6 +98,7 @@ class Gears:
         self._returns = False  # to it, when the batch gear has done what had to come first
         self._short = False  # of task slots
         self._query: StreamingQuery | None = None  # the last one in real time
+        self._ends: KnownEnds | None = None  # of that one
         self._lock = threading.RLock()
         self.gear: Gear = "batch"
         self._wanted: Gear = "batch"
@@ -157,6 +159,9 @@ class Gears:
     def start(self) -> StreamingQuery:
         """Start the query in the gear that is wanted, where things were left."""
         with self._lock:
+            if self._ends is not None:
+                self._ends.forget()
+                self._ends = None
             if self._feeder is not None:
                 self._feeder.stop()
                 self._feeder = None
@@ -285,6 +290,8 @@ class Gears:
         folder.remove()
         if self._session is None:
             self._session = realtime_session(self._spark)
+        self._ends = KnownEnds(self._spark, run)
+        self._ends.show(self._left.ends)
         # Workers on other hosts do not see whether the lease of this job holds.
         fence.wait(self._gate.pass_on)
         return start_realtime(self._session, job, begin, checkpoint)
@@ -292,7 +299,7 @@ class Gears:
     def _is_heap(self, begin: Beginning) -> bool:
         """Whether so much waits that batches should begin with it."""
         waiting = sum(end - begin.positions.get(number, end) for number, end in self._left.ends.items())
-        return self._settings.dispatch.gear == "auto" and waiting > HEAP
+        return self._settings.dispatch.gear == "auto" and waiting > self._box.heap
 
     def _drain(self, timeout_s: float) -> bool:
         """Have the tasks settle what they have; whether all have."""
@@ -327,7 +334,7 @@ class Gears:
         self._metrics.dispatched(report.notifications, report.deliveries, report.thinned)
 
     def _watch(self) -> None:
-        box, quiet, before = Gearbox(), False, _Seen({}, 0.0)
+        quiet, before = False, _Seen({}, 0.0)
         while not self._gate.wait_closed(_LOOK_S):
             try:
                 with notifications(self._kafka) as log:
@@ -340,9 +347,11 @@ class Gears:
                         seen = _Seen(log.ends(), at)
                         came = sum(end - before.ends.get(number, end) for number, end in seen.ends.items())
                         load = Load(self._waiting(seen.ends), came / max(at - before.at, 0.01), at)
+                        if load.waiting > LITTLE and (known := self._ends) is not None:
+                            known.show(seen.ends)
                         quiet, before = gear == "realtime" and not (came or load.waiting), seen
                         if self._settings.dispatch.gear == "auto":
-                            if (wanted := box.next(gear, load)) != gear:
+                            if (wanted := self._box.next(gear, load)) != gear:
                                 self.shift(wanted)
                         elif self._returns and load.waiting <= LITTLE:
                             self.shift("realtime")

@@ -1,16 +1,22 @@
 """The query of the real-time gear: Spark's Real-time Mode, with our worker behind it.
 
 The mode has a list of operators that it was tried with. `mapInArrow` is not among them; what we need of it is held by
-`tests/integration/dispatch/test_realtime_mode.py`, to be run with every new Spark: that rows come one by one and at
-once, that nothing need be yielded before the end, and that a batch whose task fails is not taken for done.
+`tests/integration/dispatch/test_realtime_mode.py`, to be run with every new Spark: that rows come at once, that nothing
+need be yielded before the end, and that a batch whose task fails is not taken for done.
+
+The JVM gathers rows until they come to so many bytes, and looks for the next one before it sends any. So a row that may
+be the last one for now is followed by two that are none: one of so many bytes, and one to be looked for. Of a backlog
+a row would cost more than its push that way. A row of which it is known that others follow goes without
+them, and leaves together with those.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -23,13 +29,40 @@ from dispatch.spark.source import read_log
 # again, the log `progress` has.
 _BATCH = "30 minutes"
 
+# Some twenty small messages.
+_TOGETHER_BYTES = 16_384
+
 REALTIME_SESSION = {
     # We know what we do, see above.
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
-    # A row leaves the JVM when it is there. With 4 bytes it is refused.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(_TOGETHER_BYTES),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+    # What is ready is sent. With 4 bytes it is refused.
     "spark.sql.execution.pandas.udf.buffer.size": "5",
 }
+
+
+class KnownEnds:
+    """Where the log ended a moment ago, for the tasks of a run: a row before that is followed by others. It is kept in
+    the JVM. Executors of a cluster have another one, know nothing, and send each row at once."""
+
+    def __init__(self, spark: SparkSession, run: int) -> None:
+        jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  # the way to the JVM's own properties
+        self._properties = jvm.java.lang.System
+        self._run = run
+        self._shown: set[str] = set()
+
+    def show(self, ends: Mapping[int, int]) -> None:
+        """They are these, by partition."""
+        for partition, end in ends.items():
+            name = f"{_ends_of(self._run)}{partition}"
+            self._shown.add(name)
+            self._properties.setProperty(name, str(end))
+
+    def forget(self) -> None:
+        """The run is over."""
+        while self._shown:
+            self._properties.clearProperty(self._shown.pop())
 
 
 def realtime_session(spark: SparkSession) -> SparkSession:
@@ -52,11 +85,8 @@ def start_realtime(spark: SparkSession, job: RealtimeJob, begin: Beginning, chec
         # It is answered as soon as there is something. An idle engine asks once in so long, for each partition.
         fetch_wait_ms=2_000,
     )
-    # The JVM sends a row when the next one is there: a marker behind each drives it out.
-    row = F.explode(F.array(F.struct("value", "partition", "offset"), F.lit(None))).alias("row")
     writer: Any = (  # the types of the pinned Spark do not know of the trigger
-        rows.select(row)
-        .select("row.value", "row.partition", "row.offset")
+        sent_at_once(rows, job.run)
         .mapInArrow(partial(push_rows, job), "taken long")
         .writeStream.format("noop")
         .queryName("push-realtime")
@@ -65,3 +95,24 @@ def start_realtime(spark: SparkSession, job: RealtimeJob, begin: Beginning, chec
     )
     query: StreamingQuery = writer.trigger(realTime=_BATCH).start()
     return query
+
+
+def sent_at_once(rows: DataFrame, run: int) -> DataFrame:
+    """The columns value, partition and offset, with rows between them that have no offset, and are to be skipped."""
+    known = F.expr(f"reflect('java.lang.System', 'getProperty', concat('{_ends_of(run)}', partition), '0')")
+    row = F.struct("value", "partition", "offset")
+    full = F.struct(
+        F.lit(b" " * _TOGETHER_BYTES).alias("value"),
+        F.lit(None).cast("int").alias("partition"),
+        F.lit(None).cast("bigint").alias("offset"),
+    )
+    alone = F.array(row, full, F.lit(None))
+    return (
+        rows.withColumn("known", known.cast("bigint"))
+        .select(F.explode(F.when(F.col("offset") + 1 < F.col("known"), F.array(row)).otherwise(alone)).alias("row"))
+        .select("row.value", "row.partition", "row.offset")
+    )
+
+
+def _ends_of(run: int) -> str:
+    return f"arborcast.ends.{run}."

@@ -25,7 +25,7 @@ from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.earlier import Earlier
 from dispatch.hot.intake import HELD, SICK, Diversions, Intake
 from dispatch.hot.intervals import Intervals, Passed
-from dispatch.hot.pump import PumpRun
+from dispatch.hot.pump import PumpRun, SlowLanes
 from dispatch.hot.sink import Worker, make_lanes, read_notification
 from dispatch.hot.waiting import Received
 from dispatch.logs.attempts import WRITE_S
@@ -54,9 +54,6 @@ _REST_S = 1.0
 
 # By then the driver has said which endpoints to leave alone, and those that did not answer may be tried again.
 _FORGET_S = 2.0
-
-# So many lanes may be slow without the load being to blame.
-_FEW = 8
 
 
 @dataclass(frozen=True)
@@ -175,7 +172,7 @@ class Task:
         self._matched_at = 0.0
         self._waits = False  # with the first row, for what the driver says
         self._forget_at = 0.0
-        self._slow: dict[str, float] = {}
+        self._slow = SlowLanes(self._retry.batch_wait_s)
         self._progress = logs.progress
         self._feeding = logs.feeding
         self._position = ViewPosition(logs.control_end)
@@ -335,18 +332,9 @@ class Task:
 
     def _put_off_slow(self, now: float) -> None:
         """Park what waits behind a receiver that takes too long for all of it, while others go on."""
-        if not self._lanes.size:
-            self._slow.clear()
-            return
         waiting = self._run.waiting()
-        self._slow = {name: self._slow.get(name, now) for name in waiting}
-        budget_s = self._retry.batch_wait_s
-        late = [
-            name for name, since in self._slow.items() if now - since > budget_s and waiting[name][1].is_slow(budget_s)
-        ]
-        if len(late) <= max(_FEW, self._lanes.busy // 2):
-            for name in late:
-                self._run.put_off(waiting[name][0], "its receiver is slow")
+        for name in self._slow.look([each for _, each in waiting.values()], self._lanes.busy, now):
+            self._run.put_off(waiting[name][0], "its receiver is slow")
 
     def _say(self, position: int, clean: bool = False, stopped: bool = False) -> None:
         report = self._outcomes.take_report()

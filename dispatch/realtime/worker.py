@@ -135,15 +135,14 @@ class _Rows:
     def _read(self) -> None:
         try:
             for batch in self._batches:
-                values, partitions, offsets = batch.columns
-                for number in range(batch.num_rows):
-                    if values[number].is_valid:  # else it is the marker that drives the one before it out of the JVM
-                        self._room.acquire()
-                        row = (values[number].as_py(), partitions[number].as_py(), offsets[number].as_py())
-                        self.last_offset = row[2]
-                        self._rows.append(row)
-                        if len(self._rows) == 1:
-                            self._wake()  # else the other thread is at those before it
+                rows = [row for row in zip(*batch.to_pydict().values(), strict=True) if row[2] is not None]
+                for _ in rows:
+                    self._room.acquire()
+                if rows:
+                    self.last_offset = rows[-1][2]
+                    self._rows.extend(rows)
+                    if len(self._rows) <= len(rows):
+                        self._wake()  # else the other thread is at those before them
         except BaseException as error:
             self.error = error
         self.ended = True

@@ -20,7 +20,7 @@ import pytest
 from core.settings import KafkaSettings
 from dispatch.matching.bases import MIN_OVERLAY
 from dispatch.operations.audit import audit
-from dispatch.realtime.gearbox import HEAP, Gear
+from dispatch.realtime.gearbox import WORTH_ELSEWHERE_S, Gear, Gearbox
 from dispatch.realtime.messages import read_progress
 from tests.support.bare_python import bare_python
 from tests.support.command import Engine, wait_until
@@ -269,7 +269,9 @@ def test_a_heap_is_for_batches_and_what_comes_then_for_real_time(
     bundle = bundled(tmp_path, cluster)
     with logs(kafka_settings) as log:
         log.subscribe(subscription(BESIDE[1:], receiver.url(BESIDE), "beside//."))
-        accepted = log.notify_many(IN_BOTH_PARTITIONS[number % 2] for number in range(HEAP + 1_000))
+        accepted = log.notify_many(
+            IN_BOTH_PARTITIONS[number % 2] for number in range(Gearbox(WORTH_ELSEWHERE_S).heap + 1_000)
+        )
         with running_job(tmp_path, kafka_settings, bundle=bundle) as job:
             deadline = time.monotonic() + 300
             while "gear: realtime" not in job.log(1_000_000):

@@ -13,25 +13,29 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from core.eventlog.client import make_producer
 from core.eventlog.topics import ensure_topics
 from core.settings import KafkaSettings
 from dispatch.job.heartbeat import started_at
-from dispatch.realtime.query import REALTIME_SESSION
+from dispatch.realtime.query import REALTIME_SESSION, KnownEnds, sent_at_once
 from dispatch.spark.source import read_log
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
+RUN = 7
+
+
 def note_rows(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """In a worker: write each value down when it comes; die at the one that says so."""
     for batch in batches:
-        for value in batch.column(0):
-            if value.is_valid:
-                text = value.as_py().decode()
+        texts = [row["value"].decode() for row in batch.to_pylist() if row["offset"] is not None]
+        if texts:
+            with Path(folder, "together").open("a") as out:
+                out.write(f"{len(texts)}\n")
+            for text in texts:
                 if text.startswith("fail") and not (told := Path(folder, f"told-{text}")).exists():
                     (unfinished := told.with_suffix(".part")).write_text(str(os.getpid()))
                     unfinished.rename(told)
@@ -58,8 +62,12 @@ class Trial:
     def start(self, batch: str) -> None:
         rows = read_log(
             self._session, self._kafka, "notifications", starting="earliest", fail_on_data_loss=True, fetch_wait_ms=500
-        ).select(F.explode(F.array(F.col("value"), F.lit(None).cast("binary"))).alias("value"))
-        writer: Any = rows.mapInArrow(partial(note_rows, str(self._folder)), "taken long").writeStream.format("noop")
+        )
+        writer: Any = (
+            sent_at_once(rows, RUN)
+            .mapInArrow(partial(note_rows, str(self._folder)), "taken long")
+            .writeStream.format("noop")
+        )
         options = writer.option("checkpointLocation", self.checkpoint.as_uri()).outputMode("update")
         self.query = options.trigger(realTime=batch).start()
 
@@ -70,6 +78,10 @@ class Trial:
     def rows(self) -> list[str]:
         file = self._folder / "rows"
         return file.read_text().split() if file.exists() else []
+
+    def together(self) -> list[int]:
+        """How many rows came at a time."""
+        return [int(each) for each in (self._folder / "together").read_text().split()]
 
     def wait_for(self, text: str, times: int = 1, timeout: float = 120.0) -> None:
         deadline = time.monotonic() + timeout
@@ -113,6 +125,26 @@ def test_each_row_is_there_before_the_next_one_is_sent(trial: Trial) -> None:
         trial.wait_for(f"row{number}")
     assert trial.rows() == [f"row{number}" for number in range(20)]
     assert trial.commits() == 0, "the batch goes on"
+
+
+def test_rows_that_others_are_known_to_follow_leave_together_and_the_last_one_is_not_withheld(
+    trial: Trial, spark: SparkSession
+) -> None:
+    sent = [f"row{number}" for number in range(100)]
+    for text in sent:
+        trial.send(text)
+    known = KnownEnds(spark, RUN)
+    known.show({0: len(sent), 1: len(sent)})
+    try:
+        trial.start("30 minutes")
+        trial.wait_for(sent[-1])
+        assert trial.rows() == sent
+        assert len(trial.together()) < 20
+        trial.send("alone")
+        trial.wait_for("alone")
+        assert trial.together()[-1] == 1
+    finally:
+        known.forget()
 
 
 def test_what_a_stopped_batch_has_read_is_not_taken_for_done(trial: Trial) -> None:

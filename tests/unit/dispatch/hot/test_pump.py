@@ -8,7 +8,7 @@ from dispatch.delivery.health import Sign
 from dispatch.delivery.transport.contract import PushRequest, PushResult
 from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.lanes import LaneLimits, Lanes
-from dispatch.hot.pump import Pump, PumpRun
+from dispatch.hot.pump import LaneProgress, Pump, PumpRun
 from dispatch.hot.waiting import Received
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.parked import Tries
@@ -405,3 +405,24 @@ def test_an_endpoint_that_goes_away_with_many_pushes_under_way_has_gone_away_onc
 
     assert len(ran.transport.sent) == 5
     assert [sign.kind for _, sign in ran.report.signs] == ["unreachable"]
+
+
+def test_a_lane_that_was_empty_and_has_something_again_has_another_turn() -> None:
+    lanes, target, transport = Lanes(LaneLimits(1, 10_000)), subscription("s"), FakeTransport()
+    outcomes = BatchOutcomes(FakeJournal(), PushSettings(), RETRY, now=lambda: NOW_S)
+    pump, run = Pump(transport, Envelope, 100, RETRY.batch_wait_s, now=lambda: NOW_S), PumpRun(lanes, outcomes)
+
+    def filled_again(name: str) -> LaneProgress:
+        for number in range(2):
+            lanes.add(Received(Notification(f"{name}{number}", TopicPath("a"), b"<x/>", 5), 0, number, 7), target)
+        pump.begin(run)
+        ((_, progress),) = run.waiting().values()
+        return progress
+
+    first = filled_again("n")
+    while not lanes.empty:
+        transport.pending.popleft().callback(PushResult(202))
+        pump.begin(run)
+    again = filled_again("m")
+    assert (first.pushes, again.pushes) == (0, 0)
+    assert first.turn < again.turn

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dispatch.hot.pump import LaneProgress, stragglers
+from dispatch.hot.pump import LaneProgress, SlowLanes, stragglers
 
 BUDGET = 2.0
 
@@ -55,3 +55,28 @@ def test_who_answers_at_once_is_not_slow_however_much_waits() -> None:
     assert not lane("s", waiting=2_000, pushes=100, messages=100, spent_s=1.0).is_slow(2.0)
     assert lane("s", waiting=2_000, pushes=100, messages=100, spent_s=5.0).is_slow(2.0)
     assert lane("s", waiting=1, pushes=0, messages=0, spent_s=0.0).is_slow(2.0), "it has not answered at all"
+
+
+def test_where_no_batch_ends_a_lane_is_slow_that_has_not_got_through_in_the_budget_and_needs_as_long_again() -> None:
+    slow = SlowLanes(BUDGET)
+    crawling = lane("s", waiting=100, spent_s=5.0)
+
+    assert slow.look([crawling], 1, 10.0) == []
+    assert slow.look([crawling], 1, 12.0) == []
+    assert slow.look([crawling], 1, 12.1) == ["s"]
+
+
+def test_a_lane_that_was_empty_between_two_looks_is_not_slow_before_its_next_answer() -> None:
+    slow = SlowLanes(BUDGET)
+    for turn in range(1, 50):
+        # It has just got something again, and no push of that has ended.
+        assert slow.look([LaneProgress("s", 150, 0, 0, 0.0, turn)], 1, turn * 0.25) == []
+
+
+def test_where_most_lanes_take_long_it_is_the_load() -> None:
+    slow = SlowLanes(BUDGET)
+    everybody = [lane(f"s{number}", 1_000, spent_s=10.0) for number in range(50)]
+
+    assert slow.look(everybody, 50, 0.0) == []
+    assert slow.look(everybody, 50, 3.0) == []
+    assert len(slow.look(everybody[:20], 50, 3.0)) == 20

@@ -10,8 +10,9 @@ Gear = Literal["realtime", "batch"]
 # With fewer notifications waiting than this the real-time gear is never too slow.
 _BACKLOG = 1_000
 
-# A shift to batches and back costs some three seconds, on a busy machine more. On a cluster, where in real time each row
-# leaves the JVM by itself, batches are up to three times as fast, and pay where real time would be at it for so long.
+# A shift to batches and back costs some three seconds, on a busy machine more. On a cluster, where in real time each
+# row leaves the JVM by itself, batches are up to three times as fast, and pay where real time would be at it for so
+# long.
 WORTH_ELSEWHERE_S = 8.0
 
 # Where the rows of a backlog leave together (`query.KnownEnds`) they are a third faster at best, and often no faster.

@@ -9,6 +9,8 @@ importable where Spark starts Python: installed, that is.
 from __future__ import annotations
 
 import gc
+import os
+import socket
 
 import pyspark.worker
 from pyspark import daemon
@@ -19,10 +21,23 @@ from dispatch.job import heartbeat
 
 __all__ = ["dispatch", "pyspark"]
 
+_serve = daemon.worker
+
+
+def _worker(sock: socket.socket, authenticated: bool) -> int:
+    """Spark closes the connection of a worker that had nothing to do for a minute. pyspark would print that as an
+    error, for each worker of the warming up."""
+    try:
+        return _serve(sock, authenticated)
+    except (BrokenPipeError, ConnectionResetError):
+        os._exit(1)
+
+
 if __name__ == "__main__":
     log_format.configure_worker()
     # Objects that the collector never touches stay on the pages shared with the daemon.
     gc.collect()
     gc.freeze()
     heartbeat.beat_from_here_on()
+    daemon.worker = _worker
     daemon.manager()

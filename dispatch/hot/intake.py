@@ -15,6 +15,7 @@ from dispatch.delivery.verdict import Verdict
 from dispatch.hot.batch_outcomes import BatchOutcomes, PutOff, cancelled, waits
 from dispatch.hot.earlier import NOTHING, Earlier
 from dispatch.hot.intervals import Intervals
+from dispatch.hot.kept_back import KeptBack
 from dispatch.hot.lanes import Lanes
 from dispatch.hot.sink_journal import SinkJournal
 from dispatch.hot.triggers import Refused, is_kept, published
@@ -74,7 +75,7 @@ class Diversions:
 class Intake:
     """`earlier` is what an earlier run came to; `intervals` know what has passed before. `matched` gathers, by
     partition, how many each notification was for. `control` is how far the control log was read; what triggers publish
-    is stamped with it, and is by the `rules`."""
+    is stamped with it, and is by the `rules`. `kept` is there where no batch ends, see there."""
 
     journal: SinkJournal
     lanes: Lanes
@@ -87,6 +88,8 @@ class Intake:
     rules: TopicRules = field(default_factory=TopicRules)
     control: int = UNSTAMPED
     now: Callable[[], float] = time.time
+    kept: KeptBack | None = None
+    clock: Callable[[], float] = time.monotonic
 
     def take(self, received: Received, found: Found) -> int:
         """Take in a notification for those whom it belongs to; how many want it. Who has ended since it was accepted
@@ -173,10 +176,20 @@ class Intake:
             if self.lanes.is_busy(subscription.id):
                 self.lanes.add(received, subscription)
                 self.lanes.put_off(subscription.id, why)
-            else:
-                self.outcomes.put_off(subscription, (*self.lanes.drain(subscription.id), received), waits(why))
+                return
+            before = self.lanes.drain(subscription.id)
+            if self.kept is not None and not before:
+                if self._is_kept(subscription, received, why):
+                    return
+                before = self.kept.drain(subscription.id)
+            self.outcomes.put_off(subscription, (*before, received), waits(why))
         else:
             self.lanes.add(received, subscription)
+
+    def _is_kept(self, subscription: Subscription, received: Received, why: str) -> bool:
+        policy = subscription.policy
+        may_be = why == HELD and not (policy.strict or policy.reliability == "timely")
+        return may_be and self.kept is not None and self.kept.keep(subscription, received, self.clock())
 
     def _publish(self, subscription: Subscription, trigger: Trigger, received: Received) -> None:
         """Have a trigger publish, or say why it does not."""

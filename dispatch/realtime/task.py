@@ -10,6 +10,7 @@ here, at once, until the driver has said that the redelivery knows of it and has
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections import deque
@@ -21,10 +22,11 @@ from typing import NamedTuple, Protocol
 from pyspark.core.broadcast import Broadcast
 
 from core import liveness
-from dispatch.hot.batch_outcomes import BatchOutcomes
+from dispatch.hot.batch_outcomes import BatchOutcomes, waits
 from dispatch.hot.earlier import Earlier
 from dispatch.hot.intake import HELD, SICK, Diversions, Intake
 from dispatch.hot.intervals import Intervals, Passed
+from dispatch.hot.kept_back import KeptBack
 from dispatch.hot.pump import PumpRun, SlowLanes
 from dispatch.hot.sink import Worker, make_lanes, read_notification
 from dispatch.hot.waiting import Received
@@ -147,6 +149,7 @@ class Task:
         parked = worker.journal.parked
         self._held = HeldHere(parked, parked.forget_read)
         self._earlier: Earlier = job.earlier.value if job.earlier is not None else Earlier()
+        self._kept = KeptBack(_MOST_WAITING // 2)
         self._intake = Intake(
             worker.journal,
             self._lanes,
@@ -156,6 +159,8 @@ class Task:
             self._earlier,
             Intervals(job.passed),
             rules=job.settings.topics,
+            kept=self._kept,
+            clock=lambda: time.monotonic(),
         )
         self._journal.begin(job.run)
         self._number = job.run
@@ -194,6 +199,7 @@ class Task:
     def step(self, rows: IncomingRows) -> float:
         """Once round; how long there is nothing to do, unless something comes."""
         self._hear()
+        self._look_at_kept(time.monotonic())
         if self._told_to_stop:
             if not self._stopped:
                 self._settle_all(stopped=True)
@@ -254,6 +260,15 @@ class Task:
             self._intake.judge = self._judge(now.unjudged)
         self._intake.diversions = now
         self._outcomes.watched = diverted.watched
+
+    def _look_at_kept(self, now: float) -> None:
+        """What is kept back of a lane goes on, or is parked."""
+        for subscription, kept in self._kept.look(self._held, now):
+            if why := self._intake.diversions.reason(subscription):
+                self._outcomes.put_off(subscription, kept, waits(why))
+            else:
+                for received in kept:
+                    self._lanes.add(received, subscription)
 
     def _judge(self, unjudged: frozenset[str]) -> Judge:
         allowance = Allowance(self._push.conditions_ms, self._push.owner_conditions_ms)
@@ -327,8 +342,8 @@ class Task:
         return self._next > self._told or bool(self._outcomes.report.signs)
 
     def _oldest(self) -> int:
-        oldest = self._lanes.oldest()
-        return self._next if oldest is None else oldest
+        oldest = [each for each in (self._lanes.oldest(), self._kept.oldest()) if each is not None]
+        return min(oldest, default=self._next)
 
     def _put_off_slow(self, now: float) -> None:
         """Park what waits behind a receiver that takes too long for all of it, while others go on."""
@@ -365,6 +380,7 @@ class Task:
     def _settle_all(self, stopped: bool) -> None:
         """Bring what was taken in to its end, and say so."""
         pump = self._worker.pump
+        self._look_at_kept(math.inf)
         while not self._lanes.empty:
             liveness.beat()
             if self._feeding.error is not None:
@@ -380,7 +396,7 @@ class Task:
         self._progress.settle(self._job.settings.dispatch.outcomes_timeout_s)
 
     def _idle_s(self, rows: IncomingRows) -> float:
-        if self._marked is not None:
+        if self._marked is not None or self._kept.size:
             return _LOOK_S
         if rows.first() is not None and self._complete and self._lanes.size < _MOST_WAITING:
             return _LOOK_S if self._waits else 0.0

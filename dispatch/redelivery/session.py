@@ -36,13 +36,16 @@ from topic_model.records import results
 # The broker answers a question for what is new when there is something, or after this: an idle engine asks rarely.
 _WAIT_MS = 2_000
 
+# So many records are folded before pushes have their turn again.
+_AT_ONCE = 500
+
 
 class ParkedReading:
     """Used by one thread. Connects when first used; everything raises InfrastructureError, Discontinued where the log
     does not go on where we were: what was folded is of another one, or too old."""
 
     def __init__(self, kafka: KafkaSettings, log: str = "parked") -> None:
-        self._log = LogConsumer(roomy(kafka), log, wait_ms=_WAIT_MS, max_records=2_000)
+        self._log = LogConsumer(roomy(kafka), log, wait_ms=_WAIT_MS, max_records=_AT_ONCE)
         # Its answers need not wait for those of the other.
         self._bounds = LogConsumer(roomy(kafka), log)
         self.positions: dict[int, int] = {}

@@ -209,3 +209,27 @@ def test_a_link_is_pushed_to_by_workers_again_when_nothing_waits_in_it() -> None
     state.step(partition=0, times=1)
     assert state.tasks[0].wire.pushes("link") == ["0-1", "0-2"], "all at once"
     state.teardown()
+
+
+def test_after_a_failure_messages_that_keep_coming_do_not_go_through_the_redelivery_for_ever() -> None:
+    state = Histories()
+    state.begin()
+    state.behave(name="plain", how="refused")
+    state.accept(partition=0, count=3)
+    state.step(partition=0, times=1)
+    state.answer(partition=0, which=0)
+    state.behave(name="plain", how="ok")
+    for _ in range(200):
+        # There is always one that the redelivery has not tried when the driver speaks.
+        state.accept(partition=0, count=1)
+        for _ in NAMES:
+            state.step(partition=0, times=1)
+            state.answer(partition=0, which=0)
+        state.acknowledge(partition=0, count=1_000)
+        state.read(count=1_000)
+        state.feed()
+        state.pass_time(for_ms=50)
+    was_parked = {row.notification for row in state.rows if row.subscription == "plain" and row.state == "parked"}
+    assert "0-2" in was_parked
+    assert not was_parked & {f"0-{offset}" for offset in range(190, 203)}
+    state.teardown()

@@ -66,6 +66,11 @@ def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, receiver
     away = publish(15) + publish(1, sure=True) + publish(14)
     receiver.wait_for(40, "/well")
 
+    def is_full() -> bool:
+        rows = own.attempts(len(names))
+        return sum((row["subscription"], row["state"]) == ("adaptive", "dropped") for row in rows) >= 30 - LIMIT
+
+    wait_until(is_full, 120, "that no more of the adaptive subscription's have room")
     with there:
 
         def is_back() -> bool:

@@ -29,8 +29,9 @@ from dispatch.spark.source import read_log
 # again, the log `progress` has.
 _BATCH = "30 minutes"
 
-# Some twenty small messages.
-_TOGETHER_BYTES = 16_384
+# Some five small messages. A row that comes alone brings as much along. With four times that, p50 at 1,000/s is twice
+# as long, and a backlog leaves no faster.
+_TOGETHER_BYTES = 4_096
 
 REALTIME_SESSION = {
     # We know what we do, see above.

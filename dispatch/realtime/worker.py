@@ -135,7 +135,12 @@ class _Rows:
     def _read(self) -> None:
         try:
             for batch in self._batches:
-                rows = [row for row in zip(*batch.to_pydict().values(), strict=True) if row[2] is not None]
+                values, partitions, offsets = batch.columns
+                rows = [
+                    (values[number].as_py(), partitions[number].as_py(), offset)
+                    for number, offset in enumerate(offsets.to_pylist())
+                    if offset is not None  # else it is there to drive out those before it
+                ]
                 for _ in rows:
                     self._room.acquire()
                 if rows:

@@ -75,7 +75,7 @@ class Diversions:
 class Intake:
     """`earlier` is what an earlier run came to; `intervals` know what has passed before. `matched` gathers, by
     partition, how many each notification was for. `control` is how far the control log was read; what triggers publish
-    is stamped with it, and is by the `rules`. `kept` is there where no batch ends, see there."""
+    is stamped with it, and is by the `rules`. `kept` has room where no batch ends, see there."""
 
     journal: SinkJournal
     lanes: Lanes
@@ -88,7 +88,7 @@ class Intake:
     rules: TopicRules = field(default_factory=TopicRules)
     control: int = UNSTAMPED
     now: Callable[[], float] = time.time
-    kept: KeptBack | None = None
+    kept: KeptBack = field(default_factory=lambda: KeptBack(room=0))
     clock: Callable[[], float] = time.monotonic
 
     def take(self, received: Received, found: Found) -> int:
@@ -178,18 +178,17 @@ class Intake:
                 self.lanes.put_off(subscription.id, why)
                 return
             before = self.lanes.drain(subscription.id)
-            if self.kept is not None and not before:
-                if self._is_kept(subscription, received, why):
-                    return
-                before = self.kept.drain(subscription.id)
-            self.outcomes.put_off(subscription, (*before, received), waits(why))
+            if not before and self._is_kept(subscription, received, why):
+                return
+            before = [*self.kept.drain(subscription.id), *before, received]
+            self.outcomes.put_off(subscription, before, waits(why))
         else:
             self.lanes.add(received, subscription)
 
     def _is_kept(self, subscription: Subscription, received: Received, why: str) -> bool:
         policy = subscription.policy
         may_be = why == HELD and not (policy.strict or policy.reliability == "timely")
-        return may_be and self.kept is not None and self.kept.keep(subscription, received, self.clock())
+        return may_be and self.kept.keep(subscription, received, self.clock())
 
     def _publish(self, subscription: Subscription, trigger: Trigger, received: Received) -> None:
         """Have a trigger publish, or say why it does not."""

@@ -81,10 +81,6 @@ def stragglers(unfinished: Collection[LaneProgress], finished: int, elapsed_s: f
     ]
 
 
-# So many lanes may be slow without the load being to blame.
-_FEW_SLOW = 8
-
-
 class SlowLanes:
     """The same where no batch ends: which lanes have had something waiting for longer than `budget_s`, and need as long
     again. The others are held up by what such a one has waiting."""
@@ -102,7 +98,7 @@ class SlowLanes:
             for turn, each in turns.items()
             if now - self._since[turn] > self._budget_s and each.is_slow(self._budget_s)
         ]
-        return late if len(late) <= max(_FEW_SLOW, busy // 2) else []
+        return late if len(late) <= max(_FEW, busy // 2) else []
 
 
 # An outcome ends the wait for outcomes. This is how long the ones before it may have to wait to be written down.

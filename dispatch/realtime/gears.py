@@ -98,7 +98,7 @@ class Gears:
         self._returns = False  # to it, when the batch gear has done what had to come first
         self._short = False  # of task slots
         self._query: StreamingQuery | None = None  # the last one in real time
-        self._ends: KnownEnds | None = None  # of that one
+        self._ends: KnownEnds | None = None  # for that one, where its tasks are in this JVM
         self._lock = threading.RLock()
         self.gear: Gear = "batch"
         self._wanted: Gear = "batch"
@@ -290,8 +290,9 @@ class Gears:
         folder.remove()
         if self._session is None:
             self._session = realtime_session(self._spark)
-        self._ends = KnownEnds(self._spark, run)
-        self._ends.show(self._left.ends)
+        if self._here:
+            self._ends = KnownEnds(self._spark, self._kafka.topic("notifications"), run)
+            self._ends.show(self._left.ends)
         # Workers on other hosts do not see whether the lease of this job holds.
         fence.wait(self._gate.pass_on)
         return start_realtime(self._session, job, begin, checkpoint)

@@ -5,9 +5,9 @@ The mode has a list of operators that it was tried with. `mapInArrow` is not amo
 need be yielded before the end, and that a batch whose task fails is not taken for done.
 
 The JVM gathers rows until they come to so many bytes, and looks for the next one before it sends any. So a row that may
-be the last one for now is followed by two that are none: one of so many bytes, and one to be looked for. Of a backlog
-a row would cost more than its push that way. A row of which it is known that others follow goes without
-them, and leaves together with those.
+be the last one for now is followed by two that are none: one of so many bytes, and one to be looked for. In a backlog
+that would cost more than the push. So a row that is known to be followed by others goes without them, and leaves
+together with those.
 """
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ REALTIME_SESSION = {
 
 
 class KnownEnds:
-    """Where the log ended a moment ago, for the tasks of a run: a row before that is followed by others. It is kept in
-    the JVM. Executors of a cluster have another one, know nothing, and send each row at once."""
+    """Where a log ended a moment ago, for the tasks of a run: a row before that is followed by others. It is kept in
+    the properties of the JVM, which may have several engines. Executors of a cluster have another JVM, know nothing,
+    and send each row at once."""
 
-    def __init__(self, spark: SparkSession, run: int) -> None:
-        jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  # the way to the JVM's own properties
+    def __init__(self, spark: SparkSession, topic: str, run: int) -> None:
+        jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  # pyspark has no public way to properties of its JVM
         self._properties = jvm.java.lang.System
-        self._run = run
+        self._names = f"{_ends_of(run)}{topic}."
         self._shown: set[str] = set()
 
     def show(self, ends: Mapping[int, int]) -> None:
         """They are these, by partition."""
         for partition, end in ends.items():
-            name = f"{_ends_of(self._run)}{partition}"
+            name = f"{self._names}{partition}"
             self._shown.add(name)
             self._properties.setProperty(name, str(end))
 
@@ -100,7 +101,8 @@ def start_realtime(spark: SparkSession, job: RealtimeJob, begin: Beginning, chec
 
 def sent_at_once(rows: DataFrame, run: int) -> DataFrame:
     """The columns value, partition and offset, with rows between them that have no offset, and are to be skipped."""
-    known = F.expr(f"reflect('java.lang.System', 'getProperty', concat('{_ends_of(run)}', partition), '0')")
+    name = f"concat('{_ends_of(run)}', topic, '.', partition)"
+    known = F.expr(f"reflect('java.lang.System', 'getProperty', {name}, '0')")
     row = F.struct("value", "partition", "offset")
     full = F.struct(
         F.lit(b" " * _TOGETHER_BYTES).alias("value"),

@@ -160,7 +160,7 @@ class Task:
             Intervals(job.passed),
             rules=job.settings.topics,
             kept=self._kept,
-            clock=lambda: time.monotonic(),
+            clock=time.monotonic,
         )
         self._journal.begin(job.run)
         self._number = job.run

@@ -51,6 +51,7 @@ class Trial:
     def __init__(self, spark: SparkSession, kafka: KafkaSettings, folder: Path) -> None:
         ensure_topics(kafka)
         self._kafka = kafka
+        self.topic = kafka.topic("notifications")
         self._folder = folder
         self._session = spark.newSession()
         for name, value in REALTIME_SESSION.items():
@@ -72,7 +73,7 @@ class Trial:
         self.query = options.trigger(realTime=batch).start()
 
     def send(self, text: str) -> None:
-        self._producer.send(self._kafka.topic("notifications"), value=text.encode(), key=b"k")
+        self._producer.send(self.topic, value=text.encode(), key=b"k")
         self._producer.flush(timeout=30)
 
     def rows(self) -> list[str]:
@@ -133,8 +134,10 @@ def test_rows_that_others_are_known_to_follow_leave_together_and_the_last_one_is
     sent = [f"row{number}" for number in range(100)]
     for text in sent:
         trial.send(text)
-    known = KnownEnds(spark, RUN)
+    known = KnownEnds(spark, trial.topic, RUN)
     known.show({0: len(sent), 1: len(sent)})
+    other = KnownEnds(spark, "of-another-engine", RUN)
+    other.show({0: 1_000, 1: 1_000})
     try:
         trial.start("30 minutes")
         trial.wait_for(sent[-1])
@@ -145,6 +148,7 @@ def test_rows_that_others_are_known_to_follow_leave_together_and_the_last_one_is
         assert trial.together()[-1] == 1
     finally:
         known.forget()
+        other.forget()
 
 
 def test_what_a_stopped_batch_has_read_is_not_taken_for_done(trial: Trial) -> None:

@@ -12,7 +12,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import psutil
@@ -42,26 +42,19 @@ class Arrival:
     notification: str
 
 
-class Dispatching:
-    """The running parts of one measurement."""
+@dataclass
+class Surroundings:
+    """A broker, a receiver, and what is put into the log; the job is somebody else's."""
 
-    def __init__(
-        self,
-        kafka: KafkaSettings,
-        job: DispatchProcess,
-        broker_pid: int,
-        receiver_pid: int,
-        receiver_url: str,
-        more_ports: Sequence[int] = (),
-    ) -> None:
-        self.kafka = kafka
-        self.job = job
-        self.receiver_url = receiver_url.rstrip("/")
-        self.more_ports = more_ports
-        self._receiver_pid = receiver_pid
-        self._broker_pid = broker_pid
-        self._receiver_url = receiver_url.rstrip("/")
-        self._control = ControlLog(kafka)
+    home: Path
+    kafka: KafkaSettings
+    broker_pid: int
+    receiver_pid: int
+    receiver_url: str
+    more_ports: Sequence[int]
+
+    def __post_init__(self) -> None:
+        self._control = ControlLog(self.kafka)
 
     def subscribe(self, names: Sequence[str], topic: str = "bench//.", form: DeliveryForm = "notify") -> None:
         """One subscription per name, pushed to the path of that name."""
@@ -70,7 +63,7 @@ class Dispatching:
                 SubscriptionRecord(
                     Subscription(
                         id=name,
-                        consumer=EndpointReference(f"{self._receiver_url}/{name}"),
+                        consumer=EndpointReference(f"{self.receiver_url}/{name}"),
                         address=f"http://127.0.0.1/wsn/subscriptions/{name}",
                         topics=(TopicFilter("", topic, topic),),
                         form=form,
@@ -124,7 +117,7 @@ class Dispatching:
         while True:
             arrived = [
                 Arrival(at, path, notification)
-                for at, path, ids, _ in _get(f"{self._receiver_url}/_received")
+                for at, path, ids, _ in _get(f"{self.receiver_url}/_received")
                 for notification in ids.split(",")
             ]
             if len(arrived) != before:
@@ -135,22 +128,26 @@ class Dispatching:
 
     def clear(self) -> None:
         """Forget what arrived."""
-        _get(f"{self._receiver_url}/_clear")
+        _get(f"{self.receiver_url}/_clear")
 
     def processes(self) -> dict[str, list[psutil.Process]]:
         """Processes by part."""
-        others = {"kafka": self._broker_pid, "receiver": self._receiver_pid}
-        return {**self.job.processes(), **{name: [psutil.Process(pid)] for name, pid in others.items()}}
+        return {"kafka": [psutil.Process(self.broker_pid)], "receiver": [psutil.Process(self.receiver_pid)]}
+
+
+@dataclass
+class Dispatching(Surroundings):
+    """With the job, in processes of its own."""
+
+    job: DispatchProcess
+
+    def processes(self) -> dict[str, list[psutil.Process]]:
+        return {**self.job.processes(), **super().processes()}
 
 
 @contextmanager
-def dispatching(
-    settings: Mapping[str, str | int | float] | None = None,
-    partitions: int = 4,
-    receiver_options: Sequence[str] = (),
-    bundle: Bundle | None = None,
-) -> Iterator[Dispatching]:
-    """Everything up and ready; everything gone afterwards. With a bundle the job runs where that says."""
+def surroundings(partitions: int = 4, receiver_options: Sequence[str] = ()) -> Iterator[Surroundings]:
+    """All up but the job; everything gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="arborcast-bench-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         broker = new_broker(home / "kafka")
@@ -168,13 +165,26 @@ def dispatching(
             assert broker.pid is not None
             kafka = KafkaSettings(bootstrap_servers=settings_for(broker).bootstrap_servers, partitions=partitions)
             ensure_topics(kafka)
-            chosen = {"tables.interval_s": 5.0, **(settings or {})}
-            with running_job(home / "job", kafka, chosen, bundle) as job:
-                yield Dispatching(kafka, job, broker.pid, receiver.pid, url, [int(port) for port in more_ports])
+            yield Surroundings(home, kafka, broker.pid, receiver.pid, url.rstrip("/"), [*map(int, more_ports)])
         finally:
             receiver.kill()
             receiver.wait()
             broker.kill()
+
+
+@contextmanager
+def dispatching(
+    settings: Mapping[str, str | int | float] | None = None,
+    partitions: int = 4,
+    receiver_options: Sequence[str] = (),
+    bundle: Bundle | None = None,
+) -> Iterator[Dispatching]:
+    """Everything up and ready; everything gone afterwards. With a bundle the job runs where that says."""
+    with surroundings(partitions, receiver_options) as around:
+        chosen = {"tables.interval_s": 5.0, **(settings or {})}
+        with running_job(around.home / "job", around.kafka, chosen, bundle) as job:
+            known = {each.name: getattr(around, each.name) for each in fields(around)}
+            yield Dispatching(**known, job=job)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -130,7 +130,8 @@ class Rig:
         for name, processes in parts.items():
             for process in processes:
                 with suppress(psutil.NoSuchProcess):
-                    used[name] = used.get(name, 0.0) + sum(process.cpu_times()[:2])
+                    # With what those have used that have ended: a shift of gear ends workers.
+                    used[name] = used.get(name, 0.0) + sum(process.cpu_times()[:4])
         return used
 
 

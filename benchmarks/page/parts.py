@@ -36,6 +36,7 @@ _DISPATCH, _SMALL, _OPERATION = "Dispatch", "Parts by themselves", "Operation an
 PARTS = (
     Part("throughput", "dispatch.throughput", _DISPATCH, "Through the gateway"),
     Part("gears", "dispatch.latency", _DISPATCH, "Real time and batches"),
+    Part("shifts", "dispatch.shifts", _DISPATCH, "Changes of gear"),
     Part("peers", "peers.peers", "Side by side", "Arborcast and others, in one run"),
     Part("scaling", "dispatch.scaling", "Scaling", "One quantity at a time"),
     Part("older", "dispatch.older_system", "Scaling", "The older system's experiments"),

@@ -178,9 +178,12 @@ class Intake:
                 self.lanes.put_off(subscription.id, why)
                 return
             before = self.lanes.drain(subscription.id)
-            if not before and self._is_kept(subscription, received, why):
+            urgent = received.notification.priority > 0
+            if not before and not urgent and self._is_kept(subscription, received, why):
                 return
-            before = [*self.kept.drain(subscription.id), *before, received]
+            if before or not urgent:
+                before = [*self.kept.drain(subscription.id), *before]
+            before.append(received)
             self.outcomes.put_off(subscription, before, waits(why))
         else:
             self.lanes.add(received, subscription)

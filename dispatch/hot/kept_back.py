@@ -2,7 +2,7 @@
 
 The redelivery is through with what was parked some tenths of a second later, and then the lane is free. With messages
 that keep coming, each parked because of the one before it, it never would be: a receiver that failed once would get all
-of them through the redelivery for as long as there is no pause. This is the pause.
+of them through the redelivery for as long as there is no pause. This is the pause. What is urgent does not wait for it.
 """
 
 from __future__ import annotations

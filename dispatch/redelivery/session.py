@@ -220,14 +220,16 @@ class RedeliverySession:
 
         Raises InfrastructureError when it cannot go on.
         """
+        more = False
         while not (stopping.is_set() or asked.is_set()):
             liveness.beat()
             self._hear_control()
             self.redelivery.work()
             if self.redelivery.in_flight:
-                self.redelivery.drive(_LOOK_S)
-                if time.monotonic() - self._looked > _LOOK_S:
-                    self._follow(0.0)
+                self.redelivery.drive(0.0 if more else _LOOK_S)
+                # What is urgent may be behind what comes.
+                if more or time.monotonic() - self._looked > _LOOK_S:
+                    more = self._follow(0.0) > 0
             else:
                 self._write_down()
                 self._follow(self._idle_s())

@@ -40,6 +40,11 @@ class Use(NamedTuple):
     descriptors: int
 
 
+# Memory that differs by less is the same, for so long.
+_SAME = 1 / 50
+_MEMORY_S = 60.0
+
+
 class ProcessAccounts:
     """Adds up by name, and keeps CPU seconds of what has ended: a sum that falls would look like a restart, and the
     whole of it like work done since.
@@ -69,16 +74,43 @@ class ProcessAccounts:
         return figures
 
 
-def uses_of(leaders: Mapping[int, str]) -> list[Use]:
+class MemoryReader:
+    """The memory of processes. Linux goes through all pages of one to say it, some milliseconds for a JVM: so only when
+    its resident size is another one, or after a minute, for others may share its pages no longer."""
+
+    def __init__(
+        self, read: Callable[[psutil.Process], int] = resident, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read = read
+        self._now = now
+        self._known: dict[tuple[int, float], tuple[int, float, int]] = {}
+
+    def of(self, process: psutil.Process) -> int:
+        """In bytes."""
+        size, now = process.memory_info().rss, self._now()
+        identity = (process.pid, process.create_time())
+        before, until, memory = self._known.get(identity, (0, 0.0, 0))
+        if now >= until or abs(size - before) > before * _SAME:
+            memory = self._read(process)
+            self._known[identity] = (size, now + _MEMORY_S, memory)
+        return memory
+
+    def keep(self, identities: Iterable[tuple[int, float]]) -> None:
+        """The others have ended."""
+        self._known = {each: self._known[each] for each in identities if each in self._known}
+
+
+def uses_of(leaders: Mapping[int, str], memory: MemoryReader) -> list[Use]:
     """All processes in the sessions of these leaders, whose parts are named, and this process as the supervisor."""
-    found = [_use(psutil.Process(), "supervisor")]
+    found = [_use(psutil.Process(), "supervisor", memory)]
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error, OSError):
             part = leaders.get(os.getsid(pid))
             if part is not None:
                 process = psutil.Process(pid)
                 if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(_use(process, role(part, words(process))))
+                    found.append(_use(process, role(part, words(process)), memory))
+    memory.keep([use.identity for use in found])
     return found
 
 
@@ -94,14 +126,14 @@ def role(part: str, command: list[str]) -> str:
     return "dispatch-driver" if any(word.endswith("dispatch_stream.py") for word in command) else "dispatch-workers"
 
 
-def _use(process: psutil.Process, name: str) -> Use:
+def _use(process: psutil.Process, name: str, memory: MemoryReader) -> Use:
     with process.oneshot():
         times = process.cpu_times()
         return Use(
             name,
             (process.pid, process.create_time()),
             times.user + times.system,
-            resident(process),
+            memory.of(process),
             process.num_threads(),
             process.num_fds(),
         )
@@ -148,6 +180,7 @@ class StackMonitor:
         self._sample_s = sample_s
         self._fetch = fetch or own_page
         self._accounts = ProcessAccounts()
+        self._memory = MemoryReader()
         self._figures: dict[str, ProcessFigures] = {}
         self._broker: JvmFigures | None = None
         self._broker_registry = Registry()
@@ -186,7 +219,7 @@ class StackMonitor:
         parts = status.parts if status else {}
         running = {name: part.process.pid for name, part in parts.items() if part.process}
         answering = {name for name, part in parts.items() if part.process and not part.silent_since}
-        self._figures = self._accounts.look(uses_of({pid: name for name, pid in running.items()}))
+        self._figures = self._accounts.look(uses_of({pid: name for name, pid in running.items()}, self._memory))
         texts = {}
         for part, url in self._urls.items():
             if part in answering:  # the others are not waited for

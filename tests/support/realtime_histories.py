@@ -262,9 +262,13 @@ class Histories(RuleBasedStateMachine):
         for (name, partition, _), offsets in self.began.items():
             if name in TIMELY:
                 # What was pushed and has no row may be valid no more; then what was dropped for it is not. What is
-                # reliable is pushed again, as for others; behind one of those, too.
+                # reliable, and valid for ever, is pushed again, as for others; behind one of those, too.
                 numbered = [(each, f"{partition}-{each}") for each in offsets]
-                unsure = [each for each, one in numbered if (name, one) not in settled and self._drops(name, one)]
+                unsure = [
+                    each
+                    for each, one in numbered
+                    if (name, one) not in settled and (self._drops(name, one) or one in self.valid)
+                ]
                 first = min(unsure, default=len(self.accepted[partition]))
                 offsets[:] = [each for each, one in numbered if (name, one) in settled or each < first]
         self._start(positions, earlier(settled, self._behind(positions), since), since)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,16 +18,20 @@ from jobs.install import jars, java
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session, started on first use. Queries that a test starts in it, it has to stop."""
+    session = new_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+
+
+def new_session(folder: Path) -> SparkSession:
+    """A local session with eight task slots."""
     # Spark reads these when its JVM starts, once per run.
     os.environ["JAVA_HOME"] = str(java.find_java().executable.parent.parent)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    folder = tmp_path_factory.mktemp("spark")
     values = properties(DispatchSettings(task_slots=8), jars=jars.jar_paths("spark"), master="local", local_dir=folder)
     values["spark.sql.warehouse.dir"] = str(folder / "warehouse")
     builder = SparkSession.builder
     for key, value in values.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
+    return builder.getOrCreate()

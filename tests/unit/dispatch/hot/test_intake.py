@@ -8,6 +8,7 @@ from unittest.mock import create_autospec
 from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.earlier import NOTHING, Beginning, Earlier, earlier
 from dispatch.hot.intake import HELD, Diversions, Intake
+from dispatch.hot.kept_back import KeptBack
 from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from dispatch.hot.pump import PumpRun
 from dispatch.hot.sink_journal import SinkJournal
@@ -41,8 +42,8 @@ class World:
             before,
         )
 
-    def take(self, offset: int) -> None:
-        notification = Notification(f"n{offset}", TopicPath("a"), b"<x/>", 1)
+    def take(self, offset: int, priority: int = 0) -> None:
+        notification = Notification(f"n{offset}", TopicPath("a"), b"<x/>", 1, priority=priority)
         number = self.intake.earlier.number(0, offset)
         self.intake.take(Received(notification, 0, offset, 7, number), Found([ONE], []))
 
@@ -82,6 +83,18 @@ def test_what_is_queued_is_parked_before_what_comes_behind_it() -> None:
     assert world.parked == ["n3", "n4", "n5"]
     assert {row.detail for row in world.journal.rows} == {HELD}
     assert world.lanes.size == 0
+
+
+def test_what_is_urgent_is_not_kept_back_and_what_is_kept_stays_behind_it() -> None:
+    world = World(held=frozenset({"one"}))
+    world.intake.kept = KeptBack(room=2)
+    world.take(1)
+    world.take(2, priority=5)
+    assert world.parked == ["n2"]
+    world.take(3)
+    assert world.parked == ["n2"]
+    world.take(4)
+    assert world.parked == ["n2", "n1", "n3", "n4"], "there is room for two"
 
 
 def test_what_has_a_row_is_left_out_and_what_lacks_it_gets_one() -> None:

@@ -4,6 +4,8 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import create_autospec
 
 import psutil
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from core.telemetry.metrics import Registry
 from jobs.monitoring.history import MetricsHistory, decode_samples
 from jobs.monitoring.samples import MetricsSample, Scrape
-from jobs.monitoring.stack_monitor import ProcessAccounts, StackMonitor, Use, role, uses_of
+from jobs.monitoring.stack_monitor import MemoryReader, ProcessAccounts, StackMonitor, Use, role, uses_of
 from jobs.processes.processes import ProcessId
 from jobs.stack.state import EngineStatus, PartState, PartStatus
 
@@ -99,11 +101,32 @@ def test_cpu_of_what_has_ended_is_not_forgotten() -> None:
     assert "workers" not in accounts.look([])
 
 
+def test_memory_is_read_again_when_it_has_changed_or_after_a_minute() -> None:
+    at, size, read = [0.0], [1_000_000], []
+
+    def reads(process: psutil.Process) -> int:
+        read.append(at[0])
+        return size[0] // 2
+
+    process = create_autospec(psutil.Process, instance=True, pid=1)
+    process.create_time.return_value = 7.0
+    process.memory_info.side_effect = lambda: SimpleNamespace(rss=size[0])
+    memory = MemoryReader(reads, lambda: at[0])
+    seen = []
+    for at[0], size[0] in ((1.0, 1_000_000), (6.0, 1_010_000), (11.0, 1_030_000), (66.0, 1_030_000), (71.0, 1_030_000)):
+        seen.append(memory.of(process))
+    assert read == [1.0, 11.0, 71.0]
+    assert seen == [500_000, 500_000, 515_000, 515_000, 515_000]
+    memory.keep([])
+    memory.of(process)
+    assert len(read) == 4
+
+
 def test_this_process_is_found_in_its_session() -> None:
-    names = [use.name for use in uses_of({os.getsid(0): "kafka"})]
+    names = [use.name for use in uses_of({os.getsid(0): "kafka"}, MemoryReader())]
     assert names[0] == "supervisor"
     assert "kafka" in names
-    assert uses_of({})[0].identity == (os.getpid(), psutil.Process().create_time())
+    assert uses_of({}, MemoryReader())[0].identity == (os.getpid(), psutil.Process().create_time())
 
 
 @pytest.mark.parametrize(

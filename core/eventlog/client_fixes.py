@@ -165,7 +165,9 @@ class LeanConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # the base has n
     """KafkaConsumer that has its thread look for what to ask only when there may be something.
 
     Each poll has it look, and waits until it has: two changes of threads. But a broker is asked one question at a time,
-    and a poll that found nothing has left one with it.
+    and a poll that found nothing has left one with it. And while some of the last answer is left, which a poll gives
+    only so many records of, it would ask for the other partitions alone: where nothing comes in these the broker holds
+    the question for as long as it was told, and the one that has more waits.
     """
 
     def __init__(self, **configs: Any) -> None:
@@ -174,7 +176,9 @@ class LeanConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # the base has n
         look = fetcher.send_fetches
 
         def look_where_nothing_is_asked() -> list[Any]:
-            asked = len(fetcher._nodes_with_pending_fetch_requests)  # noqa: SLF001  # nothing else says it
+            if fetcher._next_partition_records:  # noqa: SLF001  # nothing else says it
+                return []
+            asked = len(fetcher._nodes_with_pending_fetch_requests)  # noqa: SLF001  # nor this
             return [] if asked and asked >= len(brokers()) else look()
 
         fetcher.send_fetches = look_where_nothing_is_asked

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
 from core.errors import InfrastructureError
-from core.eventlog.client import Admin
+from core.eventlog.client import Admin, make_producer
+from core.eventlog.consumer import LogConsumer
 from core.eventlog.follower import LogFollower
 from core.eventlog.scan import LogReader
 from core.eventlog.topics import PULL_LOG, ensure_topics
@@ -76,6 +79,32 @@ def test_a_follower_that_was_overtaken_goes_on_only_if_it_may(kafka_settings: Ka
         assert seen == [(0, "a"), (3, "d")]
         with pytest.raises(InfrastructureError, match="truncated or created anew"):
             strict.read_to_end(120)
+
+
+def test_a_partition_of_which_something_is_left_is_not_forgotten_over_the_others(kafka_settings: KafkaSettings) -> None:
+    """The broker holds a question about partitions in which nothing comes: here for four minutes."""
+    kafka = dataclasses.replace(kafka_settings, request_timeout_s=300.0)
+    ensure_topics(kafka)
+    assert kafka.partitions > 1
+    producer = make_producer(kafka)
+
+    def put(number: int) -> None:
+        producer.send(kafka.topic("notifications"), key=b"k", value=b"%d" % number, partition=1)
+        producer.flush(timeout=60)
+
+    for number in range(10):
+        put(number)
+    seen: list[bytes] = []
+    with closing(LogConsumer(kafka, "notifications", wait_ms=240_000, max_records=4)) as log:
+        log.seek(dict.fromkeys(range(kafka.partitions), 0))
+        deadline = time.monotonic() + 180
+        while len(seen) < 11:
+            assert time.monotonic() < deadline
+            seen += [record.value for records in log.poll(1.0).values() for record in records]
+            if len(seen) == 10:
+                put(10)
+    producer.close(timeout=10)
+    assert seen == [b"%d" % number for number in range(11)]
 
 
 def test_records_are_looked_up_by_their_offsets(kafka_settings: KafkaSettings, writer: LogWriter) -> None:

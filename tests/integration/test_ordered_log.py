@@ -100,7 +100,7 @@ def test_a_partition_of_which_something_is_left_is_not_forgotten_over_the_others
         deadline = time.monotonic() + 180
         while len(seen) < 11:
             assert time.monotonic() < deadline
-            seen += [record.value for records in log.poll(1.0).values() for record in records]
+            seen += [record.value or b"" for records in log.poll(1.0).values() for record in records]
             if len(seen) == 10:
                 put(10)
     producer.close(timeout=10)

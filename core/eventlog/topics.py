@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
 from core.errors import ConfigError
-from core.eventlog.client import Admin
+from core.eventlog.client import Admin, PartitionState
 from core.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
@@ -122,19 +123,22 @@ def ensure_topics(kafka: KafkaSettings, only: Collection[str] = ()) -> None:
             if created:
                 logger.info("created Kafka topic %s", specification.name)
             else:
-                _check(admin, specification, kafka.replication)
+                _check(admin, specification, kafka.replication, time.monotonic() + kafka.request_timeout_s)
 
 
-def _check(admin: Admin, specification: LogSpecification, replication: int) -> None:
+def _check(admin: Admin, specification: LogSpecification, replication: int, until: float) -> None:
+    policy, partitions = _described(admin, specification.name)
+    # Another process has just created it, and the broker that was asked does not know all of it yet.
+    while not (policy and partitions) and time.monotonic() < until:
+        time.sleep(0.1)
+        policy, partitions = _described(admin, specification.name)
     # More partitions or another retention are an operator's choice. These two would break what the engine promises.
-    policy = admin.configs(specification.name).get("cleanup.policy", "")
     if ("compact" in policy) != specification.compacted:
         wanted = "compact" if specification.compacted else "delete"
         raise ConfigError(
             f"Kafka topic {specification.name} has cleanup.policy={policy}, {wanted} is needed: alter it, or choose "
             f"another kafka.prefix"
         )
-    partitions = admin.partitions(specification.name) or []
     if specification.ordered and len(partitions) != 1:
         raise ConfigError(
             f"Kafka topic {specification.name} has {len(partitions)} partitions, it must have one: delete it when it "
@@ -149,6 +153,10 @@ def _check(admin: Admin, specification: LogSpecification, replication: int) -> N
             fewest,
             replication,
         )
+
+
+def _described(admin: Admin, topic: str) -> tuple[str, list[PartitionState]]:
+    return admin.configs(topic).get("cleanup.policy", ""), admin.partitions(topic) or []
 
 
 LEASE_LOG = "lease"

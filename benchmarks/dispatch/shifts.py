@@ -54,12 +54,12 @@ def _running(spark: SparkSession, around: Surroundings) -> AbstractContextManage
 
 def _between_batches(around: Surroundings, table: Table, times: int) -> None:
     _warm(around)
-    seconds = times * _BATCH_S
-    sent = around.append_at(_RATE, seconds, "batches")
+    # With the time between two of them: there is at least one change in each span of this length.
+    span_s = _BATCH_S + 1
+    sent = around.append_at(_RATE, times * span_s, "batches")
     arrived = around.arrivals(len(sent))
-    # One in each span of this length, wherever in it.
-    begins = [min(sent.values()) + number * _BATCH_S for number in range(times)]
-    _add(table, "from one real-time batch of Spark's to the next", sent, arrived, begins, (0, _BATCH_S))
+    begins = [min(sent.values()) + number * span_s for number in range(times)]
+    _add(table, "from one real-time batch of Spark's to the next", sent, arrived, begins, (0, span_s))
 
 
 def _shifts(around: Surroundings, table: Table, job: RunningJob, times: int) -> None:

@@ -176,9 +176,9 @@ class LeanConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # the base has n
         look = fetcher.send_fetches
 
         def look_where_nothing_is_asked() -> list[Any]:
-            if fetcher._next_partition_records:  # noqa: SLF001  # nothing else says it
+            if fetcher._next_partition_records:  # noqa: SLF001  # kafka-python says nowhere else what is left
                 return []
-            asked = len(fetcher._nodes_with_pending_fetch_requests)  # noqa: SLF001  # nor this
+            asked = len(fetcher._nodes_with_pending_fetch_requests)  # noqa: SLF001  # nor whom it has asked
             return [] if asked and asked >= len(brokers()) else look()
 
         fetcher.send_fetches = look_where_nothing_is_asked

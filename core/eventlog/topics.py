@@ -114,6 +114,7 @@ def ensure_topics(kafka: KafkaSettings, only: Collection[str] = ()) -> None:
     """
     with closing(Admin(kafka)) as admin:
         wanted = {kafka.topic(name) for name in only}
+        until = time.monotonic() + kafka.request_timeout_s
         for specification in specifications(kafka):
             if wanted and specification.name not in wanted:
                 continue
@@ -123,7 +124,7 @@ def ensure_topics(kafka: KafkaSettings, only: Collection[str] = ()) -> None:
             if created:
                 logger.info("created Kafka topic %s", specification.name)
             else:
-                _check(admin, specification, kafka.replication, time.monotonic() + kafka.request_timeout_s)
+                _check(admin, specification, kafka.replication, until)
 
 
 def _check(admin: Admin, specification: LogSpecification, replication: int, until: float) -> None:
@@ -136,8 +137,8 @@ def _check(admin: Admin, specification: LogSpecification, replication: int, unti
     if ("compact" in policy) != specification.compacted:
         wanted = "compact" if specification.compacted else "delete"
         raise ConfigError(
-            f"Kafka topic {specification.name} has cleanup.policy={policy}, {wanted} is needed: alter it, or choose "
-            f"another kafka.prefix"
+            f"Kafka topic {specification.name} has cleanup.policy={policy or '(not told)'}, {wanted} is "
+            f"needed: alter it, or choose another kafka.prefix"
         )
     if specification.ordered and len(partitions) != 1:
         raise ConfigError(

@@ -181,6 +181,7 @@ class Intake:
             urgent = received.notification.priority > 0
             if not before and not urgent and self._is_kept(subscription, received, why):
                 return
+            # What is kept is not urgent, and is in nobody's way: order holds for each priority.
             if before or not urgent:
                 before = [*self.kept.drain(subscription.id), *before]
             before.append(received)

@@ -227,9 +227,9 @@ class RedeliverySession:
             self.redelivery.work()
             if self.redelivery.in_flight:
                 self.redelivery.drive(0.0 if more else _LOOK_S)
-                # What is urgent may be behind what comes.
+                # After as much as may come at once there is more, and what is urgent may be behind it.
                 if more or time.monotonic() - self._looked > _LOOK_S:
-                    more = self._follow(0.0) > 0
+                    more = self._follow(0.0) >= _AT_ONCE
             else:
                 self._write_down()
                 self._follow(self._idle_s())

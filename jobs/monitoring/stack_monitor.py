@@ -40,11 +40,6 @@ class Use(NamedTuple):
     descriptors: int
 
 
-# Memory that differs by less is the same, for so long.
-_SAME = 1 / 50
-_MEMORY_S = 60.0
-
-
 class ProcessAccounts:
     """Adds up by name, and keeps CPU seconds of what has ended: a sum that falls would look like a restart, and the
     whole of it like work done since.
@@ -72,6 +67,11 @@ class ProcessAccounts:
             )
         self._seen = seen
         return figures
+
+
+# A size that differs by less is the same, for so long.
+_SAME = 1 / 50
+_MEMORY_S = 60.0
 
 
 class MemoryReader:

@@ -18,7 +18,7 @@ from tests.support.chromium_provision import ChromiumInstall
 from tests.support.debian import Unavailable, refuse
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, Request
 
 # However slow the machine is.
 PATIENCE_S = 120.0
@@ -34,9 +34,33 @@ def require_chromium() -> ChromiumInstall:
         refuse(f"NO CHROMIUM, so no page was seen in a real browser: {error} (try: make setup)")
 
 
+class Chromium:
+    """A browser without a window, started again when it has crashed. What is not on loopback is beyond its reach."""
+
+    def __init__(self, playwright: Playwright, install: ChromiumInstall) -> None:
+        self._playwright = playwright
+        self._install = install
+        self._browser: Browser | None = None
+
+    def running(self) -> Browser:
+        if self._browser is None or not self._browser.is_connected():
+            self._browser = self._playwright.chromium.launch(
+                executable_path=self._install.executable,
+                # Containers have no namespaces for its sandbox, and little shared memory.
+                args=["--no-sandbox", "--disable-dev-shm-usage"],
+                env=dict(self._install.environment),
+                # Nobody listens there.
+                proxy={"server": "http://127.0.0.1:9", "bypass": ",".join(_LOOPBACK)},
+            )
+        return self._browser
+
+    def close(self) -> None:
+        if self._browser is not None:
+            self._browser.close()
+
+
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """A browser without a window. Whatever is not on loopback is beyond its reach."""
+def chromium() -> Iterator[Chromium]:
     from playwright.sync_api import sync_playwright  # all other tests go without
 
     install = require_chromium()
@@ -44,27 +68,28 @@ def chromium() -> Iterator[Browser]:
         # Its driver starts in our environment, and may need the same libraries.
         for name, value in install.environment.items():
             patch.setenv(name, value)
+        patch.setenv("DEBUG", "pw:browser")  # what the browser says, and the signal that ended it
         playwright = sync_playwright().start()
+    browser = Chromium(playwright, install)
     try:
-        browser = playwright.chromium.launch(
-            executable_path=install.executable,
-            # Containers have no namespaces for its sandbox, and little shared memory.
-            args=["--no-sandbox", "--disable-dev-shm-usage"],
-            env=dict(install.environment),
-            # Nobody listens there.
-            proxy={"server": "http://127.0.0.1:9", "bypass": ",".join(_LOOPBACK)},
-        )
         yield browser
         browser.close()
     finally:
         playwright.stop()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test in which the browser itself crashes, as it does once in some ten thousand, is run again."""
+    for item in items:
+        if item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.flaky(reruns=2, only_rerun="TargetClosedError"))
+
+
 @dataclass
 class Visitors:
     """Opens pages, each as a visitor of its own, and remembers what went wrong on them."""
 
-    browser: Browser
+    chromium: Chromium
     contexts: list[BrowserContext] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     expected: tuple[str, ...] = ()
@@ -72,7 +97,7 @@ class Visitors:
 
     def __call__(self, **options: Any) -> Page:
         """A new page; `options` as Playwright's `new_context` has them."""
-        context = self.browser.new_context(**{"reduced_motion": "reduce", **options})
+        context = self.chromium.running().new_context(**{"reduced_motion": "reduce", **options})
         context.set_default_timeout(PATIENCE_S * 1_000)
         context.on("request", self._requested)
         context.on("weberror", lambda error: self.complaints.append(f"a script failed: {error.error}"))
@@ -98,7 +123,7 @@ class Visitors:
 
 
 @pytest.fixture
-def visit(chromium: Browser) -> Iterator[Visitors]:
+def visit(chromium: Chromium) -> Iterator[Visitors]:
     """Opens pages. What a page asks for beyond loopback, an error of a script, a line of error in the browser's
     console: each fails the test."""
     visitors = Visitors(chromium)

@@ -60,6 +60,11 @@ class LogFollower(Generic[Record]):
         end = self._log.ends(timeout)[0]
         if end < self.position:
             raise self._lost(f"its end is now {end}")
+        return self.read_to(end, deadline - time.monotonic())
+
+    def read_to(self, end: int, timeout: float) -> int:
+        """Apply all records before this offset, which are in the log; returns the position. Raises as `read_to_end`."""
+        deadline = time.monotonic() + timeout
         while self.position < end:
             remaining = deadline - time.monotonic()
             if remaining <= 0:

@@ -185,6 +185,12 @@ class DurableWriter:
                 self._send(number)
 
 
+class Appending(NamedTuple):
+    """An append under way. `wait` returns the offset of its last record; see `LogWriter.append_encoded`."""
+
+    wait: Callable[[], int]
+
+
 # How long the answer "no broker" is repeated before it is asked for again.
 _REFUSAL_S = 1.0
 
@@ -207,6 +213,11 @@ class LogWriter:
         Raises InfrastructureError, within about `request_timeout_s` each for connecting and for writing, when not all
         could be acknowledged. Some of them may be in the log then.
         """
+        return self.begin(encoded).wait()
+
+    def begin(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> Appending:
+        """As `append_encoded`, without waiting for Kafka, but for a connection. Somebody has to `wait` for it; before
+        that another append may be in the log though this one is not."""
         if not encoded:
             raise ValueError("there is nothing to append")
         appended = _Appended(len(encoded), f"the {self._name} log cannot be written")
@@ -222,6 +233,9 @@ class LogWriter:
                     future.add_errback(appended.failed)
         finally:
             self._lock.release()
+        return Appending(lambda: self._wait(producer, appended))
+
+    def _wait(self, producer: Producer, appended: _Appended) -> int:
         try:
             # The producer gives up by itself; it only fails to do so while it waits for its producer id.
             return appended.result(self._kafka.request_timeout_s + 1)

@@ -257,15 +257,19 @@ class RoutingView:
                 self._shared = self._share(base, overlay)
             return dataclasses.replace(self._shared, control=self._follower.position)
 
-    def advance(self, timeout_s: float, anew: bool) -> Advance:
-        """Read the control log to its end; what has changed since this was last called, or, `anew`, since the base. For
-        the workers of the real-time gear, which get small steps rather than all that has changed since the base.
+    def advance(self, timeout_s: float, anew: bool, end: int | None = None) -> Advance:
+        """Read the control log to its end, or only to where somebody has just seen it end; what has changed since this
+        was last called, or, `anew`, since the base. For the workers of the real-time gear, which get small steps rather
+        than all that has changed since the base.
 
         Raises as `refresh` does; then the next call has to be one anew.
         """
         with self._lock:
             self._forget()
-            self._follower.read_to_end(timeout_s)
+            if end is None:
+                self._follower.read_to_end(timeout_s)
+            else:
+                self._follower.read_to(end, timeout_s)
             base, checkpoint = self._rebasing.current_base()
             steps = self._steps
             if anew or steps is None or base != self._stepped_from:

@@ -12,7 +12,7 @@ from core.errors import ArborcastError, InfrastructureError
 from core.eventlog.consumer import LogConsumer
 from core.eventlog.follower import LogFollower
 from core.eventlog.topics import FEED_LOG, PROGRESS_LOG
-from core.eventlog.writers import LogWriter
+from core.eventlog.writers import Appending, LogWriter
 from core.settings import KafkaSettings
 from dispatch.matching.bases import SharedBase
 from dispatch.matching.view import Advance
@@ -36,6 +36,11 @@ _POLL_S = 0.5
 _LOOK_S = 0.1
 _IDLE_S = 0.5
 
+# Each message costs every worker the better part of a millisecond. So after a burst of ten, changes that come one after
+# the other are told together.
+_PACE_S = 0.025
+_BURST_S = 0.25
+
 # After so many steps, or this long, all is said anew: a worker that comes later has to read everything since.
 _STEPS = 2_000
 _ANEW_S = 600.0
@@ -46,7 +51,7 @@ _PAUSE_S = 1.0
 class SteppingView(Protocol):
     """What is needed of `dispatch.matching.view.RoutingView`."""
 
-    def advance(self, timeout_s: float, anew: bool) -> Advance: ...
+    def advance(self, timeout_s: float, anew: bool, end: int | None = None) -> Advance: ...
 
     def end_steps(self) -> None: ...
 
@@ -93,6 +98,7 @@ class Feeder:
         self._ask = told
         self._run = run
         self._log = LogWriter(kafka, FEED_LOG)
+        self._under_way: Appending | None = None
         self._bell = LogConsumer(kafka, "control", wait_ms=_WAIT_MS)
         self._told = Told()
         self._control = -1
@@ -112,7 +118,7 @@ class Feeder:
     def ask_to_stop(self) -> None:
         """Ask the workers to take nothing more. Raises InfrastructureError."""
         with self._lock:
-            self._write([Feed(self._run, self._began, 0, self._control, complete=False, stop=True)])
+            self._write([Feed(self._run, self._began, 0, self._control, complete=False, stop=True)]).wait()
 
     def stop(self) -> None:
         """Say nothing more."""
@@ -142,19 +148,29 @@ class Feeder:
     def _follow(self) -> None:
         (end,) = self._bell.ends().values()
         self._bell.seek({0: min(end, max(self._control, 0))})
+        paced = 0.0
         while not self._stopping.is_set():
             calm = not (self._told.held or self._told.degraded or self._told.watched)
-            rings = bool(self._bell.poll(_IDLE_S if calm else _LOOK_S).get(0))
-            if rings or self._anew or self._ask() != self._told or time.monotonic() - self._said_at > _ANEW_S:
+            records = self._bell.poll(_IDLE_S if calm else _LOOK_S).get(0)
+            if records:
+                self._say(records[-1].offset + 1)
+                now = time.monotonic()
+                paced = max(paced, now - _BURST_S) + _PACE_S
+                self._stopping.wait(max(0.0, paced - now))
+                continue
+            with self._lock:
+                self._settle()
+            if self._anew or self._ask() != self._told or time.monotonic() - self._said_at > _ANEW_S:
                 self._say()
 
-    def _say(self) -> None:
+    def _say(self, end: int | None = None) -> None:
+        """`end` is where the control log was just seen to end."""
         with self._lock:
             if self.outdated:
                 return
             old = self._steps > _STEPS or time.monotonic() - self._said_at > _ANEW_S
             anew, self._anew = self._anew or old, True
-            advance = self._view.advance(self._kafka.request_timeout_s, anew)
+            advance = self._view.advance(self._kafka.request_timeout_s, anew, end)
             if advance.base is not None:
                 self.outdated = self._one_base and self.base is not None and advance.base != self.base
                 if self.outdated:
@@ -163,9 +179,10 @@ class Feeder:
             told = self._ask()
             messages = self._messages(advance, told)
             if messages:
-                last = self._write(messages)
+                appending = self._write(messages)
                 if advance.base is not None:
-                    self._began, self._steps, self._said_at = last - len(messages) + 1, 0, time.monotonic()
+                    self._began = appending.wait() - len(messages) + 1
+                    self._steps, self._said_at = 0, time.monotonic()
                 self._steps += len(messages)
             self._told, self._control, self._anew = told, advance.control, False
 
@@ -187,8 +204,16 @@ class Feeder:
             for number, (base, step, diversion) in enumerate(found)
         ]
 
-    def _write(self, messages: list[Feed]) -> int:
-        return self._log.append_encoded([encode_feed(each) for each in messages])
+    def _write(self, messages: list[Feed]) -> Appending:
+        """One append after the other: with a step missing, those behind it would make another view of a worker's."""
+        self._settle()
+        self._under_way = self._log.begin([encode_feed(each) for each in messages])
+        return self._under_way
+
+    def _settle(self) -> None:
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.wait()
 
 
 class Hearing:

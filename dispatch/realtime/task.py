@@ -288,7 +288,7 @@ class Task:
                 self._next = self._told = offset
             notification = read_notification(value, self._partition, offset)
             if notification is not None:
-                if not self._position.covers(notification.control, offset, rows.last_offset):
+                if not self._position.covers(notification, offset, rows.last_offset):
                     self._next, self._waits = offset, True
                     return
                 received = Received(notification, self._partition, offset, self._job.run, self._place_by(offset))

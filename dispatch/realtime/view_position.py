@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from topic_model.records.notifications import UNSTAMPED
+from topic_model.records.notifications import UNSTAMPED, Notification
 
 logger = logging.getLogger(__name__)
 
@@ -26,11 +26,14 @@ class ViewPosition:
         self.control = -1
         """How far the view has come."""
 
-    def covers(self, stamp: int, offset: int, last_offset: int) -> bool:
-        """Whether the view has come to the stamp of the notification at this offset; `last_offset` is that of the last
-        one which is here."""
+    def covers(self, notification: Notification, offset: int, last_offset: int) -> bool:
+        """Whether the view can say who gets the notification at this offset: it has come to its stamp, or nothing that
+        may concern it has changed from here to there. `last_offset` is that of the last one which is here."""
+        stamp = notification.control
         if stamp == UNSTAMPED:
             stamp = self._stamp_for(offset, last_offset)
+        elif 0 <= notification.unchanged <= self.control:
+            return True
         return stamp <= self.control or self._is_beyond(stamp, offset)
 
     def _stamp_for(self, offset: int, last_offset: int) -> int:

@@ -14,7 +14,8 @@ from ingest.errors import InvalidRequest
 from ingest.operations.gateway import AnswersPeers, Gateway
 from ingest.soap import times
 from ingest.state.repeats import fingerprint
-from topic_model.records.notifications import MOST_PRIORITY, Notification, type_of
+from topic_model.records.notifications import MOST_PRIORITY, UNSTAMPED, Notification, type_of
+from topic_model.routing import RoutingTable
 from topic_model.tree.tree import TopicTree
 
 NO_PUBLICATIONS: Mapping[str, Publication] = {}
@@ -67,7 +68,7 @@ def merge_key(payload: bytes, key: str) -> bytes:
 
 def _accepted(
     notification: Notification,
-    tree: TopicTree,
+    table: RoutingTable,
     said: Publication,
     facts: Mapping[str, Any],
     split_bytes: int,
@@ -75,6 +76,7 @@ def _accepted(
 ) -> Notification:
     """A notification as it is stored: `facts` are those of its request, the rest is what its publisher says of it, else
     what its topic does. `split_bytes` is for topics that say split."""
+    tree = table.topics
     policy, priority = tree.policy(notification.topic), said.priority
     distribution, fast = "", False
     if federation is not None:
@@ -95,6 +97,7 @@ def _accepted(
         merge=merge_key(notification.payload, said.merge) if policy.queue and policy.merge else b"",
         distribution=distribution,
         fast=fast,
+        unchanged=UNSTAMPED if notification.only else table.changed_before(notification.topic),
         **facts,
     )
 
@@ -108,17 +111,18 @@ async def _store(
 ) -> None:
     """`request` is what the request is recognised by; it is in each record, so that it is known after a restart."""
     # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
-    tree = gateway.table.topics
-    if new := {each.topic: each.prefixes for each in notifications if each.topic not in tree}:
+    table = gateway.table
+    if new := {each.topic: each.prefixes for each in notifications if each.topic not in table.topics}:
         await gateway.admit(new)
     # It belongs to the subscriptions that are there now, whenever it is matched.
     accepted_ms = times.to_ms(gateway.now()) if accepted_ms is None else accepted_ms
-    facts: dict[str, bytes | int] = {"control": gateway.table.position, "accepted_ms": accepted_ms}
+    facts: dict[str, bytes | int] = {"control": table.position, "accepted_ms": accepted_ms}
     if request:
         facts |= {"request": request, "request_size": len(notifications)}
     split_bytes, federation = gateway.fragments.bytes, gateway.federation
     notifications = [
-        _accepted(each, tree, said.get(each.id, NOTHING_SAID), facts, split_bytes, federation) for each in notifications
+        _accepted(each, table, said.get(each.id, NOTHING_SAID), facts, split_bytes, federation)
+        for each in notifications
     ]
     # The last of each topic that keeps it.
     retained = {each.topic: each for each in notifications if gateway.retains(each.topic)}

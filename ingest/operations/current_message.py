@@ -194,7 +194,9 @@ async def send_current_messages(gateway: Gateway, subscription: Subscription, si
         current = await gateway.retained.latest(paths[start : start + _AT_A_TIME])
         now_ms, position = to_ms(gateway.now()), gateway.table.position
         only = [
-            msgspec.structs.replace(notification, only=subscription.id, accepted_ms=now_ms, control=position)
+            msgspec.structs.replace(
+                notification, only=subscription.id, accepted_ms=now_ms, control=position, unchanged=UNSTAMPED
+            )
             for notification in current
             if not (since.reaches_anyway(subscription, notification) or notification.is_over(now_ms))
         ]

@@ -71,6 +71,9 @@ class LogView(ABC, Generic[Record]):
     def _fold(self, record: Record, offset: int) -> None:
         """Apply a record to the state. In the event loop's thread, but for what was in the log at the start."""
 
+    def _read_once(self) -> None:
+        """What was in the log at the start is applied."""
+
     def _observe(self, record: Record) -> None:
         """Sees every record before it is applied, in the thread that reads them."""
 
@@ -153,6 +156,7 @@ class LogView(ABC, Generic[Record]):
                 self._pause_or_raise(error)
             else:
                 break
+        self._read_once()
         self._replaying = False
         self._applied = self._follower.position
         self._loop.call_soon_threadsafe(self._announce)
@@ -220,6 +224,9 @@ class ControlLogView(LogView[ControlRecord]):
     def _observe(self, record: ControlRecord) -> None:
         if self._observer is not None:
             self._observer(record)
+
+    def _read_once(self) -> None:
+        self._control.table.forget_changes()
 
     def _fold(self, record: ControlRecord, offset: int) -> None:
         self._control.apply(record, offset)

@@ -46,7 +46,9 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     `core.telemetry.tracing`), empty for none; readers who do not know it pass it over. `unjudged`, only of what is
     parked, says that the subscription's conditions are still to be asked whether it wants it. `control` is the position
     in the control log of the view that its gateway had when it accepted it: who gets it is decided by the subscriptions
-    as they were there (`topic_model.routing.history`); UNSTAMPED where an older Arborcast has written it. `prefixes`
+    as they were there (`topic_model.routing.history`); UNSTAMPED where an older Arborcast has written it. `unchanged`
+    is a position up to there from which on nothing has changed who that is: a view that has come so far can say;
+    UNSTAMPED where that is not known. `prefixes`
     are those of the topic's namespaces (`topic_model.tree.prefixes`), empty where nobody has said; readers who do not
     know them use others. `subject` is what conditions are asked about, a fragment like the payload; empty where that is
     the payload itself. It does not leave the engine. `selector`, of what is for `only` one, is how that
@@ -100,6 +102,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     path: tuple[str, ...] = ()
     distribution: str = ""
     fast: bool = False
+    unchanged: int = UNSTAMPED
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its publisher does not want it delivered any more."""
@@ -147,6 +150,7 @@ def replayed(notification: Notification, replay: str, only: str, now_ms: int, co
         request_size=1,
         replay=replay,
         control=control,
+        unchanged=UNSTAMPED,
     )
 
 

@@ -31,6 +31,7 @@ from topic_model.records.notifications import UNSTAMPED
 from topic_model.routing.expiry import Expiry
 from topic_model.routing.groups import Entry, Group, LinkedGroup, active_of, equal_in, members_of
 from topic_model.routing.history import Change, History, PackedPast, Recipients
+from topic_model.routing.last_changes import LastChanges
 from topic_model.routing.links import Links
 from topic_model.routing.members import Answer
 from topic_model.routing.overlay import Checkpoint, Overlay, OverlayChanges
@@ -105,6 +106,7 @@ class RoutingTable(Resolver):
         self._resealings = Resealings()
         self._triggers = TriggersInForce(self.topics)
         self._recorders: list[OverlayChanges | StepChanges] = []
+        self._last_changes = LastChanges()
 
     def apply(self, record: ControlRecord, offset: int | None = None) -> None:
         """Fold one record, from this place in the log. Applying the same record again changes nothing."""
@@ -163,6 +165,16 @@ class RoutingTable(Resolver):
     def packed_past(self) -> PackedPast:
         """What changed lately, to be asked beside a snapshot and its overlay."""
         return self.history.packed(self._subscriptions)
+
+    def changed_before(self, path: TopicPath) -> int:
+        """A position behind the last record that may have changed who gets a topic's notifications: a view that has
+        come there gives the answer of now."""
+        return self._last_changes.of(path)
+
+    def forget_changes(self) -> None:
+        """Whatever has changed so far has changed now. To be called when the log was read for the first time: what
+        compaction has left of it does not say all that was changed."""
+        self._last_changes.of_all(self.position)
 
     def find_equal(self, subscription: Subscription) -> Subscription | None:
         """The oldest subscription that delivers the same things to the same place in the same way."""
@@ -375,6 +387,7 @@ class RoutingTable(Resolver):
                 recorder.unlinked(selector)
 
     def _selector_changed(self, selector: str) -> None:
+        self._last_changes.of_selector(selector, self.position)
         if is_simple(selector) and is_one_topic(selector):
             self.forget(selector)
         else:
@@ -404,8 +417,10 @@ class RoutingTable(Resolver):
             self._put(trigger)
         # Only XPath asks for the topic set: answers of path patterns do not depend on which topics there are.
         if self._links.topic_changed(path, self._selection_changed):
+            self._last_changes.of_all(self.position)
             self.forget_all()
         else:
+            self._last_changes.of_selector(path, self.position)
             self.forget(path)
 
     # What the resolver asks for

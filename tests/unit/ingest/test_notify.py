@@ -128,6 +128,18 @@ def test_each_is_stamped_with_the_position_of_the_view_that_it_was_accepted_with
     assert [one.control for one in parts.notifications.accepted] == [1, 2, 2]
 
 
+def test_each_says_from_where_on_nothing_was_changed_that_may_concern_it() -> None:
+    parts = GatewayParts()
+    parts.post(soap.envelope(soap.notify(soap.message("t:one"))))
+    parts.post(soap.envelope(soap.subscribe(filters=soap.topic_expression("t:two"))))
+    parts.post(soap.envelope(soap.notify(soap.message("t:one"), soap.message("t:two"))))
+    last = parts.notifications.accepted[-2:]
+    assert [(one.topic, one.control, one.unchanged) for one in last] == [
+        ("{urn:t}one", 3, 1),
+        ("{urn:t}two", 3, 3),
+    ]
+
+
 WITHOUT_TOPIC = "<wsnt:NotificationMessage><wsnt:Message><n/></wsnt:Message></wsnt:NotificationMessage>"
 
 

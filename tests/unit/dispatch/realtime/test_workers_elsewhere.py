@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import fence
+from core.eventlog.writers import Appending
 from core.liveness import OwnTime
 from core.settings import KafkaSettings
 from dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S
@@ -175,7 +176,7 @@ class View:
         self.control = 7
         self.begun = False
 
-    def advance(self, timeout_s: float, anew: bool) -> Advance:
+    def advance(self, timeout_s: float, anew: bool, end: int | None = None) -> Advance:
         begins, self.begun = anew or not self.begun, True
         return Advance(cast(Any, self.base) if begins else None, (), self.control)
 
@@ -190,9 +191,9 @@ def test_a_new_base_needs_a_new_run_where_workers_cannot_be_given_it(
     view, written = View(), list[Feed]()
     feeder = Feeder(KafkaSettings(), view, Told, 10, one_base)
 
-    def write(messages: list[Feed]) -> int:
+    def write(messages: list[Feed]) -> Appending:
         written.extend(messages)
-        return len(written) - 1
+        return Appending(lambda: len(written) - 1)
 
     monkeypatch.setattr(feeder, "_write", write)
     feeder._say()

@@ -88,6 +88,19 @@ def test_forgetting_answers_early_changes_no_answer(
     assert tight.remembered <= 2 * capacity
 
 
+@given(histories, st.lists(paths, min_size=1, max_size=8))
+def test_a_view_behind_the_last_change_of_a_topic_has_its_answer_of_now(
+    history: list[ControlRecord], asked: list[TopicPath]
+) -> None:
+    table = RoutingTable()
+    answers = [{path: table.match(path) for path in asked}]  # by position
+    for offset, record in enumerate(history):
+        table.apply(record, offset)
+        answers.append({path: table.match(path) for path in asked})
+        for path in asked:
+            assert all(seen[path] == answers[-1][path] for seen in answers[table.changed_before(path) :])
+
+
 @given(histories)
 def test_ending_everything_leaves_an_empty_table(history: list[ControlRecord]) -> None:
     table = fold(history)

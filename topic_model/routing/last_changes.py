@@ -1,0 +1,45 @@
+"""Where in the control log it was last changed who gets a topic's notifications."""
+
+from __future__ import annotations
+
+from topic_model.patterns.alternatives import anchors_above
+from topic_model.routing.selectors import SUBTREE, is_one_topic, is_simple
+from topic_model.topics import TopicPath
+
+# Of changes before so many others it is only known that they were before: whoever asks wants to know of the last ones.
+_REMEMBERED = 2_000
+
+
+class LastChanges:
+    """Positions behind the last change, by what it may concern. May say a later one, never an earlier."""
+
+    def __init__(self) -> None:
+        self._of_all = 0
+        self._topics: dict[str, int] = {}
+        self._below: dict[str, int] = {}  # by anchors of selectors with a wildcard
+
+    def of(self, path: TopicPath) -> int:
+        """Behind the last change that may concern this topic, 0 for none."""
+        last = max(self._of_all, self._topics.get(path, 0))
+        if self._below:
+            for anchor in (path, *anchors_above(path)):
+                last = max(last, self._below.get(anchor, 0))
+        return last
+
+    def of_selector(self, selector: str, position: int) -> None:
+        """A subscription with this selector came, went or changed."""
+        if not is_simple(selector):
+            self.of_all(position)
+        elif is_one_topic(selector):
+            self._topics[selector] = position
+        else:
+            anchor = selector.removesuffix(SUBTREE) if selector.endswith(SUBTREE) else selector[:-1].rstrip("/")
+            self._below[anchor] = position
+        if len(self._topics) + len(self._below) > _REMEMBERED:
+            self.of_all(position)
+
+    def of_all(self, position: int) -> None:
+        """Any topic may be concerned."""
+        self._of_all = position
+        self._topics.clear()
+        self._below.clear()

@@ -338,7 +338,7 @@ TARGETS = (
         "through three triggers in a row: p50, times that of a plain delivery, in the worse gear",
         "triggers",
         "x",
-        worst("plain, and through three triggers", "p50 ratio"),
+        worst("20/s for 30 s: plain, and through three triggers", "p50 ratio"),
         most=6,
     ),
     Target(

@@ -12,6 +12,7 @@ here: functions of a script would be sent along with every task and lose what th
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import os
@@ -200,6 +201,10 @@ def _watched_workers(spark: SparkSession, settings: JobSettings, metrics: JobMet
 
 
 def _ready(heart: Heart) -> None:
+    # What is there now stays. The garbage collector would look through all of it again and again, a tenth of a second
+    # each time for the modules alone, and nothing else in this process runs meanwhile.
+    gc.collect()
+    gc.freeze()
     logger.info("ready to deliver")
     if target := os.environ.get("ARBORCAST_READY_FILE"):
         _write_ready(target)

@@ -163,23 +163,29 @@ class SnapshotRebuilder:
 
         Bases that earlier answers named may be discarded: no task that was started with one may still run.
         """
+        base, checkpoint = self.newest()
+        overlay = checkpoint.overlay()
+        if self._build is None and overlay.size > self._limit:
+            self._begin()
+        return base, overlay
+
+    def newest(self) -> tuple[SharedBase, Checkpoint]:
+        """The newest base that is there, and its checkpoint, for who follows the changes from there in steps. Those
+        that earlier answers named may be discarded, and their checkpoints are closed."""
         if self._base is None or self._checkpoint is None:
             self._checkpoint = self._table.checkpoint()
             self._base = self._bases.share(Snapshot.build(self._checkpoint))
             self._limit = self._limit_for()
         elif self._build is not None:
             self._adopt(self._build)
-        overlay = self._checkpoint.overlay()
-        if self._build is None and overlay.size > self._limit:
-            self._begin()
-        return self._base, overlay
+        return self._base, self._checkpoint
 
-    def current_base(self) -> tuple[SharedBase, Checkpoint]:
-        """The base and its checkpoint, for who follows the changes in steps; as `current`."""
-        base, _ = self.current()
-        if self._checkpoint is None:
-            raise ValueError("there is a base and no checkpoint")
-        return base, self._checkpoint
+    def renewed(self) -> bool:
+        """Whether `newest` is a base that little has changed since, or a better one cannot be made. Else one is being
+        made, beside everything else."""
+        if self._build is None and self._checkpoint is not None and self._checkpoint.overlay().size > self._limit:
+            self._begin()
+        return self._build is None or self._build.failed or self._build.shared is not None
 
     def close(self) -> None:
         """Wait for what is being built, and discard everything."""

@@ -121,7 +121,7 @@ def _endpoint(subscription: Subscription | None) -> str:
 # Looking at so many topics takes about a millisecond.
 _ROUTES_PIECE = 100
 
-# When the past has so many changes it is time to look what of it is still needed; not more often than that.
+# When the past has so many changes it is time to look what of it is still needed; not more often than every 5 s.
 _LONG_PAST = 1_000
 _LOOK_S = 5.0
 
@@ -259,8 +259,8 @@ class RoutingView:
 
     def advance(self, timeout_s: float, anew: bool, end: int | None = None) -> Advance:
         """Read the control log to its end, or only to where somebody has just seen it end; what has changed since this
-        was last called, or, `anew`, since the base. For the workers of the real-time gear, which get small steps rather
-        than all that has changed since the base.
+        was last called, or, `anew`, since the newest base. For the workers of the real-time gear, which get small steps
+        rather than all that has changed since the base, and stay with the base that they have.
 
         Raises as `refresh` does; then the next call has to be one anew.
         """
@@ -270,17 +270,22 @@ class RoutingView:
                 self._follower.read_to_end(timeout_s)
             else:
                 self._follower.read_to(end, timeout_s)
-            base, checkpoint = self._rebasing.current_base()
-            steps = self._steps
-            if anew or steps is None or base != self._stepped_from:
-                if steps is not None:
-                    steps.close()
-                if base != self._stepped_from:
-                    self._made_at = time.time()
-                self._stepped_from = base
-                self._steps = steps = self._table.steps(checkpoint)
-                return Advance(base, steps.opening(), self._follower.position)
-            return Advance(None, steps.steps(), self._follower.position)
+            if self._steps is not None and not anew:
+                return Advance(None, self._steps.steps(), self._follower.position)
+            if self._steps is not None:
+                self._steps.close()
+            base, checkpoint = self._rebasing.newest()
+            if base != self._stepped_from:
+                self._made_at = time.time()
+            self._stepped_from = base
+            self._steps = self._table.steps(checkpoint)
+            return Advance(base, self._steps.opening(), self._follower.position)
+
+    def is_short(self, past: int) -> bool:
+        """Whether `advance` has little to say anew: there is a new base (else one is being made), and no more than so
+        many changes of the past have to be told."""
+        with self._lock:
+            return len(self._history) <= past and self._rebasing.renewed()
 
     def end_steps(self) -> None:
         """`advance` is not called any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -41,9 +42,15 @@ _IDLE_S = 0.5
 _PACE_S = 0.025
 _BURST_S = 0.25
 
-# After so many steps, or this long, all is said anew: a worker that comes later has to read everything since.
-_STEPS = 2_000
+# After so many steps, or this long, all is said anew: a worker that comes later has to read everything since. The
+# others push nothing until they have heard it all. So it waits until there is little to say: a new base, and a short
+# past.
+_STEPS = 1_000
 _ANEW_S = 600.0
+_SHORT_PAST = 5_000
+
+# But no longer than this: with thousands of changes a second the past is never short.
+_MOST_STEPS = 3 * _STEPS
 
 _PAUSE_S = 1.0
 
@@ -52,6 +59,8 @@ class SteppingView(Protocol):
     """What is needed of `dispatch.matching.view.RoutingView`."""
 
     def advance(self, timeout_s: float, anew: bool, end: int | None = None) -> Advance: ...
+
+    def is_short(self, past: int) -> bool: ...
 
     def end_steps(self) -> None: ...
 
@@ -160,7 +169,7 @@ class Feeder:
                 continue
             with self._lock:
                 self._settle()
-            if self._anew or self._ask() != self._told or time.monotonic() - self._said_at > _ANEW_S:
+            if self._anew or self._ask() != self._told or self._is_old():
                 self._say()
 
     def _say(self, end: int | None = None) -> None:
@@ -168,8 +177,10 @@ class Feeder:
         with self._lock:
             if self.outdated:
                 return
-            old = self._steps > _STEPS or time.monotonic() - self._said_at > _ANEW_S
-            anew, self._anew = self._anew or old, True
+            anew = self._anew or (
+                self._is_old() and self._view.is_short(sys.maxsize if self._steps > _MOST_STEPS else _SHORT_PAST)
+            )
+            self._anew = True
             advance = self._view.advance(self._kafka.request_timeout_s, anew, end)
             if advance.base is not None:
                 self.outdated = self._one_base and self.base is not None and advance.base != self.base
@@ -185,6 +196,9 @@ class Feeder:
                     self._steps, self._said_at = 0, time.monotonic()
                 self._steps += len(messages)
             self._told, self._control, self._anew = told, advance.control, False
+
+    def _is_old(self) -> bool:
+        return self._steps > _STEPS or time.monotonic() - self._said_at > _ANEW_S
 
     def _messages(self, advance: Advance, told: Told) -> list[Feed]:
         run, control = self._run, advance.control

@@ -10,6 +10,7 @@ XPaths are the exception: what they select is asked of the topics of now.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -132,13 +133,17 @@ class History:
             self._changes.append(change)
             self.version += 1
 
-    def forget(self, position: int) -> Sequence[Change]:
+    def forget(self, position: int, most: int = sys.maxsize) -> Sequence[Change]:
         """Nothing will be asked that was accepted before this position. If it is, what is known of the oldest time
-        stands for it. Returns what is forgotten."""
+        stands for it. Returns what is forgotten: about so many changes at most, the oldest."""
         if position <= self._horizon:
             return ()
-        self._horizon = position
         end = bisect_left(self._changes, position, key=_position)
+        if end > most:
+            # All of one position, or none.
+            position = self._changes[most].position + 1
+            end = bisect_left(self._changes, position, key=_position)
+        self._horizon = position
         forgotten = self._changes[:end]
         del self._changes[:end]
         return forgotten

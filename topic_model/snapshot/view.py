@@ -21,6 +21,10 @@ from topic_model.topics import TopicPath
 # Changes of members that nobody has asked for; after so many it is found out which of them had been there.
 _PENDING = 1_000
 
+# Changes of the past that a step may forget: each costs some microseconds, and pushes wait meanwhile. The next steps
+# forget the rest.
+_FORGOTTEN_AT_ONCE = 1_000
+
 
 class SnapshotView(Resolver):
     """`match` answers what the table's did when the overlay was taken.
@@ -258,15 +262,17 @@ class SteppedView:
         now = {each.id: each for each in step.now}
         version = self._history.version
         for change in step.changes:
-            if change.position <= self._history.newest or change.position < self._history.horizon:
+            if change.position < max(self._history.newest, self._history.horizon):
                 continue  # it came with the opening
+            if self._last.get(change.id, -1) == change.position:
+                continue  # so did this one; others may have changed at the same position
             self._history.add(change)
             self._last[change.id] = change.position
             if change.id in now:
                 self._now[change.id] = now[change.id]
             else:
                 self._now.pop(change.id, None)
-        forgotten = self._history.forget(step.horizon)
+        forgotten = self._history.forget(step.horizon, _FORGOTTEN_AT_ONCE)
         for change in forgotten:
             if self._last[change.id] == change.position:
                 del self._last[change.id]

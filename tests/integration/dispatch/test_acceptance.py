@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from core.eventlog.scan import LogScan
 from core.settings import KafkaSettings
 from dispatch.matching import view as view_module
-from dispatch.matching.bases import FileBases
+from dispatch.matching.bases import FileBase, FileBases
 from dispatch.matching.unmatched import Unmatched
 from dispatch.matching.view import RoutingView, ViewChanges
 from dispatch.operations.audit import audit
@@ -25,7 +25,9 @@ from dispatch.realtime.gearbox import Gear
 from tests.support.dispatch_job import Logs, attempt_rows, job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
 from topic_model.records.control import SubscriptionRecord, Tombstone
+from topic_model.snapshot import SteppedView
 from topic_model.subscriptions import Subscription
+from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka
 
@@ -211,3 +213,29 @@ def test_what_changed_before_all_that_waits_is_forgotten(
         assert (remembered(), oldest.looks) == ([4, 5, 6, 7, 8, 9, 10], 1), "it is being looked for: nobody waits"
         log.subscribe(subscription("s11", "http://r/", "a"))
         assert remembered() == [7, 8, 9, 10, 11]
+
+
+def test_who_follows_in_steps_stays_with_a_base_until_all_is_said_anew(
+    tmp_path: Path, kafka_settings: KafkaSettings, log: Logs
+) -> None:
+    context = cast(SparkContext, NoSpark)
+    with closing(RoutingView(kafka_settings, context, FileBases(tmp_path / "bases"), min_overlay=3)) as view:
+        first = view.advance(120, anew=True).base
+        assert first is not None
+        stepped = SteppedView(first.open())
+        for number in range(20):
+            log.subscribe(subscription(f"s{number}", "http://r/", "a"))
+            advance = view.advance(120, anew=False)
+            assert advance.base is None
+            for step in advance.steps:
+                stepped.apply(step)
+            assert len(stepped.match(TopicPath("a"))) == number + 1
+        assert not view.is_short(past=19)
+        deadline = time.monotonic() + 240
+        while not view.is_short(past=20):
+            assert time.monotonic() < deadline, "no new base"
+            time.sleep(0.01)
+        advance = view.advance(120, anew=True)
+        assert advance.base not in (None, first)
+        assert sum(step.overlay.size for step in advance.steps) == 0, "it is all in the base"
+        assert not Path(cast(FileBase, first).file).exists()

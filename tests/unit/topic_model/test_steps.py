@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import hypothesis.strategies as st
 import msgspec
 import pytest
 from hypothesis import given
 
-from tests.support.routing import control_records, make_subscription, paths
+from tests.support.routing import control_records, make_subscription, make_trigger, paths
 from topic_model.expressions import xpath
 from topic_model.records.control import (
     ControlRecord,
@@ -19,12 +20,13 @@ from topic_model.records.control import (
     Tombstone,
     TopicRecord,
     TopicRemoved,
+    TriggerRecord,
     resealing_key,
 )
 from topic_model.records.notifications import UNSTAMPED, Notification
 from topic_model.routing import Found, History, Recipients, RoutingTable, ViewStep
 from topic_model.routing.rest import RestIndex
-from topic_model.snapshot import Overlay, Snapshot, SnapshotView, SteppedView
+from topic_model.snapshot import Overlay, Snapshot, SnapshotView, SteppedView, view
 from topic_model.subscriptions import Protection, SigningSecret, Subscription
 from topic_model.topics import TopicPath
 
@@ -281,6 +283,41 @@ def test_many_changes_to_what_nobody_asks_for_are_not_kept() -> None:
         world.send()
     assert sum(map(len, worker._view._pending.values())) < 1_500
     assert [each.id for each in worker.match(TopicPath("a"))] == ["base"]
+
+
+def test_what_changes_at_one_position_is_all_remembered() -> None:
+    """A topic that comes changes all triggers that publish to it."""
+    world = World(200)
+    triggers = ("t1", "t2", "t3")
+    for name in triggers:
+        world.apply(TriggerRecord(make_trigger(name, "{}*", "a")))
+    world.rebase()
+    world.apply(TopicRecord(TopicPath("a")))
+    world.cut()
+    (worker,) = world.workers
+    assert [(each.position, each.id) for each in worker._history.since(0)][-3:] == [(3, name) for name in triggers]
+    found = worker.of(Notification("n", TopicPath("b"), b"<x/>", 1, control=0)).there
+    assert all(each.trigger and each.trigger.target for each in found), "none is the one that it was before"
+
+
+def test_a_view_forgets_a_long_past_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "_FORGOTTEN_AT_ONCE", 10)
+    world = World(200)
+    (worker,) = world.workers
+    for number in range(50):
+        world.apply(SubscriptionRecord(make_subscription(f"s{number}", "a")))
+    world.send()
+    world.table.history.forget(world.offset)
+    before = [len(worker._history)]
+    for number in range(10):
+        world.apply(SubscriptionRecord(make_subscription(f"t{number}", "a")))
+        world.send()
+        before.append(len(worker._history))
+        for control in range(world.table.history.horizon, world.offset + 1):
+            notification = Notification("n", TopicPath("a"), b"<x/>", 0, control=control)
+            assert by_id(worker.of(notification)) == by_id(world.table.recipients().of(notification))
+    assert all(earlier - later <= 10 for earlier, later in pairwise(before)), before
+    assert (len(worker._history), set(worker._last)) == (10, {f"t{number}" for number in range(10)})
 
 
 def test_nothing_is_said_when_nothing_has_changed_but_the_position() -> None:

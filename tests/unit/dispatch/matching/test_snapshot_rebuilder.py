@@ -156,6 +156,32 @@ def test_base_that_cannot_be_made_leaves_the_old_one_in_use_and_is_tried_again_l
     assert len(matched(rebuilder)) == 10
 
 
+def test_who_follows_in_steps_has_a_base_made_before_it_moves_to_it() -> None:
+    table, bases = RoutingTable(), KeptBases()
+    rebuilder = SnapshotRebuilder(table, bases, min_overlay=3)
+    first, _ = rebuilder.newest()
+    assert rebuilder.renewed(), "nothing has changed since"
+    bases.go.clear()
+    changed(table, range(5))
+    assert rebuilder.newest()[0] is first
+    assert not rebuilder.renewed()
+    assert not rebuilder.renewed()
+    bases.go.set()
+    wait_for_thread(rebuilder)
+    assert rebuilder.renewed()
+    base, checkpoint = rebuilder.newest()
+    assert base is not first
+    assert checkpoint.overlay().size == 0
+    assert (len(bases.shared), bases.discarded) == (2, [first])
+
+    bases.fail = True
+    changed(table, range(5, 10))
+    rebuilder.renewed()
+    wait_for_thread(rebuilder)
+    assert rebuilder.renewed(), "a better one is not to be had"
+    assert rebuilder.newest()[0] is base
+
+
 def test_overlay_may_grow_with_the_base() -> None:
     table, bases = RoutingTable(), KeptBases()
     changed(table, range(1_000))

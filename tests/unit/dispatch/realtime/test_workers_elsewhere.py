@@ -16,6 +16,7 @@ from core.liveness import OwnTime
 from core.settings import KafkaSettings
 from dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S
 from dispatch.matching.view import Advance
+from dispatch.realtime import driver
 from dispatch.realtime.driver import Feeder, Told
 from dispatch.realtime.messages import Feed, WorkerProgress
 from dispatch.realtime.worker_lease import LeaseRenewal
@@ -175,20 +176,22 @@ class View:
         self.base = SimpleNamespace(name=b"broadcast", number=0)
         self.control = 7
         self.begun = False
+        self.past = 0
 
     def advance(self, timeout_s: float, anew: bool, end: int | None = None) -> Advance:
         begins, self.begun = anew or not self.begun, True
         return Advance(cast(Any, self.base) if begins else None, (), self.control)
 
+    def is_short(self, past: int) -> bool:
+        return self.past <= past
+
     def end_steps(self) -> None:
         self.begun = False
 
 
-@pytest.mark.parametrize("one_base", [True, False])
-def test_a_new_base_needs_a_new_run_where_workers_cannot_be_given_it(
-    one_base: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    view, written = View(), list[Feed]()
+def feeder_of(view: View, monkeypatch: pytest.MonkeyPatch, one_base: bool = False) -> tuple[Feeder, list[Feed]]:
+    """One that is not started, and what it writes."""
+    written = list[Feed]()
     feeder = Feeder(KafkaSettings(), view, Told, 10, one_base)
 
     def write(messages: list[Feed]) -> Appending:
@@ -196,6 +199,15 @@ def test_a_new_base_needs_a_new_run_where_workers_cannot_be_given_it(
         return Appending(lambda: len(written) - 1)
 
     monkeypatch.setattr(feeder, "_write", write)
+    return feeder, written
+
+
+@pytest.mark.parametrize("one_base", [True, False])
+def test_a_new_base_needs_a_new_run_where_workers_cannot_be_given_it(
+    one_base: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = View()
+    feeder, written = feeder_of(view, monkeypatch, one_base)
     feeder._say()
     view.control = 8
     feeder._say()
@@ -208,3 +220,27 @@ def test_a_new_base_needs_a_new_run_where_workers_cannot_be_given_it(
     view.control = 10
     feeder._say()
     assert len(written) == (2 if one_base else 4), "workers that push by an old base are told no new position"
+
+
+def test_all_is_said_anew_when_there_is_little_to_say_and_at_last_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_STEPS", 5)
+    monkeypatch.setattr(driver, "_MOST_STEPS", 15)
+    view = View()
+    feeder, written = feeder_of(view, monkeypatch)
+
+    def said(times: int) -> list[int]:
+        """The positions at which all was said anew."""
+        first = len(written)
+        for _ in range(times):
+            view.control += 1
+            feeder._say()
+        return [each.control for each in written[first:] if each.base]
+
+    assert said(6) == [8]
+    assert said(6) == [14], "after so many steps"
+    view.past = 1_000_000
+    assert said(10) == []
+    assert said(4) == [30], "no longer than this"
+    assert said(5) == []
+    view.past = 0
+    assert said(1) == [39]

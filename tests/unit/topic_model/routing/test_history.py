@@ -274,6 +274,16 @@ def test_nothing_is_kept_of_what_lies_before_the_oldest_that_waits() -> None:
     assert (len(history), history.packed({}).newest) == (0, -1)
 
 
+def test_a_part_of_the_past_may_be_forgotten_at_a_time() -> None:
+    history = History()
+    for position in (1, 2, 2, 2, 3, 4, 5):
+        history.add(Change(position, "s"))
+    assert [each.position for each in history.forget(5, most=2)] == [1, 2, 2, 2]
+    assert history.horizon == 3
+    assert [each.position for each in history.forget(5, most=2)] == [3, 4]
+    assert (history.horizon, len(history)) == (5, 1)
+
+
 def test_positions_may_come_in_any_order() -> None:
     """Those of several gateways do: one may be behind the other."""
     records = [

@@ -5,8 +5,9 @@ what was under way in that moment, or just before, arrives twice. What was parke
 
 Spark repeats a batch under its number, and no other batch has that. The log is read since the batch was planned, which
 may be long ago when it was repeated often. What others have written meanwhile, the redelivery above all, is passed over
-unread; what is left is not more than the batch's own deliveries. In real time little is behind where a run begins, so
-the redelivery's rows are read, too.
+unread; what is left is not more than the batch's own deliveries. In real time the log is read since the first
+notification behind the positions was appended, and rows of partitions with nothing behind their position are left out;
+the redelivery's rows count, too.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import logging
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from core.eventlog.client import ConsumerRecord
-from core.eventlog.scan import LogScan
+from core.eventlog.client import ConsumerRecord, partition_of_key
+from core.eventlog.scan import LogScan, Stretch
 from core.settings import KafkaSettings
 from dispatch.logs import attempts
 from dispatch.logs.parked import Place
@@ -31,6 +33,9 @@ Settled = frozenset[tuple[str, str]]
 
 # What was written for the batch has a time stamp behind the batch's own, by clocks of several machines.
 _CLOCKS_MS = 60_000
+
+# Topics whose partition is remembered while rows are read.
+_TOPICS = 65_536
 
 # How far back the newest batch is looked for, in seconds, before all of the log is read.
 _LOOKS_BACK_S = (60, 3_600, 86_400)
@@ -59,15 +64,13 @@ NOTHING = Earlier()
 
 class Beginning(NamedTuple):
     """Where a query begins that goes on where another one was: the offset in each partition of the `notifications` log;
-    what is known behind these; and the highest number that a batch has had. `since` and `since_ms` are the first run
-    of the real-time gear whose rows count behind the positions, and when it began to write them; -1 when nothing is
-    behind them."""
+    what is known behind these; and the highest number that a batch has had. `since` is the first run of the real-time
+    gear whose rows count behind the positions; -1 when nothing was begun behind them."""
 
     positions: Mapping[int, int]
     earlier: Earlier
     newest: int
     since: int = -1
-    since_ms: int = -1
 
     def gone_on(self, positions: Mapping[int, int], ends: Mapping[int, int], newest: int) -> Beginning:
         """Where the next one begins when the one that began here, with the log reaching to `ends`, has come to these
@@ -111,19 +114,47 @@ def recall(kafka: KafkaSettings, batch: int, planned_ms: int, timeout_s: float) 
     return frozenset(found)
 
 
-def recall_since(kafka: KafkaSettings, first: int, since_ms: int, timeout_s: float) -> Settled:
-    """The deliveries that have a row of a batch with this number or a higher one, or of the redelivery, written since
-    then. Who has a row of the redelivery was parked, and waits there or is settled, though the worker that has parked
-    it may not have come to write so.
+def appended_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> dict[int, int]:
+    """The time stamps of the first records at or behind these positions of the `notifications` log, by partition;
+    without the partitions that end there. Raises InfrastructureError."""
+    with LogScan(kafka, "notifications") as log:
+        begins, ends = log.beginnings(), log.ends()
+        found: dict[int, int] = {}
+        for partition, position in positions.items():
+            first = max(position, begins.get(partition, 0))
+            for record in log.read({partition: Stretch(first, min(first + 1, ends.get(partition, 0)))}):
+                found[partition] = record.timestamp
+    return found
+
+
+def recall_since(
+    kafka: KafkaSettings, first: int, behind_ms: Mapping[int, int], partitions: int, timeout_s: float
+) -> Settled:
+    """The deliveries that have a row of a batch with this number or a higher one, or of the redelivery, and may be of
+    notifications behind the positions of a run. A delivery with a row of the redelivery was parked, and waits there or
+    is settled, though the worker that parked it may not have written its own row.
+
+    `behind_ms` are the time stamps of the first notifications behind these positions, by partition: no row of a
+    notification is older than the notification. Partitions that are not among them have none; the `notifications` log
+    has so many `partitions`, which decide what topics are in each.
 
     Raises InfrastructureError when the log cannot be read to its end in time.
     """
+    partition_of = lru_cache(_TOPICS)(lambda topic: partition_of_key(topic.encode(), partitions))
     found: set[tuple[str, str]] = set()
     with LogScan(kafka, "attempts", timeout_s) as log:
-        for record in log.read_from(log.at(since_ms - _CLOCKS_MS)):
+        # Offsets, not the time stamps of rows: behind a record of that time those of a clock that was put back count.
+        firsts = {number: log.at(since_ms - _CLOCKS_MS) for number, since_ms in behind_ms.items()}
+        for record in log.read_from({each: min(at[each] for at in firsts.values()) for each in log.partitions()}):
             named = attempts.batch_of(record.key)
-            if record.value is not None and named is not None and (named >= first or named == attempts.NO_BATCH):
-                found.update((each.subscription, each.notification) for each in attempts.decode(record.value))
+            if record.value is None or named is None or (named < first and named != attempts.NO_BATCH):
+                continue
+            here = {number for number, at in firsts.items() if record.offset >= at[record.partition]}
+            found.update(
+                (each.subscription, each.notification)
+                for each in attempts.decode(record.value)
+                if partition_of(each.topic) in here
+            )
     return frozenset(found)
 
 

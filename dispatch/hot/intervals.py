@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from core.errors import InfrastructureError
-from core.eventlog.scan import LogScan, Stretch
+from core.eventlog.scan import LogScan
 from core.settings import KafkaSettings
+from dispatch.hot.earlier import appended_ms
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Evaluation
 from topic_model.subscriptions import DeliveryPolicy, Subscription
@@ -168,11 +169,4 @@ def _evaluations(log: LogScan, firsts: Mapping[int, int], ends: Mapping[int, int
 
 def _accepted_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> int:
     """When the first message behind these positions was accepted; now, when there is none."""
-    found_ms = int(time.time() * 1000)
-    with LogScan(kafka, "notifications") as log:
-        begins, ends = log.beginnings(), log.ends()
-        for partition, position in positions.items():
-            first = max(position, begins.get(partition, 0))
-            for record in log.read({partition: Stretch(first, min(first + 1, ends.get(partition, 0)))}):
-                found_ms = min(found_ms, record.timestamp)
-    return found_ms
+    return min([int(time.time() * 1000), *appended_ms(kafka, positions).values()])

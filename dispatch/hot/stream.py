@@ -108,6 +108,7 @@ class HotPath:
 
         Raises InfrastructureError when the checkpoint is new, and the logs cannot be asked for its numbers.
         """
+        self.positions = {} if begin is None else dict(begin.positions)
         newest = self._newest_batch if begin is None else lambda: begin.newest
         self._first_number = first_number(HadoopFolder(spark, checkpoint), newest)
         self._pausing = False
@@ -116,7 +117,6 @@ class HotPath:
             self._known.destroy()
         self._known = spark.sparkContext.broadcast(begin.earlier) if begin is not None else None
         self._passed = {} if begin is None else self.passed_before(begin.positions)
-        self.positions = {} if begin is None else dict(begin.positions)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", "push")
         source = read_log(
             spark,

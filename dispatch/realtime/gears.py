@@ -93,7 +93,7 @@ class Gears:
         self._left = Resuming(spark, settings, redeliverer, self._hearing)
         self._feeder: Feeder | None = None
         self._began = _FROM_THE_CHECKPOINT  # the query that runs
-        self._begin: Beginning | None = None  # after a shift: where the other gear was through with everything
+        self._begin: Beginning | None = None  # where the next start begins, until `progress` has it
         self._may_be = False  # realtime
         self._returns = False  # to it, when the batch gear has done what had to come first
         self._short = False  # of task slots
@@ -170,8 +170,7 @@ class Gears:
             self._hearing.catch_up(self._kafka.request_timeout_s)
             # What was parked until now must not be overtaken, whoever has parked it.
             self._redeliverer.catch_up(RECALL_S)
-            begin = self._begin or self._left.realtime_was_last()
-            self._begin = None
+            self._begin = begin = self._begin or self._left.realtime_was_last()
             if self._wanted == "realtime":
                 found = begin or self._left.checkpoint_was_last()
                 if found is not None and not self._is_heap(found) and self._has_slots():
@@ -181,10 +180,11 @@ class Gears:
                     return self._query
                 # First of all the batch that was cut off, or the backlog; or until there are enough task slots.
                 self._wanted, self._returns = "batch", True
+            if begin is not None:
+                self._say_where(begin.newest, begin)
+                HadoopFolder(self._spark, self._checkpoint).remove()
             self.gear = "batch"
             self._began = begin or _FROM_THE_CHECKPOINT
-            if begin is not None:
-                HadoopFolder(self._spark, self._checkpoint).remove()
             return self._hot.start(self._spark, mended(self._checkpoint), begin)
 
     def shift(self, gear: Gear) -> None:
@@ -204,7 +204,8 @@ class Gears:
             with self.supervisor.new_beginning():
                 if self.gear == "batch":
                     self._hot.pause()
-                if self.gear == "batch" or self._drain(self._patience_s):
+                # A start that failed has begun nothing: the next one begins where that was to.
+                if self._begin is None and (self.gear == "batch" or self._drain(self._patience_s)):
                     positions = dict(self.positions() or {})
                     if len(positions) == self._left.partitions:
                         self._begin = self._began.gone_on(positions, self._left.ends, self._left.newest())
@@ -275,7 +276,7 @@ class Gears:
         self._hearing.begin(run, len(begin.positions))
         self._feeder = Feeder(self._kafka, self._view, self._told, run, one_base=not self._here)
         self._feeder.start()
-        self._left.say_where(run, begin)
+        self._say_where(run, begin)
         if self._under_way is not None:
             self._under_way.clear()
         known = self._spark.sparkContext.broadcast(begin.earlier) if begin.since >= 0 else None
@@ -283,9 +284,7 @@ class Gears:
         under_way = self._under_way.file if self._under_way is not None else ""
         passed = self._hot.passed_before(begin.positions)
         base = None if self._here else self._feeder.base
-        job = RealtimeJob(
-            self._settings, run, time.time(), known, again, begin.since, begin.since_ms, under_way, passed, base
-        )
+        job = RealtimeJob(self._settings, run, time.time(), known, again, begin.since, under_way, passed, base)
         folder = HadoopFolder(self._spark, checkpoint := self._settings.checkpoint("realtime"))
         folder.remove()
         if self._session is None:
@@ -296,6 +295,16 @@ class Gears:
         # Workers on other hosts do not see whether the lease of this job holds.
         fence.wait(self._gate.pass_on)
         return start_realtime(self._session, job, begin, checkpoint)
+
+    def _say_where(self, run: int, begin: Beginning) -> None:
+        self._left.say_where(run, begin)
+        self._begin = None
+
+    def _say_clean(self) -> None:
+        try:
+            self._left.say_clean(self._began)
+        except InfrastructureError as error:
+            logger.warning("the next start looks for what was begun in partitions without notifications: %s", error)
 
     def _is_heap(self, begin: Beginning) -> bool:
         """Whether so much waits that batches should begin with it."""
@@ -314,6 +323,8 @@ class Gears:
         clean = self._hearing.wait_stopped(self._left.partitions, timeout_s)
         if not clean:
             logger.warning("not everything was settled in time; some pushes will be made again")
+        else:
+            self._say_clean()
         self._feeder.stop()
         self._feeder = None
         return clean

@@ -27,10 +27,7 @@ from topic_model.routing import ViewStep
 
 VERSION = 1
 
-PROGRESS_VERSION = 2
-
-# Rows behind a position that the first version told of were written within this time before.
-_WRITTEN_WITHIN_MS = 3_600_000
+PROGRESS_VERSION = 3
 
 _LATE_S = 5.0
 
@@ -70,14 +67,14 @@ class Feed(msgspec.Struct, frozen=True, array_like=True):
 class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     """How things stand in a partition of the `notifications` log.
 
-    Everything before `position` is settled; `clean` says that nothing behind it was begun, and `since` and `since_ms`
-    what may be: the rows of runs from that one on, written since then. `notifications` were matched since the message
-    before, and came to `deliveries`, without those that were `thinned` for a minimum interval;
-    `signs` were seen of endpoints, the receivers of `gone` have ended their subscriptions, and the conditions of
-    `costly` cost more than they may. A `task` tells by its first message that it is ready; then, and as long as it has
-    had no notification, it does not know its partition, and says -1. `stopped` is said by its last message, when it was
-    asked to stop. `pid` is its process. Everything before `taken` is matched; `matched` are subscription and topic,
-    where there is a deadline, and when the last such notification was accepted.
+    Everything before `position` is settled; `clean` says that nothing behind it was begun. If something may have been,
+    `since` is the first run whose rows count. `notifications` were matched since the message before, and came to
+    `deliveries`, without those that were `thinned` for a minimum interval; `signs` were seen of endpoints, the
+    receivers of `gone` have ended their subscriptions, and the conditions of `costly` cost more than they may. A `task`
+    tells by its first message that it is ready; then, and as long as it has had no notification, it does not know its
+    partition, and says -1. `stopped` is said by its last message, when it was asked to stop. `pid` is its process.
+    Everything before `taken` is matched; `matched` are subscription and topic, where there is a deadline, and when the
+    last such notification was accepted.
 
     A worker on another host says from time to time that it is `alive`, and nothing else then.
     """
@@ -86,7 +83,6 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     partition: int
     position: int
     since: int
-    since_ms: int
     clean: bool = False
     notifications: int = 0
     deliveries: int = 0
@@ -110,27 +106,24 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _FirstProgress(msgspec.Struct, frozen=True, array_like=True):
-    """As version 1 wrote it. What it learned was told to a driver that is gone."""
+    """What counts of version 1, whose run is over: its position."""
 
     run: int
     partition: int
     position: int
     batch: int
     clean: bool = False
-    notifications: int = 0
-    deliveries: int = 0
-    signs: tuple[tuple[str, Sign], ...] = ()
-    gone: frozenset[str] = frozenset()
-    costly: frozenset[str] = frozenset()
-    task: int = 0
-    stopped: bool = False
-    at_ms: int = 0
-    pid: int = 0
 
-    def of_now(self) -> WorkerProgress:
-        """What counts of it: where the run was."""
-        since_ms = max(0, self.at_ms - _WRITTEN_WITHIN_MS)
-        return WorkerProgress(self.run, self.partition, self.position, self.run, since_ms, self.clean, task=-1)
+
+class _SecondProgress(msgspec.Struct, frozen=True, array_like=True):
+    """The same of version 2."""
+
+    run: int
+    partition: int
+    position: int
+    since: int
+    since_ms: int
+    clean: bool = False
 
 
 class _FeedValue(Versioned, frozen=True):
@@ -145,9 +138,14 @@ class _FirstProgressValue(Versioned, frozen=True):
     progress: _FirstProgress
 
 
+class _SecondProgressValue(Versioned, frozen=True):
+    progress: _SecondProgress
+
+
 _feed = VersionedCodec(_FeedValue, "a message to the workers", VERSION)
 _progress = VersionedCodec(_ProgressValue, "the progress of a worker", PROGRESS_VERSION)
 _first_progress = VersionedCodec(_FirstProgressValue, "the progress of a worker", 1)
+_second_progress = VersionedCodec(_SecondProgressValue, "the progress of a worker", 2)
 
 
 def encode_feed(feed: Feed) -> tuple[bytes, bytes]:
@@ -167,8 +165,13 @@ def encode_progress(progress: WorkerProgress) -> tuple[bytes, bytes]:
 
 def decode_progress(key: bytes, value: bytes | None) -> WorkerProgress:
     """The message behind a Kafka value; raises as `VersionedCodec.decode`."""
-    if _progress.version_of(value) == 1:
-        return _first_progress.decode(value, key).progress.of_now()
+    version = _progress.version_of(value)
+    if version == 1:
+        first = _first_progress.decode(value, key).progress
+        return WorkerProgress(first.run, first.partition, first.position, first.run, first.clean, task=-1)
+    if version == 2:
+        second = _second_progress.decode(value, key).progress
+        return WorkerProgress(second.run, second.partition, second.position, second.since, second.clean, task=-1)
     return _progress.decode(value, key).progress
 
 

@@ -8,7 +8,6 @@ so the higher number was the later one.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from contextlib import closing
 
@@ -17,13 +16,13 @@ from pyspark.sql import SparkSession
 from core.errors import InfrastructureError
 from core.eventlog.consumer import LogConsumer
 from core.settings import KafkaSettings
-from dispatch.hot.earlier import Beginning, Earlier, earlier, newest_batch, recall_since
+from dispatch.hot.earlier import NOTHING, Beginning, appended_ms, earlier, newest_batch, recall_since
 from dispatch.logs.attempts import NO_BATCH
 from dispatch.realtime.driver import Hearing
 from dispatch.realtime.messages import ProgressLog, WorkerProgress
 from dispatch.redelivery.redeliverer import Redeliverer
 from dispatch.settings import JobSettings
-from dispatch.spark.checkpoint_repair import RANGE, RANGES, HadoopFolder, is_cut_off, settled
+from dispatch.spark.checkpoint_repair import RANGE, RANGES, HadoopFolder, is_cut_off, mended, settled
 
 logger = logging.getLogger(__name__)
 
@@ -49,15 +48,21 @@ class Resuming:
             self.partitions = len(log.partitions())
 
     def say_where(self, run: int, begin: Beginning) -> None:
-        """From now on the real-time gear is the last one."""
-        since, since_ms = (begin.since, begin.since_ms) if begin.since >= 0 else (run, int(time.time() * 1000))
-        log = ProgressLog(self._kafka)
-        try:
-            for partition, position in begin.positions.items():
-                log.tell(WorkerProgress(run, partition, position, since, since_ms, task=-1))
-            log.settle(self._kafka.request_timeout_s)
-        finally:
-            log.close()
+        """Write to `progress` where this run begins: a start goes on there until a run, or a batch of a new checkpoint,
+        has come further. Raises InfrastructureError."""
+        since = begin.since if begin.since >= 0 else run
+        self._tell([WorkerProgress(run, *at, since, task=-1) for at in begin.positions.items()])
+
+    def say_clean(self, begin: Beginning) -> None:
+        """All tasks of the run that began there have stopped. A task without a notification does not know its
+        partition: write for it that nothing was begun. Raises InfrastructureError."""
+        self._tell(
+            [
+                WorkerProgress(each.run, each.partition, each.position, each.since, clean=True, task=-1)
+                for each in list(self._hearing.known.values())
+                if not each.clean and (begin.since < 0 or each.position >= self.ends.get(each.partition, 0))
+            ]
+        )
 
     def realtime_was_last(self) -> Beginning | None:
         """Where it was, if no batch was done since."""
@@ -69,25 +74,33 @@ class Resuming:
             of_checkpoint is not None and of_checkpoint * RANGE > run and folder.highest("commits") is not None
         ):
             return None
-        positions = {number: each.position for number, each in known.items()}
-        if all(each.clean for each in known.values()):
-            return Beginning(self._placed(positions), Earlier(), self.newest())
-        since = min(each.since for each in known.values())
-        since_ms = min(each.since_ms for each in known.values())
-        found = recall_since(self._kafka, since, since_ms, RECALL_S)
-        behind = earlier(found, self._redeliverer.parked_behind(positions), since)
+        positions = self._placed({number: each.position for number, each in known.items()})
+        begun = {
+            number: position
+            for number, position in positions.items()
+            if number in known and not known[number].clean and position < self.ends[number]
+        }
+        if not begun:
+            return Beginning(positions, NOTHING, self.newest())
+        since = min(known[number].since for number in begun)
+        behind_ms = appended_ms(self._kafka, begun)
+        if len(known) < len(positions):
+            # Partitions were added: a topic may be in another one than its last notifications.
+            behind_ms = dict.fromkeys(positions, min(behind_ms.values()))
+        found = recall_since(self._kafka, since, behind_ms, len(positions), RECALL_S)
+        behind = earlier(found, self._redeliverer.parked_behind(begun), since)
         logger.info("%d deliveries were settled before the workers were cut off", len(found) + len(behind.unwritten))
-        return Beginning(self._placed(positions), behind, self.newest(), since, since_ms)
+        return Beginning(positions, behind, self.newest(), since)
 
     def checkpoint_was_last(self) -> Beginning | None:
         """Where the batches were; None when the last one is not done, or that cannot be seen from here."""
-        positions = settled(self._checkpoint, self._kafka.topic("notifications"))
+        positions = settled(mended(self._checkpoint), self._kafka.topic("notifications"))
         if positions is None or is_cut_off(self._checkpoint):
             return None
         newest = max(self._redeliverer.newest_batch(), self.newest())
         if newest == NO_BATCH:
             newest = newest_batch(self._kafka, RECALL_S)
-        return Beginning(self._placed(positions), Earlier(), newest)
+        return Beginning(self._placed(positions), NOTHING, newest)
 
     def _placed(self, positions: Mapping[int, int]) -> dict[int, int]:
         """With all partitions that there are. Raises InfrastructureError where the log is another than it was."""
@@ -107,6 +120,17 @@ class Resuming:
             found[number] = begins[number]
         self.partitions, self.ends = len(ends), ends
         return found
+
+    def _tell(self, said: list[WorkerProgress]) -> None:
+        if not said:
+            return
+        log = ProgressLog(self._kafka)
+        try:
+            for each in said:
+                log.tell(each)
+            log.settle(self._kafka.request_timeout_s)
+        finally:
+            log.close()
 
     def newest(self) -> int:
         """The highest number of a batch that is known of, without a look into the logs; of a checkpoint that of its

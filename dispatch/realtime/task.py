@@ -64,7 +64,7 @@ class RealtimeJob:
     what is parked has a higher one, which grows by one each millisecond since `began_s`, by the clock of this host.
 
     `earlier` is what an earlier run has come to behind where this one begins, and before the offset `again` of each
-    partition; `since` and `since_ms` are as in `Beginning`. `passed` is what counts there for minimum intervals. `base`
+    partition; `since` is as in `Beginning`. `passed` is what counts there for minimum intervals. `base`
     is that of the routing view where a worker is elsewhere, and cannot open the driver's files."""
 
     settings: JobSettings
@@ -73,7 +73,6 @@ class RealtimeJob:
     earlier: Broadcast[Earlier] | None = None
     again: Mapping[int, int] = field(default_factory=dict)
     since: int = -1
-    since_ms: int = -1
     under_way: str = ""
     passed: Passed = field(default_factory=dict)
     base: SharedBase | None = None
@@ -361,8 +360,7 @@ class Task:
                 self._partition,
                 position,
                 self._job.since if again else self._job.run,
-                self._job.since_ms if again else int(time.time() * 1000),
-                clean,
+                clean and not again,  # else an earlier run may have begun what is behind the position
                 report.notifications,
                 report.deliveries,
                 tuple(report.signs),

@@ -63,7 +63,7 @@ class WorkerLease:
         """`read_to` is the offset in `feed` to which the task has read, without having found the end of its run; -1
         while it has not begun to."""
         self._kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
-        self._alive = WorkerProgress(run, -1, -1, run, 0, task=task, pid=os.getpid(), alive=True)
+        self._alive = WorkerProgress(run, -1, -1, run, task=task, pid=os.getpid(), alive=True)
         self._read_to = read_to
         self._fence = ExitStack()
         self._fence_until: Callable[[float], None] | None = None

@@ -153,14 +153,17 @@ def is_cut_off(checkpoint: str) -> bool:
 
 
 def settled(checkpoint: str, topic: str) -> dict[int, int] | None:
-    """The offsets, by partition, before which no batch will look again: none when no batch is done; None when the
-    checkpoint cannot be looked at from here."""
+    """The end, by partition, of the last batch that is done: none when no batch is; None when the checkpoint cannot be
+    looked at from here."""
     if "://" in checkpoint.removeprefix("file://"):
         return None
     folder = _folder(checkpoint)
     done = _newest(folder, "commits") if folder else None
-    # The last commit may be torn, and its batch repeated then.
-    return _ends(folder, done - 1, topic) if folder and done else {}
+    if folder is None or done is None:
+        return {}
+    if not _is_whole(folder / "commits" / str(done)):
+        done -= 1  # its batch is repeated
+    return _ends(folder, done, topic) if done >= 0 else {}
 
 
 def reached_by_query(

@@ -385,7 +385,7 @@ class Histories(RuleBasedStateMachine):
         run = self.run_number
         again = {partition: len(self.accepted[partition]) for partition in PARTITIONS}
         for partition, position in positions.items():
-            self.known[partition] = WorkerProgress(run, partition, position, run if since < 0 else since, 0, task=-1)
+            self.known[partition] = WorkerProgress(run, partition, position, run if since < 0 else since, task=-1)
         known = cast(Any, SimpleNamespace(value=before))
         passed: dict[int, dict[tuple[str, str], int]] = {}
         fold(passed, self.evaluations, positions, {"sparse": self.world.subscriptions["sparse"].policy})

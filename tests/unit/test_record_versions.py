@@ -292,6 +292,11 @@ LOGS = {
                 "v": 2,
                 "progress": [3, 1, 99, 2, 5, True, 2, 4, [["http://h/", {"kind": "slow"}]], ["s"], ["c"], 0, True, 8],
             },
+            {"v": 3, "progress": [3, 1, 99, 2]},
+            {
+                "v": 3,
+                "progress": [3, 1, 99, 2, True, 2, 4, [["http://h/", {"kind": "slow"}]], ["s"], ["c"], 0, True, 8],
+            },
         ],
     ),
 }

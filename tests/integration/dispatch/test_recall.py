@@ -5,11 +5,12 @@ from contextlib import closing
 
 import pytest
 
+from core.eventlog.client import partition_of_key
 from core.eventlog.topics import ensure_topics
 from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
 from dispatch.hot import intervals
-from dispatch.hot.earlier import newest_batch, recall, recall_since
+from dispatch.hot.earlier import appended_ms, newest_batch, recall, recall_since
 from dispatch.hot.intervals import recall_passed
 from dispatch.logs import attempts
 from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, Evaluation, Matched
@@ -17,11 +18,11 @@ from topic_model.subscriptions import DeliveryPolicy
 from topic_model.topics import TopicPath
 
 
-def row(subscription: str, notification: str, batch: int) -> Attempt:
+def row(subscription: str, notification: str, batch: int, topic: str = "a") -> Attempt:
     return Attempt(
         notification=notification,
         subscription=subscription,
-        topic=TopicPath("a"),
+        topic=TopicPath(topic),
         endpoint="http://e/",
         number=1,
         push="p",
@@ -55,9 +56,53 @@ def test_what_a_batch_has_written_is_found_again_in_all_partitions_and_nothing_e
     assert recall(kafka_settings, 5, now_ms + 3_600_000, 20) == frozenset(), (
         "it is only looked for since it was planned"
     )
-    later = {("s", "of the redelivery")}
-    assert recall_since(kafka_settings, 6, now_ms, 20) == later, "the redelivery has tried what an earlier run parked"
-    assert recall_since(kafka_settings, 5, now_ms, 20) == written | later
+
+
+def test_rows_of_notifications_behind_the_positions_of_a_run_are_recalled_and_no_others(
+    kafka_settings: KafkaSettings,
+) -> None:
+    ensure_topics(kafka_settings)
+    count = kafka_settings.partitions
+    busy = partition_of_key(b"a", count)
+    quiet, other = next(
+        (partition, f"t{number}")
+        for number in range(1_000)
+        if (partition := partition_of_key(f"t{number}".encode(), count)) != busy
+    )
+    now_ms = int(time.time() * 1000)
+    with closing(AttemptsLog(kafka_settings)) as log:
+        log.connect()
+        log.add(row("s", "of an earlier run", 4))
+        log.add(row("s", "of the run", 5))
+        log.add(row("s", "of the redelivery", NO_BATCH))
+        log.add(row("s", "of another partition", 5, other))
+        log.settle(120)
+
+    def recalled(first: int, behind_ms: dict[int, int]) -> set[str]:
+        return {notification for _, notification in recall_since(kafka_settings, first, behind_ms, count, 20)}
+
+    assert recalled(5, {busy: now_ms}) == {"of the run", "of the redelivery"}
+    assert recalled(6, {busy: now_ms}) == {"of the redelivery"}, "what an earlier run parked was tried"
+    assert recalled(5, {quiet: now_ms}) == {"of another partition"}
+    later_ms = now_ms + 3_600_000
+    assert recalled(5, {busy: later_ms, quiet: now_ms}) == {"of another partition"}, "each since its own time"
+    assert recalled(5, {busy: later_ms}) == set()
+
+
+def test_when_the_first_record_behind_a_position_was_appended(kafka_settings: KafkaSettings) -> None:
+    ensure_topics(kafka_settings)
+    before_ms = int(time.time() * 1000)
+    with closing(DurableWriter(kafka_settings, "notifications")) as log:
+        for _ in range(2):
+            assert log.partitions
+            log.send(0, b"a record")
+            log.settle(120)
+            time.sleep(0.01)
+
+    first, second = (appended_ms(kafka_settings, {0: position, 1: 0}) for position in (0, 1))
+    assert before_ms <= first[0] < second[0]
+    assert first.keys() == {0}, "nothing is in the other partition"
+    assert appended_ms(kafka_settings, {0: 2}) == {}
 
 
 def test_the_newest_batch_is_found_whether_it_has_delivered_anything_or_not(kafka_settings: KafkaSettings) -> None:

@@ -68,7 +68,7 @@ def test_a_worker_ends_when_the_log_says_that_its_run_is_over(kafka_settings: Ka
             process.wait(15)  # longer than a lease
         with LogScan(kafka_settings, PROGRESS_LOG) as log:
             said = [decode_progress(record.key or b"", record.value) for record in log.read_all()]
-        assert WorkerProgress(RUN, -1, -1, RUN, 0, task=TASK, pid=process.pid, alive=True) in said
+        assert WorkerProgress(RUN, -1, -1, RUN, task=TASK, pid=process.pid, alive=True) in said
         say(kafka_settings, RUN + 1)
         assert process.wait(240) == 1
 

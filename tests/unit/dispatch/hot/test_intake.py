@@ -129,10 +129,10 @@ def test_what_is_taken_again_keeps_its_place_among_what_was_parked() -> None:
 
 def test_what_is_known_is_not_forgotten_before_all_of_it_is_passed() -> None:
     known = Earlier(frozenset({("one", "n1")}))
-    began = Beginning({0: 5, 1: 5}, known, 70, since=30, since_ms=9)
+    began = Beginning({0: 5, 1: 5}, known, 70, since=30)
     ends = {0: 8, 1: 5}
 
-    assert began.gone_on({0: 7, 1: 9}, ends, 90) == Beginning({0: 7, 1: 9}, known, 90, 30, 9)
+    assert began.gone_on({0: 7, 1: 9}, ends, 90) == Beginning({0: 7, 1: 9}, known, 90, 30)
     assert began.gone_on({0: 8, 1: 5}, ends, 90) == Beginning({0: 8, 1: 5}, NOTHING, 90)
     plain = Beginning({0: 5, 1: 5}, NOTHING, 70)
     assert plain.gone_on({0: 7, 1: 9}, ends, 90) == Beginning({0: 7, 1: 9}, NOTHING, 90)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
+from dispatch.realtime.messages import Feed
 from tests.support.realtime_histories import NAMES, PARTITIONS, Histories
 
 Histories.TestCase.settings = settings(max_examples=250, stateful_step_count=60, deadline=None)
@@ -92,6 +93,29 @@ def test_what_was_left_out_after_what_is_settled_is_left_out_after_a_crash_too()
     assert state.passes == {"0-0"}
     state.teardown()
     assert [each for each in state.began["sparse", 0, 0] if each < 3] == [0]
+
+
+def test_a_task_that_stops_amid_what_an_earlier_run_had_begun_is_not_clean() -> None:
+    state = Histories()
+    state.begin()
+    for _ in range(60):
+        state.accept(partition=0, count=4)
+    first = state.run_number
+    state.step(partition=0, times=1)
+    state.crash(landing=1, driver=False)
+    state.step(partition=0, times=1)
+    state.tasks[0].messages.append(Feed(state.run_number, 0, 0, 0, stop=True))
+    state.step(partition=0, times=1)
+    known = state.known[0]
+    assert 0 < known.position < 240
+    assert (known.clean, known.since) == (False, first), "the first run may have rows behind it"
+    state.crash(landing=1, driver=False)
+    state.come_to_rest(partition=0)
+    state.tasks[0].messages.append(Feed(state.run_number, 0, 0, 0, stop=True))
+    state.step(partition=0, times=1)
+    assert (state.known[0].position, state.known[0].clean) == (240, True)
+    state.crash(landing=1, driver=False)
+    state.teardown()
 
 
 def test_what_was_matched_is_told_many_at_once() -> None:

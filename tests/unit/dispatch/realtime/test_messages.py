@@ -32,17 +32,21 @@ LANES = st.frozensets(st.sampled_from([f"lane{number}" for number in range(12)])
 def test_messages_come_out_as_they_went_in() -> None:
     feed = Feed(3, -1, 2, 17, base=b"/somewhere/x.base", step=ViewStep(17, Overlay("x")), complete=False, stop=True)
     assert decode_feed(*encode_feed(feed)) == feed
-    progress = WorkerProgress(3, 1, 99, 3, 5, signs=(("http://e/", Sign("slow")),), gone=frozenset({"s"}), stopped=True)
+    progress = WorkerProgress(3, 1, 99, 3, signs=(("http://e/", Sign("slow")),), gone=frozenset({"s"}), stopped=True)
     assert decode_progress(*encode_progress(progress)) == progress
     with pytest.raises(InfrastructureError):
         decode_feed(b"3", b"nonsense")
 
 
-def test_where_a_run_of_the_first_version_was_is_known() -> None:
+def test_where_a_run_of_an_earlier_version_was_is_known() -> None:
     first = msgspec.msgpack.encode({"v": 1, "progress": [30, 1, 99, 2, False, 2, 4, [], ["s"], [], 0, True, 7_200_000]})
-    assert decode_progress(b"1", first) == WorkerProgress(30, 1, 99, 30, 3_600_000, task=-1)
+    assert decode_progress(b"1", first) == WorkerProgress(30, 1, 99, 30, task=-1)
     clean = msgspec.msgpack.encode({"v": 1, "progress": [30, 1, 99, 2, True]})
-    assert decode_progress(b"1", clean) == WorkerProgress(30, 1, 99, 30, 0, clean=True, task=-1)
+    assert decode_progress(b"1", clean) == WorkerProgress(30, 1, 99, 30, clean=True, task=-1)
+    second = msgspec.msgpack.encode({"v": 2, "progress": [30, 1, 99, 20, 7_200_000, False, 2, 4, [], ["s"], [], 0]})
+    assert decode_progress(b"1", second) == WorkerProgress(30, 1, 99, 20, task=-1)
+    clean = msgspec.msgpack.encode({"v": 2, "progress": [30, 1, 99, 20, 7_200_000, True]})
+    assert decode_progress(b"1", clean) == WorkerProgress(30, 1, 99, 20, clean=True, task=-1)
 
 
 class Parked:

@@ -42,7 +42,7 @@ class Elsewhere:
         self.now += seconds
 
     def hear(self, task: int, *, alive: bool = False, stopped: bool = False) -> None:
-        self.workers.heard(WorkerProgress(10, -1, -1, 10, 0, task=task, alive=alive, stopped=stopped))
+        self.workers.heard(WorkerProgress(10, -1, -1, 10, task=task, alive=alive, stopped=stopped))
 
     def live(self, seconds: float) -> None:
         for _ in range(int(seconds)):

@@ -92,15 +92,24 @@ def test_where_a_table_is_that_went_by_the_batches_of_a_query(tmp_path: Path) ->
     assert reached_by_query(lambda name: None, "p-attempts", {"q": 3}.get) == {}
 
 
-def test_what_no_batch_will_look_at_again(tmp_path: Path) -> None:
+def test_where_the_last_batch_that_is_done_ends(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     assert settled(str(folder), "p-attempts") == {}, "there is none yet"
     for batch in (7, 8, 9):
         planned(folder, batch, p0=10 * batch, p1=batch)
-    assert settled(str(folder), "p-attempts") == {0: 80, 1: 8}, "the last one is repeated when its commit is torn"
+    assert settled(str(folder), "p-attempts") == {0: 90, 1: 9}
+    (folder / "commits" / "9").write_text("v1")
+    assert settled(str(folder), "p-attempts") == {0: 80, 1: 8}, "the last one is repeated, since its commit is torn"
     (folder / "offsets" / "8").write_text("torn")
     assert settled(str(folder), "p-attempts") is None
     assert settled("s3://bucket/push", "p-attempts") is None
+
+
+def test_the_first_batch_of_a_checkpoint_may_be_the_last_that_is_done(tmp_path: Path) -> None:
+    planned(tmp_path, 0, p0=5, p1=2)
+    assert settled(str(tmp_path), "p-attempts") == {0: 5, 1: 2}
+    (tmp_path / "commits" / "0").write_text("")
+    assert settled(str(tmp_path), "p-attempts") == {}
 
 
 def test_a_batch_that_is_planned_and_not_done_is_cut_off(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -12,10 +13,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from core.errors import InfrastructureError
+from core.eventlog.scan import LogScan
 from core.settings import KafkaSettings
 from dispatch.job.heartbeat import started_at
 from dispatch.operations.audit import audit
+from dispatch.realtime.driver import Feeder
 from dispatch.realtime.gearbox import Gear
+from dispatch.realtime.gears import Gears
+from dispatch.realtime.messages import read_progress
 from dispatch.settings import JobSettings
 from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, running, subscription
 from tests.support.receiver import Receiver
@@ -150,6 +156,105 @@ def test_a_job_in_real_time_goes_on_behind_what_is_settled(
     with running(spark, settings):
         arrived = wait_for(receiver, "/all", len(load.sent))
     assert_each_once_and_in_order(load, arrived)
+
+
+def test_a_start_after_an_orderly_stop_recalls_nothing_though_a_partition_was_idle(
+    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dispatch.realtime")
+    log.subscribe(subscription("all", receiver.url("/all"), "b"))
+    with running(spark, settings):
+        log.notify_many(["b"] * 1_000)
+        wait_for(receiver, "/all", 1_000)
+    known = read_progress(settings.kafka)
+    assert {number: each.clean for number, each in known.items()} == {0: True, 1: True}
+    with LogScan(settings.kafka, "notifications") as notifications:
+        ends = notifications.ends()
+    assert {number: each.position for number, each in known.items()} == ends
+    log.notify_many(["b"] * 5)
+    with running(spark, settings):
+        arrived = wait_for(receiver, "/all", 1_005)
+    assert len(arrived) == 1_005
+    assert "were settled before the workers were cut off" not in caplog.text
+
+
+def test_what_batches_have_done_does_not_come_again_in_real_time(
+    spark: SparkSession, tmp_path: Path, settings: JobSettings, log: Logs, receiver: Receiver
+) -> None:
+    batches = job_settings(tmp_path, settings.kafka, "batch")
+    log.subscribe(subscription("all", receiver.url("/all"), "b"))
+    sent: list[str] = []
+
+    def send(count: int) -> None:
+        """Each has a batch of its own."""
+        for _ in range(count):
+            sent.append(log.accept("b"))
+            wait_for(receiver, "/all", len(sent))
+
+    with running(spark, batches):
+        send(1)
+    with running(spark, settings) as job:
+        send(1)
+        assert job.gears.gear == "realtime", "one batch was done"
+    with running(spark, batches):
+        send(3)
+    with running(spark, settings):
+        send(1)
+    with running(spark, batches):
+        send(3)
+    with running(spark, batches) as job:
+        assert shifted(job, "realtime")
+        send(1)
+    assert ids(receiver, "/all") == sent
+
+
+def test_a_shift_whose_start_fails_repeats_nothing(
+    spark: SparkSession,
+    tmp_path: Path,
+    settings: JobSettings,
+    log: Logs,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batches = job_settings(tmp_path, settings.kafka, "batch")
+    log.subscribe(subscription("all", receiver.url("/all"), "b"))
+    sent: list[str] = []
+
+    def send(count: int) -> None:
+        for _ in range(count):
+            sent.append(log.accept("b"))
+            wait_for(receiver, "/all", len(sent))
+
+    with running(spark, settings):
+        send(1)
+    with running(spark, batches) as job:
+        send(3)
+        # Kafka is away for a moment.
+        start, failures = Feeder.start, [InfrastructureError("away")]
+
+        def fail_once(feeder: Feeder) -> None:
+            if failures:
+                raise failures.pop()
+            start(feeder)
+
+        monkeypatch.setattr(Feeder, "start", fail_once)
+        assert shifted(job, "realtime")
+        send(1)
+        assert not failures
+        # The cluster loses its slots, and the job is stopped before the first batch of the new checkpoint.
+        assert shifted(job, "batch")
+        send(3)
+        slots = iter([True, False])
+        monkeypatch.setattr(Gears, "_has_slots", lambda gears: next(slots, False))
+        job.gears.shift("realtime")
+        deadline = time.monotonic() + 240
+        while (checkpoint := Path(settings.checkpoint("push")) / "commits").exists() and any(checkpoint.iterdir()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    monkeypatch.undo()
+    with running(spark, settings):
+        send(1)
+    assert ids(receiver, "/all") == sent
 
 
 def test_a_worker_that_dies_is_replaced_though_nothing_more_comes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import signal
@@ -15,15 +16,18 @@ from pyspark.sql import SparkSession
 
 from core.errors import InfrastructureError
 from core.eventlog.scan import LogScan
+from core.eventlog.topics import PROGRESS_LOG
 from core.settings import KafkaSettings
+from dispatch.hot import earlier
 from dispatch.job.heartbeat import started_at
+from dispatch.logs.attempts import NOTHING, decode
 from dispatch.operations.audit import audit
 from dispatch.realtime.driver import Feeder
 from dispatch.realtime.gearbox import Gear
 from dispatch.realtime.gears import Gears
 from dispatch.realtime.messages import read_progress
 from dispatch.settings import JobSettings
-from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, running, subscription
+from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, logs, running, subscription
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad
 
@@ -168,9 +172,7 @@ def test_a_start_after_an_orderly_stop_recalls_nothing_though_a_partition_was_id
         wait_for(receiver, "/all", 1_000)
     known = read_progress(settings.kafka)
     assert {number: each.clean for number, each in known.items()} == {0: True, 1: True}
-    with LogScan(settings.kafka, "notifications") as notifications:
-        ends = notifications.ends()
-    assert {number: each.position for number, each in known.items()} == ends
+    assert {number: each.position for number, each in known.items()} == ends_of(settings.kafka, "notifications")
     log.notify_many(["b"] * 5)
     with running(spark, settings):
         arrived = wait_for(receiver, "/all", 1_005)
@@ -276,6 +278,50 @@ def test_a_worker_that_dies_is_replaced_though_nothing_more_comes(
         report = audit(settings.kafka, 0, deep=True, patience_s=120)
     assert set(sent) <= set(arrived)
     assert report.balanced, report.problems
+
+
+def test_what_has_a_row_does_not_come_again_however_long_an_older_message_is_under_way(
+    spark: SparkSession, settings: JobSettings, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(earlier, "_CLOCKS_MS", 0)  # as if these seconds were minutes
+    kafka = dataclasses.replace(settings.kafka, partitions=1)
+    push = dataclasses.replace(settings.push, total_timeout_s=120.0)
+    retry = dataclasses.replace(settings.retry, batch_wait_s=120.0)
+    receiver.behave("/held", "hang")
+    with logs(kafka) as log:
+        log.subscribe(
+            subscription("held", receiver.url("/held"), "b", form="raw"),
+            subscription("all", receiver.url("/all"), "b", form="raw"),
+        )
+        with running(spark, dataclasses.replace(settings, kafka=kafka, push=push, retry=retry)) as job:
+            sent = [log.accept("b") for _ in range(20)]
+            wait_for(receiver, "/all", len(sent))
+            deadline = time.monotonic() + 240
+            while rows_of(kafka, "all") < len(sent):
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            before = ends_of(kafka, PROGRESS_LOG)[0]
+            while ends_of(kafka, PROGRESS_LOG)[0] < before + 3:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            receiver.behave("/held", "")
+            assert kill_workers()
+            sent.append(log.accept("b"))
+            wait_for(receiver, "/held", len(sent))
+            assert wait_for(receiver, "/all", len(sent)) == sent
+            assert job.gears.gear == "realtime"
+
+
+def rows_of(kafka: KafkaSettings, subscription_id: str) -> int:
+    """How many rows a subscription has in the log."""
+    with LogScan(kafka, "attempts") as attempts:
+        rows = [each for record in attempts.read_all() for each in decode(record.value or NOTHING)]
+    return sum(each.subscription == subscription_id for each in rows)
+
+
+def ends_of(kafka: KafkaSettings, log: str) -> dict[int, int]:
+    with LogScan(kafka, log) as opened:
+        return opened.ends()
 
 
 def worker_processes(job: RunningJob) -> set[int]:

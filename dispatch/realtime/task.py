@@ -148,6 +148,7 @@ class Task:
         self._run = PumpRun(self._lanes, self._outcomes)
         parked = worker.journal.parked
         self._held = HeldHere(parked, parked.forget_read)
+        self._diversions = Diversions(self._held)  # as of the last message
         self._earlier: Earlier = job.earlier.value if job.earlier is not None else Earlier()
         self._kept = KeptBack(_MOST_WAITING // 2)
         self._intake = Intake(
@@ -155,7 +156,7 @@ class Task:
             self._lanes,
             self._outcomes,
             self._judge(frozenset()),
-            Diversions(self._held),
+            self._diversions,
             self._earlier,
             Intervals(job.passed),
             rules=job.settings.topics,
@@ -221,12 +222,15 @@ class Task:
             feed = self._feeding.messages.popleft()
             if feed.base:
                 self._held.begin()
+                self._diversions = Diversions(self._held)
                 self._complete = False
                 self._view = self._opened(feed.base)
             if feed.step is not None and self._view is not None:
                 self._view.apply(feed.step)
             if feed.diverted is not None:
                 self._divert(feed.diverted)
+            if feed.complete:
+                self._apply_diversions()
             if feed.complete and self._view is not None:
                 self._position.control = self._intake.control = feed.control
                 self._complete = True
@@ -245,21 +249,34 @@ class Task:
 
     def _divert(self, diverted: Diverted) -> None:
         self._held.hear(diverted)
-        before = self._intake.diversions
-        now = Diversions(self._held, diverted.degraded, diverted.watched, diverted.unjudged, diverted.on_trial)
-        sicker = now.degraded != before.degraded or now.on_trial != before.on_trial
-        if self._lanes.size and (sicker or diverted.held):
+        before = self._diversions
+        self._diversions = Diversions(
+            self._held,
+            _changed(before.degraded, diverted.degraded, diverted.recovered),
+            _changed(before.watched, diverted.watched, diverted.unwatched),
+            _changed(before.unjudged, diverted.unjudged, diverted.judged),
+            _changed(before.on_trial, diverted.on_trial, diverted.off_trial),
+        )
+        if self._lanes.size and diverted.held:
             # What comes now is parked, and must not be pushed before what is queued.
             for subscription, _ in list(self._lanes.waiting()):
                 if subscription.id in diverted.held:
                     self._run.put_off(subscription, HELD)
-                elif now.is_sick(subscription) and not before.is_sick(subscription):
+
+    def _apply_diversions(self) -> None:
+        """All that belongs together has come."""
+        before, now = self._intake.diversions, self._diversions
+        if now is before:
+            return
+        if self._lanes.size and (now.degraded is not before.degraded or now.on_trial is not before.on_trial):
+            for subscription, _ in list(self._lanes.waiting()):
+                if now.is_sick(subscription) and not before.is_sick(subscription):
                     self._run.put_off(subscription, SICK)
         self._outcomes.forgive(now.on_trial - before.on_trial)
         if now.unjudged != before.unjudged:
             self._intake.judge = self._judge(now.unjudged)
         self._intake.diversions = now
-        self._outcomes.watched = diverted.watched
+        self._outcomes.watched = now.watched
 
     def _look_at_kept(self, now: float) -> None:
         """What is kept back of a lane goes on, or is parked."""
@@ -401,3 +418,8 @@ class Task:
         if rows.first() is not None and self._complete and self._lanes.size < _MOST_WAITING:
             return _LOOK_S if self._waits else 0.0
         return max(0.0, min(self._tell_at - time.monotonic(), _REST_S)) if self._dirty else _REST_S
+
+
+def _changed(before: frozenset[str], more: frozenset[str], less: frozenset[str]) -> frozenset[str]:
+    """The same set where nothing is different."""
+    return (before | more) - less if more or less else before

@@ -25,7 +25,7 @@ from core.settings import KafkaSettings
 from dispatch.hot.sink import worker_for
 from dispatch.job import heartbeat
 from dispatch.logs.parked import roomy
-from dispatch.realtime.messages import Feed, ProgressLog, decode_feed
+from dispatch.realtime.messages import Feed, FeedPieces, ProgressLog, decode_feed
 from dispatch.realtime.task import RealtimeJob, Task, TaskLogs
 from dispatch.realtime.worker_lease import WorkerLease
 
@@ -162,6 +162,7 @@ class _Feeding:
         self._run = run
         self._wake = wake
         self._stopping = threading.Event()
+        self._pieces = FeedPieces()
         self._parked = LogConsumer(roomy(kafka), "parked")
         self.parked: Mapping[int, int] = {}
         """Where the log of parked deliveries ended when this began; known before the first message."""
@@ -210,5 +211,5 @@ class _Feeding:
     def _take(self, feed: Feed) -> None:
         if feed.run > self._run:
             raise InfrastructureError("another run of the query has begun: this task is of an earlier one")
-        if feed.run == self._run:
-            self.messages.append(feed)
+        if feed.run == self._run and (whole := self._pieces.whole(feed)) is not None:
+            self.messages.append(whole)

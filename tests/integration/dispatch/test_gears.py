@@ -9,6 +9,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
@@ -20,6 +21,7 @@ from dispatch.settings import JobSettings
 from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, running, subscription
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad
+from topic_model.subscriptions import EndpointReference
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -150,6 +152,26 @@ def test_a_job_in_real_time_goes_on_behind_what_is_settled(
     with running(spark, settings):
         arrived = wait_for(receiver, "/all", len(load.sent))
     assert_each_once_and_in_order(load, arrived)
+
+
+def test_a_restart_with_many_large_subscriptions_goes_on_in_real_time(
+    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
+) -> None:
+    """Made and renewed; together their changes are larger than a record."""
+    parameters = ('<t:Token xmlns:t="urn:t">' + "x" * 60_000 + "</t:Token>",)
+    consumer = EndpointReference(receiver.url("/large"), parameters)
+    made = [
+        msgspec.structs.replace(subscription(f"s{number}", "", "a", form="raw"), consumer=consumer)
+        for number in range(160)
+    ]
+    log.subscribe(*made)
+    until_ms = int(time.time() * 1000) + 3_600_000
+    log.subscribe(*[msgspec.structs.replace(each, terminates_ms=until_ms) for each in made])
+    for run in (1, 2):
+        with running(spark, settings) as job:
+            log.accept("a")
+            receiver.wait_for(run * len(made), "/large", timeout=240)
+            assert job.gears.gear == "realtime"
 
 
 def test_a_worker_that_dies_is_replaced_though_nothing_more_comes(

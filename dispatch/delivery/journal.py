@@ -62,6 +62,12 @@ class Journal:
         self._released = 0
         self._mark: JournalMark | None = None
 
+    def connect(self) -> None:
+        """Connect what is connected when it is first used. Later Kafka may be away, with pushes under way that would be
+        lost, and made again."""
+        for log in (self._attempts, self._parking, self._dead):
+            log.connect()
+
     def record(self, attempt: Attempt) -> None:
         """A push had an outcome, or a delivery ended without one."""
         self._attempts.add(attempt)

@@ -44,6 +44,10 @@ logger = logging.getLogger(__name__)
 # Messages in lanes: beyond it nothing is matched, and the driver sees the lag grow.
 _MOST_WAITING = 2_000
 
+# And bytes of notifications from the oldest one on that waits. Small ones are not counted: two thousand have some MB.
+_MOST_BYTES = 64 * 1024 * 1024
+_SMALL = 4_096
+
 # So many are matched before the sockets have their turn again.
 _AT_ONCE = 200
 
@@ -172,6 +176,8 @@ class Task:
         self._partition = -1
         self._next = -1  # the offset behind what was taken in
         self._taken = 0
+        self._large: deque[tuple[int, int]] = deque()  # offsets and sizes, from the oldest on that waits
+        self._large_bytes = 0
         self._told = -1
         self._marked: int | None = None
         self._tell_at = 0.0
@@ -298,7 +304,7 @@ class Task:
             return
         for _ in range(_AT_ONCE):
             row = rows.first()
-            if row is None or self._lanes.size >= _MOST_WAITING:
+            if row is None or self._is_full:
                 return
             value, self._partition, offset = row
             if self._next < 0:
@@ -310,6 +316,9 @@ class Task:
                     return
                 received = Received(notification, self._partition, offset, self._job.run, self._place_by(offset))
                 self._intake.take(received, self._view.of(notification))
+            if len(value) > _SMALL:
+                self._large.append((offset, len(value)))
+                self._large_bytes += len(value)
             self._next = offset + 1
             self._taken += 1
             rows.drop_first()
@@ -345,8 +354,14 @@ class Task:
                 self._forget_at = now + _FORGET_S
                 self._outcomes.forget()
             self._marked = self._oldest()
+            while self._large and self._large[0][0] < self._marked:
+                self._large_bytes -= self._large.popleft()[1]
             self._tell_matched()
             self._journal.mark()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._lanes.size >= _MOST_WAITING or self._large_bytes >= _MOST_BYTES
 
     def _tell_matched(self) -> None:
         """Of many at once: a record for each costs more than its push."""
@@ -415,7 +430,7 @@ class Task:
     def _idle_s(self, rows: IncomingRows) -> float:
         if self._marked is not None or self._kept.size:
             return _LOOK_S
-        if rows.first() is not None and self._complete and self._lanes.size < _MOST_WAITING:
+        if rows.first() is not None and self._complete and not self._is_full:
             return _LOOK_S if self._waits else 0.0
         return max(0.0, min(self._tell_at - time.monotonic(), _REST_S)) if self._dirty else _REST_S
 

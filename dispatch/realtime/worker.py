@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Rows that are read ahead.
+# Rows that are read ahead, and their bytes; one is, however large.
 _AHEAD = 1_000
+_AHEAD_BYTES = 16 * 1024 * 1024
 
 # The broker holds a question for what is new for so long.
 _WAIT_MS = 2_000
@@ -109,7 +110,8 @@ class _Rows:
         self._batches = batches
         self._wake = wake
         self._rows: deque[tuple[bytes, int, int]] = deque()
-        self._room = threading.Semaphore(_AHEAD)
+        self._bytes = 0  # of these
+        self._room = threading.Condition()
         self.ended = False
         self.last_offset = -1
         """Of what was read."""
@@ -124,8 +126,9 @@ class _Rows:
         return self._rows[0] if self._rows else None
 
     def drop_first(self) -> None:
-        self._rows.popleft()
-        self._room.release()
+        with self._room:
+            self._bytes -= len(self._rows.popleft()[0])
+            self._room.notify()
 
     @property
     def over(self) -> bool:
@@ -141,8 +144,7 @@ class _Rows:
                     for number, offset in enumerate(offsets.to_pylist())
                     if offset is not None  # else it is there to drive out those before it
                 ]
-                for _ in rows:
-                    self._room.acquire()
+                self._wait_for_room(len(rows), sum(len(value) for value, _, _ in rows))
                 if rows:
                     self.last_offset = rows[-1][2]
                     self._rows.extend(rows)
@@ -152,6 +154,15 @@ class _Rows:
             self.error = error
         self.ended = True
         self._wake()
+
+    def _wait_for_room(self, count: int, size: int) -> None:
+        def is_room() -> bool:
+            more, large = len(self._rows) + count > _AHEAD, self._bytes + size > _AHEAD_BYTES
+            return not (self._rows and (more or large))
+
+        with self._room:
+            self._room.wait_for(is_room)
+            self._bytes += size
 
 
 class _Feeding:

@@ -180,7 +180,8 @@ class Redelivery:
             if lane is not None:
                 self._lanes.turn(lane, self._clock.now_ms())
             else:
-                self._reports.take(name)  # its subscription is over
+                for _ in self._reports.take(name):
+                    pass  # its subscription is over
 
     def subscription_changed(self, subscription_id: str) -> None:
         """What `subscriptions` says of it is another thing now. In any thread; the rest is done by

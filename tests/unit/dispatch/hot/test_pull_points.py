@@ -81,7 +81,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(producer: PlayedProducer) -> LogDelivery:
-    return LogDelivery(KafkaSettings(), lambda _: producer)  # type: ignore[arg-type, return-value]
+    return LogDelivery(KafkaSettings(), 1, lambda _: producer)  # type: ignore[arg-type, return-value]
 
 
 def notification(number: int) -> Notification:

@@ -18,7 +18,9 @@ from dispatch.job.heartbeat import started_at
 from dispatch.operations.audit import audit
 from dispatch.realtime.gearbox import Gear
 from dispatch.settings import JobSettings
-from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, running, subscription
+from jobs.stack.kafka_broker import KafkaBroker
+from tests.support.broker import settings_for
+from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, logs, running, subscription
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad
 from topic_model.subscriptions import EndpointReference
@@ -193,6 +195,31 @@ def test_a_worker_that_dies_is_replaced_though_nothing_more_comes(
         report = audit(settings.kafka, 0, deep=True, patience_s=120)
     assert set(sent) <= set(arrived)
     assert report.balanced, report.problems
+
+
+@pytest.mark.long
+def test_kafka_that_is_away_when_a_worker_parks_for_the_first_time_ends_no_worker(
+    spark: SparkSession, own_broker: KafkaBroker, tmp_path: Path, receiver: Receiver
+) -> None:
+    kafka = settings_for(own_broker)
+    with logs(kafka) as log, running(spark, job_settings(tmp_path, kafka, "realtime")) as job:
+        log.subscribe(subscription("hang", receiver.url("/hang"), "a", form="raw"))
+        log.accept("a")
+        receiver.wait_for(1, "/hang", timeout=240)
+        before = worker_processes(job)
+        own_broker.kill()
+        time.sleep(8)  # longer than a push may take
+        receiver.behave("/hang", "status/202")
+        own_broker.start()
+        with logs(kafka) as after:
+            after.position = log.position
+            after.accept("a", again="n2")
+        wait_for(receiver, "/hang", 2)
+        receiver.wait_for(3, "/hang", timeout=240)  # the one that hung, and both
+        assert worker_processes(job) == before
+        report = audit(kafka, 0, deep=True, patience_s=120)
+    assert report.balanced, report.problems
+    assert report.duplicates == 0
 
 
 def worker_processes(job: RunningJob) -> set[int]:

@@ -217,7 +217,7 @@ class Redelivery:
         now_ms = self._clock.now_ms()
         self._queues.work(now_ms)
         for _ in range(_TURNS_AT_ONCE):
-            if self._pusher.in_flight >= self._push.max_in_flight:
+            if not self._pusher.has_room(self._push.max_in_flight):
                 break
             now_ms = self._clock.now_ms()  # each time: what a push carries may grow too old while others begin
             endpoint = self._endpoints.due(now_ms)

@@ -155,6 +155,12 @@ def test_no_more_should_follow_while_a_log_is_late(opened: Opened) -> None:
     assert not journal.write_due()
 
 
+def test_no_more_should_follow_while_pull_points_or_triggers_are_late(opened: Opened) -> None:
+    assert opened.journal.write_due()
+    opened.pulls.late = True
+    assert not opened.journal.write_due()
+
+
 def test_in_the_end_everything_is_written(opened: Opened) -> None:
     for number in range(3):
         opened.journal.park(*kept(received(f"n{number}")), Tries(), attempt(f"n{number}", "parked"))

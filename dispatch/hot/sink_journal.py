@@ -213,9 +213,13 @@ class SinkJournal(Journal):
         partitions = len(self._rows.connect().partitions_for(kafka.topic("notifications")))
         self._appends = LogDelivery(kafka, partitions)
         super().__init__(self._rows, DeadLetterLog(kafka), self._parked, timeout_s, clock)
-        self.connect()
         self._batch = 0
         self._appends_marked = 0
+        try:
+            self.connect()
+        except BaseException:
+            self.close()
+            raise
 
     def connect(self) -> None:
         super().connect()

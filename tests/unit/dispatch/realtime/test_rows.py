@@ -12,7 +12,6 @@ import pytest
 from dispatch.realtime import worker
 from dispatch.realtime.worker import _Rows
 
-
 T = TypeVar("T")
 
 

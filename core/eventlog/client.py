@@ -238,7 +238,7 @@ def make_consumer(kafka_settings: KafkaSettings, *, wait_ms: int, max_records: i
         "fetch_max_wait_ms": wait_ms,
         "max_poll_records": max_records,
         "max_partition_fetch_bytes": max(kafka_settings.max_record_bytes, 1024 * 1024),
-        # Of all partitions of a broker together, in memory; a larger record comes alone.
+        # One answer of a broker, all partitions together. A larger record is answered alone.
         "fetch_max_bytes": _FETCH_BYTES,
         "request_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
     }

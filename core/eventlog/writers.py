@@ -32,8 +32,8 @@ RETRY_S = 1.0
 _HANGS_AFTER_S = 5.0
 
 
-# What Kafka has not acknowledged is kept in memory, here and in its client: beyond so many bytes it is waited for, and
-# for no longer than this.
+# Records without an acknowledgement are in memory, here and in the producer. With this many bytes of them the next one
+# waits for Kafka, at most so long.
 _MOST_BYTES = 16 * 1024 * 1024
 _ROOM_S = 600.0
 
@@ -84,8 +84,8 @@ class DurableWriter:
         return self._producer
 
     def send(self, partition: int, value: bytes | None, key: bytes | None = None, label: str = "") -> int:
-        """Send a record; the number that `has` asks for. `label` is for `acknowledged`. Waits for nothing but room:
-        where too much is not acknowledged it settles, and raises as `settle` does."""
+        """Send a record without waiting; the number that `has` asks for. `label` is for `acknowledged`. With too many
+        bytes unacknowledged it settles first, and raises as `settle` does."""
         if self._bytes >= _MOST_BYTES:
             self.settle(_ROOM_S)
         self._sent += 1
@@ -153,7 +153,7 @@ class DurableWriter:
             return  # acknowledged by a producer that was given up
         partition, value, key, _ = record
         if self._producer is None and self._failed:
-            # `settle` connects. Each record would wait as long here, and nothing else be done meanwhile.
+            # `settle` connects. Here each record would wait for the connection's time-out.
             self._failed.append(number)
             return
         try:

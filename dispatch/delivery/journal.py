@@ -63,8 +63,8 @@ class Journal:
         self._mark: JournalMark | None = None
 
     def connect(self) -> None:
-        """Connect what is connected when it is first used. Later Kafka may be away, with pushes under way that would be
-        lost, and made again."""
+        """Connect to all logs now. With the first record Kafka may be away, and pushes under way would be lost with the
+        error. Raises InfrastructureError."""
         for log in (self._attempts, self._parking, self._dead):
             log.connect()
 

@@ -65,7 +65,7 @@ class PushSpans:
         self._tracing.close()
 
 
-# Bytes of the messages under way, which are in memory twice: more than any number of small ones has.
+# Payload bytes of the pushes under way. Each is in memory twice, with its envelope.
 _MOST_BYTES = 64 * 1024 * 1024
 
 
@@ -85,7 +85,7 @@ class Pusher:
         return self._transport.in_flight
 
     def has_room(self, most: int) -> bool:
-        """Whether another push may begin, of which `most` may be under way; fewer of large messages."""
+        """Whether another push may begin: fewer than `most` are under way, and not too many bytes."""
         return self._transport.in_flight < most and self._bytes < _MOST_BYTES
 
     def drive(self, timeout_s: float) -> None:

@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 # While a batch is matched, what becomes of it is written down after so many notifications.
 _MATCHED_AT_ONCE = 500
 
-# Bytes of the notifications of a round. A round more reads all rows of the batch again.
+# Bytes of the notifications of a round. Many, since each round reads all rows of the batch again.
 _MOST_BYTES = 256 * 1024 * 1024
 
 # Bytes of prepared envelopes kept per worker, twice: about 1.5 kB each, with their subscriptions as much again.

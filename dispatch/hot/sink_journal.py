@@ -65,7 +65,7 @@ class _TimedWriter(DurableWriter):
 
 
 class _Begun(NamedTuple):
-    """A delivery whose records are being written: its row without what is known when they are, since when (s since the
+    """A delivery whose records are being written: its row, still without push and duration, since when (s since the
     epoch, and by the monotonic clock), and their writers and numbers."""
 
     row: Attempt
@@ -176,7 +176,7 @@ class LogDelivery:
         records: Sequence[tuple[_TimedWriter, int]],
         detail: str = "",
     ) -> None:
-        # Not the notification: its payload is the writers'.
+        # The row instead of the notification: only the writers keep the payload.
         row = Attempt(
             notification=notification.id,
             subscription=subscription.id,

@@ -33,7 +33,7 @@ _VERSION_FOR_ALL, _VERSION_WITH_DROPPED, _VERSION_WITH_HOPS = 1, 2, 3
 # A record is full when its attempts have so many bytes: some two hundred of them, well below the broker's limit.
 RECORD_BYTES = 64 * 1024
 
-# Subscriptions in one piece of what a notification was matched to: their ids have some forty bytes.
+# Subscriptions with a minimum interval in one piece of a notification's matches. An id has some forty bytes.
 _MOST_PASSED = 1_000
 
 State = Literal["delivered", "parked", "dead", "expired", "cancelled", "dropped", "failed"]
@@ -160,7 +160,7 @@ class _Joined(msgspec.Struct, frozen=True):
 
 
 class _JoinedEvaluation(msgspec.Struct, frozen=True):
-    """An Evaluation of which what was matched is packed already."""
+    """An Evaluation with packed matches."""
 
     partition: int
     batch: int
@@ -169,7 +169,7 @@ class _JoinedEvaluation(msgspec.Struct, frozen=True):
 
 
 class _JoinedMatched(msgspec.Struct, frozen=True):
-    """A _Batch with that."""
+    """A _Batch with a _JoinedEvaluation."""
 
     v: int
     attempts: tuple[()]

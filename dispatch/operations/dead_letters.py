@@ -17,7 +17,7 @@ from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
 from topic_model.topics import TopicPath
 
-# Bounds memory, and what a crash in between leaves half done.
+# Letters, and bytes of them. Bounds memory, and what a crash in between leaves half done.
 _AT_ONCE = 500
 _BYTES_AT_ONCE = 16 * 1024 * 1024
 

@@ -29,7 +29,7 @@ VERSION = 2
 
 PROGRESS_VERSION = 2
 
-# Bytes of what a worker has learned in one record: half of the smallest kafka.max_record_bytes.
+# Bytes of the lists in a worker's message: half of the smallest kafka.max_record_bytes.
 _MOST_BYTES = 32 * 1024
 
 # Rows behind a position that the first version told of were written within this time before.
@@ -173,8 +173,8 @@ def decode_feed(key: bytes, value: bytes | None) -> Feed:
 
 
 def encode_feeds(messages: Iterable[Feed], most: int) -> Iterator[tuple[bytes, bytes]]:
-    """Kafka keys and values of messages that are written together, each with how many records it is `back`. Pieces have
-    `most` bytes."""
+    """Kafka keys and values of messages that are written together, with their numbers of records `back`. A value of
+    more than `most` bytes is cut into pieces."""
     back = 0
     for message in messages:
         key, value = encode_feed(msgspec.structs.replace(message, back=back))
@@ -199,7 +199,7 @@ class FeedPieces:
     def whole(self, feed: Feed) -> Feed | None:
         """The message that this record completes; None for a piece with others behind it."""
         if not feed.piece:
-            self._pieces.clear()  # of an append that failed: all is said again
+            self._pieces.clear()  # of an append that failed: a snapshot follows
             return feed
         self._pieces.append(feed.piece)
         if feed.left:
@@ -215,8 +215,8 @@ def encode_progress(progress: WorkerProgress) -> tuple[bytes, bytes]:
 
 
 def progress_in_records(progress: WorkerProgress) -> Iterator[WorkerProgress]:
-    """The same in as many messages as it takes for each to fit into a record. The last has the position: what was
-    learned before it is known then."""
+    """The same in several messages, each no larger than a record. The last one has the position, so a reader that has
+    it has the lists of the others, too."""
     kept: dict[str, list[object]] = {"signs": [], "gone": [], "costly": [], "matched": []}
 
     def part() -> WorkerProgress:

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 # Messages in lanes: beyond it nothing is matched, and the driver sees the lag grow.
 _MOST_WAITING = 2_000
 
-# And bytes of notifications from the oldest one on that waits. Small ones are not counted: two thousand have some MB.
+# Bytes of notifications, from the oldest that waits on. Small ones do not count: two thousand have some MB.
 _MOST_BYTES = 64 * 1024 * 1024
 _SMALL = 4_096
 
@@ -270,7 +270,7 @@ class Task:
                     self._run.put_off(subscription, HELD)
 
     def _apply_diversions(self) -> None:
-        """All that belongs together has come."""
+        """The last message of a change is here."""
         before, now = self._intake.diversions, self._diversions
         if now is before:
             return
@@ -436,5 +436,5 @@ class Task:
 
 
 def _changed(before: frozenset[str], more: frozenset[str], less: frozenset[str]) -> frozenset[str]:
-    """The same set where nothing is different."""
+    """The same set where nothing changes."""
     return (before | more) - less if more or less else before

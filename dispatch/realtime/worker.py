@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Rows that are read ahead, and their bytes; one is, however large.
+# Rows that are read ahead, and their bytes. A larger row is read alone.
 _AHEAD = 1_000
 _AHEAD_BYTES = 16 * 1024 * 1024
 

@@ -68,7 +68,7 @@ WHERE lane = ? ORDER BY accepted_ms LIMIT ?"""
 _BY_VALIDITY = """SELECT batch, part, place, redrive, valid_ms FROM waiting
 WHERE lane = ? AND valid_ms > 0 AND awaits = '' ORDER BY valid_ms LIMIT ?"""
 
-# Bytes of messages that are read at a time; one is, however large.
+# Bytes of messages that are read at a time. A larger message is read alone.
 _READ_BYTES = 4 * 1024 * 1024
 
 _PLACES = "SELECT batch, part, place, redrive FROM waiting WHERE lane = ? AND "
@@ -235,8 +235,8 @@ class ParkedStore:
         self._execute(_BEGUN, (delivery.subscription, *delivery.place))
 
     def untried(self, lane: str, limit: int) -> list[WaitingDelivery]:
-        """The first deliveries of a lane that were never tried: by priority, then in the order of their turns. Of large
-        messages fewer are read at a time, here and below, but one."""
+        """The first deliveries of a lane that were never tried: by priority, then in the order of their turns. As
+        everywhere here: no more than _READ_BYTES of them, but at least one."""
         return self._read(lane, f"tried = 0 {_BY_PRIORITY}", limit)
 
     def equal(self, lane: str, merge: bytes, limit: int) -> list[WaitingDelivery]:
@@ -332,7 +332,7 @@ class ParkedStore:
         return next((ms for *place, ms in rows if Delivery(lane, Place(*place)) not in besides), None)
 
     def awaiting(self, lane: str, push: str) -> list[WaitingDelivery]:
-        """The deliveries of a lane that wait for the result of this push: all of them, which were together in it."""
+        """The deliveries of a lane that wait for the result of this push: all that travelled in it."""
         return self._read(lane, "awaits != '' AND awaits = ?", push, most_bytes=sys.maxsize)
 
     def awaits_any(self) -> bool:
@@ -394,7 +394,7 @@ class ParkedStore:
         found: list[WaitingDelivery] = []
         size = 0
         try:
-            # Row by row: the database reads a message when its row is asked for.
+            # Row by row: SQLite reads a message with its row.
             with closing(self._db.execute(_READ + condition, (lane, *values))) as rows:
                 for batch, part, place, redrive, number, counted, due_ms, decided_ms, awaits, notification in rows:
                     delivery = Delivery(lane, Place(batch, part, place, redrive))

@@ -311,7 +311,7 @@ class RedeliveryOutcomes:
         return len(oldest) == _ENDED_AT_ONCE
 
     def _each(self, deliveries: Iterable[Delivery]) -> Iterator[WaitingDelivery]:
-        """One after the other, so that no more than one message is in memory."""
+        """Read one by one: a single message is in memory at a time."""
         for delivery in deliveries:
             waiting = self._store.get(delivery)
             if waiting is not None:

@@ -239,7 +239,7 @@ class ViewSteps:
 
 
 def _characters(*subscriptions: Subscription | None) -> int:
-    """Of what may be long in them."""
+    """The length of the parts that may be long."""
     return sum(
         len(text)
         for each in subscriptions

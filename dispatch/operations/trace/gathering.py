@@ -297,7 +297,7 @@ class Gatherer:
 
 
 def _evaluated_in(record: ConsumerRecord, notification_id: str, before: MatchedBy | None) -> MatchedBy | None:
-    """What a record says of a notification, with what records before it say of the same evaluation."""
+    """The evaluation of a notification in a record, joined with the pieces of it in the records before."""
     evaluation = attempts.evaluation_in(record.value)
     if evaluation is not None:
         for each in evaluation.matched:

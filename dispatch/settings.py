@@ -147,7 +147,9 @@ class PushSettings:
         unit="s",
     )
     max_response_bytes: int = setting(16_384, "How much of an answer is read.", minimum=0, unit="bytes")
-    keep_response_bytes: int = setting(512, "How much of an answer the attempts log keeps.", minimum=0, unit="bytes")
+    keep_response_bytes: int = setting(
+        512, "How much of an answer the attempts log keeps.", minimum=0, maximum=8_192, unit="bytes"
+    )
     tls_ca_file: str = setting(
         "",
         "PEM file with the authorities that receivers' certificates are verified against, on every host that pushes; "

@@ -222,6 +222,9 @@ def make_producer(kafka_settings: KafkaSettings, *, linger_ms: int = 0) -> Produ
     return cast(Producer, _connected(LeanProducer, kafka_settings, arguments))
 
 
+_FETCH_BYTES = 8 * 1024 * 1024
+
+
 def make_consumer(kafka_settings: KafkaSettings, *, wait_ms: int, max_records: int = 2_000) -> Consumer:
     """A connected consumer without group and without a default position: losing its place is an error, not a reset.
 
@@ -235,6 +238,8 @@ def make_consumer(kafka_settings: KafkaSettings, *, wait_ms: int, max_records: i
         "fetch_max_wait_ms": wait_ms,
         "max_poll_records": max_records,
         "max_partition_fetch_bytes": max(kafka_settings.max_record_bytes, 1024 * 1024),
+        # One answer of a broker, all partitions together. A larger record is answered alone.
+        "fetch_max_bytes": _FETCH_BYTES,
         "request_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
     }
     return cast(Consumer, _connected(LeanConsumer, kafka_settings, arguments))

@@ -32,6 +32,12 @@ RETRY_S = 1.0
 _HANGS_AFTER_S = 5.0
 
 
+# Records without an acknowledgement are in memory, here and in the producer. With this many bytes of them the next one
+# waits for Kafka, at most so long.
+_MOST_BYTES = 16 * 1024 * 1024
+_ROOM_S = 600.0
+
+
 class _Record(NamedTuple):
     partition: int
     value: bytes | None
@@ -40,7 +46,8 @@ class _Record(NamedTuple):
 
 
 class DurableWriter:
-    """Sends records of one log without waiting; `settle` waits for all of them. Used by one thread.
+    """Sends records of one log without waiting, up to some megabytes; `settle` waits for all of them. Used by one
+    thread.
 
     What Kafka refuses or does not answer is sent again, and may then come behind what was sent after it. That is done
     by another producer: after a broker whose disk was full, kafka-python's may wait for ever for a new epoch, or refuse
@@ -57,6 +64,7 @@ class DurableWriter:
         self._partitions = 0
         # What is sent and not acknowledged, by an ever growing number; the producer's thread takes entries out.
         self._unacknowledged: dict[int, _Record] = {}
+        self._bytes = 0  # of these
         self._failed: list[int] = []
         self._sick = False  # whether the producer has refused anything, or hangs
         self._lock = threading.Lock()
@@ -65,7 +73,8 @@ class DurableWriter:
     @property
     def partitions(self) -> int:
         """How many partitions the log has. Connects when that has not happened yet; raises InfrastructureError."""
-        self.connect()
+        if not self._partitions:
+            self.connect()
         return self._partitions
 
     def connect(self) -> Producer:
@@ -75,8 +84,13 @@ class DurableWriter:
         return self._producer
 
     def send(self, partition: int, value: bytes | None, key: bytes | None = None, label: str = "") -> int:
-        """Send a record without waiting; the number that `has` asks for. `label` is for `acknowledged`."""
+        """Send a record without waiting; the number that `has` asks for. `label` is for `acknowledged`. With too many
+        bytes unacknowledged it settles first, and raises as `settle` does."""
+        if self._bytes >= _MOST_BYTES:
+            self.settle(_ROOM_S)
         self._sent += 1
+        with self._lock:
+            self._bytes += len(value or b"")
         self._unacknowledged[self._sent] = _Record(partition, value, key, label)
         self._send(self._sent)
         return self._sent
@@ -119,8 +133,10 @@ class DurableWriter:
         if self._producer is not None:
             self._producer.abort()
             self._producer = None
-        self._unacknowledged.clear()
-        self._failed.clear()
+        with self._lock:
+            self._unacknowledged.clear()
+            self._failed.clear()
+            self._bytes = 0
 
     def _begin_anew(self) -> None:
         """Give up the producer, and have all that it has not written sent again by another."""
@@ -132,7 +148,14 @@ class DurableWriter:
             self._failed = sorted(self._unacknowledged)
 
     def _send(self, number: int) -> None:
-        partition, value, key, _ = self._unacknowledged[number]
+        record = self._unacknowledged.get(number)
+        if record is None:
+            return  # acknowledged by a producer that was given up
+        partition, value, key, _ = record
+        if self._producer is None and self._failed:
+            # `settle` connects. Here each record would wait for the connection's time-out.
+            self._failed.append(number)
+            return
         try:
             producer = self.connect()
         except InfrastructureError as error:
@@ -159,7 +182,9 @@ class DurableWriter:
         record = self._unacknowledged.get(number)
         if record is not None:
             self.acknowledged(number, record.label, acknowledgement)
-            self._unacknowledged.pop(number, None)
+            with self._lock:
+                if self._unacknowledged.pop(number, None) is not None:
+                    self._bytes -= len(record.value or b"")
 
     def _note_failure(self, number: int, error: BaseException) -> None:
         with self._lock:
@@ -181,8 +206,7 @@ class DurableWriter:
                 self._failed = failed
             return
         for number in failed:
-            if number in self._unacknowledged:
-                self._send(number)
+            self._send(number)
 
 
 class Appending(NamedTuple):

@@ -62,6 +62,12 @@ class Journal:
         self._released = 0
         self._mark: JournalMark | None = None
 
+    def connect(self) -> None:
+        """Connect to all logs now. With the first record Kafka may be away, and pushes under way would be lost with the
+        error. Raises InfrastructureError."""
+        for log in (self._attempts, self._parking, self._dead):
+            log.connect()
+
     def record(self, attempt: Attempt) -> None:
         """A push had an outcome, or a delivery ended without one."""
         self._attempts.add(attempt)

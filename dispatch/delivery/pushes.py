@@ -65,6 +65,10 @@ class PushSpans:
         self._tracing.close()
 
 
+# Payload bytes of the pushes under way. Each is in memory twice, with its envelope.
+_MOST_BYTES = 64 * 1024 * 1024
+
+
 class Pusher:
     """Begins pushes. Used by one thread."""
 
@@ -74,10 +78,15 @@ class Pusher:
         self._unwritable: Recent[str, bool] = Recent(_UNWRITABLE, age_s=3_600.0)
         self._prefix = uuid.uuid4().hex[:16]
         self._numbers = itertools.count(1)
+        self._bytes = 0  # under way
 
     @property
     def in_flight(self) -> int:
         return self._transport.in_flight
+
+    def has_room(self, most: int) -> bool:
+        """Whether another push may begin: fewer than `most` are under way, and not too many bytes."""
+        return self._transport.in_flight < most and self._bytes < _MOST_BYTES
 
     def drive(self, timeout_s: float) -> None:
         """Take outcomes in, waiting this long at most for the first."""
@@ -114,6 +123,7 @@ class Pusher:
             return Push("", notifications, NO_REQUEST, NO_RESULT, started_ms), outcome
 
         took_s = 0.0  # of parts that were taken
+        size = sum(len(each.payload) for each in notifications)
 
         def answered(result: PushResult) -> None:
             nonlocal request, took_s
@@ -123,6 +133,7 @@ class Pusher:
                 request, took_s = following, took_s + result.duration_s
                 self._transport.submit(request, answered)
                 return
+            self._bytes -= size
             _end(span, outcome)
             if took_s:
                 result = dataclasses.replace(result, duration_s=took_s + result.duration_s)
@@ -133,6 +144,7 @@ class Pusher:
 
         if leaves is not None:
             leaves()
+        self._bytes += size
         self._transport.submit(request, answered)
         return None
 

@@ -166,7 +166,7 @@ class Pump:
 
     def begin(self, run: PumpRun) -> None:
         """Begin as many pushes as there may be."""
-        while self._pusher.in_flight < self._max_in_flight and (taken := run.take()) is not None:
+        while self._pusher.has_room(self._max_in_flight) and (taken := run.take()) is not None:
             self._begin(run, *taken)
 
     def _begin(self, run: PumpRun, subscription: Subscription, taken: Sequence[Received]) -> None:

@@ -53,6 +53,9 @@ logger = logging.getLogger(__name__)
 # While a batch is matched, what becomes of it is written down after so many notifications.
 _MATCHED_AT_ONCE = 500
 
+# Bytes of the notifications of a round. Many, since each round reads all rows of the batch again.
+_MOST_BYTES = 256 * 1024 * 1024
+
 # Bytes of prepared envelopes kept per worker, twice: about 1.5 kB each, with their subscriptions as much again.
 _ENVELOPES = 32 * 1024 * 1024
 
@@ -167,16 +170,17 @@ class Worker:
             rules=job.settings.topics,
             control=job.view.control,
         )
-        report, taken = outcomes.report, 0
+        report, taken, size = outcomes.report, 0, 0
         for value, partition, offset in rows:
             liveness.beat()
             if offset <= job.done.get(partition, -1):
                 continue
-            if taken >= job.most:
+            if taken >= job.most or size >= _MOST_BYTES:
                 report.rest = True
                 continue
             # Right only while each partition of the log is one task: the source sets no minPartitions.
             report.done[partition] = offset
+            size += len(value)
             notification = read_notification(bytes(value), partition, offset)
             if notification is None:
                 continue

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
+import msgspec
+
 from core import fence
 from core.eventlog.client import Acknowledgement, Producer, make_producer, partition_of_key
 from core.eventlog.topics import PULL_LOG
@@ -18,7 +20,7 @@ from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
 from dispatch.delivery.envelope import package_of, topic_element
 from dispatch.delivery.journal import Journal
-from dispatch.logs.attempts import Attempt, AttemptsLog, Matched
+from dispatch.logs.attempts import BEHIND_S, Attempt, AttemptsLog, Matched
 from dispatch.logs.parked import DeadLetterLog, ParkingLog
 from topic_model.namespaces import ARBORCAST_DELIVERY, WSA, WSNT
 from topic_model.records import notifications, pull
@@ -63,15 +65,13 @@ class _TimedWriter(DurableWriter):
 
 
 class _Begun(NamedTuple):
-    """A delivery whose records are being written: how large they are, since when (s since the epoch), their writers and
-    numbers, and what its row says beside that."""
+    """A delivery whose records are being written: its row, still without push and duration, since when (s since the
+    epoch, and by the monotonic clock), and their writers and numbers."""
 
-    notification: Notification
-    subscription: Subscription
-    size: int
+    row: Attempt
     started: float
+    begun_at: float
     records: Sequence[tuple[_TimedWriter, int]]
-    detail: str = ""
 
     def is_written(self) -> bool:
         """Whether Kafka has all of them."""
@@ -88,12 +88,20 @@ _ROOM = 8 * 1024
 
 class LogDelivery:
     """Deliveries that are records in logs of ours: messages for pull points, and what triggers publish. Used by one
-    thread. Order is that of `store` and `publish`, which do not wait, but may have to connect first: then they raise
-    InfrastructureError."""
+    thread. Order is that of `store` and `publish`, which wait for nothing but a connection, and for room; see
+    `DurableWriter.send`. The `notifications` log has so many `partitions`."""
 
-    def __init__(self, kafka: KafkaSettings, connect: Callable[[KafkaSettings], Producer] = make_producer) -> None:
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        partitions: int,
+        connect: Callable[[KafkaSettings], Producer] = make_producer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._kafka = kafka
+        self._partitions = partitions
         self._connect = connect
+        self._clock = clock
         self._writers: dict[str, _TimedWriter] = {}  # most workers need none of them
         self._begun: deque[_Begun] = deque()
         self._prefix = uuid.uuid4().hex[:16]
@@ -101,6 +109,14 @@ class LogDelivery:
         self.begun = 0
         """How many deliveries were begun since the beginning, and of how many the rows were taken out."""
         self.released = 0
+
+    def connect(self) -> None:
+        """Connect to the log of pull points. Raises InfrastructureError."""
+        self._writer(PULL_LOG).connect()
+
+    def behind(self) -> bool:
+        """Whether Kafka is late with acknowledging something."""
+        return bool(self._begun) and self._clock() - self._begun[0].begun_at > BEHIND_S
 
     def store(self, notification: Notification, subscription: Subscription) -> None:
         """Begin to put a notification into the pull point of its subscription."""
@@ -111,7 +127,7 @@ class LogDelivery:
         key, value = pull.encode(subscription.pull_point, message)
         started, writer = time.time(), self._writer(PULL_LOG)
         records = [(writer, writer.send(0, value, key))]  # the log has one partition
-        self._begin(_Begun(notification, subscription, len(element), started, records))
+        self._begin(notification, subscription, len(element), started, records)
 
     def publish(self, cause: Notification, subscription: Subscription, made: Notification, kept: bool) -> bool:
         """Begin to publish what a trigger has made of its cause; `kept`: it becomes the current message of its topic.
@@ -121,11 +137,11 @@ class LogDelivery:
         if len(key) + len(value) + _ROOM > self._kafka.max_record_bytes:
             return False
         started, writer = time.time(), self._writer("notifications")
-        records = [(writer, writer.send(partition_of_key(key, writer.partitions), value, key))]
+        records = [(writer, writer.send(partition_of_key(key, self._partitions), value, key))]
         if kept:
             current = self._writer("retained")
             records.append((current, current.send(0, value, key)))
-        self._begin(_Begun(cause, subscription, len(made.payload), started, records, f"published as {made.id}"))
+        self._begin(cause, subscription, len(made.payload), started, records, f"published as {made.id}")
         return True
 
     def written(self, batch: int) -> Iterator[Attempt]:
@@ -133,19 +149,10 @@ class LogDelivery:
         while self._begun and self._begun[0].is_written():
             begun = self._begun.popleft()
             self.released += 1
-            yield Attempt(
-                notification=begun.notification.id,
-                subscription=begun.subscription.id,
-                topic=begun.notification.topic,
-                endpoint=begun.subscription.consumer.address,
-                number=1,
+            yield msgspec.structs.replace(
+                begun.row,
                 push=f"{self._prefix}-{next(self._numbers)}",
-                state="delivered",
-                accepted_ms=begun.notification.accepted_ms,
-                started_ms=int(begun.started * 1000),
                 duration_ms=round((begun.take_time() - begun.started) * 1000, 3),
-                detail=begun.detail,
-                request_bytes=begun.size,
                 batch=batch,
             )
 
@@ -160,8 +167,31 @@ class LogDelivery:
             writer.close()
         self._begun.clear()
 
-    def _begin(self, begun: _Begun) -> None:
-        self._begun.append(begun)
+    def _begin(
+        self,
+        notification: Notification,
+        subscription: Subscription,
+        size: int,
+        started: float,
+        records: Sequence[tuple[_TimedWriter, int]],
+        detail: str = "",
+    ) -> None:
+        # The row instead of the notification: only the writers keep the payload.
+        row = Attempt(
+            notification=notification.id,
+            subscription=subscription.id,
+            topic=notification.topic,
+            endpoint=subscription.consumer.address,
+            number=1,
+            push="",
+            state="delivered",
+            accepted_ms=notification.accepted_ms,
+            started_ms=int(started * 1000),
+            duration_ms=0.0,
+            detail=detail,
+            request_bytes=size,
+        )
+        self._begun.append(_Begun(row, started, self._clock(), records))
         self.begun += 1
 
     def _writer(self, log: str) -> _TimedWriter:
@@ -179,13 +209,21 @@ class SinkJournal(Journal):
 
     def __init__(self, kafka: KafkaSettings, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rows = AttemptsLog(kafka)
-        self._rows.connect()
-        # Most workers never need these, so they connect when they do.
         self._parked = ParkingLog(kafka)
-        self._appends = LogDelivery(kafka)
+        partitions = len(self._rows.connect().partitions_for(kafka.topic("notifications")))
+        self._appends = LogDelivery(kafka, partitions)
         super().__init__(self._rows, DeadLetterLog(kafka), self._parked, timeout_s, clock)
         self._batch = 0
         self._appends_marked = 0
+        try:
+            self.connect()
+        except BaseException:
+            self.close()
+            raise
+
+    def connect(self) -> None:
+        super().connect()
+        self._appends.connect()
 
     def begin(self, batch: int) -> None:
         """A new batch, or another partition of one."""
@@ -207,6 +245,9 @@ class SinkJournal(Journal):
     def publish(self, cause: Notification, subscription: Subscription, made: Notification, kept: bool) -> bool:
         """What a trigger publishes; see `LogDelivery.publish`. Raises InfrastructureError."""
         return self._appends.publish(cause, subscription, made, kept)
+
+    def write_due(self) -> bool:
+        return super().write_due() and not self._appends.behind()
 
     def catch_up(self) -> None:
         self._appends.settle(self._timeout_s)

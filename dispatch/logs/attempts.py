@@ -33,8 +33,8 @@ _VERSION_FOR_ALL, _VERSION_WITH_DROPPED, _VERSION_WITH_HOPS = 1, 2, 3
 # A record is full when its attempts have so many bytes: some two hundred of them, well below the broker's limit.
 RECORD_BYTES = 64 * 1024
 
-# What was matched takes a fifth of that.
-_MAX_MATCHED = 500
+# Subscriptions with a minimum interval in one piece of a notification's matches. An id has some forty bytes.
+_MOST_PASSED = 1_000
 
 State = Literal["delivered", "parked", "dead", "expired", "cancelled", "dropped", "failed"]
 
@@ -123,7 +123,8 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
 class Matched(msgspec.Struct, frozen=True, array_like=True):
     """How many subscriptions a notification was for, those among them whose turn has not come yet. A notification that
     was for nobody has a record, too: so one that nobody ever looked at can be told from it. `passed` are those of them
-    that have a minimum interval, and `thinned` is how many others it was not for because of theirs. `caused` says that
+    that have a minimum interval, and `thinned` is how many others it was not for because of theirs; where `passed` is
+    larger than a record, the same notification is there several times, each with some of them. `caused` says that
     a trigger has published it: after a crash it may stand in its log again, for the same subscriptions."""
 
     notification: str
@@ -156,6 +157,23 @@ class _Joined(msgspec.Struct, frozen=True):
 
     v: int
     attempts: list[msgspec.Raw]
+
+
+class _JoinedEvaluation(msgspec.Struct, frozen=True):
+    """An Evaluation with packed matches."""
+
+    partition: int
+    batch: int
+    control: int
+    matched: list[msgspec.Raw]
+
+
+class _JoinedMatched(msgspec.Struct, frozen=True):
+    """A _Batch with a _JoinedEvaluation."""
+
+    v: int
+    attempts: tuple[()]
+    evaluation: _JoinedEvaluation
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -217,11 +235,34 @@ def batch_of(key: bytes | None) -> int | None:
 
 
 def encode_evaluation(evaluation: Evaluation) -> Iterator[bytes]:
-    """Kafka values holding an evaluation, of a bounded number of notifications each."""
-    for first in range(0, len(evaluation.matched), _MAX_MATCHED):
-        chunk = evaluation.matched[first : first + _MAX_MATCHED]
-        part = Evaluation(evaluation.partition, evaluation.batch, evaluation.control, chunk)
-        yield _encoder.encode(_Batch(_VERSION_FOR_ALL, [], part))
+    """Kafka values holding an evaluation, each of a bounded size."""
+    partition, batch, control = evaluation.partition, evaluation.batch, evaluation.control
+
+    def joined() -> bytes:
+        return _encoder.encode(
+            _JoinedMatched(_VERSION_FOR_ALL, (), _JoinedEvaluation(partition, batch, control, packed))
+        )
+
+    packed: list[msgspec.Raw] = []
+    size = 0
+    for matched in evaluation.matched:
+        for each in _in_pieces(matched):
+            value = msgspec.Raw(_encoder.encode(each))
+            if packed and size + len(value) > RECORD_BYTES:
+                yield joined()
+                packed, size = [], 0
+            packed.append(value)
+            size += len(value)
+    if packed:
+        yield joined()
+
+
+def _in_pieces(matched: Matched) -> Iterator[Matched]:
+    if len(matched.passed) <= _MOST_PASSED:
+        yield matched
+        return
+    for first in range(0, len(matched.passed), _MOST_PASSED):
+        yield msgspec.structs.replace(matched, passed=matched.passed[first : first + _MOST_PASSED])
 
 
 NOTHING = _encoder.encode(_Batch(_VERSION_FOR_ALL, []))

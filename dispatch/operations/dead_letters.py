@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 import msgspec
 
@@ -18,8 +17,9 @@ from dispatch.logs.dead_letters import DeadLetter
 from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
 from topic_model.topics import TopicPath
 
-# Bounds memory, and what a crash in between leaves half done.
+# Letters, and bytes of them. Bounds memory, and what a crash in between leaves half done.
 _AT_ONCE = 500
+_BYTES_AT_ONCE = 16 * 1024 * 1024
 
 SETTLED_AFTER_S = 10.0
 
@@ -125,8 +125,15 @@ def _row(
 
 
 def _chunks(letters: Iterable[tuple[Delivery, DeadLetter]]) -> Iterable[list[tuple[Delivery, DeadLetter]]]:
-    iterator = iter(letters)
-    while some := list(islice(iterator, _AT_ONCE)):
+    some: list[tuple[Delivery, DeadLetter]] = []
+    size = 0
+    for each in letters:
+        some.append(each)
+        size += len(each[1].notification.payload)
+        if len(some) == _AT_ONCE or size >= _BYTES_AT_ONCE:
+            yield some
+            some, size = [], 0
+    if some:
         yield some
 
 

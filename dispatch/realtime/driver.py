@@ -6,8 +6,11 @@ import logging
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from core.errors import ArborcastError, InfrastructureError
 from core.eventlog.consumer import LogConsumer
@@ -17,15 +20,19 @@ from core.eventlog.writers import Appending, LogWriter
 from core.settings import KafkaSettings
 from dispatch.matching.bases import SharedBase
 from dispatch.matching.view import Advance
-from dispatch.realtime.messages import Diverted, Feed, WorkerProgress, decode_progress, encode_feed
+from dispatch.realtime.messages import Diverted, Feed, WorkerProgress, decode_progress, encode_feeds
 from dispatch.realtime.workers import WorkersOfRun
 from dispatch.redelivery.held_lanes import PartitionReport
 from topic_model.routing import ViewStep
 
 logger = logging.getLogger(__name__)
 
-# Lanes in one message: some hundred kB.
-_LANES_AT_ONCE = 2_000
+# Bytes of the names in one message about lanes and endpoints.
+_NAMES_AT_ONCE = 256 * 1024
+
+# Bytes of a record, and of the records that wait for Kafka at a time.
+_MOST_BYTES = 1024 * 1024
+_UNDER_WAY_BYTES = 8 * 1024 * 1024
 
 # The broker answers a question for what is new when there is something, or after this.
 _WAIT_MS = 2_000
@@ -44,7 +51,8 @@ _BURST_S = 0.25
 
 # After so many steps, or this long, all is said anew: a worker that comes later has to read everything since. The
 # others push nothing until they have heard it all. So it waits until there is little to say: a new base, and a short
-# past.
+# past. And a snapshot is written only after as many bytes of differences as the last one had: with 10,000 sick
+# endpoints it has a megabyte.
 _STEPS = 1_000
 _ANEW_S = 600.0
 _SHORT_PAST = 5_000
@@ -77,17 +85,32 @@ class Told(NamedTuple):
 
 
 def changes_of_told(before: Told, now: Told) -> Iterator[Diverted]:
-    """What is to be said, in an order in which no lane is free too early."""
-    held, freed = sorted(now.held - before.held), sorted(before.held - now.held)
-    for first in range(0, max(len(held), len(freed)), _LANES_AT_ONCE):
-        last = first + _LANES_AT_ONCE
-        if last < max(len(held), len(freed)):
-            # The offsets count with the last message, when everything is said that was true by then.
-            yield Diverted(frozenset(held[first:last]), frozenset(freed[first:last]), {}, *before[2:])
-        else:
-            yield Diverted(frozenset(held[first:]), frozenset(freed[first:]), dict(now.read), *now[2:])
-    if not (held or freed) and now != before:
-        yield Diverted(frozenset(), frozenset(), dict(now.read), *now[2:])
+    """The differences, in an order in which no lane is free too early."""
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    size = 0
+    for field, old, new, opposite in (
+        ("held", before.held, now.held, "freed"),
+        ("degraded", before.degraded, now.degraded, "recovered"),
+        ("watched", before.watched, now.watched, "unwatched"),
+        ("unjudged", before.unjudged, now.unjudged, "judged"),
+        ("on_trial", before.on_trial, now.on_trial, "off_trial"),
+    ):
+        for kind, different in ((field, new - old), (opposite, old - new)):
+            for name in different:
+                if size >= _NAMES_AT_ONCE:
+                    yield _diverted(names, {})
+                    names.clear()
+                    size = 0
+                names[kind].append(name)
+                size += len(name)
+    if names or now.read != before.read:
+        # The offsets count with the last message, behind all changes that were there at them.
+        yield _diverted(names, now.read)
+
+
+def _diverted(names: Mapping[str, list[str]], read: Mapping[int, int]) -> Diverted:
+    sets = {kind: frozenset(each) for kind, each in names.items()}
+    return msgspec.structs.replace(Diverted(read=dict(read)), **sets)
 
 
 class Feeder:
@@ -106,6 +129,8 @@ class Feeder:
         self._view = view
         self._ask = told
         self._run = run
+        # The broker counts a record's key and some bytes of its own.
+        self._most_bytes = min(_MOST_BYTES, kafka.max_record_bytes // 2)
         self._log = LogWriter(kafka, FEED_LOG)
         self._under_way: Appending | None = None
         self._bell = LogConsumer(kafka, "control", wait_ms=_WAIT_MS)
@@ -114,6 +139,8 @@ class Feeder:
         self._began = -1
         self._anew = True
         self._steps = 0
+        self._bytes = 0  # written since the last beginning
+        self._beginning_bytes = 0
         self._said_at = 0.0
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -127,7 +154,8 @@ class Feeder:
     def ask_to_stop(self) -> None:
         """Ask the workers to take nothing more. Raises InfrastructureError."""
         with self._lock:
-            self._write([Feed(self._run, self._began, 0, self._control, complete=False, stop=True)]).wait()
+            self._write([Feed(self._run, self._began, 0, self._control, complete=False, stop=True)])
+            self._settle()
 
     def stop(self) -> None:
         """Say nothing more."""
@@ -190,15 +218,19 @@ class Feeder:
             told = self._ask()
             messages = self._messages(advance, told)
             if messages:
-                appending = self._write(messages)
                 if advance.base is not None:
-                    self._began = appending.wait() - len(messages) + 1
-                    self._steps, self._said_at = 0, time.monotonic()
+                    self._bytes = 0
+                records = self._write(messages)
+                if advance.base is not None:
+                    self._began = self._settle() - records + 1
+                    self._steps, self._beginning_bytes, self._said_at = 0, self._bytes, time.monotonic()
                 self._steps += len(messages)
             self._told, self._control, self._anew = told, advance.control, False
 
     def _is_old(self) -> bool:
-        return self._steps > _STEPS or time.monotonic() - self._said_at > _ANEW_S
+        if time.monotonic() - self._said_at > _ANEW_S:
+            return True
+        return self._steps > _STEPS and self._bytes >= 2 * self._beginning_bytes
 
     def _messages(self, advance: Advance, told: Told) -> list[Feed]:
         run, control = self._run, advance.control
@@ -218,16 +250,29 @@ class Feeder:
             for number, (base, step, diversion) in enumerate(found)
         ]
 
-    def _write(self, messages: list[Feed]) -> Appending:
-        """One append after the other: with a step missing, those behind it would make another view of a worker's."""
-        self._settle()
-        self._under_way = self._log.begin([encode_feed(each) for each in messages])
-        return self._under_way
+    def _write(self, messages: list[Feed]) -> int:
+        """Returns in how many records. One append after the other: with a step missing, those behind it would make
+        another view of a worker's."""
+        count = size = 0
+        records: list[tuple[bytes, bytes | None]] = []
+        for key, value in encode_feeds(messages, self._most_bytes):
+            if records and size + len(value) > _UNDER_WAY_BYTES:
+                self._append(records)
+                records, size = [], 0
+            records.append((key, value))
+            count, size = count + 1, size + len(value)
+            self._bytes += len(value)
+        self._append(records)
+        return count
 
-    def _settle(self) -> None:
+    def _append(self, records: list[tuple[bytes, bytes | None]]) -> None:
+        self._settle()
+        self._under_way = self._log.begin(records)
+
+    def _settle(self) -> int:
+        """The offset of the last record; -1 when none was under way."""
         under_way, self._under_way = self._under_way, None
-        if under_way is not None:
-            under_way.wait()
+        return -1 if under_way is None else under_way.wait()
 
 
 class Hearing:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -25,16 +25,20 @@ from core.settings import KafkaSettings
 from dispatch.delivery.health import Sign
 from topic_model.routing import ViewStep
 
-VERSION = 1
+VERSION = 2
 
 PROGRESS_VERSION = 3
+
+# Bytes of the lists in a worker's message: half of the smallest kafka.max_record_bytes.
+_MOST_BYTES = 32 * 1024
 
 _LATE_S = 5.0
 
 
 class Diverted(msgspec.Struct, frozen=True, array_like=True):
-    """Changes of what is parked rather than pushed: lanes that are held from now on, and those that are not any more,
-    after the log of parked deliveries was read up to these offsets. Endpoints and subscriptions are all of them."""
+    """Differences in what is parked rather than pushed: lanes that are held from now on, and those that are not any
+    more, after the log of parked deliveries was read up to these offsets; endpoints and subscriptions that are from now
+    on as in `Diversions`, and those that are not any more."""
 
     held: frozenset[str] = frozenset()
     freed: frozenset[str] = frozenset()
@@ -43,6 +47,10 @@ class Diverted(msgspec.Struct, frozen=True, array_like=True):
     watched: frozenset[str] = frozenset()
     unjudged: frozenset[str] = frozenset()
     on_trial: frozenset[str] = frozenset()
+    recovered: frozenset[str] = frozenset()
+    unwatched: frozenset[str] = frozenset()
+    judged: frozenset[str] = frozenset()
+    off_trial: frozenset[str] = frozenset()
 
 
 class Feed(msgspec.Struct, frozen=True, array_like=True):
@@ -50,8 +58,9 @@ class Feed(msgspec.Struct, frozen=True, array_like=True):
     before does not count, and nothing is pushed before one is `complete`. `control` is how far the driver has read the
     control log. On a cluster, where workers cannot open the driver's files, it is the base that their tasks were
     started with. A worker that comes later begins with the last message that has a base: that is at the offset `began`
-    or, where this is -1 since that one is written together with this, so many messages `back`. `stop` asks the workers
-    to take nothing more, and to settle what they have."""
+    or, where this is -1 since that one is written together with this, so many records `back`. `stop` asks the workers
+    to take nothing more, and to settle what they have. A message that is larger than a record is cut into several, each
+    a `piece` of its bytes, with so many `left` behind it."""
 
     run: int
     began: int
@@ -62,6 +71,8 @@ class Feed(msgspec.Struct, frozen=True, array_like=True):
     diverted: Diverted | None = None
     complete: bool = True
     stop: bool = False
+    piece: bytes = b""
+    left: int = 0
 
 
 class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
@@ -144,6 +155,7 @@ class _SecondProgressValue(Versioned, frozen=True):
 
 _feed = VersionedCodec(_FeedValue, "a message to the workers", VERSION)
 _progress = VersionedCodec(_ProgressValue, "the progress of a worker", PROGRESS_VERSION)
+_encoder = msgspec.msgpack.Encoder()
 _first_progress = VersionedCodec(_FirstProgressValue, "the progress of a worker", 1)
 _second_progress = VersionedCodec(_SecondProgressValue, "the progress of a worker", 2)
 
@@ -158,9 +170,76 @@ def decode_feed(key: bytes, value: bytes | None) -> Feed:
     return _feed.decode(value, key).feed
 
 
+def encode_feeds(messages: Iterable[Feed], most: int) -> Iterator[tuple[bytes, bytes]]:
+    """Kafka keys and values of messages that are written together, with their numbers of records `back`. A value of
+    more than `most` bytes is cut into pieces."""
+    back = 0
+    for message in messages:
+        key, value = encode_feed(msgspec.structs.replace(message, back=back))
+        if len(value) <= most:
+            yield key, value
+            back += 1
+            continue
+        for first in range(0, len(value), most):
+            piece, left = value[first : first + most], (len(value) - first - 1) // most
+            yield encode_feed(
+                Feed(message.run, message.began, back, message.control, complete=False, piece=piece, left=left)
+            )
+            back += 1
+
+
+class FeedPieces:
+    """Joins the pieces of large messages."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def whole(self, feed: Feed) -> Feed | None:
+        """The message that this record completes; None for a piece with others behind it."""
+        if not feed.piece:
+            self._pieces.clear()  # of an append that failed: a snapshot follows
+            return feed
+        self._pieces.append(feed.piece)
+        if feed.left:
+            return None
+        value = b"".join(self._pieces)
+        self._pieces.clear()
+        return decode_feed(b"%d" % feed.run, value)
+
+
 def encode_progress(progress: WorkerProgress) -> tuple[bytes, bytes]:
     """Kafka key and value."""
     return b"%d" % progress.partition, _progress.encode(_ProgressValue(PROGRESS_VERSION, progress))
+
+
+def progress_in_records(progress: WorkerProgress) -> Iterator[WorkerProgress]:
+    """The same in several messages, each no larger than a record. The last one has the position, so a reader that has
+    it has the lists of the others, too."""
+    kept: dict[str, list[object]] = {"signs": [], "gone": [], "costly": [], "matched": []}
+
+    def part() -> WorkerProgress:
+        return msgspec.structs.replace(
+            progress,
+            signs=tuple(kept["signs"]),
+            gone=frozenset(kept["gone"]),
+            costly=frozenset(kept["costly"]),
+            matched=tuple(kept["matched"]),
+        )
+
+    size = 0
+    for field, found in kept.items():
+        for each in getattr(progress, field):
+            length = len(_encoder.encode(each))
+            if size and size + length > _MOST_BYTES:
+                yield msgspec.structs.replace(
+                    part(), partition=-1, position=-1, notifications=0, deliveries=0, thinned=0, stopped=False
+                )
+                size = 0
+                for full in kept.values():
+                    full.clear()
+            found.append(each)
+            size += length
+    yield part()
 
 
 def decode_progress(key: bytes, value: bytes | None) -> WorkerProgress:
@@ -200,8 +279,9 @@ class ProgressLog:
 
     def tell(self, progress: WorkerProgress) -> None:
         """Send it, without waiting."""
-        key, value = encode_progress(progress)
-        self._sent.append((self._writer.send(0, value, key), self._clock()))
+        for each in progress_in_records(progress):
+            key, value = encode_progress(each)
+            self._sent.append((self._writer.send(0, value, key), self._clock()))
 
     def is_late(self) -> bool:
         """Whether Kafka has not taken something that was sent a while ago: it has to be settled."""

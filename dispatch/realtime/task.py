@@ -44,6 +44,10 @@ logger = logging.getLogger(__name__)
 # Messages in lanes: beyond it nothing is matched, and the driver sees the lag grow.
 _MOST_WAITING = 2_000
 
+# Bytes of notifications, from the oldest that waits on. Small ones do not count: two thousand have some MB.
+_MOST_BYTES = 64 * 1024 * 1024
+_SMALL = 4_096
+
 # So many are matched before the sockets have their turn again.
 _AT_ONCE = 200
 
@@ -147,6 +151,7 @@ class Task:
         self._run = PumpRun(self._lanes, self._outcomes)
         parked = worker.journal.parked
         self._held = HeldHere(parked, parked.forget_read)
+        self._diversions = Diversions(self._held)  # as of the last message
         self._earlier: Earlier = job.earlier.value if job.earlier is not None else Earlier()
         self._kept = KeptBack(_MOST_WAITING // 2)
         self._intake = Intake(
@@ -154,7 +159,7 @@ class Task:
             self._lanes,
             self._outcomes,
             self._judge(frozenset()),
-            Diversions(self._held),
+            self._diversions,
             self._earlier,
             Intervals(job.passed),
             rules=job.settings.topics,
@@ -170,6 +175,8 @@ class Task:
         self._partition = -1
         self._next = -1  # the offset behind what was taken in
         self._taken = 0
+        self._large: deque[tuple[int, int]] = deque()  # offsets and sizes, from the oldest on that waits
+        self._large_bytes = 0
         self._told = -1
         self._marked: int | None = None
         self._tell_at = 0.0
@@ -220,12 +227,15 @@ class Task:
             feed = self._feeding.messages.popleft()
             if feed.base:
                 self._held.begin()
+                self._diversions = Diversions(self._held)
                 self._complete = False
                 self._view = self._opened(feed.base)
             if feed.step is not None and self._view is not None:
                 self._view.apply(feed.step)
             if feed.diverted is not None:
                 self._divert(feed.diverted)
+            if feed.complete:
+                self._apply_diversions()
             if feed.complete and self._view is not None:
                 self._position.control = self._intake.control = feed.control
                 self._complete = True
@@ -244,21 +254,34 @@ class Task:
 
     def _divert(self, diverted: Diverted) -> None:
         self._held.hear(diverted)
-        before = self._intake.diversions
-        now = Diversions(self._held, diverted.degraded, diverted.watched, diverted.unjudged, diverted.on_trial)
-        sicker = now.degraded != before.degraded or now.on_trial != before.on_trial
-        if self._lanes.size and (sicker or diverted.held):
+        before = self._diversions
+        self._diversions = Diversions(
+            self._held,
+            _changed(before.degraded, diverted.degraded, diverted.recovered),
+            _changed(before.watched, diverted.watched, diverted.unwatched),
+            _changed(before.unjudged, diverted.unjudged, diverted.judged),
+            _changed(before.on_trial, diverted.on_trial, diverted.off_trial),
+        )
+        if self._lanes.size and diverted.held:
             # What comes now is parked, and must not be pushed before what is queued.
             for subscription, _ in list(self._lanes.waiting()):
                 if subscription.id in diverted.held:
                     self._run.put_off(subscription, HELD)
-                elif now.is_sick(subscription) and not before.is_sick(subscription):
+
+    def _apply_diversions(self) -> None:
+        """The last message of a change is here."""
+        before, now = self._intake.diversions, self._diversions
+        if now is before:
+            return
+        if self._lanes.size and (now.degraded is not before.degraded or now.on_trial is not before.on_trial):
+            for subscription, _ in list(self._lanes.waiting()):
+                if now.is_sick(subscription) and not before.is_sick(subscription):
                     self._run.put_off(subscription, SICK)
         self._outcomes.forgive(now.on_trial - before.on_trial)
         if now.unjudged != before.unjudged:
             self._intake.judge = self._judge(now.unjudged)
         self._intake.diversions = now
-        self._outcomes.watched = diverted.watched
+        self._outcomes.watched = now.watched
 
     def _look_at_kept(self, now: float) -> None:
         """What is kept back of a lane goes on, or is parked."""
@@ -280,7 +303,7 @@ class Task:
             return
         for _ in range(_AT_ONCE):
             row = rows.first()
-            if row is None or self._lanes.size >= _MOST_WAITING:
+            if row is None or self._is_full:
                 return
             value, self._partition, offset = row
             if self._next < 0:
@@ -292,6 +315,9 @@ class Task:
                     return
                 received = Received(notification, self._partition, offset, self._job.run, self._place_by(offset))
                 self._intake.take(received, self._view.of(notification))
+            if len(value) > _SMALL:
+                self._large.append((offset, len(value)))
+                self._large_bytes += len(value)
             self._next = offset + 1
             self._taken += 1
             rows.drop_first()
@@ -327,8 +353,14 @@ class Task:
                 self._forget_at = now + _FORGET_S
                 self._outcomes.forget()
             self._marked = self._oldest()
+            while self._large and self._large[0][0] < self._marked:
+                self._large_bytes -= self._large.popleft()[1]
             self._tell_matched()
             self._journal.mark()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._lanes.size >= _MOST_WAITING or self._large_bytes >= _MOST_BYTES
 
     def _tell_matched(self) -> None:
         """Of many at once: a record for each costs more than its push."""
@@ -396,6 +428,11 @@ class Task:
     def _idle_s(self, rows: IncomingRows) -> float:
         if self._marked is not None or self._kept.size:
             return _LOOK_S
-        if rows.first() is not None and self._complete and self._lanes.size < _MOST_WAITING:
+        if rows.first() is not None and self._complete and not self._is_full:
             return _LOOK_S if self._waits else 0.0
         return max(0.0, min(self._tell_at - time.monotonic(), _REST_S)) if self._dirty else _REST_S
+
+
+def _changed(before: frozenset[str], more: frozenset[str], less: frozenset[str]) -> frozenset[str]:
+    """The same set where nothing changes."""
+    return (before | more) - less if more or less else before

@@ -25,7 +25,7 @@ from core.settings import KafkaSettings
 from dispatch.hot.sink import worker_for
 from dispatch.job import heartbeat
 from dispatch.logs.parked import roomy
-from dispatch.realtime.messages import Feed, ProgressLog, decode_feed
+from dispatch.realtime.messages import Feed, FeedPieces, ProgressLog, decode_feed
 from dispatch.realtime.task import RealtimeJob, Task, TaskLogs
 from dispatch.realtime.worker_lease import WorkerLease
 
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Rows that are read ahead.
+# Rows that are read ahead, and their bytes. A larger row is read alone.
 _AHEAD = 1_000
+_AHEAD_BYTES = 16 * 1024 * 1024
 
 # The broker holds a question for what is new for so long.
 _WAIT_MS = 2_000
@@ -109,7 +110,8 @@ class _Rows:
         self._batches = batches
         self._wake = wake
         self._rows: deque[tuple[bytes, int, int]] = deque()
-        self._room = threading.Semaphore(_AHEAD)
+        self._bytes = 0  # of these
+        self._room = threading.Condition()
         self.ended = False
         self.last_offset = -1
         """Of what was read."""
@@ -124,8 +126,9 @@ class _Rows:
         return self._rows[0] if self._rows else None
 
     def drop_first(self) -> None:
-        self._rows.popleft()
-        self._room.release()
+        with self._room:
+            self._bytes -= len(self._rows.popleft()[0])
+            self._room.notify()
 
     @property
     def over(self) -> bool:
@@ -141,8 +144,7 @@ class _Rows:
                     for number, offset in enumerate(offsets.to_pylist())
                     if offset is not None  # else it is there to drive out those before it
                 ]
-                for _ in rows:
-                    self._room.acquire()
+                self._wait_for_room(len(rows), sum(len(value) for value, _, _ in rows))
                 if rows:
                     self.last_offset = rows[-1][2]
                     self._rows.extend(rows)
@@ -153,6 +155,15 @@ class _Rows:
         self.ended = True
         self._wake()
 
+    def _wait_for_room(self, count: int, size: int) -> None:
+        def is_room() -> bool:
+            more, large = len(self._rows) + count > _AHEAD, self._bytes + size > _AHEAD_BYTES
+            return not (self._rows and (more or large))
+
+        with self._room:
+            self._room.wait_for(is_room)
+            self._bytes += size
+
 
 class _Feeding:
     """What the driver says, read by a thread of its own, from where the run's last beginning is."""
@@ -162,6 +173,7 @@ class _Feeding:
         self._run = run
         self._wake = wake
         self._stopping = threading.Event()
+        self._pieces = FeedPieces()
         self._parked = LogConsumer(roomy(kafka), "parked")
         self.parked: Mapping[int, int] = {}
         """Where the log of parked deliveries ended when this began; known before the first message."""
@@ -210,5 +222,5 @@ class _Feeding:
     def _take(self, feed: Feed) -> None:
         if feed.run > self._run:
             raise InfrastructureError("another run of the query has begun: this task is of an earlier one")
-        if feed.run == self._run:
-            self.messages.append(feed)
+        if feed.run == self._run and (whole := self._pieces.whole(feed)) is not None:
+            self.messages.append(whole)

@@ -10,6 +10,7 @@ neither the hundred thousand that are not due, nor the million of another lane.
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -66,6 +67,11 @@ _BY_ACCEPTANCE = """SELECT batch, part, place, redrive, accepted_ms FROM waiting
 WHERE lane = ? ORDER BY accepted_ms LIMIT ?"""
 _BY_VALIDITY = """SELECT batch, part, place, redrive, valid_ms FROM waiting
 WHERE lane = ? AND valid_ms > 0 AND awaits = '' ORDER BY valid_ms LIMIT ?"""
+
+# Bytes of messages that are read at a time. A larger message is read alone.
+_READ_BYTES = 4 * 1024 * 1024
+
+_PLACES = "SELECT batch, part, place, redrive FROM waiting WHERE lane = ? AND "
 
 _READ = "SELECT batch, part, place, redrive, number, counted, due_ms, decided_ms, awaits, notification"
 _READ += " FROM waiting WHERE lane = ? AND "
@@ -229,16 +235,17 @@ class ParkedStore:
         self._execute(_BEGUN, (delivery.subscription, *delivery.place))
 
     def untried(self, lane: str, limit: int) -> list[WaitingDelivery]:
-        """The first deliveries of a lane that were never tried: by priority, then in the order of their turns."""
+        """The first deliveries of a lane that were never tried: by priority, then in the order of their turns. As
+        everywhere here: no more than _READ_BYTES of them, but at least one."""
         return self._read(lane, f"tried = 0 {_BY_PRIORITY}", limit)
 
     def equal(self, lane: str, merge: bytes, limit: int) -> list[WaitingDelivery]:
         """The deliveries of a lane that were never tried and are equal, in the order of their turns."""
         return self._read(lane, f"merge = ? AND merge != x'' AND tried = 0 {_BY_PRIORITY}", merge, limit)
 
-    def oldest_untried(self, lane: str, limit: int) -> list[WaitingDelivery]:
+    def oldest_untried(self, lane: str, limit: int) -> list[Delivery]:
         """The deliveries of a lane that were never tried, and wait for the longest."""
-        return self._read(lane, "tried = 0 ORDER BY turn LIMIT ?", limit)
+        return self._places(lane, "tried = 0 ORDER BY turn LIMIT ?", limit)
 
     def has_untried(self, lane: str) -> bool:
         """Whether a lane has deliveries that were never tried."""
@@ -257,15 +264,17 @@ class ParkedStore:
     def due(self, lane: str, now_ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[WaitingDelivery]:
         """Deliveries of a lane to be tried again by now, those due for the longest first, without those `besides`."""
         most = limit + len(besides)
-        found = self._read(lane, "tried = 1 AND due_ms <= ? ORDER BY due_ms LIMIT ?", now_ms, most)
-        if len(found) < most:
-            found += self._put_back(lane, now_ms, most)
-        return [waiting for waiting in found if waiting.delivery not in besides][:limit]
+        found = self._read(lane, "tried = 1 AND due_ms <= ? ORDER BY due_ms LIMIT ?", now_ms, most, besides=besides)
+        if len(found) < limit:
+            found += self._put_back(lane, now_ms, most, besides)
+        return found[:limit]
 
-    def _put_back(self, lane: str, now_ms: int, limit: int) -> list[WaitingDelivery]:
+    def _put_back(
+        self, lane: str, now_ms: int, limit: int, besides: Collection[Delivery] = ()
+    ) -> list[WaitingDelivery]:
         """Deliveries that are due only because the clock was put back since they were tried."""
         condition = "tried = 1 AND decided_ms > ? AND due_ms > ? ORDER BY decided_ms LIMIT ?"
-        return self._read(lane, condition, now_ms + TOLERANCE_MS, now_ms, limit)
+        return self._read(lane, condition, now_ms + TOLERANCE_MS, now_ms, limit, besides=besides)
 
     def least_tried(self, lane: str, now_ms: int, besides: Collection[Delivery] = ()) -> WaitingDelivery | None:
         """The delivery with the fewest tries of those that are to be tried again by now; those that are due only
@@ -276,18 +285,18 @@ class ParkedStore:
             more = "SELECT MIN(number) FROM waiting WHERE lane = ? AND tried = 1 AND number > ?"
             number = self._one(more, lane, number)
             if number is None:
-                put_back = self._put_back(lane, now_ms, 1 + len(besides))
-                return next((waiting for waiting in put_back if waiting.delivery not in besides), None)
+                put_back = self._put_back(lane, now_ms, 1 + len(besides), besides)
+                return put_back[0] if put_back else None
             found = self._read(
                 lane,
                 "tried = 1 AND number = ? AND due_ms <= ? ORDER BY due_ms LIMIT ?",
                 number,
                 now_ms,
                 1 + len(besides),
+                besides=besides,
             )
-            for waiting in found:
-                if waiting.delivery not in besides:
-                    return waiting
+            if found:
+                return found[0]
 
     def next_due_ms(self, lane: str, besides: Collection[Delivery] = ()) -> int | None:
         """When the next delivery of a lane is to be tried again, those `besides` not counted."""
@@ -298,19 +307,17 @@ class ParkedStore:
         )
         return next((due for *place, due in rows if Delivery(lane, Place(*place)) not in besides), None)
 
-    def accepted_before(
-        self, lane: str, ms: int, limit: int, besides: Collection[Delivery] = ()
-    ) -> list[WaitingDelivery]:
+    def accepted_before(self, lane: str, ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[Delivery]:
         """Deliveries whose notification was accepted then or earlier, the oldest first, without those `besides`."""
-        found = self._read(lane, "accepted_ms <= ? ORDER BY accepted_ms LIMIT ?", ms, limit + len(besides))
-        return [waiting for waiting in found if waiting.delivery not in besides][:limit]
+        found = self._places(lane, "accepted_ms <= ? ORDER BY accepted_ms LIMIT ?", ms, limit + len(besides))
+        return [each for each in found if each not in besides][:limit]
 
-    def valid_until(self, lane: str, ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[WaitingDelivery]:
+    def valid_until(self, lane: str, ms: int, limit: int, besides: Collection[Delivery] = ()) -> list[Delivery]:
         """Deliveries that their publishers wanted until then, or not so long: the earliest first, without `besides`,
         and without those that were taken in time and whose result is still to come."""
         condition = "valid_ms > 0 AND awaits = '' AND valid_ms <= ? ORDER BY valid_ms LIMIT ?"
-        found = self._read(lane, condition, ms, limit + len(besides))
-        return [waiting for waiting in found if waiting.delivery not in besides][:limit]
+        found = self._places(lane, condition, ms, limit + len(besides))
+        return [each for each in found if each not in besides][:limit]
 
     def expires_ms(self, lane: str, lifespan_ms: int, besides: Collection[Delivery] = ()) -> int | None:
         """When the first delivery of a lane is too old, those `besides` not counted; None when nothing waits."""
@@ -325,8 +332,8 @@ class ParkedStore:
         return next((ms for *place, ms in rows if Delivery(lane, Place(*place)) not in besides), None)
 
     def awaiting(self, lane: str, push: str) -> list[WaitingDelivery]:
-        """The deliveries of a lane that wait for the result of this push."""
-        return self._read(lane, "awaits != '' AND awaits = ?", push)
+        """The deliveries of a lane that wait for the result of this push: all that travelled in it."""
+        return self._read(lane, "awaits != '' AND awaits = ?", push, most_bytes=sys.maxsize)
 
     def awaits_any(self) -> bool:
         """Whether any delivery waits for a result."""
@@ -373,16 +380,34 @@ class ParkedStore:
         """Forget what was not committed, and free the file."""
         self._db.close()
 
-    def _read(self, lane: str, condition: str, *values: object) -> list[WaitingDelivery]:
-        rows = self._rows(_READ + condition, (lane, *values))
-        return [
-            WaitingDelivery(
-                Delivery(lane, Place(batch, part, place, redrive)),
-                Tries(number, counted, due_ms, decided_ms, awaits),
-                notifications.decode(notification),
-            )
-            for batch, part, place, redrive, number, counted, due_ms, decided_ms, awaits, notification in rows
-        ]
+    def _places(self, lane: str, condition: str, *values: object) -> list[Delivery]:
+        return [Delivery(lane, Place(*place)) for place in self._rows(_PLACES + condition, (lane, *values))]
+
+    def _read(
+        self,
+        lane: str,
+        condition: str,
+        *values: object,
+        besides: Collection[Delivery] = (),
+        most_bytes: int = _READ_BYTES,
+    ) -> list[WaitingDelivery]:
+        found: list[WaitingDelivery] = []
+        size = 0
+        try:
+            # Row by row: SQLite reads a message with its row.
+            with closing(self._db.execute(_READ + condition, (lane, *values))) as rows:
+                for batch, part, place, redrive, number, counted, due_ms, decided_ms, awaits, notification in rows:
+                    delivery = Delivery(lane, Place(batch, part, place, redrive))
+                    if delivery in besides:
+                        continue
+                    size += len(notification)
+                    if found and size > most_bytes:
+                        break
+                    tries = Tries(number, counted, due_ms, decided_ms, awaits)
+                    found.append(WaitingDelivery(delivery, tries, notifications.decode(notification)))
+        except sqlite3.Error as error:
+            raise self._trouble(error) from error
+        return found
 
     def _rows(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from core.eventlog.topics import PULL_LOG
 from core.eventlog.writers import DurableWriter
@@ -41,10 +41,16 @@ _SETTLE_S = 600.0
 
 
 def journal_for(kafka: KafkaSettings) -> RedeliveryJournal:
-    """The journal in the logs of an engine."""
-    return RedeliveryJournal(
+    """The journal in the logs of an engine, connected. Raises InfrastructureError."""
+    journal = RedeliveryJournal(
         AttemptsLog(kafka), DeadLetterLog(kafka), ParkingLog(kafka), DurableWriter(kafka, PULL_LOG)
     )
+    try:
+        journal.connect()
+    except BaseException:
+        journal.close()
+        raise
+    return journal
 
 
 class RedeliveryJournal(Journal):
@@ -60,6 +66,10 @@ class RedeliveryJournal(Journal):
         self._gone: set[str] = set()
         self._suspended: dict[str, int] = {}
         self._sent = False
+
+    def connect(self) -> None:
+        super().connect()
+        self._pulled.connect()
 
     @property
     def dirty(self) -> bool:
@@ -267,7 +277,7 @@ class RedeliveryOutcomes:
         """End what waits in a lane because the subscription is over; whether there may be more of it."""
         why = failed("ended", "the subscription is over")
         ended = self._store.accepted_before(lane.name, _EVER_MS, _ENDED_AT_ONCE, lane.flight)
-        for waiting in ended:
+        for waiting in self._each(ended):
             self._end_untried(lane, waiting, Verdict("cancelled"), why, now_ms)
         return len(ended) == _ENDED_AT_ONCE
 
@@ -280,7 +290,7 @@ class RedeliveryOutcomes:
             (self._store.accepted_before, now_ms - policy.lifespan_ms),
         ):
             ended = find(lane.name, by_ms, _ENDED_AT_ONCE, lane.flight)
-            for waiting in ended:
+            for waiting in self._each(ended):
                 detail = too_old(waiting.notification, policy.lifespan_ms, "it was not delivered within its lifespan")
                 why = failed("lifespan", detail)
                 self._end_untried(lane, waiting, Verdict("expired"), why, now_ms, policy.lifespan_ms)
@@ -291,13 +301,21 @@ class RedeliveryOutcomes:
         """Drop the oldest of what was never tried, as long as too much waits in a lane; whether there may be more of
         it."""
         oldest = self._store.oldest_untried(lane.name, _ENDED_AT_ONCE)
-        for waiting in oldest:
+        for delivery in oldest:
             too_much = amounts.too_much(lane.name)
             if not too_much:
                 return False
-            if waiting.delivery not in lane.flight:
-                self._end_untried(lane, waiting, Verdict("dropped"), failed("resources", too_much), now_ms)
+            if delivery not in lane.flight:
+                for waiting in self._each([delivery]):
+                    self._end_untried(lane, waiting, Verdict("dropped"), failed("resources", too_much), now_ms)
         return len(oldest) == _ENDED_AT_ONCE
+
+    def _each(self, deliveries: Iterable[Delivery]) -> Iterator[WaitingDelivery]:
+        """Read one by one: a single message is in memory at a time."""
+        for delivery in deliveries:
+            waiting = self._store.get(delivery)
+            if waiting is not None:
+                yield waiting
 
     def unwanted(self, lane: ParkedLane, waiting: WaitingDelivery, now_ms: int) -> None:
         """End what was parked unjudged, because the subscription's conditions do not want it."""

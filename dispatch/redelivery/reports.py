@@ -6,7 +6,7 @@ is kept, in a table beside what waits, until all of them are there. The first re
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from dispatch.delivery.outcomes import Outcome
 from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
@@ -72,17 +72,15 @@ class AwaitedResults:
                 self._note([(lane, push)])
         return list(self._ready)
 
-    def take(self, lane: str) -> list[tuple[WaitingDelivery, Result]]:
-        """The deliveries of a lane whose results are there, with these."""
-        taken = []
+    def take(self, lane: str) -> Iterator[tuple[WaitingDelivery, Result]]:
+        """The deliveries of a lane whose results are there, with these, push by push."""
         for push in self._ready.pop(lane, ()):
             for (value,) in self._store.ask("SELECT value FROM report WHERE lane = ? AND push = ?", lane, push):
                 result = results.decode(value)
                 waiting = self._store.awaiting(lane, push)
-                taken += [(each, result) for each in waiting]
+                yield from [(each, result) for each in waiting]
                 if len(waiting) >= result.promise.messages:
                     self._store.ask("DELETE FROM report WHERE lane = ? AND push = ?", lane, push)
-        return taken
 
     def _note(self, found: Iterable[tuple[str, ...]]) -> None:
         for lane, push in found:

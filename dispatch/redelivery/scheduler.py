@@ -180,7 +180,8 @@ class Redelivery:
             if lane is not None:
                 self._lanes.turn(lane, self._clock.now_ms())
             else:
-                self._reports.take(name)  # its subscription is over
+                for _ in self._reports.take(name):
+                    pass  # its subscription is over
 
     def subscription_changed(self, subscription_id: str) -> None:
         """What `subscriptions` says of it is another thing now. In any thread; the rest is done by
@@ -216,7 +217,7 @@ class Redelivery:
         now_ms = self._clock.now_ms()
         self._queues.work(now_ms)
         for _ in range(_TURNS_AT_ONCE):
-            if self._pusher.in_flight >= self._push.max_in_flight:
+            if not self._pusher.has_room(self._push.max_in_flight):
                 break
             now_ms = self._clock.now_ms()  # each time: what a push carries may grow too old while others begin
             endpoint = self._endpoints.due(now_ms)

@@ -274,6 +274,8 @@ LOGS = {
         [
             {"v": 1, "feed": [3, -1, 2, 17, b"", None, [["lane"], [], {0: 9}, ["http://h/"], [], []], True, False]},
             {"v": 1, "feed": [3, 5, 0, 18, b"", None, None, False, True]},
+            {"v": 2, "feed": [3, 5, 0, 18, b"", None, [["a"], [], {}, [], [], [], [], ["http://h/"]], True, False]},
+            {"v": 2, "feed": [3, 5, 0, 18, b"", None, None, False, False, b"\x81", 1]},
         ],
     ),
     "progress": Log(

@@ -7,7 +7,7 @@ step costs, here and in the view, depends on what has changed since the step bef
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -18,7 +18,10 @@ from topic_model.subscriptions import Subscription
 from topic_model.topics import TopicPath
 
 STEP_LIMIT = 200
-"""Changes in a step: some hundred kB, with subscriptions of a usual size."""
+"""Changes in a step: some hundred kB. A large subscription counts as several."""
+
+# Characters of a subscription that count as one change.
+_USUAL = 2_048
 
 
 class Reselection(msgspec.Struct, frozen=True, array_like=True):
@@ -175,18 +178,28 @@ class ViewSteps:
     def _cut(
         self, position: int, overlay: Overlay, reselected: dict[str, Reselection], changes: Sequence[Change]
     ) -> Iterator[ViewStep]:
-        size = overlay.size + len(changes)
-        size += sum(map(len, overlay.selected.values()))
-        size += sum(len(each.gained) + len(each.lost) for each in reselected.values())
-        if size <= self._limit:
+        if sum(map(self._weight, _parts(overlay, reselected, changes))) <= self._limit:
             yield ViewStep(position, overlay, tuple(changes), self._now(changes), self._history.horizon, reselected)
             return
-        parts = _parts(overlay, reselected, changes)
-        part = list(islice(parts, self._limit))
-        while part:
-            following = list(islice(parts, self._limit))
-            yield self._of_parts(None if following else position, overlay.base, part)
-            part = following
+        parts: list[_Part] = []
+        size = 0
+        for part in _parts(overlay, reselected, changes):
+            weight = self._weight(part)
+            if parts and size + weight > self._limit:
+                yield self._of_parts(None, overlay.base, parts)
+                parts, size = [], 0
+            parts.append(part)
+            size += weight
+        yield self._of_parts(position, overlay.base, parts)
+
+    def _weight(self, part: _Part) -> int:
+        match part:
+            case Change():
+                return 1 + _characters(part.before, self._subscriptions.get(part.id)) // _USUAL
+            case _Touched():
+                return 1 + _characters(part.now) // _USUAL
+            case _:
+                return 1
 
     def _of_parts(self, control: int | None, base: str, parts: Iterable[_Part]) -> ViewStep:
         touched: dict[str, dict[str, Subscription | None]] = {}
@@ -223,6 +236,21 @@ class ViewSteps:
     def _now(self, changes: Iterable[Change]) -> tuple[Subscription, ...]:
         ids = {change.id for change in changes}
         return tuple([found for each in ids if (found := self._subscriptions.get(each)) is not None])
+
+
+def _characters(*subscriptions: Subscription | None) -> int:
+    """The length of the parts that may be long."""
+    return sum(
+        len(text)
+        for each in subscriptions
+        if each is not None
+        for text in (
+            *each.consumer.reference_parameters,
+            *each.consumer.metadata,
+            *[condition.text for condition in (*each.content, *each.producer)],
+            *[topic.text for topic in each.topics],
+        )
+    )
 
 
 class _Touched(NamedTuple):

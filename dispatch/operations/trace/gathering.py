@@ -193,21 +193,20 @@ class Gatherer:
         for record in self._log("attempts", since_ms, notes):
             if record.value is not None and notification_id.encode() in record.value:
                 wanted += [each for each in attempts.decode(record.value) if each.notification == notification_id]
-                evaluated = _evaluated_in(record, notification_id) or evaluated
+                evaluated = _evaluated_in(record, notification_id, evaluated)
         return list(attempt_rows(wanted)), evaluated
 
     def _evaluated(self, found: Evidence, rows: Sequence[AttemptRow]) -> MatchedBy | None:
         """Who matched it, some time ago: the log says so between when it was logged and the first attempt."""
         until_ms = min((_milliseconds(row["started_at"]) for row in rows), default=found.logged_ms) + _APPEND_MS
         # Without notes: if the log has forgotten it, the times of the records have to do.
+        evaluated = None
         for record in self._log("attempts", found.logged_ms - _CLOCKS_MS, [], only=found.partition):
             if record.value is not None and found.id.encode() in record.value:
-                evaluated = _evaluated_in(record, found.id)
-                if evaluated is not None:
-                    return evaluated
-            if record.timestamp > until_ms:
+                evaluated = _evaluated_in(record, found.id, evaluated)
+            if record.timestamp > until_ms or (evaluated is not None and not evaluated.thinned):
                 break
-        return None
+        return evaluated
 
     def _instead(
         self, found: Evidence, control: ControlHistory, rows: Sequence[AttemptRow], notes: list[str]
@@ -297,20 +296,22 @@ class Gatherer:
                 yield record
 
 
-def _evaluated_in(record: ConsumerRecord, notification_id: str) -> MatchedBy | None:
-    evaluation = attempts.decode_all(record.value)[1] if record.value is not None else None
+def _evaluated_in(record: ConsumerRecord, notification_id: str, before: MatchedBy | None) -> MatchedBy | None:
+    """The evaluation of a notification in a record, joined with the pieces of it in the records before."""
+    evaluation = attempts.evaluation_in(record.value)
     if evaluation is not None:
         for each in evaluation.matched:
             if each.notification == notification_id:
-                return MatchedBy(
+                same = before is not None and (before.batch, before.control) == (evaluation.batch, evaluation.control)
+                before = MatchedBy(
                     record.timestamp,
                     evaluation.batch,
                     evaluation.control,
                     each.subscriptions,
                     each.thinned,
-                    each.passed,
+                    (*before.passed, *each.passed) if before is not None and same else each.passed,
                 )
-    return None
+    return before
 
 
 def _together(recorded: Sequence[AttemptRow], recent: Sequence[AttemptRow]) -> list[AttemptRow]:

@@ -11,6 +11,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
@@ -27,9 +28,12 @@ from dispatch.realtime.gearbox import Gear
 from dispatch.realtime.gears import Gears
 from dispatch.realtime.messages import read_progress
 from dispatch.settings import JobSettings
+from jobs.stack.kafka_broker import KafkaBroker
+from tests.support.broker import settings_for
 from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, logs, running, subscription
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad
+from topic_model.subscriptions import EndpointReference
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -259,6 +263,26 @@ def test_a_shift_whose_start_fails_repeats_nothing(
     assert ids(receiver, "/all") == sent
 
 
+def test_a_restart_with_many_large_subscriptions_goes_on_in_real_time(
+    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
+) -> None:
+    """Made and renewed; together their changes are larger than a record."""
+    parameters = ('<t:Token xmlns:t="urn:t">' + "x" * 60_000 + "</t:Token>",)
+    consumer = EndpointReference(receiver.url("/large"), parameters)
+    made = [
+        msgspec.structs.replace(subscription(f"s{number}", "", "a", form="raw"), consumer=consumer)
+        for number in range(160)
+    ]
+    log.subscribe(*made)
+    until_ms = int(time.time() * 1000) + 3_600_000
+    log.subscribe(*[msgspec.structs.replace(each, terminates_ms=until_ms) for each in made])
+    for run in (1, 2):
+        with running(spark, settings) as job:
+            log.accept("a")
+            receiver.wait_for(run * len(made), "/large", timeout=240)
+            assert job.gears.gear == "realtime"
+
+
 def test_a_worker_that_dies_is_replaced_though_nothing_more_comes(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
@@ -322,6 +346,31 @@ def rows_of(kafka: KafkaSettings, subscription_id: str) -> int:
 def ends_of(kafka: KafkaSettings, log: str) -> dict[int, int]:
     with LogScan(kafka, log) as opened:
         return opened.ends()
+
+
+@pytest.mark.long
+def test_kafka_that_is_away_when_a_worker_parks_for_the_first_time_ends_no_worker(
+    spark: SparkSession, own_broker: KafkaBroker, tmp_path: Path, receiver: Receiver
+) -> None:
+    kafka = settings_for(own_broker)
+    with logs(kafka) as log, running(spark, job_settings(tmp_path, kafka, "realtime")) as job:
+        log.subscribe(subscription("hang", receiver.url("/hang"), "a", form="raw"))
+        log.accept("a")
+        receiver.wait_for(1, "/hang", timeout=240)
+        before = worker_processes(job)
+        own_broker.kill()
+        time.sleep(8)  # longer than a push may take
+        receiver.behave("/hang", "status/202")
+        own_broker.start()
+        with logs(kafka) as after:
+            after.position = log.position
+            after.accept("a", again="n2")
+        wait_for(receiver, "/hang", 2)
+        receiver.wait_for(3, "/hang", timeout=240)  # the one that hung, and both
+        assert worker_processes(job) == before
+        report = audit(kafka, 0, deep=True, patience_s=120)
+    assert report.balanced, report.problems
+    assert report.duplicates == 0
 
 
 def worker_processes(job: RunningJob) -> set[int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import os
 import threading
 import time
 from collections import defaultdict
@@ -10,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from core.eventlog.client import TopicPartition, make_consumer
@@ -81,10 +84,10 @@ class Lot:
         self.log = ParkingLog(kafka)
         self.place = 0
 
-    def park(self, name: str, *notifications: str) -> PartitionReport:
+    def park(self, name: str, *notifications: str, payload: bytes = b"<x/>") -> PartitionReport:
         for each in notifications:
             self.place += 1
-            message = Notification(each, TopicPath("a"), b"<x/>", int(time.time() * 1000))
+            message = Notification(each, TopicPath("a"), payload, int(time.time() * 1000))
             self.log.park(Delivery(name, Place(1, 0, self.place)), message, Tries())
         self.log.settle(120)
         return PartitionReport(reach=self.log.reach())
@@ -385,3 +388,25 @@ def test_an_endpoint_that_fails_for_too_long_suspends_and_resuming_delivers_what
                 log.append([Tombstone(suspension_key("s"))])
             until(lambda: redeliverer.statistics().delivered == 3)
     assert waiting(kafka_settings) == set()
+
+
+def test_large_messages_that_wait_and_are_cancelled_take_little_memory(
+    kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
+) -> None:
+    count = 60
+    lot.park("s", *[f"n{number}" for number in range(count)], payload=os.urandom(2_000_000))
+    known = Known(kafka_settings, subscription("s", "http://127.0.0.1:9/"))
+    process, most = psutil.Process(), 0
+    gc.collect()
+    before = process.memory_info().rss
+
+    def cancelled() -> bool:
+        nonlocal most
+        most = max(most, process.memory_info().rss - before)
+        return sum(row.state == "cancelled" for row in rows(kafka_settings)) == count
+
+    with running(kafka_settings, tmp_path / "parked.sqlite", known):
+        with closing(ControlLog(kafka_settings)) as log:
+            log.append([SubscriptionEnded("s", "unsubscribed", 1)])
+        until(cancelled)
+    assert most < 120_000_000, "what waits has as much"

@@ -120,6 +120,24 @@ def test_parts_are_pushed_one_after_the_other_and_have_one_outcome() -> None:
     assert push.result.duration_s == 0.5 * len(transport.sent)
 
 
+def test_of_large_messages_fewer_are_under_way() -> None:
+    transport, ended = FakeTransport(), []
+    pusher = Pusher(transport)
+    large = message(b"<x>" + b"y" * 4 * 1024 * 1024 + b"</x>")
+    while pusher.has_room(256):
+        assert pusher.begin(old(form="raw"), [large], 1, 0, Envelope, lambda *each: ended.append(each)) is None
+    assert transport.in_flight == 16
+    pusher.drive(0.0)
+    assert pusher.has_room(256)
+    while transport.in_flight:
+        pusher.drive(0.0)
+    assert len(ended) == 16
+    for _ in range(255):
+        pusher.begin(old(form="raw"), [message(b"<x/>")], 1, 0, Envelope, lambda *_: None)
+    assert pusher.has_room(256)
+    assert not pusher.has_room(255)
+
+
 def test_when_a_part_is_refused_the_rest_is_not_sent() -> None:
     transport = FakeTransport(lambda _: PushResult(503 if len(transport.sent) == 2 else 202))
     ((_, outcome),) = pushed(transport, old(1_000))

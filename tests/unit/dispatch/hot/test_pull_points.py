@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import pytest
 from kafka.errors import KafkaTimeoutError
@@ -11,6 +12,7 @@ from lxml import etree
 
 from core.errors import InfrastructureError
 from core.eventlog import writers
+from core.eventlog.client import Producer
 from core.settings import KafkaSettings
 from dispatch.hot.sink_journal import LogDelivery, stored_element
 from dispatch.logs.attempts import Attempt
@@ -81,7 +83,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(producer: PlayedProducer) -> LogDelivery:
-    return LogDelivery(KafkaSettings(), lambda _: producer)  # type: ignore[arg-type, return-value]
+    return LogDelivery(KafkaSettings(), 1, lambda _: producer)  # type: ignore[arg-type, return-value]
 
 
 def notification(number: int) -> Notification:
@@ -181,3 +183,21 @@ def test_what_kafka_has_is_recorded_before_the_rest_is_stored() -> None:
     producer.flush()
     delivery.store(notification(1), SUBSCRIPTION)
     assert [each.notification for each in delivery.written(1)] == ["n0"]
+
+
+def test_kafka_away_at_the_first_message_is_noted() -> None:
+    producer, tries, at = PlayedProducer(), [InfrastructureError("no broker", 1.0)], [0.0]
+
+    def connect(_: KafkaSettings) -> Producer:
+        if tries:
+            raise tries.pop()
+        return cast(Producer, producer)
+
+    delivery = LogDelivery(KafkaSettings(), 1, connect, lambda: at[0])
+    delivery.store(notification(1), SUBSCRIPTION)
+    assert not delivery.behind()
+    at[0] = 1.0
+    assert delivery.behind(), "so the worker settles"
+    delivery.settle(10.0)
+    assert [each.notification for each in delivery.written(4)] == ["n1"]
+    assert not delivery.behind()

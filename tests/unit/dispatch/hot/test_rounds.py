@@ -1,8 +1,20 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from dispatch.hot import sink
+from dispatch.hot.intake import Diversions
 from dispatch.hot.stream import Rounds
+from dispatch.matching.filters import Conditions
+from dispatch.redelivery.held_lanes import PartitionReport
+from tests.support.realtime_world import SETTINGS
+from topic_model.records import notifications
+from topic_model.records.notifications import Notification
+from topic_model.routing import Found
+from topic_model.topics import TopicPath
 
 
 def settled(per_second: float, rounds: Rounds, count: int = 20) -> float:
@@ -34,3 +46,31 @@ def test_a_round_is_never_so_small_that_it_is_mostly_overhead() -> None:
     rounds = Rounds(3.0)
     rounds.took(1e9)
     assert rounds.most == 100
+
+
+def test_a_round_takes_up_no_more_bytes_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = notifications.encode(Notification("n", TopicPath("a"), b"<x/>", 1))[1]
+    monkeypatch.setattr(sink, "_MOST_BYTES", 3 * len(value))
+    view = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found([], [])), control=0)
+    job = SimpleNamespace(
+        settings=SETTINGS,
+        view=view,
+        batch=1,
+        diversions=Diversions(),
+        earlier=None,
+        passed={},
+        done={},
+        most=10_000,
+    )
+    worker = SimpleNamespace(
+        journal=SimpleNamespace(begin=lambda _: None, matched=lambda *_: None), conditions=Conditions()
+    )
+    taken: list[PartitionReport] = []
+    while not taken or taken[-1].rest:
+        report = PartitionReport()
+        outcomes = SimpleNamespace(report=report, write_due=lambda: True)
+        rows = [(bytearray(value), 0, offset) for offset in range(8)]
+        sink.Worker.fill(cast(Any, worker), cast(Any, job), rows, cast(Any, outcomes))
+        taken.append(report)
+        job.done = report.done
+    assert [each.notifications for each in taken] == [3, 3, 2]

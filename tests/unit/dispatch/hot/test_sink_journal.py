@@ -26,8 +26,11 @@ class FakeLog:
         self.rows: list[str] = []
         self.late = False
 
-    def connect(self) -> None:
-        pass
+    def connect(self) -> FakeLog:
+        return self
+
+    def partitions_for(self, topic: str) -> set[int]:
+        return {0}
 
     def park(self, delivery: Delivery, notification: Notification, tries: Tries, in_turn: bool = False) -> int:
         self.sent.append(delivery)
@@ -81,7 +84,7 @@ class Opened:
             ("DeadLetterLog", self.dead),
             ("LogDelivery", self.pulls),
         ):
-            monkeypatch.setattr(sink_journal, name, lambda kafka, log=log: log)
+            monkeypatch.setattr(sink_journal, name, lambda *_, log=log: log)
         self.now = 0.0
         self.journal = SinkJournal(KafkaSettings(), 1.0, lambda: self.now)
         self.journal.begin(7)
@@ -150,6 +153,12 @@ def test_no_more_should_follow_while_a_log_is_late(opened: Opened) -> None:
     assert journal.write_due()
     opened.attempts.late = True
     assert not journal.write_due()
+
+
+def test_no_more_should_follow_while_pull_points_or_triggers_are_late(opened: Opened) -> None:
+    assert opened.journal.write_due()
+    opened.pulls.late = True
+    assert not opened.journal.write_due()
 
 
 def test_in_the_end_everything_is_written(opened: Opened) -> None:

@@ -169,7 +169,7 @@ class Journal(FakeJournal):
 
     def __init__(self, kafka: Kafka, settings: KafkaSettings) -> None:
         super().__init__()
-        self.appends = LogDelivery(settings, lambda _: kafka)  # type: ignore[arg-type, return-value]
+        self.appends = LogDelivery(settings, 3, lambda _: kafka)  # type: ignore[arg-type, return-value]
         self.publish = self.appends.publish
 
     def written(self) -> list[Attempt]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from core.errors import InfrastructureError, RecordVersionError
 from dispatch.logs import attempts
-from dispatch.logs.attempts import RECORD_BYTES, Attempt
+from dispatch.logs.attempts import RECORD_BYTES, Attempt, Evaluation, Matched
 from topic_model.topics import TopicPath
 
 
@@ -75,3 +75,29 @@ def test_all_attempts_of_a_subscription_go_to_one_partition(subscription: str, p
 
 def test_subscriptions_are_spread_over_the_partitions() -> None:
     assert {attempts.partition_of_subscription(f"s{number}", 4) for number in range(100)} == {0, 1, 2, 3}
+
+
+def read_back(evaluation: Evaluation) -> list[Matched]:
+    values = list(attempts.encode_evaluation(evaluation))
+    assert all(len(value) < 2 * RECORD_BYTES for value in values)
+    read = [attempts.decode_all(value)[1] for value in values]
+    assert all(each is not None for each in read)
+    assert {(each.partition, each.batch, each.control) for each in read if each} == {(1, 7, 9)}
+    return [matched for each in read if each for matched in each.matched]
+
+
+def test_an_evaluation_fits_into_records_however_many_have_an_interval() -> None:
+    names = tuple(f"0190c2a4-7f7e-7b3c-9d2e-{number:012}" for number in range(700))
+    matched = [Matched(f"n{number}", TopicPath("a"), 1, number, 700, names, 3) for number in range(500)]
+
+    assert read_back(Evaluation(1, 7, 9, matched)) == matched
+
+
+def test_one_notification_may_take_several_records() -> None:
+    names = tuple(f"0190c2a4-7f7e-7b3c-9d2e-{number:012}" for number in range(350_000))
+    whole = Matched("n", TopicPath("a"), 1, 5, 350_000, names, 3, caused=True)
+
+    pieces = read_back(Evaluation(1, 7, 9, [whole]))
+
+    assert {msgspec.structs.replace(each, passed=()) for each in pieces} == {msgspec.structs.replace(whole, passed=())}
+    assert tuple(name for each in pieces for name in each.passed) == names

@@ -10,6 +10,7 @@ from kafka.errors import KafkaTimeoutError
 from core.errors import InfrastructureError
 from core.eventlog import writers
 from core.eventlog.client import Producer
+from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
 from dispatch.logs import attempts
 from dispatch.logs.attempts import Attempt, AttemptsLog
@@ -251,3 +252,36 @@ def test_a_kafka_that_is_slow_is_noticed() -> None:
     assert log.behind()
     producer.flush()
     assert not log.behind()
+
+
+def test_what_kafka_has_not_taken_is_bounded_in_bytes() -> None:
+    """It is waited for beyond that; before, nothing is."""
+    producer = PlayedProducer()
+    writer = DurableWriter(KafkaSettings(), "parked", lambda _: producer)  # type: ignore[arg-type, return-value]
+    most, size = 0, 1024 * 1024
+    for number in range(100):
+        writer.send(0, b"x" * size, b"%d" % number)
+        most = max(most, len(producer._open))
+    assert most == writers._MOST_BYTES // size
+    assert len(producer.taken) > 80
+    writer.settle(1.0)
+    assert len(producer.taken) == 100
+
+
+def test_kafka_away_when_a_writer_is_first_used_is_noted_and_nothing_waits_for_each_record() -> None:
+    producer, connects = PlayedProducer(), 0
+
+    def connect(_: KafkaSettings) -> Producer:
+        nonlocal connects
+        connects += 1
+        if connects < 3:
+            raise InfrastructureError("no broker", 1.0)
+        return cast(Producer, producer)
+
+    writer = DurableWriter(KafkaSettings(), "pullpoints", connect)
+    numbers = [writer.send(0, b"%d" % number, b"k") for number in range(50)]
+    assert connects == 1
+    assert not any(map(writer.has, numbers))
+    writer.settle(10.0)
+    assert connects == 3
+    assert [value for _, value in producer.taken] == [b"%d" % number for number in range(50)]

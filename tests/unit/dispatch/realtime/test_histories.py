@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
+from dispatch.realtime import task
 from dispatch.realtime.messages import Feed
 from tests.support.realtime_histories import NAMES, PARTITIONS, Histories
 
@@ -256,4 +257,23 @@ def test_after_a_failure_messages_that_keep_coming_do_not_go_through_the_redeliv
     was_parked = {row.notification for row in state.rows if row.subscription == "plain" and row.state == "parked"}
     assert "0-2" in was_parked
     assert not was_parked & {f"0-{offset}" for offset in range(190, 203)}
+    state.teardown()
+
+
+def test_a_task_takes_up_no_more_bytes_than_it_may_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And goes on when the oldest are through."""
+    monkeypatch.setattr(task, "_SMALL", 0)
+    monkeypatch.setattr(task, "_MOST_BYTES", 400)
+    state = Histories()
+    state.begin()
+    for _ in range(5):
+        state.accept(partition=0, count=4)
+    size = len(state.accepted[0][0])
+    state.step(partition=0, times=3)
+    assert len(state.tasks[0].rows) == 20 - -(-400 // size), "so many have as much, and none is through"
+    for _ in range(40):
+        state.come_to_rest(partition=0)
+        state.read(count=6)
+        state.feed()
+    assert not state.tasks[0].rows
     state.teardown()

@@ -18,13 +18,20 @@ from dispatch.realtime.held_here import HeldHere
 from dispatch.realtime.messages import (
     Diverted,
     Feed,
+    FeedPieces,
     WorkerProgress,
     decode_feed,
     decode_progress,
     encode_feed,
+    encode_feeds,
     encode_progress,
+    progress_in_records,
 )
-from topic_model.routing import Overlay, ViewStep
+from dispatch.realtime.task import _changed
+from topic_model.records.control import SubscriptionRecord
+from topic_model.routing import History, Overlay, ViewStep
+from topic_model.routing.table import RoutingTable
+from topic_model.subscriptions import EndpointReference, Subscription
 
 LANES = st.frozensets(st.sampled_from([f"lane{number}" for number in range(12)]))
 
@@ -65,7 +72,7 @@ class Parked:
 @given(st.lists(LANES, min_size=1, max_size=6), st.integers(1, 5))
 def test_workers_hold_what_the_driver_holds(states: list[frozenset[str]], at_once: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "_LANES_AT_ONCE", at_once)
+        patch.setattr(driver, "_NAMES_AT_ONCE", 5 * at_once)
         parked = Parked()
         held, before = HeldHere(parked, parked.forget_read), Told()
         for number, state in enumerate(states):
@@ -107,7 +114,118 @@ def test_a_task_begins_when_the_driver_knows_what_the_one_before_has_parked() ->
 
 
 def test_changes_in_pieces_free_nothing_too_early(tmp_path: Path) -> None:
-    many = frozenset(f"s{number}" for number in range(5_000))
+    many = frozenset(f"s{number:0{driver._NAMES_AT_ONCE // 5_000 + 9}}" for number in range(10_000))
     messages = list(changes_of_told(Told(), Told(many, {0: 9})))
     assert [message.read for message in messages] == [{}, {}, {0: 9}], "offsets count when all is said"
     assert frozenset().union(*(message.held for message in messages)) == many
+
+
+SETS = st.frozensets(st.sampled_from([f"http://e{number}/" for number in range(6)]))
+
+
+@given(
+    st.lists(
+        st.builds(Told, st.just(frozenset()), st.just({}), degraded=SETS, watched=SETS, unjudged=SETS, on_trial=SETS),
+        max_size=5,
+    )
+)
+def test_differences_of_endpoints_add_up(states: list[Told]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "_NAMES_AT_ONCE", 20)
+        known, before = Told(), Told()
+        for now in states:
+            for each in changes_of_told(before, now):
+                known = Told(
+                    degraded=_changed(known.degraded, each.degraded, each.recovered),
+                    watched=_changed(known.watched, each.watched, each.unwatched),
+                    unjudged=_changed(known.unjudged, each.unjudged, each.judged),
+                    on_trial=_changed(known.on_trial, each.on_trial, each.off_trial),
+                )
+            before = now
+            assert known[2:] == now[2:]
+
+
+def sick(count: int) -> Told:
+    endpoints = frozenset(f"http://host-{number:06}.example/a/receiver/with/a/path" for number in range(count))
+    return Told(degraded=endpoints, watched=endpoints, on_trial=endpoints)
+
+
+def test_a_change_beside_a_thousand_sick_endpoints_takes_little() -> None:
+    now = sick(1_000)._replace(read={0: 1})
+    trial = now._replace(on_trial=now.on_trial - {min(now.on_trial)}, read={0: 2})
+    (message,) = changes_of_told(now, trial)
+    assert len(encode_feed(Feed(3, 0, 0, 17, diverted=message))[1]) < 1_000
+    (message,) = changes_of_told(now, now._replace(read={0: 2}))
+    assert len(encode_feed(Feed(3, 0, 0, 17, diverted=message))[1]) < 100
+
+
+def test_a_hundred_thousand_sick_endpoints_are_several_records() -> None:
+    messages = [Feed(3, -1, 0, 17, diverted=each) for each in changes_of_told(Told(), sick(100_000))]
+    sizes = [len(encode_feed(each)[1]) for each in messages]
+    assert len(sizes) > 10
+    assert max(sizes) < 1024 * 1024
+
+
+MOST = 512 * 1024
+
+
+def test_a_message_larger_than_a_record_is_cut_and_joined() -> None:
+    large = Subscription("s", EndpointReference("http://e/", ("<x>" + "y" * 3_000_000 + "</x>",)))
+    step = ViewStep(17, Overlay("x"), now=(large, large, large))
+    feeds = [Feed(3, -1, 0, 17, b"base"), Feed(3, -1, 0, 17, step=step), Feed(3, -1, 0, 17, stop=True)]
+    records = list(encode_feeds(feeds, MOST))
+    assert max(len(value) for _, value in records) < MOST + 100
+    read = [decode_feed(*each) for each in records]
+    assert [each.back for each in read] == list(range(len(records))), "where the first one is"
+    pieces = FeedPieces()
+    whole = [found for each in read if (found := pieces.whole(each)) is not None]
+    assert [msgspec.structs.replace(each, back=0) for each in whole] == feeds
+
+
+def test_what_was_left_of_a_failed_append_spoils_nothing() -> None:
+    records = [decode_feed(*each) for each in encode_feeds([Feed(3, -1, 0, 1, b"x" * 1_000)], 500)]
+    pieces, anew = FeedPieces(), Feed(3, -1, 0, 17, b"base")
+    assert [pieces.whole(each) for each in (*records[:-1], anew)] == [None] * (len(records) - 1) + [anew]
+    assert [pieces.whole(each) for each in records][-1] == Feed(3, -1, 0, 1, b"x" * 1_000)
+
+
+def test_steps_of_large_subscriptions_are_small() -> None:
+    table = RoutingTable(history=History())
+    steps = table.steps(table.checkpoint())
+    reference = EndpointReference("http://e/", ("<x>" + "y" * 60_000 + "</x>",))
+    for terminates_ms in (5, 6):
+        for number in range(160):
+            large = Subscription(f"s{number}", reference, terminates_ms=terminates_ms)
+            table.apply(SubscriptionRecord(large), terminates_ms * 1_000 + number)
+    for found in (steps.steps(), steps.opening()):
+        sizes = [len(encode_feed(Feed(3, 0, 0, 17, step=each))[1]) for each in found]
+        assert len(sizes) > 10
+        assert max(sizes) < 1024 * 1024
+
+
+def test_what_a_worker_has_learned_may_take_several_records() -> None:
+    learned = WorkerProgress(
+        3,
+        1,
+        99,
+        3,
+        notifications=7,
+        deliveries=8,
+        signs=tuple((f"http://host-{number}.example/", Sign("slow")) for number in range(10_000)),
+        gone=frozenset(f"subscription-{number}" for number in range(10_000)),
+        costly=frozenset({"s"}),
+        matched=tuple((f"subscription-{number}", "a/topic", number) for number in range(200_000)),
+        thinned=9,
+        stopped=True,
+    )
+    records = list(progress_in_records(learned))
+    assert max(len(encode_progress(each)[1]) for each in records) < 64 * 1024
+    assert [each.is_newer_than(None) for each in records] == [False] * (len(records) - 1) + [True]
+    assert [each.stopped for each in records] == [False] * (len(records) - 1) + [True]
+    for field in ("notifications", "deliveries", "thinned"):
+        assert sum(getattr(each, field) for each in records) == getattr(learned, field)
+    assert tuple(one for each in records for one in each.signs) == learned.signs
+    assert tuple(one for each in records for one in each.matched) == learned.matched
+    assert frozenset().union(*(each.gone for each in records)) == learned.gone
+    assert frozenset().union(*(each.costly for each in records)) == learned.costly
+    assert list(progress_in_records(WorkerProgress(3, 1, 99, 3))) == [WorkerProgress(3, 1, 99, 3)]

@@ -3,6 +3,7 @@ begins, whatever clocks say and however long anything takes."""
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,6 +22,8 @@ from dispatch.realtime.driver import Feeder, Told
 from dispatch.realtime.messages import Feed, WorkerProgress
 from dispatch.realtime.worker_lease import LeaseRenewal
 from dispatch.realtime.workers import WorkersElsewhere
+from topic_model.routing import Overlay, ViewStep
+from topic_model.subscriptions import EndpointReference, Subscription
 
 # On a grid, so that what happens at about the same time is found.
 MOMENTS = st.sampled_from([0.0, 0.0, 0.0, 0.25, 0.5, 1.0, 3.0, 15.0])
@@ -194,9 +197,10 @@ def feeder_of(view: View, monkeypatch: pytest.MonkeyPatch, one_base: bool = Fals
     written = list[Feed]()
     feeder = Feeder(KafkaSettings(), view, Told, 10, one_base)
 
-    def write(messages: list[Feed]) -> Appending:
+    def write(messages: list[Feed]) -> int:
         written.extend(messages)
-        return Appending(lambda: len(written) - 1)
+        feeder._under_way = Appending(lambda: len(written) - 1)
+        return len(messages)
 
     monkeypatch.setattr(feeder, "_write", write)
     return feeder, written
@@ -244,3 +248,57 @@ def test_all_is_said_anew_when_there_is_little_to_say_and_at_last_in_any_case(mo
     assert said(5) == []
     view.past = 0
     assert said(1) == [39]
+
+
+def test_a_snapshot_is_written_again_only_after_as_many_bytes_of_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_STEPS", 5)
+    endpoints = [f"http://host-{number}.example/receiver" for number in range(3_000)]
+    trials = itertools.cycle(endpoints)
+
+    def told() -> Told:
+        return Told(degraded=frozenset(endpoints), on_trial=frozenset({next(trials)}))
+
+    sizes = list[int]()
+
+    def begin(records: list[tuple[bytes, bytes | None]]) -> Appending:
+        sizes.append(sum(len(value or b"") for _, value in records))
+        return Appending(lambda: len(sizes) - 1)
+
+    feeder = Feeder(KafkaSettings(), View(), told, 10)
+    monkeypatch.setattr(feeder, "_log", SimpleNamespace(begin=begin))
+    for _ in range(2_000):
+        feeder._say()
+    first, *following = sizes
+    assert first > 100_000
+    assert sum(size > first // 2 for size in following) == 1, "as the differences have taken as much"
+    assert min(following) < 1_000
+
+
+def test_what_is_written_at_a_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next records are encoded once Kafka has those before."""
+    large = Subscription("s", EndpointReference("http://e/", ("y" * 3_000_000,)))
+    view = View()
+    steps = [ViewStep(7, Overlay("x"), now=(large, large, large))] * 10
+    monkeypatch.setattr(view, "advance", lambda *_: Advance(cast(Any, view.base), steps, 7))
+    under_way, most, offsets = 0, 0, itertools.count()
+
+    def begin(records: list[tuple[bytes, bytes | None]]) -> Appending:
+        nonlocal under_way, most
+        size = sum(len(value or b"") for _, value in records)
+        assert max(len(value or b"") for _, value in records) < KafkaSettings().max_record_bytes
+        under_way += size
+        most = max(most, under_way)
+        last = [next(offsets) for _ in records][-1]
+
+        def wait() -> int:
+            nonlocal under_way
+            under_way -= size
+            return last
+
+        return Appending(wait)
+
+    feeder = Feeder(KafkaSettings(), view, Told, 10)
+    monkeypatch.setattr(feeder, "_log", SimpleNamespace(begin=begin))
+    feeder._say()
+    assert most <= 8 * 1024 * 1024
+    assert feeder._began == 0, "where a worker that comes later begins"

@@ -2,20 +2,26 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
+import tracemalloc
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from core.errors import InfrastructureError
 from core.wall_clock import TOLERANCE_MS
+from dispatch.delivery.verdict import policy_of
 from dispatch.logs import parked
-from dispatch.logs.attempts import NO_BATCH
+from dispatch.logs.attempts import NO_BATCH, Attempt
 from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
 from dispatch.redelivery.lanes import Choice, ParkedLane
 from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile, WaitingDelivery, newest_batch
-from dispatch.settings import PushSettings
+from dispatch.redelivery.pushes import RedeliveryOutcomes
+from dispatch.settings import PushSettings, RetrySettings
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Peer, Subscription
 from topic_model.topics import TopicPath
@@ -37,16 +43,17 @@ def park(
     accepted_ms: int = 0,
     valid_until_ms: int = 0,
     priority: int = 0,
+    payload: bytes = b"<x/>",
 ) -> str | None:
     name = f"n{which.place.offset}"
     notification = Notification(
-        name, TopicPath("a"), b"<x/>", accepted_ms, valid_until_ms=valid_until_ms, priority=priority
+        name, TopicPath("a"), payload, accepted_ms, valid_until_ms=valid_until_ms, priority=priority
     )
     return store.apply(which.key(), parked.encode(Parked(notification, tries)), next(OFFSETS))
 
 
-def offsets(found: list[WaitingDelivery]) -> list[int]:
-    return [waiting.delivery.place.offset for waiting in found]
+def offsets(found: list[WaitingDelivery] | list[Delivery]) -> list[int]:
+    return [(each.delivery if isinstance(each, WaitingDelivery) else each).place.offset for each in found]
 
 
 @pytest.fixture
@@ -325,3 +332,61 @@ def test_no_question_walks_over_what_it_does_not_want(tmp_path: Path, query: str
     database.close()
     assert index in plan
     assert "TEMP B-TREE" not in plan
+
+
+MB = 1024 * 1024
+
+
+def test_of_large_messages_few_are_read_at_a_time(store: ParkedStore) -> None:
+    for offset in range(10):
+        park(store, delivery(offset), payload=b"x" * MB)
+    park(store, delivery(0, "huge"), payload=b"x" * 6 * MB)
+    park(store, delivery(1, "huge"), payload=b"x" * 6 * MB)
+
+    assert offsets(store.untried("s", 500)) == offsets(store.first("s", 500)) == [0, 1, 2]
+    assert offsets(store.untried("huge", 500)) == [0], "one, however large"
+    for offset in (0, 1):
+        assert store.tried(delivery(offset), Tries(1, 1, 5 + offset))
+    assert offsets(store.due("s", 10, 1, {delivery(0)})) == [1]
+
+
+class Ended:
+    """A journal that counts what has ended, and lets go of it."""
+
+    def __init__(self) -> None:
+        self.states: Counter[str] = Counter()
+
+    def record(self, row: Attempt) -> None:
+        self.states[row.state] += 1
+
+    def write_dead_letter(self, delivery: Delivery, notification: Notification, row: Attempt) -> None:
+        self.record(row)
+
+    def finished(self, delivery: Delivery, tried: bool) -> None:
+        """The log is going to say so."""
+
+
+@pytest.mark.parametrize("how", ["cancelled", "expired", "dropped"])
+def test_ending_much_takes_no_more_memory_than_ending_one(how: str, tmp_path: Path) -> None:
+    count, journal = 100, Ended()
+    with closing(ParkedStore(tmp_path / "parked.sqlite")) as store:
+        for offset in range(count):
+            park(store, delivery(offset), payload=b"x" * MB)
+        store.commit()
+        alarm = cast(Any, SimpleNamespace(died=lambda *_: None))
+        outcomes = RedeliveryOutcomes(store, cast(Any, journal), lambda: 0.0, alarm)
+        lane, policy = ParkedLane("s"), policy_of(DeliveryPolicy(lifespan_ms=1_000), RetrySettings())
+        tracemalloc.start()
+        try:
+            if how == "cancelled":
+                outcomes.cancel(lane, 5_000)
+            elif how == "expired":
+                outcomes.expire(lane, policy, 5_000)
+            else:
+                outcomes.shed(lane, cast(Any, SimpleNamespace(too_much=lambda _: "too much")), 5_000)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert store.count == 0
+    assert journal.states == {how: count}
+    assert peak < 20 * MB

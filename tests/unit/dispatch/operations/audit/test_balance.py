@@ -7,12 +7,12 @@ import pytest
 
 from core.errors import InfrastructureError, RecordVersionError
 from core.eventlog.scan import Stretch
-from dispatch.logs.attempts import State
+from dispatch.logs.attempts import Evaluation, Matched, State, encode, encode_evaluation
 from dispatch.operations.audit.balance import Balance, balance
 from dispatch.operations.audit.ledger import EXPIRED, LAPSED, Ledger
 from dispatch.operations.audit.report import Tally
 from dispatch.redelivery.events import SYSTEM
-from tests.support.written_attempts import T0, evaluation, row, rows
+from tests.support.written_attempts import T0, TOPIC, evaluation, row, rows
 
 HOUR_MS = 3_600_000
 
@@ -46,6 +46,15 @@ def test_every_end_is_counted_for_its_subscription() -> None:
         "s2": Tally(dead=1, cancelled=1),
         "s3": Tally(dropped=1, pending=1),
     }
+
+
+def test_an_evaluation_in_several_pieces_counts_once() -> None:
+    names = tuple(f"subscription-{number}" for number in range(5_000))
+    values = list(encode_evaluation(Evaluation(0, 0, 10, [Matched("n1", TOPIC, T0, 0, 5_000, names)])))
+    assert len(values) > 1
+    report = compared(*values, *encode(row("n1", name) for name in names)).report
+    assert report.balanced
+    assert (report.notifications, report.matches) == (1, 5_000)
 
 
 def test_what_its_publisher_wanted_no_more_is_expired_and_nothing_is_looked_for_among_the_letters() -> None:

@@ -4,15 +4,16 @@ import dataclasses
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from dispatch.logs import attempts
-from dispatch.logs.attempts import Attempt, State
+from dispatch.logs.attempts import Attempt, Evaluation, Matched, State
 from dispatch.operations.trace.explain import explain
-from dispatch.operations.trace.gathering import batch_of
+from dispatch.operations.trace.gathering import _evaluated_in, batch_of
 from dispatch.operations.trace.story import AttemptRow, BatchFate, ControlHistory, DeliveryStory, Evidence, MatchedBy
 from dispatch.spark.checkpoint_repair import RANGE, RANGES
 from dispatch.tables.delta_table import rows_of
@@ -596,3 +597,12 @@ def test_the_story_says_which_of_two_links_carries_it(datagrams: Datagrams, fast
     said = msgspec.structs.replace(found.notification, fast=fast)
     (delivery,) = explain(dataclasses.replace(found, notification=said)).deliveries
     assert (delivery.outcome, delivery.why) == ("skipped", why)
+
+
+def test_subscriptions_that_were_given_it_may_be_named_in_several_records() -> None:
+    names = tuple(f"s{number}" for number in range(5_000))
+    matched = [Matched("n0", TopicPath("a"), 1, 4, 1, ("other",)), Matched("n1", TopicPath("a"), 1, 5, 5_000, names, 2)]
+    evaluated = None
+    for value in attempts.encode_evaluation(Evaluation(0, 7, 9, matched)):
+        evaluated = _evaluated_in(cast(Any, SimpleNamespace(value=value, timestamp=3)), "n1", evaluated)
+    assert evaluated == MatchedBy(3, 7, 9, 5_000, 2, names)

@@ -8,16 +8,17 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import NamedTuple
 
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.outcomes import Outcome
 from dispatch.delivery.pushes import Pusher, PushSpans
-from dispatch.delivery.transport.contract import Transport
+from dispatch.delivery.transport.contract import PushResult, Transport
 from dispatch.delivery.verdict import Push
-from dispatch.hot.batch_outcomes import BatchOutcomes, PutOff, waits
+from dispatch.hot.batch_outcomes import UNANSWERED, BatchOutcomes, PutOff, waits
 from dispatch.hot.lanes import Lanes
 from dispatch.hot.waiting import Received
 from dispatch.monitoring.under_way import nobody
@@ -106,6 +107,9 @@ _DRIVE_S = 0.1
 
 _LOOK_S = 0.25
 
+# Pushes without an answer may be so many times as many as others: each has a connection, until its time-out.
+_MOST_UNANSWERED = 3
+
 
 class Pump:
     """Pushes what waits in lanes, and has each outcome settled. It waits `budget_s` for a few slow lanes."""
@@ -126,6 +130,9 @@ class Pump:
         self._budget_s = budget_s
         self._now = now
         self._clock = clock
+        self._awaited: OrderedDict[str, _Awaited] = OrderedDict()  # by push, in the order in which they began
+        self.unanswered = 0
+        """Pushes under way that no lane waits for."""
 
     def run(self, lanes: Lanes, outcomes: BatchOutcomes, tell: Callable[[int], None] = nobody) -> None:
         """Return when every lane is empty. A receiver's failure is settled, never raised. `tell` is called with how
@@ -140,7 +147,7 @@ class Pump:
         while not lanes.empty:
             if outcomes.write_due():
                 self.begin(run)
-            elif not self._pusher.in_flight:
+            elif not self.in_flight:
                 waited_from = self._clock()
                 outcomes.catch_up()
                 # No lane is to blame for this time.
@@ -148,7 +155,7 @@ class Pump:
                 started, look = started + waited_s, look + waited_s
                 continue
             tell(self._pusher.in_flight)
-            self._pusher.drive(_DRIVE_S)
+            self.drive(_DRIVE_S)
             now = self._clock()
             if now >= look:
                 look = now + _LOOK_S
@@ -157,17 +164,35 @@ class Pump:
 
     @property
     def in_flight(self) -> int:
-        """Pushes under way."""
-        return self._pusher.in_flight
+        """Pushes under way that lanes wait for."""
+        return self._pusher.in_flight - self.unanswered
 
     def drive(self, timeout_s: float) -> None:
         """Take outcomes in, waiting this long at most for the first."""
         self._pusher.drive(timeout_s)
+        self.hand_over()
 
     def begin(self, run: PumpRun) -> None:
         """Begin as many pushes as there may be."""
-        while self._pusher.in_flight < self._max_in_flight and (taken := run.take()) is not None:
+        # A push without an answer leaves its place to another, but does not cost less.
+        most = self._max_in_flight + min(self.unanswered, _MOST_UNANSWERED * self._max_in_flight)
+        while self._pusher.in_flight < most and (taken := run.take()) is not None:
             self._begin(run, *taken)
+
+    def hand_over(self) -> None:
+        """Park what pushes carry that have no answer after `budget_s`: the redelivery waits for their results."""
+        late = self._clock() - self._budget_s
+        if not self._is_late(late):
+            return
+        self._pusher.drive(0.0)  # this thread may have stood still, and what was answered meanwhile is not late
+        while self._is_late(late):
+            _, awaited = self._awaited.popitem(last=False)
+            self.unanswered += 1
+            result = PushResult(0, duration_s=self._clock() - awaited.began)
+            awaited.run.settle(awaited.subscription, awaited.taken, awaited.push._replace(result=result), UNANSWERED)
+
+    def _is_late(self, late: float) -> bool:
+        return bool(self._awaited) and next(iter(self._awaited.values())).began < late
 
     def _begin(self, run: PumpRun, subscription: Subscription, taken: Sequence[Received]) -> None:
         topic = taken[0].notification.topic
@@ -181,12 +206,32 @@ class Pump:
             run.end(subscription, topic, None)
             return
         notifications = [received.notification for received in taken]
-        finished = partial(run.settle, subscription, taken)
+
+        def leaves(push: Push) -> None:
+            self._awaited[push.id] = _Awaited(run, subscription, taken, push, self._clock())
+
+        def finished(push: Push, outcome: Outcome) -> None:
+            if self._awaited.pop(push.id, None) is not None:
+                run.settle(subscription, taken, push, outcome)
+            else:
+                self.unanswered -= 1
+                run.outcomes.answered(subscription, taken, push, outcome)
+
         unmade = self._pusher.begin(
-            subscription, notifications, 1, int(self._now() * 1000), self._envelope_of, finished
+            subscription, notifications, 1, int(self._now() * 1000), self._envelope_of, finished, leaves
         )
         if unmade is not None:
-            finished(*unmade)
+            run.settle(subscription, taken, *unmade)
+
+
+class _Awaited(NamedTuple):
+    """A push that a lane waits for."""
+
+    run: PumpRun
+    subscription: Subscription
+    taken: Sequence[Received]
+    push: Push
+    began: float
 
 
 @dataclass(slots=True)

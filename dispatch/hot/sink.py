@@ -15,6 +15,7 @@ import dataclasses
 import gc
 import logging
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -23,7 +24,7 @@ from pyspark.accumulators import Accumulator
 from pyspark.core.broadcast import Broadcast
 
 from core import liveness
-from core.errors import InfrastructureError, RecordVersionError
+from core.errors import ArborcastError, InfrastructureError, RecordVersionError
 from core.recent import Recent
 from dispatch.delivery.capacity import Limits
 from dispatch.delivery.credentials import Vault
@@ -55,6 +56,12 @@ _MATCHED_AT_ONCE = 500
 
 # Bytes of prepared envelopes kept per worker, twice: about 1.5 kB each, with their subscriptions as much again.
 _ENVELOPES = 32 * 1024 * 1024
+
+# How long a thread that waits for answers waits for the next one.
+_REST_S = 1.0
+
+# The share of the time that a lane waits for a push in which its connection has to stand.
+_CONNECTED_BY = 0.9
 
 
 # A row of the `notifications` log as the query hands it on: value, partition, offset. Spark's Row is a tuple; to ask it
@@ -108,6 +115,7 @@ def _push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], r
         raise
     reports.add([outcomes.report])
     worker.settled()
+    worker.rest()
 
 
 def read_notification(value: bytes, partition: int, offset: int) -> Notification | None:
@@ -139,6 +147,7 @@ class Worker:
         self._callback_s = settings.push.callback_s
         self._envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(_ENVELOPES)
         self._frozen = False
+        self._resting: threading.Thread | None = None
         self.conditions = Conditions()
         self.transport = make_transport(_hurried(settings.push, settings.retry), settings.outbound)
         self.journal = SinkJournal(settings.kafka, settings.dispatch.outcomes_timeout_s)
@@ -197,7 +206,28 @@ class Worker:
             gc.freeze()
             self._frozen = True
 
+    def rest(self) -> None:
+        """No task is here: pushes without an answer go on in a thread of their own, until `resume`."""
+        if self.transport.in_flight:
+            self._resting = threading.Thread(target=self._await_answers, name="unanswered", daemon=True)
+            self._resting.start()
+
+    def resume(self) -> None:
+        """A task begins."""
+        resting, self._resting = self._resting, None
+        if resting is not None:
+            self.transport.wake()
+            resting.join()
+
+    def _await_answers(self) -> None:
+        try:
+            while self._resting is not None and self.transport.in_flight:
+                self.transport.rest(_REST_S)
+        except ArborcastError as error:
+            logger.warning("what receivers have answered is not written down, and they are pushed to again: %s", error)
+
     def close(self) -> None:
+        self.resume()
         self.transport.close()
         self.journal.close()
         if self.spans is not None:
@@ -235,12 +265,8 @@ def _before(job: SinkJob) -> Earlier:
 
 
 def _hurried(push: PushSettings, retry: RetrySettings) -> PushSettings:
-    """A batch waits for no receiver longer than the hot budget."""
-    return dataclasses.replace(
-        push,
-        connect_timeout_s=min(push.connect_timeout_s, retry.batch_wait_s),
-        total_timeout_s=min(push.total_timeout_s, retry.batch_wait_s),
-    )
+    """A connection that does not stand when a lane stops waiting is given up: nothing was sent over it."""
+    return dataclasses.replace(push, connect_timeout_s=min(push.connect_timeout_s, _CONNECTED_BY * retry.batch_wait_s))
 
 
 _worker: Worker | None = None
@@ -253,6 +279,7 @@ def worker_for(settings: JobSettings, under_way: str) -> Worker:
         forget_worker()
     if _worker is None:
         _worker = Worker(settings, under_way)
+    _worker.resume()
     return _worker
 
 

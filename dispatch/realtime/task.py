@@ -308,6 +308,7 @@ class Task:
     def _turn(self) -> None:
         """Begin pushes, write down what is due, and tell the driver."""
         pump = self._worker.pump
+        pump.hand_over()
         if self._outcomes.write_due():
             pump.begin(self._run)
         elif not pump.in_flight:
@@ -387,6 +388,11 @@ class Task:
                 raise self._feeding.error  # another run has begun
             self._turn()
             pump.drive(_LOOK_S)
+        if stopped:  # this process ends: an answer that still comes spares a second push
+            until = time.monotonic() + self._retry.batch_wait_s
+            while pump.unanswered and time.monotonic() < until:
+                liveness.beat()
+                pump.drive(_LOOK_S)
         self._tell(0)
         self._marked = None
         self._tell_matched()

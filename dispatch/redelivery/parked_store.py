@@ -19,7 +19,7 @@ from core.errors import InfrastructureError
 from core.wall_clock import TOLERANCE_MS
 from dispatch.logs import parked
 from dispatch.logs.attempts import NO_BATCH
-from dispatch.logs.parked import Delivery, Parked, Place, Tries
+from dispatch.logs.parked import UNDER_WAY, Delivery, Parked, Place, Tries
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification
 
@@ -235,6 +235,11 @@ class ParkedStore:
     def equal(self, lane: str, merge: bytes, limit: int) -> list[WaitingDelivery]:
         """The deliveries of a lane that were never tried and are equal, in the order of their turns."""
         return self._read(lane, f"merge = ? AND merge != x'' AND tried = 0 {_BY_PRIORITY}", merge, limit)
+
+    def under_way(self, lane: str) -> bool:
+        """Whether a worker waits for the answer to the first push of deliveries of a lane."""
+        found = "SELECT 1 FROM waiting WHERE lane = ? AND awaits != '' AND awaits >= ? AND awaits < ? LIMIT 1"
+        return self._one(found, lane, UNDER_WAY, chr(ord(UNDER_WAY) + 1)) is not None
 
     def oldest_untried(self, lane: str, limit: int) -> list[WaitingDelivery]:
         """The deliveries of a lane that were never tried, and wait for the longest."""

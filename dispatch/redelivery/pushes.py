@@ -376,7 +376,7 @@ class Pushes:
             lane.envelope = lane.envelope or self._envelope_of(subscription)
             return lane.envelope
 
-        def leaves() -> None:
+        def leaves(_: Push) -> None:
             nonlocal probe
             probe = self._endpoints.begin_push(endpoint)
             lane.flight.update(waiting.delivery for waiting in taken)

@@ -175,3 +175,34 @@ def test_a_worker_that_dies_is_replaced_though_nothing_more_comes(
 
 def worker_processes(job: RunningJob) -> set[int]:
     return {pid for pid in job.gears.worker_processes() if started_at(pid)}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("gear", ["realtime", "batch"])
+def test_a_receiver_that_answers_slowly_gets_each_message_once(
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, receiver: Receiver, gear: Gear
+) -> None:
+    """A push that takes twice `retry.batch_wait_s` is not made a second time, and the others do not wait for it."""
+    settings = job_settings(tmp_path, kafka_settings, gear, total_timeout_s=60.0)
+    log.subscribe(
+        subscription("slow", receiver.url("/slow/4"), "a//.", form="raw"),
+        subscription("quick", receiver.url("/quick"), "a//.", form="raw"),
+    )
+    with running(spark, settings):
+        sent = [log.accept("a/x")]
+        receiver.wait_for(1, "/slow/4", timeout=120)
+        sent += [log.accept("a/x") for _ in range(4)]
+        quick = wait_for(receiver, "/quick", len(sent))
+        slow_meanwhile = ids(receiver, "/slow/4")
+        slow = wait_for(receiver, "/slow/4", len(sent))
+        after = log.accept("a/x")
+        wait_for(receiver, "/slow/4", len(sent) + 1)
+        report = audit(settings.kafka, 0, deep=True, patience_s=120)
+
+    assert quick == sent
+    assert slow == sent
+    assert ids(receiver, "/slow/4") == [*sent, after]
+    if gear == "realtime":
+        assert len(slow_meanwhile) < len(sent)
+    assert report.balanced, report.problems
+    assert report.duplicates == 0

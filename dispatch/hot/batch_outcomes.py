@@ -38,6 +38,7 @@ from dispatch.logs.attempts import Attempt
 from dispatch.logs.parked import UNDER_WAY, Tries
 from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.settings import PushSettings, RetrySettings
+from topic_model.records.notifications import Notification
 from topic_model.records.results import Promise, Result, State
 from topic_model.subscriptions import Subscription
 
@@ -45,6 +46,8 @@ from topic_model.subscriptions import Subscription
 _SILENT_ENDPOINTS = 4
 
 UNTRIED = Tries()
+
+NEWER = "a newer message of its topic is pushed instead"
 
 UNANSWERED = failed("waiting", "no answer yet: the push is still under way")
 """The outcome of a push whose lane does not wait for it any longer."""
@@ -136,12 +139,12 @@ class BatchOutcomes:
 
     def drop_older(self, lane: Lane) -> None:
         """Drop what is timely and has waited for too long, where something newer of its topic waits in its lane."""
-        if lane.subscription.policy.reliability == "timely":
-            waits_since_ms = lane.waiting.first().notification.accepted_ms
-            if waits_since_ms + self._retry.batch_wait_s * 1000 < self._now_ms():
-                self.put_off(
-                    lane.subscription, lane.drop_older(), waits("a newer message of its topic is pushed instead")
-                )
+        if lane.subscription.policy.reliability == "timely" and self.is_stale(lane.waiting.first().notification):
+            self.put_off(lane.subscription, lane.drop_older(), waits(NEWER))
+
+    def is_stale(self, notification: Notification) -> bool:
+        """Whether it has waited for too long to be pushed where something newer of its topic waits."""
+        return notification.accepted_ms + self._retry.batch_wait_s * 1000 < self._now_ms()
 
     def unreachable(self, subscription: Subscription) -> PutOff | None:
         """Whether this batch has found out that nothing need be tried there, and what is done instead."""

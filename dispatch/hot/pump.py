@@ -107,6 +107,12 @@ _DRIVE_S = 0.1
 
 _LOOK_S = 0.25
 
+# Deliveries of notifications for many subscriptions join the lanes when fewer than this wait there, in so many pieces
+# at most in one round, and one with each other push: so they have their share beside a backlog, too.
+_FAN_OUT_READY = 32
+_FAN_OUT_PIECES = 16
+_FAN_OUT_EACH = 2
+
 # Pushes without an answer may be so many times as many as others: each has a connection, until its time-out.
 _MOST_UNANSWERED = 3
 
@@ -131,17 +137,24 @@ class Pump:
         self._now = now
         self._clock = clock
         self._awaited: OrderedDict[str, _Awaited] = OrderedDict()  # by push, in the order in which they began
+        self._begun = 0
         self.unanswered = 0
         """Pushes under way that no lane waits for."""
 
-    def run(self, lanes: Lanes, outcomes: BatchOutcomes, tell: Callable[[int], None] = nobody) -> None:
-        """Return when every lane is empty. A receiver's failure is settled, never raised. `tell` is called with how
-        many pushes are under way, once per round.
+    def run(
+        self,
+        lanes: Lanes,
+        outcomes: BatchOutcomes,
+        tell: Callable[[int], None] = nobody,
+        fill: Callable[[int], None] = nobody,
+    ) -> None:
+        """Return when every lane is empty, and no more joins them with `fill`. A receiver's failure is settled, never
+        raised. `tell` is called with how many pushes are under way, once per round.
 
         Outcomes are written down on the way. While they cannot be, nothing more is pushed: after a crash it would be
         pushed again, and the batch has to wait for them anyway. Raises InfrastructureError when that takes too long.
         """
-        run = PumpRun(lanes, outcomes)
+        run = PumpRun(lanes, outcomes, fill)
         started = self._clock()
         look = started + self._budget_s
         while not lanes.empty:
@@ -176,8 +189,19 @@ class Pump:
         """Begin as many pushes as there may be."""
         # A push without an answer leaves its place to another, but does not cost less.
         most = self._max_in_flight + min(self.unanswered, _MOST_UNANSWERED * self._max_in_flight)
-        while self._pusher.in_flight < most and (taken := run.take()) is not None:
-            self._begin(run, *taken)
+        lanes, pieces = run.lanes, _FAN_OUT_PIECES
+        while self._pusher.in_flight < most:
+            taken = run.take()
+            if taken is not None:
+                self._begin(run, *taken)
+                self._begun += 1
+                if lanes.fan_outs.size and self._begun % _FAN_OUT_EACH == 0:
+                    run.fill(1)
+            elif lanes.fan_outs.size and lanes.size < _FAN_OUT_READY and pieces:
+                pieces -= 1
+                run.fill(_FAN_OUT_READY - lanes.size)
+            else:
+                return
 
     def hand_over(self) -> None:
         """Park what pushes carry that have no answer after `budget_s`: the redelivery waits for their results."""
@@ -245,11 +269,13 @@ class _Pace:
 
 
 class PumpRun:
-    """The lanes of a batch, or of a real-time task, and how each has fared."""
+    """The lanes of a batch, or of a real-time task, and how each has fared. `fill` has so many deliveries of
+    `Lanes.fan_outs` join them."""
 
-    def __init__(self, lanes: Lanes, outcomes: BatchOutcomes) -> None:
+    def __init__(self, lanes: Lanes, outcomes: BatchOutcomes, fill: Callable[[int], None] = nobody) -> None:
         self.lanes = lanes
         self.outcomes = outcomes
+        self.fill = fill
         self._finished = 0
         self._pace: dict[str, _Pace] = {}  # by subscription
         self._turns = itertools.count(1)
@@ -289,6 +315,8 @@ class PumpRun:
 
     def put_off_stragglers(self, elapsed_s: float, budget_s: float) -> None:
         """See `stragglers`. What is under way is still waited for: that has a time-out."""
+        if self.lanes.fan_outs.size or self.lanes.waiting_lanes > max(self._finished, _FEW):
+            return  # there is much to do; to look at each lane would only make it more
         waiting = self.waiting()
         progress = [each for _, each in waiting.values()]
         for name in stragglers(progress, self._finished, elapsed_s, budget_s):

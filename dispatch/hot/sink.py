@@ -106,8 +106,8 @@ def _push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], r
     worker = worker_for(job.settings, job.under_way)
     try:
         outcomes = BatchOutcomes(worker.journal, job.settings.push, job.settings.retry, job.diversions.watched)
-        lanes = worker.fill(job, rows, outcomes)
-        worker.pump.run(lanes, outcomes, worker.shown.teller(_task()))
+        intake = worker.fill(job, rows, outcomes)
+        worker.pump.run(intake.lanes, outcomes, worker.shown.teller(_task()), intake.fill)
         outcomes.report.reach = worker.journal.settle()
         outcomes.report.repeated = _is_repeated()
     except BaseException:
@@ -161,8 +161,8 @@ class Worker:
             spans=self.spans,
         )
 
-    def fill(self, job: SinkJob, rows: Iterable[SourceRow], outcomes: BatchOutcomes) -> Lanes:
-        """Match the notifications of this round with those whom they belong to."""
+    def fill(self, job: SinkJob, rows: Iterable[SourceRow], outcomes: BatchOutcomes) -> Intake:
+        """Match the notifications of this round with those whom they belong to; their lanes are the intake's."""
         push = job.settings.push
         lanes = make_lanes(push)
         recipients = job.view.open()
@@ -196,7 +196,7 @@ class Worker:
                 intake.tell_matched()
         intake.tell_matched()
         report.passed = intervals.passed
-        return lanes
+        return intake
 
     def settled(self) -> None:
         """After the first partition all that is loaded stays: the worker's collector, which Spark runs after every

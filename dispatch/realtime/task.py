@@ -44,6 +44,9 @@ logger = logging.getLogger(__name__)
 # Messages in lanes: beyond it nothing is matched, and the driver sees the lag grow.
 _MOST_WAITING = 2_000
 
+# Notifications for many subscriptions that may have more than that left: others pass them.
+_MOST_FAN_OUTS = 16
+
 # So many are matched before the sockets have their turn again.
 _AT_ONCE = 200
 
@@ -145,7 +148,7 @@ class Task:
         self._journal = worker.journal
         self._outcomes = BatchOutcomes(worker.journal, self._push, self._retry)
         self._lanes = make_lanes(self._push)
-        self._run = PumpRun(self._lanes, self._outcomes)
+        self._run = PumpRun(self._lanes, self._outcomes, lambda most: self._intake.fill(most))
         parked = worker.journal.parked
         self._held = HeldHere(parked, parked.forget_read)
         self._earlier: Earlier = job.earlier.value if job.earlier is not None else Earlier()
@@ -281,7 +284,7 @@ class Task:
             return
         for _ in range(_AT_ONCE):
             row = rows.first()
-            if row is None or self._lanes.size >= _MOST_WAITING:
+            if row is None or self._full:
                 return
             value, self._partition, offset = row
             if self._next < 0:
@@ -296,6 +299,14 @@ class Task:
             self._next = offset + 1
             self._taken += 1
             rows.drop_first()
+
+    @property
+    def _full(self) -> bool:
+        """Whether no more is matched: so much waits in lanes, or so many notifications have as much left to join."""
+        later = self._lanes.fan_outs
+        return self._lanes.size >= _MOST_WAITING or (
+            later.size >= _MOST_WAITING and later.notifications >= _MOST_FAN_OUTS
+        )
 
     def _place_by(self, offset: int) -> int:
         """By which number it is parked: what is parked later has a higher one, whatever partition it is of."""
@@ -402,8 +413,8 @@ class Task:
         self._progress.settle(self._job.settings.dispatch.outcomes_timeout_s)
 
     def _idle_s(self, rows: IncomingRows) -> float:
-        if self._marked is not None or self._kept.size:
+        if self._marked is not None or self._kept.size or self._lanes.fan_outs.size:
             return _LOOK_S
-        if rows.first() is not None and self._complete and self._lanes.size < _MOST_WAITING:
+        if rows.first() is not None and self._complete and not self._full:
             return _LOOK_S if self._waits else 0.0
         return max(0.0, min(self._tell_at - time.monotonic(), _REST_S)) if self._dirty else _REST_S

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from core.eventlog.client import partition_of_key
 from core.settings import KafkaSettings
 from dispatch.job.heartbeat import started_at
 from dispatch.operations.audit import audit
 from dispatch.realtime.gearbox import Gear
 from dispatch.settings import JobSettings
+from tests.support.command import wait_until
 from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, running, subscription
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad
@@ -204,5 +206,43 @@ def test_a_receiver_that_answers_slowly_gets_each_message_once(
     assert ids(receiver, "/slow/4") == [*sent, after]
     if gear == "realtime":
         assert len(slow_meanwhile) < len(sent)
+    assert report.balanced, report.problems
+    assert report.duplicates == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("gear", ["realtime", "batch"])
+def test_a_notification_for_many_reaches_each_once_and_another_topic_passes_it(
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, receiver: Receiver, gear: Gear
+) -> None:
+    settings = job_settings(tmp_path, kafka_settings, gear, total_timeout_s=60.0)
+    # In one partition, so that one worker has both.
+    partition, *others = [
+        partition_of_key(topic.encode(), kafka_settings.partitions)
+        for topic in ("many", *(f"other{number}" for number in range(100)))
+    ]
+    other = f"other{others.index(partition)}"
+    many = [f"/many/{number}" for number in range(3_000)]
+    log.subscribe(
+        *(subscription(path[1:], receiver.url(path), "many", form="raw") for path in many),
+        subscription("other", receiver.url("/other"), other, form="raw"),
+    )
+    with running(spark, settings):
+        warm = log.accept(other)
+        wait_for(receiver, "/other", 1)
+        before = len(receiver.requests)
+        sent = log.notify_many(["many", "many", other])
+        wait_for(receiver, "/other", 2)
+        passed = len(receiver.requests) - before
+        wait_until(lambda: len(receiver.requests) >= before + 2 * len(many) + 1, 240, "that all have it")
+        report = audit(settings.kafka, 0, deep=True, patience_s=120)
+
+    arrived = defaultdict(list)
+    for request in receiver.requests:
+        arrived[request.path].append(request.headers["arborcast-notification-id"])
+    assert arrived.pop("/other") == [warm, sent[2]]
+    assert arrived == dict.fromkeys(many, sent[:2])
+    if gear == "realtime":  # else it may be in the next batch
+        assert passed < len(many)
     assert report.balanced, report.problems
     assert report.duplicates == 0

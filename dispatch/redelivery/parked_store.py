@@ -208,6 +208,10 @@ class ParkedStore:
             self.promised.append((delivery.subscription, tries.awaits))
         return bool(changed) or bool(self._rows(_FIND, key))
 
+    def lost(self, delivery: Delivery, now_ms: int) -> None:
+        """The result of its push will not come: it is due. A start finds the same in the log."""
+        self._execute(_AGAIN, (now_ms, now_ms, "", delivery.subscription, *delivery.place))
+
     def remove(self, delivery: Delivery) -> None:
         """It does not wait any more."""
         self._count -= self._execute(_DELETE, (delivery.subscription, *delivery.place)).rowcount

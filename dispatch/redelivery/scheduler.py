@@ -268,8 +268,12 @@ class Redelivery:
         if not taken:
             self._sleep(lane, policy, now_ms, until_due=True)
             return False
-        if taken[0].tries.awaits and not taken[0].tries.under_way:
-            # Its time is over: it is due again when its schedule says so. Without its worker it is tried again now.
+        if taken[0].tries.under_way:
+            self._outcomes.lost(lane, taken, now_ms)
+            self._lanes.turn(lane, now_ms)
+            return False
+        if taken[0].tries.awaits:
+            # Its time is over: it is due again when its schedule says so.
             self._outcomes.resolve(lane, policy, taken[0], NO_RESULT, now_ms)
             self._lanes.turn(lane, now_ms)
             return False

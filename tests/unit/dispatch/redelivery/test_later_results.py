@@ -304,5 +304,15 @@ def test_without_its_worker_it_is_pushed_again_and_nothing_is_counted_against_it
     world.run(15_999)
     assert world.arrivals == []
     world.run(1_000)
-    assert [each.notifications for each in world.arrivals] == [("n",), ("behind",)]
+    assert [each.notifications for each in world.arrivals] == [("behind",), ("n",)]
     assert rows(world) == [("delivered", "", 2)]
+
+
+def test_without_its_worker_it_is_not_pushed_when_its_publisher_wants_it_no_more() -> None:
+    world = world_of()
+    world.endpoint("s").answer = lambda ids: OK
+    push, now_ms = f"{UNDER_WAY}p-1", world.now_ms
+    world.park("s", "n", Tries(1, 0, now_ms + 16_000, now_ms, push), valid_until_ms=now_ms + 5_000)
+    world.run(20_000)
+    assert world.arrivals == []
+    assert [state for state, _, _ in rows(world)] == ["expired"]

@@ -129,11 +129,14 @@ class Pump:
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         spans: PushSpans | None = None,
+        timeout_s: float = math.inf,
     ) -> None:
+        """`timeout_s` is that of a push: one that has ended within `budget_s` is not handed over."""
         self._pusher = Pusher(transport, spans)
         self._envelope_of = envelope_of
         self._max_in_flight = max_in_flight
         self._budget_s = budget_s
+        self._hands_over = timeout_s > budget_s
         self._now = now
         self._clock = clock
         self._awaited: OrderedDict[str, _Awaited] = OrderedDict()  # by push, in the order in which they began
@@ -216,7 +219,7 @@ class Pump:
             awaited.run.settle(awaited.subscription, awaited.taken, awaited.push._replace(result=result), UNANSWERED)
 
     def _is_late(self, late: float) -> bool:
-        return bool(self._awaited) and next(iter(self._awaited.values())).began < late
+        return self._hands_over and bool(self._awaited) and next(iter(self._awaited.values())).began < late
 
     def _begin(self, run: PumpRun, subscription: Subscription, taken: Sequence[Received]) -> None:
         topic = taken[0].notification.topic

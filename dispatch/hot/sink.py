@@ -159,6 +159,7 @@ class Worker:
             settings.push.max_in_flight,
             settings.retry.batch_wait_s,
             spans=self.spans,
+            timeout_s=settings.push.total_timeout_s,
         )
 
     def fill(self, job: SinkJob, rows: Iterable[SourceRow], outcomes: BatchOutcomes) -> Intake:

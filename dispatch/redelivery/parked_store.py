@@ -59,6 +59,10 @@ _LATER = " AND (number < ? OR number = ? AND counted < ?)"
 _TRIES = "number = ?, counted = ?, due_ms = ?, decided_ms = ?, awaits = ?"
 _TRIED = f"UPDATE waiting SET tried = 1, {_TRIES}" + _KEY + _LATER  # noqa: S608  # constants
 
+# What is awaited of workers.
+_OF_WORKERS = "awaits != '' AND awaits >= ? AND awaits < ?"
+_PUSHES = (UNDER_WAY, chr(ord(UNDER_WAY) + 1))
+
 _AGAIN = """UPDATE waiting SET due_ms = ?, decided_ms = ?, awaits = ?
 WHERE lane = ? AND batch = ? AND part = ? AND place = ? AND redrive = ? AND awaits != ''"""
 
@@ -212,6 +216,13 @@ class ParkedStore:
         """The result of its push will not come: it is due. A start finds the same in the log."""
         self._execute(_AGAIN, (now_ms, now_ms, "", delivery.subscription, *delivery.place))
 
+    def lose_all(self, now_ms: int) -> list[str]:
+        """The same of all pushes that workers have under way; their lanes."""
+        found = self._rows(f"SELECT DISTINCT lane FROM waiting WHERE {_OF_WORKERS}", _PUSHES)  # noqa: S608 - constants
+        lost = f"UPDATE waiting SET due_ms = ?, decided_ms = ?, awaits = '' WHERE {_OF_WORKERS}"  # noqa: S608 - constants
+        self._execute(lost, (now_ms, now_ms, *_PUSHES))
+        return [lane for (lane,) in found]
+
     def remove(self, delivery: Delivery) -> None:
         """It does not wait any more."""
         self._count -= self._execute(_DELETE, (delivery.subscription, *delivery.place)).rowcount
@@ -242,8 +253,8 @@ class ParkedStore:
 
     def under_way(self, lane: str) -> bool:
         """Whether a worker waits for the answer to the first push of deliveries of a lane."""
-        found = "SELECT 1 FROM waiting WHERE lane = ? AND awaits != '' AND awaits >= ? AND awaits < ? LIMIT 1"
-        return self._one(found, lane, UNDER_WAY, chr(ord(UNDER_WAY) + 1)) is not None
+        found = f"SELECT 1 FROM waiting WHERE lane = ? AND {_OF_WORKERS} LIMIT 1"  # noqa: S608 - constants
+        return self._one(found, lane, *_PUSHES) is not None
 
     def oldest_untried(self, lane: str, limit: int) -> list[WaitingDelivery]:
         """The deliveries of a lane that were never tried, and wait for the longest."""

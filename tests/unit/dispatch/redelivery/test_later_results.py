@@ -316,3 +316,15 @@ def test_without_its_worker_it_is_not_pushed_when_its_publisher_wants_it_no_more
     world.run(20_000)
     assert world.arrivals == []
     assert [state for state, _, _ in rows(world)] == ["expired"]
+
+
+def test_when_a_process_begins_no_worker_has_anything_under_way() -> None:
+    world = world_of()
+    world.endpoint("s").answer = lambda ids: OK
+    under_way(world)
+    world.run(10)
+    assert world.arrivals == []
+    world.redelivery.workers_ended()
+    world.run(100)
+    assert sorted(each.notifications for each in world.arrivals) == [("behind",), ("n",)]
+    assert rows(world) == [("delivered", "", 2)]

@@ -44,8 +44,10 @@ logger = logging.getLogger(__name__)
 # Messages in lanes: beyond it nothing is matched, and the driver sees the lag grow.
 _MOST_WAITING = 2_000
 
-# Notifications for many subscriptions that may have more than that left: others pass them.
+# Notifications for many subscriptions that may have more than that left, and how much: others pass them. One alone may
+# have any number left.
 _MOST_FAN_OUTS = 16
+_MOST_LEFT = 200_000
 
 # So many are matched before the sockets have their turn again.
 _AT_ONCE = 200
@@ -304,9 +306,8 @@ class Task:
     def _full(self) -> bool:
         """Whether no more is matched: so much waits in lanes, or so many notifications have as much left to join."""
         later = self._lanes.fan_outs
-        return self._lanes.size >= _MOST_WAITING or (
-            later.size >= _MOST_WAITING and later.notifications >= _MOST_FAN_OUTS
-        )
+        most = _MOST_FAN_OUTS if later.size < _MOST_LEFT else 2
+        return self._lanes.size >= _MOST_WAITING or (later.size >= _MOST_WAITING and later.notifications >= most)
 
     def _place_by(self, offset: int) -> int:
         """By which number it is parked: what is parked later has a higher one, whatever partition it is of."""

@@ -110,7 +110,7 @@ _LOOK_S = 0.25
 # Deliveries of notifications for many subscriptions join the lanes when fewer than this wait there, in so many pieces
 # at most in one round, and one with each other push: so they have their share beside a backlog, too.
 _FAN_OUT_READY = 32
-_FAN_OUT_PIECES = 16
+_FAN_OUT_PIECES = 2
 _FAN_OUT_EACH = 2
 
 # Pushes without an answer may be so many times as many as others: each has a connection, until its time-out.

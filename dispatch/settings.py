@@ -223,9 +223,10 @@ class RetrySettings:
     longest_probe_s: float = setting(60.0, "But never longer than this.", minimum=0.05, unit="s")
     batch_wait_s: float = setting(
         2.0,
-        "A push that takes longer is taken out of the batch, and its endpoint is served by the redelivery, beside the "
-        "batches, until it answers quickly again. The same happens to the rest of a lane that would hold its batch for "
-        "longer.",
+        "A push that takes longer goes on beside the batch, up to push.total_timeout_s; what waits behind it is "
+        "parked, and its endpoint is served by the redelivery until it answers quickly again. The same happens to the "
+        "rest of a lane that would hold its batch for longer. A connection has to stand within nine tenths of this "
+        "time.",
         minimum=0.05,
         maximum=300,
         unit="s",

@@ -17,6 +17,7 @@ from dispatch.logs.attempts import BEHIND_S, Attempt, AttemptsLog
 from dispatch.logs.dead_letters import letter_of
 from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
 from topic_model.records.notifications import Notification
+from topic_model.records.results import Result
 
 # Rows that wait for the record that keeps their message: half a kilobyte each.
 _MOST_HELD_BACK = 5_000
@@ -77,6 +78,10 @@ class Journal:
     ) -> None:
         """A delivery is to be made later; the row that says so. `in_turn`: that of its subscription."""
         self._hold_back(attempt, self._parking, self._parking.park(delivery, notification, tries, in_turn))
+
+    def answered(self, result: Result) -> None:
+        """A push has its answer, whose deliveries were parked before."""
+        self._parking.answered(result)
 
     def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
         """A delivery was given up for good; the row that says so."""

@@ -100,10 +100,11 @@ class Pusher:
         started_ms: int,
         envelope_of: Callable[[Subscription], Envelope],
         finished: Callable[[Push, Outcome], None],
-        leaves: Callable[[], None] | None = None,
+        leaves: Callable[[Push], None] | None = None,
         sequence: int | None = None,
     ) -> tuple[Push, Outcome] | None:
-        """Push these, as the `number`th try. `leaves` is called just before, `finished` by a later `drive`. Where no
+        """Push these, as the `number`th try. `leaves` is called just before, without a result,
+        `finished` by a later `drive`. Where no
         message could be made neither is called: that outcome is returned at once. `sequence` is as for an envelope."""
         span = self._spans.begin(subscription, notifications, number) if self._spans is not None else None
         try:
@@ -143,7 +144,7 @@ class Pusher:
             finished(push, outcome)
 
         if leaves is not None:
-            leaves()
+            leaves(Push(push_id, notifications, request, NO_RESULT, started_ms))
         self._bytes += size
         self._transport.submit(request, answered)
         return None

@@ -34,7 +34,7 @@ from topic_model.subscriptions import DeliveryPolicy, Subscription
 GONE = 410
 
 # A result that a gateway has taken in the last moment is still on its way.
-_ON_ITS_WAY_MS = 1_000
+ON_ITS_WAY_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def judge(
     if outcome.taken:
         by_ms = push.request.result_by_ms
         # Counted from now, too: the clock may have been put back since the push began.
-        return Verdict("parked", min(by_ms, now_ms + by_ms - push.started_ms) + _ON_ITS_WAY_MS)
+        return Verdict("parked", min(by_ms, now_ms + by_ms - push.started_ms) + ON_ITS_WAY_MS)
     if outcome.status == GONE:
         return Verdict("cancelled")
     if is_permanent(outcome, policy):

@@ -18,6 +18,7 @@ from dispatch.delivery.journal import Journal
 from dispatch.delivery.outcomes import Outcome, failed
 from dispatch.delivery.verdict import (
     DELIVERED,
+    ON_ITS_WAY_MS,
     Push,
     Verdict,
     attempt,
@@ -34,15 +35,22 @@ from dispatch.delivery.verdict import (
 from dispatch.hot.lanes import Lane
 from dispatch.hot.waiting import Received
 from dispatch.logs.attempts import Attempt
-from dispatch.logs.parked import Tries
+from dispatch.logs.parked import UNDER_WAY, Tries
 from dispatch.redelivery.held_lanes import PartitionReport
 from dispatch.settings import PushSettings, RetrySettings
+from topic_model.records.notifications import Notification
+from topic_model.records.results import Promise, Result, State
 from topic_model.subscriptions import Subscription
 
 # So many endpoints of one host that do not answer, and none that does: the host is unreachable.
 _SILENT_ENDPOINTS = 4
 
 UNTRIED = Tries()
+
+NEWER = "a newer message of its topic is pushed instead"
+
+UNANSWERED = failed("waiting", "no answer yet: the push is still under way")
+"""The outcome of a push whose lane does not wait for it any longer."""
 
 # Longer than anything lives.
 _NEVER_MS = 1 << 62
@@ -79,7 +87,7 @@ class BatchOutcomes:
     ) -> None:
         self.report = PartitionReport()
         self._journal = journal
-        self._impatient = retry.batch_wait_s < push.total_timeout_s
+        self._answer_ms = int(push.total_timeout_s * 1000) + ON_ITS_WAY_MS
         self._retry = retry
         self.watched = watched
         self._now = now
@@ -95,7 +103,7 @@ class BatchOutcomes:
     ) -> PutOff | None:
         """Write down what became of the push of what was taken from a lane; what is to be done with the rest of it,
         None when it goes on."""
-        cut_off = outcome.error == "timeout" and self._impatient
+        cut_off = outcome is UNANSWERED
         verdict, holds = DELIVERED, False
         for received in taken:
             verdict = self._judged(subscription, received, push, outcome, cut_off)
@@ -108,6 +116,8 @@ class BatchOutcomes:
         if verdict.state == "cancelled":
             self.report.gone.add(subscription.id)
             return cancelled("its receiver is gone (410)")
+        if cut_off:
+            return waits("the push before it is still under way")
         if outcome.endpoint_unreachable:
             return waits(f"the push before it ended with {outcome.error!r}")
         failures = self._failures[subscription.id] = self._failures.get(subscription.id, 0) + 1
@@ -115,14 +125,26 @@ class BatchOutcomes:
             return waits(f"the {failures} pushes before it failed, the last with {outcome.error!r}")
         return waits(f"what was before it waits for another try after {outcome.error!r}") if holds else None
 
+    def answered(self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome) -> None:
+        """A push has its outcome that was `UNANSWERED` when it was settled: the redelivery goes on with it."""
+        parked = [each for each in taken if not subscription.policy.drops(each.notification.reliable)]
+        if outcome.taken and not outcome.delivered:
+            for received in parked:
+                self._judged(subscription, received, push, outcome, cut_off=False)
+        elif parked:
+            now_ms = self._now_ms()
+            promise = Promise(subscription.id, UNDER_WAY + push.id, push.started_ms, now_ms, len(parked))
+            state: State = "refused" if outcome.hopeless else "failed" if outcome.error else "delivered"
+            self._journal.answered(Result(promise, state, now_ms, outcome.detail[:500], outcome.error, outcome.status))
+
     def drop_older(self, lane: Lane) -> None:
         """Drop what is timely and has waited for too long, where something newer of its topic waits in its lane."""
-        if lane.subscription.policy.reliability == "timely":
-            waits_since_ms = lane.waiting.first().notification.accepted_ms
-            if waits_since_ms + self._retry.batch_wait_s * 1000 < self._now_ms():
-                self.put_off(
-                    lane.subscription, lane.drop_older(), waits("a newer message of its topic is pushed instead")
-                )
+        if lane.subscription.policy.reliability == "timely" and self.is_stale(lane.waiting.first().notification):
+            self.put_off(lane.subscription, lane.drop_older(), waits(NEWER))
+
+    def is_stale(self, notification: Notification) -> bool:
+        """Whether it has waited for too long to be pushed where something newer of its topic waits."""
+        return notification.accepted_ms + self._retry.batch_wait_s * 1000 < self._now_ms()
 
     def unreachable(self, subscription: Subscription) -> PutOff | None:
         """Whether this batch has found out that nothing need be tried there, and what is done instead."""
@@ -200,17 +222,16 @@ class BatchOutcomes:
     def _judged(
         self, subscription: Subscription, received: Received, push: Push, outcome: Outcome, cut_off: bool
     ) -> Verdict:
-        now_ms, counted, verdict = self._now_ms(), 1, DELIVERED
+        now_ms, counted, verdict, awaits = self._now_ms(), 1, DELIVERED, ""
         if subscription.policy.drops(received.notification.reliable):
             verdict = judge_timely(outcome)
             outcome = dropped(outcome) if verdict.state == "dropped" else outcome
         elif cut_off:
-            # The batch was impatient, which says nothing about how often the receiver may be asked.
-            verdict, counted = Verdict("parked", now_ms), 0
+            # It counts with its answer. Without one, because its worker has ended, it is tried again after this time.
+            verdict, counted, awaits = Verdict("parked", now_ms + self._answer_ms), 0, UNDER_WAY + push.id
         elif not outcome.delivered:
             policy = policy_of(subscription.policy, self._retry, link=subscription.peer is not None)
             verdict = judge(outcome, policy, received.notification, counted, push, now_ms, self._chance())
-        awaits = ""
         if outcome.taken and not outcome.delivered:
             awaits, counted = push.id, 0  # it counts with its result
         row = attempt(subscription, received.notification, 1, verdict, outcome, push, received.batch)
@@ -238,7 +259,8 @@ class BatchOutcomes:
             self.report.signs.append((endpoint, Sign("quick")))
 
     def _note_failure(self, endpoint: str, push: Push, outcome: Outcome, cut_off: bool) -> None:
-        if outcome.endpoint_unreachable and endpoint in self._unreachable:
+        away = cut_off or outcome.endpoint_unreachable
+        if away and endpoint in self._unreachable:
             return  # it was under way when another one found that out
         message, late = push.notifications[0].id, push.result.duration_s > quick_s(self._retry)
         if cut_off:
@@ -248,7 +270,7 @@ class BatchOutcomes:
             self.report.signs.append((endpoint, Sign("unreachable", message, wait_ms, late)))
         else:
             self.report.signs.append((endpoint, Sign("quick" if outcome.blames_message else "failing", message)))
-        if outcome.endpoint_unreachable:
+        if away:
             self._unreachable.add(endpoint)
             if not outcome.status:
                 self._silent.setdefault(scopes_of(endpoint)[1][1], set()).add(endpoint)

@@ -12,7 +12,7 @@ import msgspec
 
 from dispatch.delivery.outcomes import failed
 from dispatch.delivery.verdict import Verdict
-from dispatch.hot.batch_outcomes import BatchOutcomes, PutOff, cancelled, waits
+from dispatch.hot.batch_outcomes import NEWER, BatchOutcomes, PutOff, cancelled, waits
 from dispatch.hot.earlier import NOTHING, Earlier
 from dispatch.hot.intervals import Intervals
 from dispatch.hot.kept_back import KeptBack
@@ -35,6 +35,9 @@ _told: set[str] = set()
 HELD = "earlier messages are parked, or the subscription is suspended"
 
 SICK = "its endpoint is sick"
+
+# A notification for more subscriptions joins their lanes as there is room.
+_FAN_OUT = 64
 
 QUEUED = "it waits for a server of its queue"
 
@@ -71,6 +74,11 @@ class Diversions:
         return not (subscription.policy.reliability == "timely" and endpoint in self.on_trial)
 
 
+def _keeps_order_by_topic(subscription: Subscription) -> bool:
+    """Whether it is pushed to, and may get a later notification on another topic first."""
+    return subscription.pushed and subscription.peer is None and not subscription.policy.strict
+
+
 @dataclass
 class Intake:
     """`earlier` is what an earlier run came to; `intervals` know what has passed before. `matched` gathers, by
@@ -100,6 +108,8 @@ class Intake:
         passed: list[str] = []
         thinned = 0
         unjudged: Received | None = None
+        fans_out = len(wanted) > _FAN_OUT or notification.topic in self.lanes.fan_outs
+        later: list[Subscription] = []
         for subscription, asked in wanted:
             policy = subscription.policy
             if policy.deadline_ms is not None and not notification.only:
@@ -119,12 +129,16 @@ class Intake:
             elif subscription.id in ended:
                 self.outcomes.put_off(subscription, (received,), cancelled("it ended before this was matched"))
             elif asked:
-                self._hand_over(subscription, received)
+                if fans_out and _keeps_order_by_topic(subscription):
+                    later.append(subscription)
+                else:
+                    self._hand_over(subscription, received)
             else:
                 unjudged = unjudged or received._replace(
                     notification=msgspec.structs.replace(notification, unjudged=True)
                 )
                 self._keep_unjudged(subscription, unjudged)
+        self.lanes.fan_outs.add(received, reversed(later))
         count = len(wanted) - thinned
         self.matched[received.partition].append(
             Matched(
@@ -139,6 +153,18 @@ class Intake:
             )
         )
         return count
+
+    def fill(self, most: int) -> None:
+        """Have so many deliveries of notifications for many subscriptions join their lanes."""
+        fan_outs = self.lanes.fan_outs
+        for _ in range(min(most, fan_outs.size)):
+            subscription, received = fan_outs.take()
+            notification = received.notification
+            drops = subscription.policy.drops(notification.reliable) and self.outcomes.is_stale(notification)
+            if drops and fan_outs.has_newer(notification.topic, subscription.id):
+                self.outcomes.put_off(subscription, (received,), waits(NEWER))
+            else:
+                self._hand_over(subscription, received)
 
     def tell_matched(self) -> None:
         """Write down how many subscriptions each notification was for, which comes before what became of it."""

@@ -7,6 +7,7 @@ of them through the redelivery for as long as there is no pause. This is the pau
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
@@ -16,6 +17,9 @@ from topic_model.subscriptions import Subscription
 # At first; twice as long each time that the lane was not free by then.
 _FIRST_S = 0.25
 _LONGEST_S = 2.0
+
+# So many lanes of which nothing is kept are looked at a time: those that are free are forgotten.
+_LOOKS = 16
 
 
 @dataclass
@@ -31,7 +35,8 @@ class KeptBack:
 
     def __init__(self, room: int) -> None:
         self._room = room
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, _Lane] = {}  # of which something is kept
+        self._patient: OrderedDict[str, _Lane] = OrderedDict()  # the others that were not free when last looked at
         self.size = 0
 
     def keep(self, subscription: Subscription, received: Received, now: float) -> bool:
@@ -40,31 +45,34 @@ class KeptBack:
             return False
         lane = self._lanes.get(subscription.id)
         if lane is None:
-            lane = self._lanes[subscription.id] = _Lane(subscription, now + _FIRST_S, _FIRST_S)
-        elif not lane.kept:
+            lane = self._patient.pop(subscription.id, None) or _Lane(subscription, now, _FIRST_S)
             lane.subscription, lane.until = subscription, now + lane.patience_s
+            self._lanes[subscription.id] = lane
         lane.kept.append(received)
         self.size += 1
         return True
 
     def drain(self, subscription_id: str) -> list[Received]:
         """Remove and return what is kept of a lane."""
-        lane = self._lanes.get(subscription_id)
+        lane = self._lanes.pop(subscription_id, None)
         if lane is None:
             return []
+        self._patient[subscription_id] = lane
         kept, lane.kept = lane.kept, []
         self.size -= len(kept)
         return kept
 
     def look(self, held: Container[str], now: float) -> Iterator[tuple[Subscription, list[Received]]]:
-        """Remove and return, lane by lane, what need not be kept any longer: its lane is free, or it has waited."""
+        """Remove and return, lane by lane, what need not be kept any longer: its lane is free, or it has waited. Looks
+        at the lanes of which something is kept, and at some of the others."""
         for name, lane in list(self._lanes.items()):
-            free = name not in held
-            if lane.kept and (free or now >= lane.until):
+            if name not in held or now >= lane.until:
                 lane.patience_s = min(2 * lane.patience_s, _LONGEST_S)
                 yield lane.subscription, self.drain(name)
-            if free:
-                del self._lanes[name]
+        for _ in range(min(_LOOKS, len(self._patient))):
+            name, lane = self._patient.popitem(last=False)
+            if name in held:
+                self._patient[name] = lane
 
     def oldest(self) -> int | None:
         """The lowest offset of what is kept."""

@@ -11,8 +11,8 @@ whose endpoint or host may have no further push waits until one of the pushes th
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -122,8 +122,56 @@ def _may_overtake(subscription: Subscription) -> bool:
 DEFAULT_LIMITS = Limits(per_endpoint=16, per_host=128)
 
 
+class FanOuts:
+    """Notifications for many subscriptions, each with those whose lanes it has not joined: so a delivery costs some
+    hundred bytes until its push is near, and the lanes stay few. Of one topic the first notification goes on until it
+    has joined all its lanes; topics have a turn for each lane."""
+
+    def __init__(self) -> None:
+        self._topics: OrderedDict[TopicPath, deque[tuple[Received, dict[str, Subscription]]]] = OrderedDict()
+        self.size = 0
+        """Deliveries, and notifications."""
+        self.notifications = 0
+
+    def __contains__(self, topic: object) -> bool:
+        """Whether a notification on this topic has lanes to join."""
+        return topic in self._topics
+
+    def add(self, received: Received, subscriptions: Iterable[Subscription]) -> None:
+        """A notification is to join the lanes of these, in the reverse order."""
+        left = {each.id: each for each in subscriptions}
+        if left:
+            self._topics.setdefault(received.notification.topic, deque()).append((received, left))
+            self.size += len(left)
+            self.notifications += 1
+
+    def take(self) -> tuple[Subscription, Received]:
+        """The next delivery; there has to be one."""
+        topic, queue = next(iter(self._topics.items()))
+        received, left = queue[0]
+        _, subscription = left.popitem()
+        self.size -= 1
+        if left:
+            self._topics.move_to_end(topic)
+            return subscription, received
+        queue.popleft()
+        self.notifications -= 1
+        self._topics.move_to_end(topic)
+        if not queue:
+            del self._topics[topic]
+        return subscription, received
+
+    def has_newer(self, topic: TopicPath, subscription_id: str) -> bool:
+        """Whether a notification on this topic is to join the lane of this subscription."""
+        return any(subscription_id in left for _, left in self._topics.get(topic, ()))
+
+    def oldest(self) -> Iterator[int]:
+        """The lowest offset of each topic."""
+        return (queue[0][0].offset for queue in self._topics.values())
+
+
 class Lanes:
-    """All lanes of one partition of a batch."""
+    """All lanes of one partition of a batch, and what is to join them."""
 
     def __init__(self, limits: LaneLimits, in_flight: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
@@ -132,6 +180,10 @@ class Lanes:
         self._lanes: dict[str, Lane] = {}
         self._ready = Turns()
         self._next: deque[str] = deque()  # those whose turn had come already
+        self._waiting: dict[str, Lane] = {}  # those in which something waits
+        self.fan_outs = FanOuts()
+        self.busy = 0
+        """Of how many lanes pushes are under way."""
         self.size = 0
         """How many messages wait, without those under way."""
 
@@ -145,6 +197,7 @@ class Lanes:
         # What is timely is never pushed behind what is newer, whatever its priority; nor is what is in strict order.
         by_priority = subscription.policy.reliability != "timely" and not subscription.policy.strict
         lane.waiting.add(received, received.notification.priority if by_priority else 0)
+        self._waiting[subscription.id] = lane
         self.size += 1
         if not lane.queued and lane.ready:
             self._queue(lane)
@@ -170,8 +223,11 @@ class Lanes:
                 before = len(lane.waiting)
                 look(lane)
                 taken = lane.take(self._limits)
+                self.busy += not lane.under_way
                 lane.begin(taken)
                 self.size -= before - len(lane.waiting)
+                if not lane.waiting:
+                    del self._waiting[name]
                 if lane.ready:
                     self._queue(lane)
                 return lane.subscription, taken
@@ -186,6 +242,7 @@ class Lanes:
         more of it."""
         lane = self._lanes[subscription_id]
         lane.settle(topic)
+        self.busy -= not lane.under_way
         priority, queues = lane.subscription.policy.priority, not lane.queued and lane.ready
         # Where others wait, it waits with them before there is room: else a lower one would have its place.
         if queues and self._capacity.is_awaited(lane.scopes):
@@ -201,17 +258,20 @@ class Lanes:
 
     def look(self, look: Callable[[Lane], None]) -> None:
         """Have all lanes looked at in which something waits; some of it may be dropped, but not all."""
-        for lane in self._lanes.values():
-            if lane.waiting:
-                before = len(lane.waiting)
-                look(lane)
-                self.size -= before - len(lane.waiting)
+        for lane in self._waiting.values():
+            before = len(lane.waiting)
+            look(lane)
+            self.size -= before - len(lane.waiting)
 
     def waiting(self) -> Iterator[tuple[Subscription, int]]:
         """The subscriptions in whose lanes something waits, and how much."""
-        for lane in self._lanes.values():
-            if lane.waiting:
-                yield lane.subscription, len(lane.waiting)
+        for lane in self._waiting.values():
+            yield lane.subscription, len(lane.waiting)
+
+    @property
+    def waiting_lanes(self) -> int:
+        """In how many lanes something waits."""
+        return len(self._waiting)
 
     def drain(self, subscription_id: str) -> list[Received]:
         """Remove and return all that still waits in a lane. When it has a push under way, `settle` is still due."""
@@ -219,6 +279,7 @@ class Lanes:
         if lane is None:
             return []
         drained = lane.waiting.drain()
+        self._waiting.pop(subscription_id, None)
         self.size -= len(drained)
         return drained
 
@@ -249,17 +310,12 @@ class Lanes:
         lane = self._lanes.get(subscription_id)
         return 0 if lane is None else len(lane.under_way)
 
-    @property
-    def busy(self) -> int:
-        """Of how many lanes pushes are under way. Costs a look at each."""
-        return sum(bool(lane.under_way) for lane in self._lanes.values())
-
     def oldest(self) -> int | None:
-        """The lowest offset of all that waits or is under way, of one partition of the log; None when nothing is.
-        Costs a look at each lane."""
-        waiting = (lane.waiting.oldest() for lane in self._lanes.values() if lane.waiting)
+        """The lowest offset of all that waits, joins later or is under way, of one partition of the log; None when
+        nothing is. Costs a look at each lane."""
+        waiting = (lane.waiting.oldest() for lane in self._waiting.values())
         under_way = chain.from_iterable(lane.under_way.values() for lane in self._lanes.values())
-        return min(chain(waiting, under_way), default=None)
+        return min(chain(waiting, under_way, self.fan_outs.oldest()), default=None)
 
     def _queue(self, lane: Lane) -> None:
         """Its turn is to come."""
@@ -272,5 +328,5 @@ class Lanes:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits and nothing is under way."""
-        return not self._lanes
+        """Whether nothing waits, joins later or is under way."""
+        return not (self._lanes or self.fan_outs.size)

@@ -8,16 +8,17 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import NamedTuple
 
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.outcomes import Outcome
 from dispatch.delivery.pushes import Pusher, PushSpans
-from dispatch.delivery.transport.contract import Transport
+from dispatch.delivery.transport.contract import PushResult, Transport
 from dispatch.delivery.verdict import Push
-from dispatch.hot.batch_outcomes import BatchOutcomes, PutOff, waits
+from dispatch.hot.batch_outcomes import UNANSWERED, BatchOutcomes, PutOff, waits
 from dispatch.hot.lanes import Lanes
 from dispatch.hot.waiting import Received
 from dispatch.monitoring.under_way import nobody
@@ -106,6 +107,15 @@ _DRIVE_S = 0.1
 
 _LOOK_S = 0.25
 
+# Deliveries of notifications for many subscriptions join the lanes when fewer than this wait there, in so many pieces
+# at most in one round, and one with each other push: so they have their share beside a backlog, too.
+_FAN_OUT_READY = 32
+_FAN_OUT_PIECES = 2
+_FAN_OUT_EACH = 2
+
+# Pushes without an answer may be so many times as many as others: each has a connection, until its time-out.
+_MOST_UNANSWERED = 3
+
 
 class Pump:
     """Pushes what waits in lanes, and has each outcome settled. It waits `budget_s` for a few slow lanes."""
@@ -119,28 +129,41 @@ class Pump:
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         spans: PushSpans | None = None,
+        timeout_s: float = math.inf,
     ) -> None:
+        """`timeout_s` is that of a push: one that has ended within `budget_s` is not handed over."""
         self._pusher = Pusher(transport, spans)
         self._envelope_of = envelope_of
         self._max_in_flight = max_in_flight
         self._budget_s = budget_s
+        self._hands_over = timeout_s > budget_s
         self._now = now
         self._clock = clock
+        self._awaited: OrderedDict[str, _Awaited] = OrderedDict()  # by push, in the order in which they began
+        self._begun = 0
+        self.unanswered = 0
+        """Pushes under way that no lane waits for."""
 
-    def run(self, lanes: Lanes, outcomes: BatchOutcomes, tell: Callable[[int], None] = nobody) -> None:
-        """Return when every lane is empty. A receiver's failure is settled, never raised. `tell` is called with how
-        many pushes are under way, once per round.
+    def run(
+        self,
+        lanes: Lanes,
+        outcomes: BatchOutcomes,
+        tell: Callable[[int], None] = nobody,
+        fill: Callable[[int], None] = nobody,
+    ) -> None:
+        """Return when every lane is empty, and no more joins them with `fill`. A receiver's failure is settled, never
+        raised. `tell` is called with how many pushes are under way, once per round.
 
         Outcomes are written down on the way. While they cannot be, nothing more is pushed: after a crash it would be
         pushed again, and the batch has to wait for them anyway. Raises InfrastructureError when that takes too long.
         """
-        run = PumpRun(lanes, outcomes)
+        run = PumpRun(lanes, outcomes, fill)
         started = self._clock()
         look = started + self._budget_s
         while not lanes.empty:
             if outcomes.write_due():
                 self.begin(run)
-            elif not self._pusher.in_flight:
+            elif not self.in_flight:
                 waited_from = self._clock()
                 outcomes.catch_up()
                 # No lane is to blame for this time.
@@ -148,7 +171,7 @@ class Pump:
                 started, look = started + waited_s, look + waited_s
                 continue
             tell(self._pusher.in_flight)
-            self._pusher.drive(_DRIVE_S)
+            self.drive(_DRIVE_S)
             now = self._clock()
             if now >= look:
                 look = now + _LOOK_S
@@ -157,17 +180,46 @@ class Pump:
 
     @property
     def in_flight(self) -> int:
-        """Pushes under way."""
-        return self._pusher.in_flight
+        """Pushes under way that lanes wait for."""
+        return self._pusher.in_flight - self.unanswered
 
     def drive(self, timeout_s: float) -> None:
         """Take outcomes in, waiting this long at most for the first."""
         self._pusher.drive(timeout_s)
+        self.hand_over()
 
     def begin(self, run: PumpRun) -> None:
         """Begin as many pushes as there may be."""
-        while self._pusher.has_room(self._max_in_flight) and (taken := run.take()) is not None:
-            self._begin(run, *taken)
+        # A push without an answer leaves its place to another, but does not cost less.
+        most = self._max_in_flight + min(self.unanswered, _MOST_UNANSWERED * self._max_in_flight)
+        lanes, pieces = run.lanes, _FAN_OUT_PIECES
+        while self._pusher.has_room(most):
+            taken = run.take()
+            if taken is not None:
+                self._begin(run, *taken)
+                self._begun += 1
+                if lanes.fan_outs.size and self._begun % _FAN_OUT_EACH == 0:
+                    run.fill(1)
+            elif lanes.fan_outs.size and lanes.size < _FAN_OUT_READY and pieces:
+                pieces -= 1
+                run.fill(_FAN_OUT_READY - lanes.size)
+            else:
+                return
+
+    def hand_over(self) -> None:
+        """Park what pushes carry that have no answer after `budget_s`: the redelivery waits for their results."""
+        late = self._clock() - self._budget_s
+        if not self._is_late(late):
+            return
+        self._pusher.drive(0.0)  # this thread may have stood still, and what was answered meanwhile is not late
+        while self._is_late(late):
+            _, awaited = self._awaited.popitem(last=False)
+            self.unanswered += 1
+            result = PushResult(0, duration_s=self._clock() - awaited.began)
+            awaited.run.settle(awaited.subscription, awaited.taken, awaited.push._replace(result=result), UNANSWERED)
+
+    def _is_late(self, late: float) -> bool:
+        return self._hands_over and bool(self._awaited) and next(iter(self._awaited.values())).began < late
 
     def _begin(self, run: PumpRun, subscription: Subscription, taken: Sequence[Received]) -> None:
         topic = taken[0].notification.topic
@@ -181,12 +233,32 @@ class Pump:
             run.end(subscription, topic, None)
             return
         notifications = [received.notification for received in taken]
-        finished = partial(run.settle, subscription, taken)
+
+        def leaves(push: Push) -> None:
+            self._awaited[push.id] = _Awaited(run, subscription, taken, push, self._clock())
+
+        def finished(push: Push, outcome: Outcome) -> None:
+            if self._awaited.pop(push.id, None) is not None:
+                run.settle(subscription, taken, push, outcome)
+            else:
+                self.unanswered -= 1
+                run.outcomes.answered(subscription, taken, push, outcome)
+
         unmade = self._pusher.begin(
-            subscription, notifications, 1, int(self._now() * 1000), self._envelope_of, finished
+            subscription, notifications, 1, int(self._now() * 1000), self._envelope_of, finished, leaves
         )
         if unmade is not None:
-            finished(*unmade)
+            run.settle(subscription, taken, *unmade)
+
+
+class _Awaited(NamedTuple):
+    """A push that a lane waits for."""
+
+    run: PumpRun
+    subscription: Subscription
+    taken: Sequence[Received]
+    push: Push
+    began: float
 
 
 @dataclass(slots=True)
@@ -200,11 +272,13 @@ class _Pace:
 
 
 class PumpRun:
-    """The lanes of a batch, or of a real-time task, and how each has fared."""
+    """The lanes of a batch, or of a real-time task, and how each has fared. `fill` has so many deliveries of
+    `Lanes.fan_outs` join them."""
 
-    def __init__(self, lanes: Lanes, outcomes: BatchOutcomes) -> None:
+    def __init__(self, lanes: Lanes, outcomes: BatchOutcomes, fill: Callable[[int], None] = nobody) -> None:
         self.lanes = lanes
         self.outcomes = outcomes
+        self.fill = fill
         self._finished = 0
         self._pace: dict[str, _Pace] = {}  # by subscription
         self._turns = itertools.count(1)
@@ -244,6 +318,8 @@ class PumpRun:
 
     def put_off_stragglers(self, elapsed_s: float, budget_s: float) -> None:
         """See `stragglers`. What is under way is still waited for: that has a time-out."""
+        if self.lanes.fan_outs.size or self.lanes.waiting_lanes > max(self._finished, _FEW):
+            return  # there is much to do; to look at each lane would only make it more
         waiting = self.waiting()
         progress = [each for _, each in waiting.values()]
         for name in stragglers(progress, self._finished, elapsed_s, budget_s):

@@ -15,6 +15,7 @@ import dataclasses
 import gc
 import logging
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -23,7 +24,7 @@ from pyspark.accumulators import Accumulator
 from pyspark.core.broadcast import Broadcast
 
 from core import liveness
-from core.errors import InfrastructureError, RecordVersionError
+from core.errors import ArborcastError, InfrastructureError, RecordVersionError
 from core.recent import Recent
 from dispatch.delivery.capacity import Limits
 from dispatch.delivery.credentials import Vault
@@ -58,6 +59,12 @@ _MOST_BYTES = 256 * 1024 * 1024
 
 # Bytes of prepared envelopes kept per worker, twice: about 1.5 kB each, with their subscriptions as much again.
 _ENVELOPES = 32 * 1024 * 1024
+
+# How long a thread that waits for answers waits for the next one.
+_REST_S = 1.0
+
+# The share of the time that a lane waits for a push in which its connection has to stand.
+_CONNECTED_BY = 0.9
 
 
 # A row of the `notifications` log as the query hands it on: value, partition, offset. Spark's Row is a tuple; to ask it
@@ -102,8 +109,8 @@ def _push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], r
     worker = worker_for(job.settings, job.under_way)
     try:
         outcomes = BatchOutcomes(worker.journal, job.settings.push, job.settings.retry, job.diversions.watched)
-        lanes = worker.fill(job, rows, outcomes)
-        worker.pump.run(lanes, outcomes, worker.shown.teller(_task()))
+        intake = worker.fill(job, rows, outcomes)
+        worker.pump.run(intake.lanes, outcomes, worker.shown.teller(_task()), intake.fill)
         outcomes.report.reach = worker.journal.settle()
         outcomes.report.repeated = _is_repeated()
     except BaseException:
@@ -111,6 +118,7 @@ def _push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], r
         raise
     reports.add([outcomes.report])
     worker.settled()
+    worker.rest()
 
 
 def read_notification(value: bytes, partition: int, offset: int) -> Notification | None:
@@ -142,6 +150,7 @@ class Worker:
         self._callback_s = settings.push.callback_s
         self._envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(_ENVELOPES)
         self._frozen = False
+        self._resting: threading.Thread | None = None
         self.conditions = Conditions()
         self.transport = make_transport(_hurried(settings.push, settings.retry), settings.outbound)
         self.journal = SinkJournal(settings.kafka, settings.dispatch.outcomes_timeout_s)
@@ -153,10 +162,11 @@ class Worker:
             settings.push.max_in_flight,
             settings.retry.batch_wait_s,
             spans=self.spans,
+            timeout_s=settings.push.total_timeout_s,
         )
 
-    def fill(self, job: SinkJob, rows: Iterable[SourceRow], outcomes: BatchOutcomes) -> Lanes:
-        """Match the notifications of this round with those whom they belong to."""
+    def fill(self, job: SinkJob, rows: Iterable[SourceRow], outcomes: BatchOutcomes) -> Intake:
+        """Match the notifications of this round with those whom they belong to; their lanes are the intake's."""
         push = job.settings.push
         lanes = make_lanes(push)
         recipients = job.view.open()
@@ -191,7 +201,7 @@ class Worker:
                 intake.tell_matched()
         intake.tell_matched()
         report.passed = intervals.passed
-        return lanes
+        return intake
 
     def settled(self) -> None:
         """After the first partition all that is loaded stays: the worker's collector, which Spark runs after every
@@ -201,7 +211,28 @@ class Worker:
             gc.freeze()
             self._frozen = True
 
+    def rest(self) -> None:
+        """No task is here: pushes without an answer go on in a thread of their own, until `resume`."""
+        if self.transport.in_flight:
+            self._resting = threading.Thread(target=self._await_answers, name="unanswered", daemon=True)
+            self._resting.start()
+
+    def resume(self) -> None:
+        """A task begins."""
+        resting, self._resting = self._resting, None
+        if resting is not None:
+            self.transport.wake()
+            resting.join()
+
+    def _await_answers(self) -> None:
+        try:
+            while self._resting is not None and self.transport.in_flight:
+                self.transport.rest(_REST_S)
+        except ArborcastError as error:
+            logger.warning("what receivers have answered is not written down, and they are pushed to again: %s", error)
+
     def close(self) -> None:
+        self.resume()
         self.transport.close()
         self.journal.close()
         if self.spans is not None:
@@ -239,12 +270,8 @@ def _before(job: SinkJob) -> Earlier:
 
 
 def _hurried(push: PushSettings, retry: RetrySettings) -> PushSettings:
-    """A batch waits for no receiver longer than the hot budget."""
-    return dataclasses.replace(
-        push,
-        connect_timeout_s=min(push.connect_timeout_s, retry.batch_wait_s),
-        total_timeout_s=min(push.total_timeout_s, retry.batch_wait_s),
-    )
+    """A connection that does not stand when a lane stops waiting is given up: nothing was sent over it."""
+    return dataclasses.replace(push, connect_timeout_s=min(push.connect_timeout_s, _CONNECTED_BY * retry.batch_wait_s))
 
 
 _worker: Worker | None = None
@@ -257,6 +284,7 @@ def worker_for(settings: JobSettings, under_way: str) -> Worker:
         forget_worker()
     if _worker is None:
         _worker = Worker(settings, under_way)
+    _worker.resume()
     return _worker
 
 

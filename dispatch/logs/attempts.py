@@ -63,7 +63,7 @@ ErrorClass = Literal[
     "later",  # taken: the receiver says later how it ended
     "reported",  # the receiver, which had taken it, said that it failed; its words are in the detail
     "no-result",  # the receiver, which had taken it, did not say in time how it ended
-    "waiting",  # not tried yet: its lane is served by the redelivery; the detail says why
+    "waiting",  # not tried yet: its lane is served by the redelivery; or no answer yet; the detail says which
     "envelope",  # no message could be made for this subscription; the detail says why
     "lifespan",  # too old to be tried again
     "ended",  # the subscription is over

@@ -20,7 +20,7 @@ import msgspec
 from core import fence
 from core.errors import InfrastructureError
 from core.eventlog.client import Acknowledgement, Producer, make_producer
-from core.eventlog.topics import PARKED_OVERHEAD
+from core.eventlog.topics import PARKED_OVERHEAD, RESULTS_LOG
 from core.eventlog.versions import Versioned, VersionedCodec
 from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
@@ -28,7 +28,9 @@ from core.wall_clock import has_come
 from dispatch.logs import dead_letters
 from dispatch.logs.attempts import partition_of_subscription
 from dispatch.logs.dead_letters import DeadLetter
+from topic_model.records import results
 from topic_model.records.notifications import Notification
+from topic_model.records.results import Result
 
 VERSION = 4
 
@@ -37,6 +39,10 @@ VERSION = 4
 _VERSION_LATER = 3
 _VERSION_UNJUDGED = 2
 _VERSION_JUDGED = 1
+
+
+# Stands before the id of a push in `Tries.awaits` while its worker waits for the answer.
+UNDER_WAY = ">"
 
 
 class Place(NamedTuple):
@@ -56,7 +62,8 @@ class Place(NamedTuple):
 
 class Tries(NamedTuple):
     """What a delivery has been through: pushes made, how many of them count against it, when it is due again, and when
-    that was decided. `awaits` is the push whose result its receiver will say by then; that push counts with its end."""
+    that was decided. `awaits` is the push whose result its receiver will say by then; that push counts with its end.
+    Behind UNDER_WAY it is a push that has no answer yet, and whose worker will write the result."""
 
     number: int = 0
     counted: int = 0
@@ -67,6 +74,11 @@ class Tries(NamedTuple):
     def is_due(self, now_ms: int) -> bool:
         """Whether it need not wait any longer."""
         return has_come(self.due_ms, self.decided_ms, now_ms)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether its first push has no answer yet: nothing else of its lane is tried for the first time meanwhile."""
+        return self.awaits.startswith(UNDER_WAY)
 
     @property
     def was_refused(self) -> bool:
@@ -141,19 +153,22 @@ def roomy(kafka: KafkaSettings) -> KafkaSettings:
 
 
 class ParkingLog(DurableWriter):
-    """The `parked` log, and how far each lane reaches into it. Used by one thread."""
+    """The `parked` log, and how far each lane reaches into it; and the `results` of parked deliveries. Used by one
+    thread."""
 
     def __init__(self, kafka: KafkaSettings, connect: Callable[[KafkaSettings], Producer] = make_producer) -> None:
         super().__init__(roomy(kafka), "parked", connect)
+        self._results = DurableWriter(kafka, RESULTS_LOG, connect)  # connects when there is one
         self._reach: dict[str, tuple[int, int]] = {}
         self._last: dict[str, int] = {}
 
     def park(self, delivery: Delivery, notification: Notification, tries: Tries, in_turn: bool = False) -> int:
         """A delivery waits from now on; the record's number. One that was tried has had its turn, and holds nothing,
-        unless its subscription is `in_turn`."""
+        unless its subscription is `in_turn`, or that push is still under way."""
         fence.wait()
         lane = delivery.subscription
-        value, label = encode(Parked(notification, tries)), "" if tries.number and not in_turn else lane
+        holds = in_turn or not tries.number or tries.under_way
+        value, label = encode(Parked(notification, tries)), lane if holds else ""
         number = self.send(partition_of_subscription(lane, self.partitions), value, delivery.key(), label)
         if label:
             self._last[lane] = number
@@ -170,6 +185,15 @@ class ParkingLog(DurableWriter):
         if tried:
             self.send(partition, None, delivery.tried_key())
         self.send(partition, None, delivery.key())
+
+    def answered(self, result: Result) -> None:
+        """A push has its answer, whose deliveries were parked before."""
+        key, value = results.encode(result)
+        self._results.send(0, value, key)  # the log has one partition
+
+    def settle(self, timeout_s: float) -> None:
+        super().settle(timeout_s)
+        self._results.settle(timeout_s)
 
     def acknowledged(self, number: int, label: str, acknowledgement: Acknowledgement) -> None:
         if label:
@@ -196,6 +220,7 @@ class ParkingLog(DurableWriter):
 
     def close(self) -> None:
         super().close()
+        self._results.close()
         self._reach.clear()
         self._last.clear()
 

@@ -209,7 +209,7 @@ class Queues:
             # Whoever has it is to know it again.
             tries = tries._replace(number=1)
 
-        def leaves() -> None:
+        def leaves(_: Push) -> None:
             nonlocal probe
             probe = self._parts.endpoints.begin_push(endpoint)
             lane.flight.update(each.delivery for each in together)

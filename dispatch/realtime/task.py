@@ -47,6 +47,10 @@ _MOST_WAITING = 2_000
 # Bytes of notifications, from the oldest that waits on. Small ones do not count: two thousand have some MB.
 _MOST_BYTES = 64 * 1024 * 1024
 _SMALL = 4_096
+# Notifications for many subscriptions that may have more than that left, and how much: others pass them. One alone may
+# have any number left.
+_MOST_FAN_OUTS = 16
+_MOST_LEFT = 200_000
 
 # So many are matched before the sockets have their turn again.
 _AT_ONCE = 200
@@ -148,7 +152,7 @@ class Task:
         self._journal = worker.journal
         self._outcomes = BatchOutcomes(worker.journal, self._push, self._retry)
         self._lanes = make_lanes(self._push)
-        self._run = PumpRun(self._lanes, self._outcomes)
+        self._run = PumpRun(self._lanes, self._outcomes, lambda most: self._intake.fill(most))
         parked = worker.journal.parked
         self._held = HeldHere(parked, parked.forget_read)
         self._diversions = Diversions(self._held)  # as of the last message
@@ -303,7 +307,7 @@ class Task:
             return
         for _ in range(_AT_ONCE):
             row = rows.first()
-            if row is None or self._is_full:
+            if row is None or self._full:
                 return
             value, self._partition, offset = row
             if self._next < 0:
@@ -322,6 +326,15 @@ class Task:
             self._taken += 1
             rows.drop_first()
 
+    @property
+    def _full(self) -> bool:
+        """Whether no more is matched: so much waits in lanes, in number or in bytes, or so many
+        notifications have as much left to join."""
+        later = self._lanes.fan_outs
+        most = _MOST_FAN_OUTS if later.size < _MOST_LEFT else 2
+        fan_outs = later.size >= _MOST_WAITING and later.notifications >= most
+        return self._lanes.size >= _MOST_WAITING or self._large_bytes >= _MOST_BYTES or fan_outs
+
     def _place_by(self, offset: int) -> int:
         """By which number it is parked: what is parked later has a higher one, whatever partition it is of."""
         number = self._earlier.number(self._partition, offset)
@@ -333,6 +346,7 @@ class Task:
     def _turn(self) -> None:
         """Begin pushes, write down what is due, and tell the driver."""
         pump = self._worker.pump
+        pump.hand_over()
         if self._outcomes.write_due():
             pump.begin(self._run)
         elif not pump.in_flight:
@@ -357,10 +371,6 @@ class Task:
                 self._large_bytes -= self._large.popleft()[1]
             self._tell_matched()
             self._journal.mark()
-
-    @property
-    def _is_full(self) -> bool:
-        return self._lanes.size >= _MOST_WAITING or self._large_bytes >= _MOST_BYTES
 
     def _tell_matched(self) -> None:
         """Of many at once: a record for each costs more than its push."""
@@ -417,6 +427,11 @@ class Task:
                 raise self._feeding.error  # another run has begun
             self._turn()
             pump.drive(_LOOK_S)
+        if stopped:  # this process ends: an answer that still comes spares a second push
+            until = time.monotonic() + self._retry.batch_wait_s
+            while pump.unanswered and time.monotonic() < until:
+                liveness.beat()
+                pump.drive(_LOOK_S)
         self._tell(0)
         self._marked = None
         self._tell_matched()
@@ -426,9 +441,9 @@ class Task:
         self._progress.settle(self._job.settings.dispatch.outcomes_timeout_s)
 
     def _idle_s(self, rows: IncomingRows) -> float:
-        if self._marked is not None or self._kept.size:
+        if self._marked is not None or self._kept.size or self._lanes.fan_outs.size:
             return _LOOK_S
-        if rows.first() is not None and self._complete and not self._is_full:
+        if rows.first() is not None and self._complete and not self._full:
             return _LOOK_S if self._waits else 0.0
         return max(0.0, min(self._tell_at - time.monotonic(), _REST_S)) if self._dirty else _REST_S
 

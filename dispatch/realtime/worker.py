@@ -95,6 +95,7 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
         rows.start()
         taken = running.run(rows)
     worker.settled()
+    worker.rest()
     return taken
 
 

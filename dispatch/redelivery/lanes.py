@@ -74,7 +74,7 @@ class Choice:
             if heads and heads[0].tries.was_refused:
                 heads = heads[:1]  # with others: one of them may be to blame
             return self._travelling(heads) if heads and self._is_due(lane, heads[0], now_ms) else []
-        if not lane.pushing:
+        if not lane.pushing and not self._store.under_way(lane.name):
             together = 1 if probing or subscription.form != "notify" else self._push.max_notify_messages
             untried = self._travelling(self._store.untried(lane.name, together))
             if untried:
@@ -163,7 +163,7 @@ class ParkedLanes:
             self._held.drained(lane.name)
 
     def _holds(self, name: str) -> bool:
-        if self._store.has_untried(name):
+        if self._store.has_untried(name) or self._store.under_way(name):
             return True
         subscription = self._subscriptions.subscription(name)
         return subscription is not None and subscription.in_turn and self._store.next_due_ms(name) is not None

@@ -20,7 +20,7 @@ from core.errors import InfrastructureError
 from core.wall_clock import TOLERANCE_MS
 from dispatch.logs import parked
 from dispatch.logs.attempts import NO_BATCH
-from dispatch.logs.parked import Delivery, Parked, Place, Tries
+from dispatch.logs.parked import UNDER_WAY, Delivery, Parked, Place, Tries
 from topic_model.records import notifications
 from topic_model.records.notifications import Notification
 
@@ -59,6 +59,10 @@ _DELETE = "DELETE FROM waiting" + _KEY  # noqa: S608  # constants
 _LATER = " AND (number < ? OR number = ? AND counted < ?)"
 _TRIES = "number = ?, counted = ?, due_ms = ?, decided_ms = ?, awaits = ?"
 _TRIED = f"UPDATE waiting SET tried = 1, {_TRIES}" + _KEY + _LATER  # noqa: S608  # constants
+
+# What is awaited of workers.
+_OF_WORKERS = "awaits != '' AND awaits >= ? AND awaits < ?"
+_PUSHES = (UNDER_WAY, chr(ord(UNDER_WAY) + 1))
 
 _AGAIN = """UPDATE waiting SET due_ms = ?, decided_ms = ?, awaits = ?
 WHERE lane = ? AND batch = ? AND part = ? AND place = ? AND redrive = ? AND awaits != ''"""
@@ -214,6 +218,17 @@ class ParkedStore:
             self.promised.append((delivery.subscription, tries.awaits))
         return bool(changed) or bool(self._rows(_FIND, key))
 
+    def lost(self, delivery: Delivery, now_ms: int) -> None:
+        """The result of its push will not come: it is due. A start finds the same in the log."""
+        self._execute(_AGAIN, (now_ms, now_ms, "", delivery.subscription, *delivery.place))
+
+    def lose_all(self, now_ms: int) -> list[str]:
+        """The same of all pushes that workers have under way; their lanes."""
+        found = self._rows(f"SELECT DISTINCT lane FROM waiting WHERE {_OF_WORKERS}", _PUSHES)  # noqa: S608 - constants
+        lost = f"UPDATE waiting SET due_ms = ?, decided_ms = ?, awaits = '' WHERE {_OF_WORKERS}"  # noqa: S608 - constants
+        self._execute(lost, (now_ms, now_ms, *_PUSHES))
+        return [lane for (lane,) in found]
+
     def remove(self, delivery: Delivery) -> None:
         """It does not wait any more."""
         self._count -= self._execute(_DELETE, (delivery.subscription, *delivery.place)).rowcount
@@ -242,6 +257,11 @@ class ParkedStore:
     def equal(self, lane: str, merge: bytes, limit: int) -> list[WaitingDelivery]:
         """The deliveries of a lane that were never tried and are equal, in the order of their turns."""
         return self._read(lane, f"merge = ? AND merge != x'' AND tried = 0 {_BY_PRIORITY}", merge, limit)
+
+    def under_way(self, lane: str) -> bool:
+        """Whether a worker waits for the answer to the first push of deliveries of a lane."""
+        found = f"SELECT 1 FROM waiting WHERE lane = ? AND {_OF_WORKERS} LIMIT 1"  # noqa: S608 - constants
+        return self._one(found, lane, *_PUSHES) is not None
 
     def oldest_untried(self, lane: str, limit: int) -> list[Delivery]:
         """The deliveries of a lane that were never tried, and wait for the longest."""

@@ -273,6 +273,12 @@ class RedeliveryOutcomes:
             self._journal.record(row)
             self._journal.tried(waiting.delivery, tries)
 
+    def lost(self, lane: ParkedLane, taken: Sequence[WaitingDelivery], now_ms: int) -> None:
+        """The worker that had their push under way has ended: they are due, as far as they are not too old."""
+        lane.expires_ms = 0
+        for waiting in taken:
+            self._store.lost(waiting.delivery, now_ms)
+
     def cancel(self, lane: ParkedLane, now_ms: int) -> bool:
         """End what waits in a lane because the subscription is over; whether there may be more of it."""
         why = failed("ended", "the subscription is over")
@@ -394,7 +400,7 @@ class Pushes:
             lane.envelope = lane.envelope or self._envelope_of(subscription)
             return lane.envelope
 
-        def leaves() -> None:
+        def leaves(_: Push) -> None:
             nonlocal probe
             probe = self._endpoints.begin_push(endpoint)
             lane.flight.update(waiting.delivery for waiting in taken)

@@ -7,8 +7,11 @@ is kept, in a table beside what waits, until all of them are there. The first re
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 from dispatch.delivery.outcomes import Outcome
+from dispatch.logs.attempts import ErrorClass
+from dispatch.logs.parked import UNDER_WAY
 from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from topic_model.records import results
 from topic_model.records.results import Result
@@ -25,6 +28,9 @@ NO_RESULT = Outcome("no-result", "its receiver had taken it, and did not say in 
 def outcome_of(result: Result) -> Outcome:
     """What a result means for the deliveries of its push."""
     took_s = max(result.at_ms - result.promise.started_ms, 0) / 1000
+    if result.promise.push.startswith(UNDER_WAY):
+        detail = f"answered after {took_s:.1f} s" if result.state == "delivered" else result.text
+        return Outcome(cast(ErrorClass, result.error), detail, result.status, result.state == "refused")
     said = f": {result.text}" if result.text else ""
     if result.state == "delivered":
         return Outcome("", f"its receiver said so after {took_s:.1f} s{said}")

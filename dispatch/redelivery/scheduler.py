@@ -159,6 +159,12 @@ class Redelivery:
         """All is found that was parked before this began."""
         self._queues.caught_up()
 
+    def workers_ended(self) -> None:
+        """No worker has anything under way: what such pushes carried is due."""
+        now_ms = self._clock.now_ms()
+        for name in self._store.lose_all(now_ms):
+            self._lanes.turn(self._lanes[name], now_ms)
+
     def found(self, name: str) -> None:
         """Something new waits in this lane."""
         now_ms = self._clock.now_ms()
@@ -268,6 +274,10 @@ class Redelivery:
         taken = self._choice.of(lane, subscription, now_ms, probing=health.breaker != "closed")
         if not taken:
             self._sleep(lane, policy, now_ms, until_due=True)
+            return False
+        if taken[0].tries.under_way:
+            self._outcomes.lost(lane, taken, now_ms)
+            self._lanes.turn(lane, now_ms)
             return False
         if taken[0].tries.awaits:
             # Its time is over: it is due again when its schedule says so.

@@ -174,8 +174,9 @@ class RedeliverySession:
         self.redelivery = Redelivery(parts.context, store, transport, journal, now_ms, random.random)
 
     def begin(self, stopping: threading.Event, restore: bool) -> None:
-        """Fold everything that is in the log now, and know the subscriptions of now; `restore` says whether what an
-        earlier process knew of degraded endpoints is to be taken in. Raises InfrastructureError."""
+        """Fold everything that is in the log now, and know the subscriptions of now; `restore` says whether this is
+        the first session of the process: what an earlier one knew of degraded endpoints is taken in, and its workers
+        have ended. Raises InfrastructureError."""
         parts = self._parts
         try:
             self._reading.begin(self._store.positions())
@@ -195,6 +196,7 @@ class RedeliverySession:
         self.redelivery.caught_up()
         parts.subscriptions.catch_up(parts.kafka.request_timeout_s)
         if restore:
+            self.redelivery.workers_ended()  # those of another process
             # Only now it is known which endpoints have subscriptions.
             self._memory.restore()
         if self._store.count:

@@ -127,6 +127,8 @@ def _line(wait: Wait, facts: dict[str, Any], now_ms: int) -> Text:
         line.append("next in its turn")
     elif wait.tries.is_due(now_ms):
         line.append("due now")
+    elif wait.tries.under_way:
+        line.append(f"its push has no answer yet; without one next {facts['next']}")
     elif wait.tries.awaits:
         line.append(f"its receiver says how it ended by {facts['next']}")
     else:

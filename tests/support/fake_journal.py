@@ -6,6 +6,7 @@ from dispatch.delivery.journal import Journal
 from dispatch.logs.attempts import Attempt
 from dispatch.logs.parked import Delivery, Tries
 from topic_model.records.notifications import Notification
+from topic_model.records.results import Result
 
 
 class FakeJournal(Journal):
@@ -16,6 +17,7 @@ class FakeJournal(Journal):
         self.parked: dict[tuple[str, str], Tries] = {}
         self.buried: list[tuple[str, str]] = []
         self.late = False
+        self.answers: list[Result] = []
 
     def record(self, attempt: Attempt) -> None:
         self.rows.append(attempt)
@@ -25,6 +27,9 @@ class FakeJournal(Journal):
     ) -> None:
         self.parked[delivery.subscription, notification.id] = tries
         self.rows.append(attempt)
+
+    def answered(self, result: Result) -> None:
+        self.answers.append(result)
 
     def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
         self.buried.append((delivery.subscription, notification.id))

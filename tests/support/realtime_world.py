@@ -12,7 +12,7 @@ from core.security.outbound import AddressPolicy
 from core.settings import KafkaSettings, SecretSettings
 from dispatch.delivery.envelope import SUBSCRIPTION_HEADER, Envelope
 from dispatch.delivery.journal import Journal
-from dispatch.delivery.transport.contract import Callback, PushRequest
+from dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
 from dispatch.hot.pump import Pump
 from dispatch.logs.attempts import AttemptsLog, Matched
 from dispatch.logs.parked import DeadLetterLog, ParkingLog
@@ -31,7 +31,7 @@ RETRY = RetrySettings(
     longest_probe_s=20.0,
     suspend_after_s=864_000.0,
 )
-PUSH = PushSettings(max_in_flight=4, max_notify_messages=3, total_timeout_s=1.0, connect_timeout_s=1.0)
+PUSH = PushSettings(max_in_flight=4, max_notify_messages=3, total_timeout_s=10.0, connect_timeout_s=1.0)
 SETTINGS = JobSettings(
     Path("nowhere"),
     KafkaSettings(),
@@ -118,6 +118,7 @@ class Wire:
     def __init__(self, history: History) -> None:
         self._history = history
         self._under_way: deque[tuple[PushRequest, Callback]] = deque()
+        self._began: dict[Callback, float] = {}
 
     @property
     def in_flight(self) -> int:
@@ -125,6 +126,7 @@ class Wire:
 
     def submit(self, request: PushRequest, callback: Callback) -> None:
         self._under_way.append((request, callback))
+        self._began[callback] = self._history.monotonic()
         self._history.seen(request)
 
     def answer(self, which: int) -> None:
@@ -133,7 +135,16 @@ class Wire:
             return
         request, callback = self._under_way[which % len(self._under_way)]
         del self._under_way[which % len(self._under_way)]
+        del self._began[callback]
         callback(self._history.world.endpoints[request.url].answer(ids_of(request)))
+
+    def time_out(self) -> None:
+        """Those that began too long ago have no answer."""
+        late = self._history.monotonic() - PUSH.total_timeout_s
+        for pushed in [each for each in self._under_way if self._began[each[1]] <= late]:
+            self._under_way.remove(pushed)
+            del self._began[pushed[1]]
+            pushed[1](PushResult(0, "timeout", "no answer", duration_s=PUSH.total_timeout_s))
 
     def pushes(self, name: str) -> list[str]:
         """What is under way to a subscription."""
@@ -143,9 +154,10 @@ class Wire:
     def lose(self) -> None:
         """Nobody hears of what is under way any more."""
         self._under_way.clear()
+        self._began.clear()
 
     def drive(self, timeout_s: float) -> None:
-        while self._under_way:
+        while timeout_s and self._under_way:
             self.answer(0)
 
     def wake(self) -> None:
@@ -180,7 +192,8 @@ class Running:
         rows = AttemptsLog(kafka, connect, history.monotonic)
         journal = WorkerJournal(rows, DeadLetterLog(kafka, connect), ParkingLog(kafka, connect), history)
         self.wire = Wire(history)
-        pump = Pump(cast(Any, self.wire), Envelope, PUSH.max_in_flight, RETRY.batch_wait_s)
+        pump = Pump(cast(Any, self.wire), Envelope, PUSH.max_in_flight, RETRY.batch_wait_s, clock=history.monotonic)
+        self.pump = pump
         worker = SimpleNamespace(
             journal=journal,
             transport=self.wire,
@@ -200,6 +213,11 @@ class Running:
 
         self.alive = True
         self.hears = True
+
+    def awaited(self, name: str) -> list[str]:
+        """What is under way to a subscription, and its lane waits for."""
+        mine = [each for each in self.pump._awaited.values() if each.subscription.id == name]
+        return [received.notification.id for each in mine for received in each.taken]
 
     def step(self) -> None:
         if self.alive:

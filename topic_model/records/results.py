@@ -42,12 +42,15 @@ class Promise(NamedTuple):
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a push ended, as its receiver said at this time (milliseconds since the epoch)."""
+    """How a push ended, as its receiver said at this time (milliseconds since the epoch). Of a push that had no answer
+    when its deliveries were parked its worker writes it: with the class of the error and the HTTP status."""
 
     promise: Promise
     state: State
     at_ms: int
     text: str = ""
+    error: str = ""
+    status: int = 0
 
 
 class _Value(Versioned, frozen=True):

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from core.errors import InfrastructureError
+from core.eventlog.client import partition_of_key
 from core.eventlog.scan import LogScan
 from core.eventlog.topics import PROGRESS_LOG
 from core.settings import KafkaSettings
@@ -30,6 +31,7 @@ from dispatch.realtime.messages import read_progress
 from dispatch.settings import JobSettings
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.support.broker import settings_for
+from tests.support.command import wait_until
 from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, logs, running, subscription
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad
@@ -375,3 +377,72 @@ def test_kafka_that_is_away_when_a_worker_parks_for_the_first_time_ends_no_worke
 
 def worker_processes(job: RunningJob) -> set[int]:
     return {pid for pid in job.gears.worker_processes() if started_at(pid)}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("gear", ["realtime", "batch"])
+def test_a_receiver_that_answers_slowly_gets_each_message_once(
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, receiver: Receiver, gear: Gear
+) -> None:
+    """A push that takes twice `retry.batch_wait_s` is not made a second time, and the others do not wait for it."""
+    settings = job_settings(tmp_path, kafka_settings, gear, total_timeout_s=60.0)
+    log.subscribe(
+        subscription("slow", receiver.url("/slow/4"), "a//.", form="raw"),
+        subscription("quick", receiver.url("/quick"), "a//.", form="raw"),
+    )
+    with running(spark, settings):
+        sent = [log.accept("a/x")]
+        receiver.wait_for(1, "/slow/4", timeout=120)
+        sent += [log.accept("a/x") for _ in range(4)]
+        quick = wait_for(receiver, "/quick", len(sent))
+        slow_meanwhile = ids(receiver, "/slow/4")
+        slow = wait_for(receiver, "/slow/4", len(sent))
+        after = log.accept("a/x")
+        wait_for(receiver, "/slow/4", len(sent) + 1)
+        report = audit(settings.kafka, 0, deep=True, patience_s=120)
+
+    assert quick == sent
+    assert slow == sent
+    assert ids(receiver, "/slow/4") == [*sent, after]
+    if gear == "realtime":
+        assert len(slow_meanwhile) < len(sent)
+    assert report.balanced, report.problems
+    assert report.duplicates == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("gear", ["realtime", "batch"])
+def test_a_notification_for_many_reaches_each_once_and_another_topic_passes_it(
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, receiver: Receiver, gear: Gear
+) -> None:
+    settings = job_settings(tmp_path, kafka_settings, gear, total_timeout_s=60.0)
+    # In one partition, so that one worker has both.
+    partition, *others = [
+        partition_of_key(topic.encode(), kafka_settings.partitions)
+        for topic in ("many", *(f"other{number}" for number in range(100)))
+    ]
+    other = f"other{others.index(partition)}"
+    many = [f"/many/{number}" for number in range(3_000)]
+    log.subscribe(
+        *(subscription(path[1:], receiver.url(path), "many", form="raw") for path in many),
+        subscription("other", receiver.url("/other"), other, form="raw"),
+    )
+    with running(spark, settings):
+        warm = log.accept(other)
+        wait_for(receiver, "/other", 1)
+        before = len(receiver.requests)
+        sent = log.notify_many(["many", "many", other])
+        wait_for(receiver, "/other", 2)
+        passed = len(receiver.requests) - before
+        wait_until(lambda: len(receiver.requests) >= before + 2 * len(many) + 1, 240, "that all have it")
+        report = audit(settings.kafka, 0, deep=True, patience_s=120)
+
+    arrived = defaultdict(list)
+    for request in receiver.requests:
+        arrived[request.path].append(request.headers["arborcast-notification-id"])
+    assert arrived.pop("/other") == [warm, sent[2]]
+    assert arrived == dict.fromkeys(many, sent[:2])
+    if gear == "realtime":  # else it may be in the next batch
+        assert passed < len(many)
+    assert report.balanced, report.problems
+    assert report.duplicates == 0

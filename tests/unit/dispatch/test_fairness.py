@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from unittest.mock import create_autospec
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
-from dispatch.hot.lanes import LaneLimits, Lanes
+from dispatch.delivery.envelope import Envelope
+from dispatch.delivery.transport.contract import PushRequest, PushResult
+from dispatch.hot.batch_outcomes import BatchOutcomes
+from dispatch.hot.intake import Diversions, Intake
+from dispatch.hot.lanes import Lane, LaneLimits, Lanes
+from dispatch.hot.pump import Pump, PumpRun
+from dispatch.hot.sink_journal import SinkJournal
 from dispatch.hot.waiting import Received
+from dispatch.matching.filters import Allowance, Conditions, Judge
+from dispatch.settings import PushSettings, RetrySettings
+from tests.support.fake_journal import FakeJournal
+from tests.support.fake_transport import FakeTransport
 from topic_model.records.notifications import Notification
+from topic_model.routing import Found
 from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 from topic_model.topics import TopicPath
 
@@ -182,3 +194,120 @@ def test_limits_hold_and_nothing_that_could_go_waits(
         lanes.settle(ended, TOPIC)
 
     assert not +waiting
+
+
+class FanOut:
+    """An intake, its lanes and the pump. The receivers answer at once; time stands still but for `now_ms`."""
+
+    def __init__(self, in_flight: int = 50, per_host: int = 1_000) -> None:
+        self.now_ms = 1_000
+        self.journal, self.lanes = FakeJournal(), Lanes(LaneLimits(10, 10_000), Limits(16, per_host))
+        retry = RetrySettings(jitter=0.0)
+        self.outcomes = BatchOutcomes(self.journal, PushSettings(), retry, now=lambda: self.now_ms / 1000)
+        judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0))
+        self.intake = Intake(create_autospec(SinkJournal), self.lanes, self.outcomes, judge, Diversions())
+        self.most_lanes = 0
+        self.transport = FakeTransport(self._answer)
+        now = lambda: self.now_ms / 1000  # noqa: E731 - as short as it can be
+        self.pump = Pump(self.transport, Envelope, in_flight, 2.0, now=now, clock=lambda: 0.0)
+        self.run = PumpRun(self.lanes, self.outcomes, self.intake.fill)
+
+    def _answer(self, request: PushRequest) -> PushResult:
+        self.most_lanes = max(self.most_lanes, self.lanes.waiting_lanes + self.lanes.busy)
+        return PushResult(202)
+
+    def take(self, name: str, topic: str, offset: int, targets: list[Subscription], accepted_ms: int = 1_000) -> None:
+        notification = Notification(name, TopicPath(topic), b"<x/>", accepted_ms)
+        self.intake.take(Received(notification, 0, offset, 7), Found(targets, []))
+
+    def push(self, answers: int) -> None:
+        self.pump.begin(self.run)
+        for _ in range(answers):
+            self.pump.drive(0.0)
+            self.pump.begin(self.run)
+
+    @property
+    def urls(self) -> list[str]:
+        return [request.url for request in self.transport.sent]
+
+
+def many(count: int, policy: DeliveryPolicy | None = None) -> list[Subscription]:
+    reference = "http://host/{}".format
+    return [
+        Subscription(f"s{number}", EndpointReference(reference(number)), form="raw", policy=policy or DeliveryPolicy())
+        for number in range(count)
+    ]
+
+
+def test_a_notification_for_many_has_few_lanes_at_a_time_and_reaches_each_once() -> None:
+    world = FanOut()
+    world.take("n", "a", 5, many(3_000))
+    assert world.lanes.oldest() == 5
+    world.push(2_999)
+    assert (world.lanes.oldest(), world.lanes.empty) == (5, False)
+    world.push(1)
+
+    assert sorted(world.urls) == sorted({f"http://host/{number}" for number in range(3_000)})
+    assert (world.lanes.oldest(), world.lanes.empty) == (None, True)
+    assert world.most_lanes <= 50 + 32
+
+
+def test_a_look_at_what_waits_costs_no_more_for_a_notification_for_many() -> None:
+    world = FanOut(per_host=20)
+    world.take("n", "a", 5, many(3_000))
+    world.push(10)
+    looked: list[Lane] = []
+    world.lanes.look(looked.append)
+    assert len(looked) <= 32
+    assert len(list(world.lanes.waiting())) <= 32
+    assert world.lanes.busy == 20
+
+
+@pytest.mark.parametrize("per_host", [20, 1_000])
+def test_another_topic_does_not_wait_for_a_notification_for_many(per_host: int) -> None:
+    """Neither where the host is full, nor where all pushes are under way."""
+    world = FanOut(per_host=per_host)
+    world.take("n", "a", 5, many(3_000))
+    world.push(100)
+    world.take("m", "b", 6, [subscription("other", "http://host/other")])
+    before = len(world.transport.sent)
+    world.push(100)
+    assert world.urls.index("http://host/other") - before <= 40
+
+
+def test_a_notification_for_many_has_its_share_beside_a_backlog() -> None:
+    world = FanOut()
+    long = subscription("long", "http://host/long")
+    for number in range(1_000):
+        world.take(f"l{number}", f"t{number}", number, [long])
+    world.take("n", "a", 1_000, many(300))
+    world.push(1_000)
+    assert sum("/long" not in url for url in world.urls) == 300
+
+
+def test_of_one_topic_each_subscription_gets_one_notification_after_the_other() -> None:
+    world = FanOut(per_host=20)
+    targets = many(200)
+    world.take("n1", "a", 5, targets)
+    world.push(30)
+    world.take("n2", "a", 6, targets[:3])
+    world.take("n3", "a", 7, targets)
+    world.push(500)
+    assert world.lanes.empty
+    for number, each in enumerate(targets):
+        got = [row.notification for row in world.journal.rows if row.subscription == each.id]
+        assert got == (["n1", "n2", "n3"] if number < 3 else ["n1", "n3"])
+
+
+def test_what_is_timely_is_dropped_where_a_newer_notification_for_many_waits() -> None:
+    world = FanOut(per_host=20)
+    targets = many(200, DeliveryPolicy(reliability="timely"))
+    world.take("old", "a", 5, targets)
+    world.take("new", "a", 6, targets[:100], accepted_ms=3_900)
+    world.now_ms = 4_000
+    world.push(400)
+    assert world.lanes.empty
+    states = Counter((row.notification, row.state) for row in world.journal.rows)
+    assert states["new", "delivered"] == 100
+    assert states["old", "delivered"] + states["old", "dropped"] == 200
+    assert states["old", "dropped"] == 100

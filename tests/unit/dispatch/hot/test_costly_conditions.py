@@ -99,8 +99,9 @@ def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Jour
         for at, each in enumerate(payloads)
     ]
     settlement = BatchOutcomes(worker.journal, push, retry)
-    lanes = worker.fill(job, rows, settlement)
-    return worker.journal, settlement, {each.id: count for each, count in lanes.waiting()}
+    intake = worker.fill(job, rows, settlement)
+    intake.fill(intake.lanes.fan_outs.size)
+    return worker.journal, settlement, {each.id: count for each, count in intake.lanes.waiting()}
 
 
 def test_whoever_costs_too_much_is_kept_for_and_the_others_get_theirs() -> None:

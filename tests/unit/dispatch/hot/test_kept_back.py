@@ -47,3 +47,21 @@ def test_there_is_room_for_so_many() -> None:
     assert kept.drain("one") == [received(0), received(1)]
     assert kept.drain("other") == []
     assert kept.keep(ONE, received(3), 1.0)
+
+
+def test_a_look_does_not_go_over_all_lanes_that_are_held() -> None:
+    class Held:
+        asked = 0
+
+        def __contains__(self, lane: object) -> bool:
+            self.asked += 1
+            return True
+
+    kept, held = KeptBack(10), Held()
+    for number in range(5_000):
+        target = Subscription(f"s{number}", EndpointReference("http://s/"))
+        kept.keep(target, received(number), 0.0)
+        kept.drain(target.id)
+    kept.keep(ONE, received(1), 0.0)
+    assert list(kept.look(held, 0.1)) == []
+    assert held.asked < 50

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+
+import pytest
 
 from dispatch.delivery.capacity import Limits
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.health import Sign
+from dispatch.delivery.outcomes import classify
 from dispatch.delivery.transport.contract import PushRequest, PushResult
+from dispatch.delivery.verdict import Push
 from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.lanes import LaneLimits, Lanes
 from dispatch.hot.pump import LaneProgress, Pump, PumpRun
 from dispatch.hot.waiting import Received
 from dispatch.logs.attempts import Attempt
-from dispatch.logs.parked import Tries
+from dispatch.logs.parked import UNDER_WAY, Tries
 from dispatch.settings import PushSettings, RetrySettings
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport
@@ -215,13 +220,113 @@ def test_a_host_where_nothing_answers_is_not_tried_endpoint_by_endpoint() -> Non
     assert len(partly.transport.sent) > 4
 
 
-def test_time_out_of_the_batch_is_no_failure_of_the_receiver() -> None:
+class Slow:
+    """A pump whose receivers answer when the test says so, and whose clock is the test's."""
+
+    def __init__(self, *messages: tuple[str, Subscription], max_in_flight: int = 100) -> None:
+        self.journal, self.transport, self.clock = FakeJournal(), _Silent(), 0.0
+        self.outcomes = BatchOutcomes(
+            self.journal, PushSettings(total_timeout_s=15.0), RETRY, now=lambda: NOW_S, chance=lambda: 0.0
+        )
+        self.lanes = filled(*messages)
+        self.run = PumpRun(self.lanes, self.outcomes)
+        self.pump = Pump(
+            self.transport,
+            Envelope,
+            max_in_flight,
+            RETRY.batch_wait_s,
+            now=lambda: NOW_S,
+            clock=lambda: self.clock,
+        )
+        self.pump.begin(self.run)
+
+    def after(self, seconds: float) -> None:
+        self.clock += seconds
+        self.pump.drive(0.0)
+        self.pump.begin(self.run)
+
+    def answer(self, name: str, result: PushResult) -> None:
+        (pending,) = [each for each in self.transport.pending if f"//{name}/" in each.request.url]
+        self.transport.pending.remove(pending)
+        pending.callback(result)
+
+
+class _Silent(FakeTransport):
+    """`readable` is what was answered, and is taken in by the next `drive`."""
+
+    readable: Callable[[], None] | None = None
+
+    def drive(self, timeout_s: float) -> None:
+        readable, self.readable = self.readable, None
+        if readable is not None:
+            readable()
+
+
+def test_a_push_without_an_answer_goes_on_and_the_redelivery_waits_for_its_result() -> None:
     target = subscription("slow")
+    world = Slow(("n1", target), ("n2", target))
+    world.after(2.0)
+    assert world.journal.parked == {}
+    world.after(0.1)
 
-    ran = Ran(filled(("n1", target), ("n2", target)), lambda _: PushResult(0, "timeout", duration_s=2.0))
+    # A push that is lost with its worker is made again when it cannot have an answer any more.
+    due_ms = NOW_MS + 15_000 + 1_000
+    waits = Tries(1, 0, due_ms, NOW_MS, UNDER_WAY + world.journal.rows[0].push)
+    assert world.journal.parked == {("slow", "n1"): waits, ("slow", "n2"): Tries()}
+    assert world.journal.states("slow") == [("n1", "parked", "waiting"), ("n2", "parked", "waiting")]
+    assert world.outcomes.report.signs == [("http://slow/", Sign("slow", late=True))]
+    assert world.lanes.empty
+    assert (len(world.transport.sent), world.pump.in_flight, world.pump.unanswered) == (1, 0, 1)
 
-    assert ran.journal.parked == {("slow", "n1"): Tries(1, 0, NOW_MS, NOW_MS), ("slow", "n2"): Tries()}
-    assert ran.report.signs == [("http://slow/", Sign("slow", late=True))]
+    world.answer("slow", PushResult(202, duration_s=4.0))
+
+    (result,) = world.journal.answers
+    assert (result.state, result.promise.subscription, result.promise.push) == ("delivered", "slow", waits.awaits)
+    assert world.pump.unanswered == 0
+    assert len(world.journal.rows) == 2, "the redelivery writes the row"
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "error", "status"),
+    [
+        (PushResult(0, "timeout"), "failed", "timeout", 0),
+        (PushResult(500), "failed", "server-error", 500),
+        (PushResult(0, "address"), "refused", "address", 0),
+    ],
+)
+def test_a_late_failure_is_a_result_too(answer: PushResult, state: str, error: str, status: int) -> None:
+    world = Slow(("n1", subscription("slow")))
+    world.after(2.1)
+    world.answer("slow", answer)
+    (result,) = world.journal.answers
+    assert (result.state, result.error, result.status) == (state, error, status)
+
+
+def test_a_late_answer_that_promises_a_result_is_parked_with_that_promise() -> None:
+    world = Slow(("n1", subscription("slow")))
+    world.after(2.1)
+    request = dataclasses.replace(world.transport.pending[0].request, result_by_ms=NOW_MS + 60_000)
+    push = Push("p", [message("n1").notification], request, PushResult(202, later=True), NOW_MS)
+    world.outcomes.answered(subscription("slow"), [message("n1")], push, classify(push.result, request.result_by_ms))
+    assert world.journal.parked["slow", "n1"] == Tries(1, 0, NOW_MS + 61_000, NOW_MS, "p")
+    assert world.journal.answers == []
+
+
+def test_what_was_answered_while_the_thread_stood_still_is_not_late() -> None:
+    world = Slow(("n1", subscription("s")))
+    world.transport.readable = lambda: world.answer("s", PushResult(202, duration_s=0.1))
+    world.clock += 60.0
+    world.pump.hand_over()
+    assert world.journal.states("s") == [("n1", "delivered", "")]
+
+
+def test_pushes_without_an_answer_leave_their_places_to_others_up_to_a_bound() -> None:
+    world = Slow(*((f"n{number}", subscription(f"s{number}")) for number in range(20)), max_in_flight=2)
+    begun = [len(world.transport.sent)]
+    for _ in range(5):
+        world.after(2.1)
+        begun.append(len(world.transport.sent))
+    assert begun == [2, 4, 6, 8, 8, 8], "four times as many at most"
 
 
 def test_message_that_is_refused_for_good_is_a_dead_letter_and_does_not_stop_those_behind_it() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatch.delivery.transport.contract import PushResult
-from dispatch.logs.parked import Tries
+from dispatch.logs.parked import UNDER_WAY, Tries
 from dispatch.settings import PushSettings
 from tests.support.redelivery_world import BROKEN, LATER, OK, World, retry
 from topic_model.records.results import Promise, Result, State
@@ -261,3 +261,70 @@ def test_without_the_promise_in_the_push_its_202_is_the_result() -> None:
     world.run(100)
 
     assert rows(world) == [("delivered", "", 1)]
+
+
+def under_way(world: World, name: str = "n") -> Promise:
+    """A worker parks what it still pushes, with the next message behind it."""
+    push, due_ms = f"{UNDER_WAY}p-1", world.now_ms + 16_000
+    world.park("s", name, Tries(1, 0, due_ms, world.now_ms, push))
+    world.park("s", "behind")
+    return Promise("s", push, world.now_ms - 2_000, world.now_ms)
+
+
+def test_a_push_that_is_under_way_in_a_worker_holds_its_lane_until_its_result() -> None:
+    world = world_of()
+    world.endpoint("s").answer = lambda ids: OK
+    promise = under_way(world)
+    world.run(10_000)
+    assert world.arrivals == []
+    assert world.lanes.for_batch() == {"s"}
+
+    world.redelivery.reported(Result(promise, "delivered", world.now_ms))
+    world.run(100)
+
+    assert [each.notifications for each in world.arrivals] == [("behind",)]
+    assert rows(world) == [("delivered", "", 1)]
+    assert world.attempts[0].detail == "answered after 12.0 s"
+    assert world.lanes.for_batch() == frozenset()
+
+
+def test_its_failure_counts_as_its_own() -> None:
+    world = world_of()
+    world.endpoint("s").answer = lambda ids: OK
+    promise = under_way(world)
+    world.redelivery.reported(Result(promise, "failed", world.now_ms, "Operation timed out", "timeout"))
+    world.run(5_000)
+    assert rows(world) == [("parked", "timeout", 1), ("delivered", "", 2)]
+
+
+def test_without_its_worker_it_is_pushed_again_and_nothing_is_counted_against_it() -> None:
+    world = world_of(maximum_attempts=1)
+    world.endpoint("s").answer = lambda ids: OK
+    under_way(world)
+    world.run(15_999)
+    assert world.arrivals == []
+    world.run(1_000)
+    assert [each.notifications for each in world.arrivals] == [("behind",), ("n",)]
+    assert rows(world) == [("delivered", "", 2)]
+
+
+def test_without_its_worker_it_is_not_pushed_when_its_publisher_wants_it_no_more() -> None:
+    world = world_of()
+    world.endpoint("s").answer = lambda ids: OK
+    push, now_ms = f"{UNDER_WAY}p-1", world.now_ms
+    world.park("s", "n", Tries(1, 0, now_ms + 16_000, now_ms, push), valid_until_ms=now_ms + 5_000)
+    world.run(20_000)
+    assert world.arrivals == []
+    assert [state for state, _, _ in rows(world)] == ["expired"]
+
+
+def test_when_a_process_begins_no_worker_has_anything_under_way() -> None:
+    world = world_of()
+    world.endpoint("s").answer = lambda ids: OK
+    under_way(world)
+    world.run(10)
+    assert world.arrivals == []
+    world.redelivery.workers_ended()
+    world.run(100)
+    assert sorted(each.notifications for each in world.arrivals) == [("behind",), ("n",)]
+    assert rows(world) == [("delivered", "", 2)]

@@ -175,7 +175,7 @@ def test_lines_of_a_form_that_is_refused_again_and_again_stay_as_they_are(
     browser.get(f"/topics?at={PLANT}/line1")
     typed = {"types": "{urn:t}a\n{urn:t}b", "publishers": "anna\nbert"}
     for code in ("L0", "L2", ""):
-        lines = {name: text.replace("\n", "\r\n") for name, text in typed.items()}  # as browsers send it
+        lines: dict[str, Any] = {name: text.replace("\n", "\r\n") for name, text in typed.items()}  # as sent
         refused = browser.submit("/topics/put", code=code, **lines).status_code == 422
         assert refused == bool(code)
         if refused:

@@ -141,6 +141,15 @@ TopicsOption = Annotated[
 ]
 
 
+def has_own_broker(settings: Settings) -> bool:
+    """Whether the engine of this data directory starts its own Kafka: when it is stopped, no address of another engine
+    may stand for it."""
+    from core.settings import KafkaSettings
+
+    embedded = settings.stack.broker == "embedded"
+    return embedded and settings.kafka.bootstrap_servers == KafkaSettings().bootstrap_servers
+
+
 def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
     """How Kafka is reached: that of the engine that runs in this data directory, if one does, else what is set.
 
@@ -148,14 +157,12 @@ def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
     it does when that would be a broker of ours that is not up: another engine may listen on its port, and its logs must
     not be taken for these.
     """
-    from core.settings import KafkaSettings
     from jobs.stack.questions import why_away
     from jobs.stack.state import reachable_kafka
 
     settings = settings_of(config, home)
     kafka = reachable_kafka(settings)
-    ours = kafka is settings.kafka and settings.stack.broker == "embedded"
-    if ours and kafka.bootstrap_servers == KafkaSettings().bootstrap_servers:
+    if kafka is settings.kafka and has_own_broker(settings):
         raise InfrastructureError(
             f"no engine runs in {settings.home}, so its logs cannot be read: `arborcast up` starts one, --home names "
             'another; where Kafka is not ours, stack.broker = "external" and kafka.bootstrap_servers say so'

@@ -34,7 +34,7 @@ def test_help_names_every_command(engine: Engine) -> None:
         (["up", "--kafka-port", "x"], 2, "valid integer"),
         (["up", "--kafka-port", "70000"], 2, "stack.kafka_port = 70000"),
         (["config", "show", "--config", "/nowhere/a.toml"], 2, "/nowhere/a.toml does not exist"),
-        (["publish", "a//.", "-"], 1, "selects several topics"),
+        (["publish", "a//.", "-", "--url", "http://127.0.0.1:9"], 1, "selects several topics"),
         (["publish", "a", "/nowhere/file.xml"], 1, "/nowhere/file.xml cannot be read"),
         (["publish", "a", "<x/>"], 1, "a file is meant here, or - for standard input"),
         (["publish", "a", "-", "--url", "http://127.0.0.1:9"], 1, "127.0.0.1:9"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -228,3 +230,19 @@ def test_a_server_of_a_queue_says_how_much_it_takes(parts: GatewayParts, url: st
     result = CliRunner().invoke(app, ["subscribe", "jobs", "--to", "http://h/", "--queue", "3", "--url", url])
     assert result.exit_code == 0, result.output
     assert [each.queue for each in parts.table.subscriptions()] == [3]
+
+
+def test_triggers_of_the_documentation_can_be_made_as_they_are_printed(parts: GatewayParts, url: str) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    block = page.partition("\n## Triggers\n")[2].partition("```sh\n")[2].partition("```")[0]
+    names = []
+    for line in block.replace("\\\n", "").splitlines():
+        _, command, verb, *arguments = shlex.split(line)
+        if (command, verb) == ("topics", "add"):
+            for fold in parts.control.folds:
+                fold.apply(TopicRecord(TopicPath(arguments[0])))
+        elif verb != "list":
+            done = CliRunner().invoke(app, [command, verb, *arguments, "--url", url])
+            assert done.exit_code == 0, done.output
+            names.append(arguments[0])
+    assert names == ["overheated", "mirror", "mirror"]

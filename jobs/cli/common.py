@@ -179,6 +179,14 @@ def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
     return kafka
 
 
+def note_no_job(config: Path | None, home: Path | None) -> None:
+    """Complain when no streaming job runs at the engine of this data directory: nothing is delivered."""
+    from jobs.engine.status import NO_JOB, job_state
+
+    if job_state(settings_of(config, home).home) == "none":
+        complain(f"note: {NO_JOB}")
+
+
 def resolved(text: str, namespaces: Mapping[str, str], config: Path | None, home: Path | None) -> str:
     """A topic or expression as it was typed, with topics in the place of their codes (`code:1.4.A`). Only where there
     may be one the logs are read. Raises ExpressionError, InfrastructureError."""

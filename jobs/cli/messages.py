@@ -29,6 +29,7 @@ from jobs.cli.common import (
     NamespaceOption,
     has_own_broker,
     namespaces_of,
+    note_no_job,
     resolved,
     settings_of,
 )
@@ -272,6 +273,8 @@ def publish(
             priority=priority,
             reliable=reliable,
         )
+    if url is None:
+        note_no_job(config, home)
     if json:
         print_json({"notification_id": made or None})
     elif made:

@@ -201,7 +201,7 @@ def unsubscribe(
     home: HomeOption = None,
 ) -> None:
     """End a subscription."""
-    broker = url or (subscription if "://" in subscription else _broker_url(config, home))
+    broker = url or _broker_url(config, home, subscription)
     with client_of(broker, config, home) as client:
         client.unsubscribe(_address(subscription, broker))
 
@@ -219,7 +219,7 @@ def rotate_secret(
 ) -> None:
     """Sign a subscription's pushes with another secret; prints it, once only, when the broker made it."""
     given = _read_secret(secret_file)
-    broker = url or (subscription if "://" in subscription else _broker_url(config, home))
+    broker = url or _broker_url(config, home, subscription)
     with client_of(broker, config, home) as client:
         secret = client.rotate_secret(
             _address(subscription, broker),
@@ -386,8 +386,9 @@ def client_of(url: str | None, config: Path | None, home: Path | None) -> Client
     return ShellClient(url or _broker_url(config, home))
 
 
-def _broker_url(config: Path | None, home: Path | None) -> str:
-    """The address of the engine that runs in this data directory; else that of a gateway elsewhere, by the settings.
+def _broker_url(config: Path | None, home: Path | None, subscription: str = "") -> str:
+    """The address of a `subscription`, where it is one; that of the engine that runs in this data directory; else that
+    of a gateway elsewhere, by the settings.
 
     Raises InfrastructureError for the data directory of an engine that is stopped: another engine may listen at its
     port.
@@ -396,6 +397,8 @@ def _broker_url(config: Path | None, home: Path | None) -> str:
     from jobs.stack.state import addresses
 
     settings = settings_of(config, home)
+    if "://" in subscription:
+        return subscription
     running = addresses(settings.home).get("gateway")
     if running or settings.gateway.public_url:
         return running or settings.gateway.public_url

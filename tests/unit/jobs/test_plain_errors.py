@@ -394,7 +394,9 @@ def test_a_package_that_is_not_installed(engine: Engine, monkeypatch: pytest.Mon
 
 def test_a_payload_that_is_no_text(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "latin.xml").write_bytes("<x>é</x>".encode("latin-1"))
-    assert "the payload is not text in UTF-8 (at byte 3)" in complaint_of(engine, "publish", "a {folder}/latin.xml")
+    assert "the payload is not text in UTF-8 (at byte 3)" in complaint_of(
+        engine, "publish", "a {folder}/latin.xml --url {url}"
+    )
 
 
 def test_passwords_without_users(engine: Engine) -> None:

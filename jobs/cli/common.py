@@ -141,15 +141,6 @@ TopicsOption = Annotated[
 ]
 
 
-def has_own_broker(settings: Settings) -> bool:
-    """Whether the engine of this data directory starts its own Kafka: when it is stopped, no address of another engine
-    may stand for it."""
-    from core.settings import KafkaSettings
-
-    embedded = settings.stack.broker == "embedded"
-    return embedded and settings.kafka.bootstrap_servers == KafkaSettings().bootstrap_servers
-
-
 def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
     """How Kafka is reached: that of the engine that runs in this data directory, if one does, else what is set.
 
@@ -158,7 +149,7 @@ def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
     not be taken for these.
     """
     from jobs.stack.questions import why_away
-    from jobs.stack.state import reachable_kafka
+    from jobs.stack.state import has_own_broker, reachable_kafka
 
     settings = settings_of(config, home)
     kafka = reachable_kafka(settings)

@@ -27,7 +27,6 @@ from jobs.cli.common import (
     HomeOption,
     JsonOption,
     NamespaceOption,
-    has_own_broker,
     namespaces_of,
     note_no_job,
     resolved,
@@ -394,7 +393,7 @@ def _broker_url(config: Path | None, home: Path | None, subscription: str = "") 
     port.
     """
     from jobs.stack.home import Home
-    from jobs.stack.state import addresses
+    from jobs.stack.state import addresses, has_own_broker
 
     settings = settings_of(config, home)
     if "://" in subscription:

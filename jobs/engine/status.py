@@ -51,7 +51,9 @@ def status(path: Path) -> dict[str, Any]:
     }
     if running and known:
         mine = [process for process in [known.supervisor.process()] if process]
-        document[SUPERVISOR] = {"silent_s": round(silent_s, 1), **_usage_document(processes.usage(mine))}
+        # Its children are the parts: those that were replaced are no load of its own.
+        used = processes.usage(mine, ended_children=False)
+        document[SUPERVISOR] = {"silent_s": round(silent_s, 1), **_usage_document(used)}
     everything = [*parts.values(), *([document[SUPERVISOR]] if SUPERVISOR in document else [])]
     document["memory_bytes"] = sum(one["memory_bytes"] for one in everything)
     document["cpu_seconds"] = round(sum(one["cpu_seconds"] for one in everything), 2)

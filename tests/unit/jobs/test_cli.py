@@ -30,6 +30,8 @@ def test_help_names_every_command(engine: Engine) -> None:
     ("arguments", "status", "told"),
     [
         (["upp"], 2, "No such command 'upp'"),
+        (["--home", "x", "status"], 2, "--home goes behind the command, for instance: arborcast status --home"),
+        (["--config=x", "up"], 2, "--config goes behind the command"),
         (["up", "--detach", "--demo"], 2, "choose one"),
         (["up", "--kafka-port", "x"], 2, "valid integer"),
         (["up", "--kafka-port", "70000"], 2, "stack.kafka_port = 70000"),

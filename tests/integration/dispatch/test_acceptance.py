@@ -267,7 +267,7 @@ if {argument!r} in sys.orig_argv:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("processes", ["gateways", "workers"])
-@pytest.mark.parametrize("rounds", [200, pytest.param(2_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [200, pytest.param(2_000, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])])
 def test_a_new_subscription_gets_what_another_gateway_process_accepts(
     spark: SparkSession,
     tmp_path: Path,
@@ -298,7 +298,7 @@ def test_a_new_subscription_gets_what_another_gateway_process_accepts(
                 run = stack.enter_context(gateway_run(tmp_path / "two", kafka_settings, workers=2))
                 one, late_one = clients_of_two_workers(run, stack)
         for number in range(rounds):
-            late_one.notify(f"t{number}", "<x/>")
+            one.notify(f"t{number}", "<x/>")
         made: deque[tuple[int, RemoteSubscription]] = deque()
         for number in range(rounds):
             made.append((number, one.subscribe(f"t{number}", to=receiver.url(f"/{number}"))))

@@ -27,6 +27,10 @@ from __future__ import annotations
 class ArborcastError(Exception):
     """Root of everything that Arborcast raises on purpose."""
 
+    def __init__(self, message: str = "") -> None:
+        # Two arguments would make the message a tuple of both.
+        super().__init__(message)
+
 
 class ConfigError(ArborcastError):
     """A setting is wrong. The message names the key, the bad value, and what is allowed."""

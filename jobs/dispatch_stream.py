@@ -12,6 +12,7 @@ here: functions of a script would be sent along with every task and lose what th
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
 import json
 import logging
@@ -60,6 +61,7 @@ from jobs.monitoring.endpoint import serve_job_sometime
 from jobs.settings.loading import Settings, level_of, load_settings
 from jobs.settings.outbound import describe, policy_of
 from jobs.stack.home import make_home
+from jobs.stack.state import has_own_broker, reachable_kafka
 from jobs.terminal import complain
 
 logger = logging.getLogger("arborcast.dispatch")
@@ -68,6 +70,8 @@ logger = logging.getLogger("arborcast.dispatch")
 _LEASE_S = 20.0
 
 _TAKEN = 75
+
+_READY_FILE = "ARBORCAST_READY_FILE"
 
 
 class _JvmSignals:
@@ -101,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     ):
         logging.getLogger(name).setLevel(level)
     try:
-        settings = load_settings(options.config, options.home)
+        settings = _settings(options.config, options.home)
         log_format.configure(settings.logging.format, "dispatch", level_of(settings))
         if note := make_home(settings.home, settings.stack.home_access):
             logger.info("%s", note)
@@ -125,6 +129,15 @@ def main(arguments: list[str] | None = None) -> int:
         spark.stop()
         lease.release()
     return 0 if healthy else 1
+
+
+def _settings(config: Path | None, home: Path | None) -> Settings:
+    """With the Kafka of the engine that runs in the data directory, where that is not the supervisor which has started
+    this job, and the settings name no other Kafka. Raises ConfigError."""
+    settings = load_settings(config, home)
+    if _READY_FILE in os.environ or not has_own_broker(settings):
+        return settings
+    return dataclasses.replace(settings, kafka=reachable_kafka(settings))
 
 
 def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLease) -> bool:
@@ -206,7 +219,7 @@ def _ready(heart: Heart) -> None:
     gc.collect()
     gc.freeze()
     logger.info("ready to deliver")
-    if target := os.environ.get("ARBORCAST_READY_FILE"):
+    if target := os.environ.get(_READY_FILE):
         _write_ready(target)
         heart.beat = lambda: _beat(target)
 

@@ -84,10 +84,16 @@ def guard() -> None:
         logging.lastResort.setFormatter(_PrintableFormatter())
 
 
+# Columns of a pipe or a file, which has no width.
+_UNLIMITED = 100_000
+
+
 @functools.cache
 def _console_class() -> type[Console]:
     # Rich is loaded when something is printed in colour: `--help` and `--json` do without.
     from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
     from rich.text import Text
 
     class PrintableConsole(Console):
@@ -97,6 +103,18 @@ def _console_class() -> type[Console]:
         def __init__(self, **named: Any) -> None:
             # Topics and addresses have colons, which would be taken for the names of emoji.
             super().__init__(emoji=False, **named)
+            if not self.is_terminal and "COLUMNS" not in os.environ:
+                self.width = _UNLIMITED
+
+        def print(self, *objects: Any, **named: Any) -> None:
+            """A column of a table is at least as wide as its longest word: rich would cut it, or drop the column."""
+            wide = self.options.update(width=_UNLIMITED)
+            for table in (each for each in objects if isinstance(each, Table)):
+                named["crop"] = False
+                for column in table.columns:
+                    words = (Measurement.get(self, wide, cell).minimum for cell in (column.header, *column.cells))
+                    column.min_width = max(column.min_width or 0, *words)
+            super().print(*objects, **named)
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             """Whatever is printed comes by here, nested things several times."""

@@ -33,6 +33,7 @@ import msgspec
 
 from core.errors import ArborcastError, InfrastructureError
 from core.eventlog.follower import LogFollower
+from core.eventlog.scan import LogScan, Stretch
 from core.eventlog.topics import JOB_LEASE_LOG, ensure_topics
 from core.eventlog.versions import Versioned, VersionedCodec
 from core.eventlog.writers import LogWriter
@@ -158,6 +159,25 @@ class JobLeaseState:
     def release(self) -> JobLeaseRecord:
         """What tells others not to wait."""
         return JobLeaseRecord(kind="release", holder=self.me, at=self.at)
+
+
+def is_held(kafka: KafkaSettings, patience_s: float = 0.0) -> bool:
+    """Whether a job has the lease: its last record is younger than the lease, or another one comes within `patience_s`,
+    whatever the clock of its host. Raises InfrastructureError."""
+    kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
+    with LogScan(kafka, JOB_LEASE_LOG) as log:
+        until = time.monotonic() + patience_s
+        end = log.ends()[0]
+        for record in log.read({0: Stretch(max(end - 1, log.beginnings()[0]), end)}):
+            if decode(KEY, record.value).kind == "release":
+                return False
+            if abs(time.time() - record.timestamp / 1000) <= LEASE_S:
+                return True
+        while time.monotonic() < until:
+            time.sleep(_LOOK_S)
+            if log.ends()[0] > end:
+                return True
+    return False
 
 
 def this_job(home: Path) -> Holder:

@@ -102,7 +102,7 @@ async def unsubscribe(gateway: Gateway, identifier: str, caller: Caller | None) 
     async with gateway.locks.hold(identifier):
         subscription = gateway.table.get(identifier)
         if subscription is None or not may_manage(caller, subscription.owner, subscription.topics):
-            raise UnknownResource(f"there is no subscription {identifier[:200]!r} (any more)", identifier)
+            raise UnknownResource(f"there is no subscription {identifier[:200]!r} (any more)")
         await gateway.changes.commit(ending(identifier, "unsubscribed", times.to_ms(gateway.now())))
     gateway.pulls.forget(identifier)
 

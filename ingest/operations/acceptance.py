@@ -114,6 +114,7 @@ async def _store(
     table = gateway.table
     if new := {each.topic: each.prefixes for each in notifications if each.topic not in table.topics}:
         await gateway.admit(new)
+    await gateway.changes.keep_up()
     # It belongs to the subscriptions that are there now, whenever it is matched.
     accepted_ms = times.to_ms(gateway.now()) if accepted_ms is None else accepted_ms
     facts: dict[str, bytes | int] = {"control": table.position, "accepted_ms": accepted_ms}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -71,6 +72,45 @@ class LogEnd:
                 raise
 
 
+class GatewayPositions:
+    """Positions of the control log views of one gateway's workers, and until when it is the only gateway.
+
+    A worker answers for nothing behind its position. `memory` is shared by the workers, words of eight bytes; each word
+    has one writer, and is written at once.
+    """
+
+    def __init__(self, memory: memoryview | None = None, worker: int = 0) -> None:
+        self._words = (memoryview(bytearray(self.size(1))) if memory is None else memory).cast("q")
+        self._own = worker + 2
+
+    @staticmethod
+    def size(workers: int) -> int:
+        """Bytes of memory for so many workers."""
+        return 8 * (2 + workers)
+
+    def moved(self, position: int) -> None:
+        """The view of this worker is at this position."""
+        self._words[self._own] = position
+
+    def is_sole_until(self, monotonic_s: float) -> None:
+        """Until this time no other gateway answers without the knowledge of this one; 0 where another may."""
+        self._words[0] = int(monotonic_s * 1e9)
+
+    @property
+    def shown(self) -> bool:
+        """Whether every other gateway takes this one into account."""
+        return bool(self._words[1])
+
+    @shown.setter
+    def shown(self, shown: bool) -> None:
+        self._words[1] = shown
+
+    def newest(self) -> int | None:
+        """A position behind all that this gateway has answered for; None when another gateway may have answered for
+        more."""
+        return max(self._words[2:]) if time.monotonic_ns() < self._words[0] else None
+
+
 # Appends wait in threads. So many at a time share the broker's answers, which is enough for thousands per second.
 _WRITERS = 16
 
@@ -92,14 +132,28 @@ class CommitsChanges(Protocol):
         """Return when our view has everything that any gateway has answered for until now. Raises
         InfrastructureError."""
 
+    async def keep_up(self) -> None:
+        """The same before each notification is accepted: Kafka is asked only while other gateways exist. Calls return
+        in their order. Raises InfrastructureError."""
+
 
 class ControlChanges:
     """Changes by way of the control log."""
 
-    def __init__(self, kafka: KafkaSettings, log: AppendsRecords, view: ControlLogView, end: LogEnd) -> None:
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        log: AppendsRecords,
+        view: ControlLogView,
+        end: LogEnd,
+        positions: GatewayPositions | None = None,
+    ) -> None:
         self._log = log
         self._view = view
         self._end = end
+        self._positions = positions or GatewayPositions()
+        self._behind: list[asyncio.Future[None]] = []
+        self._reading: asyncio.Task[None] | None = None
         self._timeout_s = kafka.request_timeout_s
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="control-log")
 
@@ -109,7 +163,42 @@ class ControlChanges:
         return last - len(records) + 1
 
     async def catch_up(self) -> None:
-        await self._view.wait_applied(await self._end.end_offset() - 1, self._timeout_s)
+        await self._read_to(await self._end.end_offset())
+
+    async def keep_up(self) -> None:
+        if self._reading is None:
+            newest = self._positions.newest()
+            if newest is not None and newest <= self._view.applied:
+                return
+        mine = asyncio.get_running_loop().create_future()
+        self._behind.append(mine)
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read(), name="keep-up")
+        await mine
+
+    async def _read(self) -> None:
+        """For all requests that wait; those that come meanwhile wait for the next round."""
+        while self._behind:
+            waiting, self._behind = self._behind, []
+            failure: Exception | None = None
+            try:
+                newest = self._positions.newest()
+                await self._read_to(await self._end.end_offset() if newest is None else newest)
+            except Exception as error:
+                failure = error
+            for each in waiting:
+                if each.done():
+                    continue  # its client has gone
+                if failure is None:
+                    each.set_result(None)
+                else:
+                    each.set_exception(failure)
+            await asyncio.sleep(0)  # these go on before a request that comes now
+        self._reading = None
+
+    async def _read_to(self, position: int) -> None:
+        late = "this gateway could not read the newest changes of subscriptions and topics in time; nothing was done"
+        await self._view.wait_applied(position - 1, self._timeout_s, late)
 
     def close(self) -> None:
         """Do not begin any further append."""

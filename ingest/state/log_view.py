@@ -74,6 +74,10 @@ class LogView(ABC, Generic[Record]):
     def _read_once(self) -> None:
         """What was in the log at the start is applied."""
 
+    def _moved(self, position: int) -> None:
+        """All records before this position are applied."""
+        self._applied = position
+
     def _observe(self, record: Record) -> None:
         """Sees every record before it is applied, in the thread that reads them."""
 
@@ -105,8 +109,14 @@ class LogView(ABC, Generic[Record]):
         """Return when the log was read to its end once, however long that takes."""
         await self._caught_up.wait()
 
-    async def wait_applied(self, offset: int, timeout: float) -> None:
-        """Return when the record at `offset` is applied. InfrastructureError after `timeout` seconds."""
+    async def wait_applied(
+        self,
+        offset: int,
+        timeout: float,
+        late: str = "the change is stored, but this gateway could not read it back in time",
+    ) -> None:
+        """Return when the record at `offset` is applied. InfrastructureError, with the message `late`, after `timeout`
+        seconds."""
         if offset < self._applied:
             return
         future: asyncio.Future[None] = self._loop.create_future()
@@ -114,9 +124,7 @@ class LogView(ABC, Generic[Record]):
         try:
             await asyncio.wait_for(future, timeout)
         except TimeoutError:
-            raise InfrastructureError(
-                "the change is stored, but this gateway could not read it back in time", retry_after=1
-            ) from None
+            raise InfrastructureError(late, retry_after=1) from None
 
     def _follow(self) -> None:
         try:
@@ -158,7 +166,7 @@ class LogView(ABC, Generic[Record]):
                 break
         self._read_once()
         self._replaying = False
-        self._applied = self._follower.position
+        self._moved(self._follower.position)
         self._loop.call_soon_threadsafe(self._announce)
 
     def _announce(self) -> None:
@@ -187,7 +195,7 @@ class LogView(ABC, Generic[Record]):
         try:
             for record, offset in batch:
                 self._fold(record, offset)
-            self._applied = position
+            self._moved(position)
             self._release()
         except Exception as error:
             logger.exception("a record of the %s log could not be applied", self._name)
@@ -204,7 +212,7 @@ class LogView(ABC, Generic[Record]):
 
 class ControlLogView(LogView[ControlRecord]):
     """Keeps `control` up to date with the control log. `observe` is given every record, in order, in the thread that
-    reads them."""
+    reads them; `moved` each new position of the view, before any request is answered from it."""
 
     def __init__(
         self,
@@ -212,10 +220,12 @@ class ControlLogView(LogView[ControlRecord]):
         control: ControlView,
         on_failure: Callable[[Exception], None],
         observe: Callable[[ControlRecord], None] | None = None,
+        moved: Callable[[int], None] | None = None,
     ) -> None:
         self._kafka = kafka
         self._control = control
         self._observer = observe
+        self._on_moved = moved
         super().__init__("control", on_failure)
 
     def _make_follower(self) -> ControlFollower:
@@ -227,6 +237,11 @@ class ControlLogView(LogView[ControlRecord]):
 
     def _read_once(self) -> None:
         self._control.table.forget_changes()
+
+    def _moved(self, position: int) -> None:
+        super()._moved(position)
+        if self._on_moved is not None:
+            self._on_moved(position)
 
     def _fold(self, record: ControlRecord, offset: int) -> None:
         self._control.apply(record, offset)

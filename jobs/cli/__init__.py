@@ -87,6 +87,9 @@ def main() -> None:
     """Entry point: what we raise on purpose becomes one line and an exit status, never a stack trace."""
     guard()
     try:
+        first = "".join(sys.argv[1:2]).partition("=")[0]
+        if first in ("--home", "--config", "-c"):
+            raise ConfigError(f"{first} goes behind the command, for instance: arborcast status {first} …")
         _only(sys.argv[1:2])()
     except ConfigError as error:
         _complain(error)

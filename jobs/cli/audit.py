@@ -122,8 +122,6 @@ def _print(report: Report) -> None:
         report.subscriptions, key=lambda name: report.subscriptions[name].delivered - report.subscriptions[name].matches
     )
     rows = [(name, report.subscriptions[name]) for name in names[:_NAMED_SUBSCRIPTIONS]]
-    # Cut off, an id would be of no use.
-    table.columns[0].min_width = max(len(name) for name, _ in (*rows, ("all", report.totals)))
     if len(names) > len(rows):
         table.caption = f"and {len(names) - len(rows):,} subscriptions more: --json has them all"
     for name, tally in (*rows, ("all", report.totals)):

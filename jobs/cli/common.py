@@ -148,14 +148,12 @@ def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
     it does when that would be a broker of ours that is not up: another engine may listen on its port, and its logs must
     not be taken for these.
     """
-    from core.settings import KafkaSettings
     from jobs.stack.questions import why_away
-    from jobs.stack.state import reachable_kafka
+    from jobs.stack.state import has_own_broker, reachable_kafka
 
     settings = settings_of(config, home)
     kafka = reachable_kafka(settings)
-    ours = kafka is settings.kafka and settings.stack.broker == "embedded"
-    if ours and kafka.bootstrap_servers == KafkaSettings().bootstrap_servers:
+    if kafka is settings.kafka and has_own_broker(settings):
         raise InfrastructureError(
             f"no engine runs in {settings.home}, so its logs cannot be read: `arborcast up` starts one, --home names "
             'another; where Kafka is not ours, stack.broker = "external" and kafka.bootstrap_servers say so'
@@ -170,6 +168,14 @@ def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
         )
         raise InfrastructureError(f"Kafka cannot be reached: {away} ({advice})")
     return kafka
+
+
+def note_no_job(config: Path | None, home: Path | None) -> None:
+    """Complain when no streaming job runs at the engine of this data directory: nothing is delivered."""
+    from jobs.engine.status import NO_JOB, job_state
+
+    if job_state(settings_of(config, home).home) == "none":
+        complain(f"note: {NO_JOB}")
 
 
 def resolved(text: str, namespaces: Mapping[str, str], config: Path | None, home: Path | None) -> str:

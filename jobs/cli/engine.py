@@ -30,6 +30,9 @@ ConsolePortOption = Annotated[
     int | None, typer.Option("--console-port", help="Port of the web console; 0: without one.", metavar="C")
 ]
 
+# A job renews its lease every other second.
+_JOB_SIGN_S = 3.0
+
 _STATE_STYLE = {"ready": "green", "starting": "yellow", "restarting": "yellow", "failed": "bold red"}
 _LEVEL_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -94,14 +97,21 @@ def down(config: ConfigOption = None, home: HomeOption = None) -> None:
 
 
 def status(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
-    """Say how the engine is. The exit status is 0 when it is ready, 3 when it is not."""
+    """Say how the engine is. The exit status is 0 when it is ready, 3 when it is not, 4 when it is ready and no
+    streaming job runs."""
+    from jobs.engine.status import NO_JOB, job_state
     from jobs.engine.status import status as read_status
 
-    document = read_status(settings_of(config, home).home)
+    path = settings_of(config, home).home
+    document = {**read_status(path), "job": job_state(path, _JOB_SIGN_S)}
     if json:
         print_json(document)
     else:
         _print_status(document)
+        if document["job"] == "none":
+            say(NO_JOB)
+    if document["ready"] and document["job"] == "none":
+        raise typer.Exit(4)
     if not document["ready"]:
         # 3 is what init scripts answer for "not running"; 1 and 2 mean that the question failed.
         raise typer.Exit(3)

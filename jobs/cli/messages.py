@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 
 import typer
 
-from core.errors import ArborcastError
+from core.errors import ArborcastError, InfrastructureError
 from core.printable import one_line
 from core.reasons import reason_of
 from jobs.cli.common import (
@@ -28,6 +28,7 @@ from jobs.cli.common import (
     JsonOption,
     NamespaceOption,
     namespaces_of,
+    note_no_job,
     resolved,
     settings_of,
 )
@@ -39,9 +40,7 @@ if TYPE_CHECKING:
 
 UrlOption = Annotated[
     str | None,
-    typer.Option(
-        "--url", help="The broker (default: the engine of --home, else where the settings say).", metavar="URL"
-    ),
+    typer.Option("--url", help="The broker (default: the engine of --home, else gateway.public_url).", metavar="URL"),
 ]
 TopicArgument = Annotated[
     str,
@@ -201,7 +200,7 @@ def unsubscribe(
     home: HomeOption = None,
 ) -> None:
     """End a subscription."""
-    broker = url or _broker_url(config, home)
+    broker = url or _broker_url(config, home, subscription)
     with client_of(broker, config, home) as client:
         client.unsubscribe(_address(subscription, broker))
 
@@ -219,7 +218,7 @@ def rotate_secret(
 ) -> None:
     """Sign a subscription's pushes with another secret; prints it, once only, when the broker made it."""
     given = _read_secret(secret_file)
-    broker = url or _broker_url(config, home)
+    broker = url or _broker_url(config, home, subscription)
     with client_of(broker, config, home) as client:
         secret = client.rotate_secret(
             _address(subscription, broker),
@@ -273,6 +272,8 @@ def publish(
             priority=priority,
             reliable=reliable,
         )
+    if url is None:
+        note_no_job(config, home)
     if json:
         print_json({"notification_id": made or None})
     elif made:
@@ -384,13 +385,28 @@ def client_of(url: str | None, config: Path | None, home: Path | None) -> Client
     return ShellClient(url or _broker_url(config, home))
 
 
-def _broker_url(config: Path | None, home: Path | None) -> str:
-    """Where the engine of this data directory listens now; where the settings say when it does not run here."""
-    from jobs.stack.state import addresses
+def _broker_url(config: Path | None, home: Path | None, subscription: str = "") -> str:
+    """The address of a `subscription`, where it is one; that of the engine that runs in this data directory; else that
+    of a gateway elsewhere, by the settings.
+
+    Raises InfrastructureError for the data directory of an engine that is stopped: another engine may listen at its
+    port.
+    """
+    from jobs.stack.home import Home
+    from jobs.stack.state import addresses, has_own_broker
 
     settings = settings_of(config, home)
+    if "://" in subscription:
+        return subscription
     running = addresses(settings.home).get("gateway")
-    return running or settings.gateway.public_url or f"http://{settings.gateway.host}:{settings.gateway.port}"
+    if running or settings.gateway.public_url:
+        return running or settings.gateway.public_url
+    if has_own_broker(settings) or Home(settings.home).state_file.exists():
+        raise InfrastructureError(
+            f"no engine runs in {settings.home}: `arborcast up` starts one, --home names another, and --url a broker "
+            "that is elsewhere (gateway.public_url in the settings does so, too)"
+        )
+    return f"http://{settings.gateway.host}:{settings.gateway.port}"
 
 
 def _time(text: str) -> datetime:

@@ -12,7 +12,7 @@ import typer
 
 from core.errors import ArborcastError, InfrastructureError
 from core.printable import one_line
-from jobs.cli.common import FATES, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
+from jobs.cli.common import FATES, ConfigOption, HomeOption, JsonOption, kafka_of, note_no_job, settings_of
 from jobs.monitoring.figures import WORDS
 from jobs.terminal import console, error_console, print_json
 
@@ -58,6 +58,7 @@ def trace(
     Reads the tables and what the logs have beyond them, so it knows of the last second too.
     """
     _print(_story(notification, None, config, home), json)
+    note_no_job(config, home)
 
 
 def why(

@@ -212,9 +212,10 @@ class TopicChanges:
 
 
 def text_of(form: FormData, name: str) -> str:
-    """A field of a form as text; empty where it is not there, or a file."""
+    """A field of a form as text with \\n at line ends, where browsers send \\r\\n; empty where it is not there, or a
+    file."""
     value = form.get(name)
-    return value if isinstance(value, str) else ""
+    return value.replace("\r\n", "\n").replace("\r", "\n") if isinstance(value, str) else ""
 
 
 def go(url: str) -> Response:

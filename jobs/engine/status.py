@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from core.errors import ConfigError
+from core.errors import ArborcastError, ConfigError
 from jobs.processes import processes
 from jobs.settings.loading import load_settings
 from jobs.settings.stack import StackSettings
@@ -51,11 +51,37 @@ def status(path: Path) -> dict[str, Any]:
     }
     if running and known:
         mine = [process for process in [known.supervisor.process()] if process]
-        document[SUPERVISOR] = {"silent_s": round(silent_s, 1), **_usage_document(processes.usage(mine))}
+        # Its children are the parts: those that were replaced are no load of its own.
+        used = processes.usage(mine, ended_children=False)
+        document[SUPERVISOR] = {"silent_s": round(silent_s, 1), **_usage_document(used)}
     everything = [*parts.values(), *([document[SUPERVISOR]] if SUPERVISOR in document else [])]
     document["memory_bytes"] = sum(one["memory_bytes"] for one in everything)
     document["cpu_seconds"] = round(sum(one["cpu_seconds"] for one in everything), 2)
     return document
+
+
+NO_JOB = (
+    "no streaming job runs: what is accepted is stored, and delivered when one runs. The engine was started with "
+    '--no-job (stack.job = "external"): start the job with spark-submit, or the engine without --no-job'
+)
+
+
+def job_state(path: Path, patience_s: float = 0.0) -> str:
+    """The streaming job of the engine in this data directory: embedded (one of the parts); running, none or unknown
+    where it is external; empty when no engine runs. `patience_s` is how long to wait for a sign of life, where the
+    clock of the job's host is another one."""
+    home = Home(path)
+    if home.owner() is None or not (home.settings_file.exists() and state.addresses(path)):
+        return ""
+    try:
+        settings = load_settings(home.settings_file, environ={})
+        if settings.stack.job == "embedded":
+            return "embedded"
+        from dispatch.job.lease import is_held
+
+        return "running" if is_held(settings.kafka, patience_s) else "none"
+    except ArborcastError:
+        return "unknown"
 
 
 def supervisor_silent_s(home: Home) -> float:

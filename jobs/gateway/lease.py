@@ -6,6 +6,10 @@ compared: each candidate counts from when it saw a record. Why a log and not a K
 a fold that can be tested, the holder knows by itself that it may have lost the lease, and the broker needs to do
 nothing but read and append.
 
+The log also shows each gateway to the others. A gateway appends a record before it answers its first request, and one
+every ten minutes. A holder that has seen no other gateway is the sole gateway for HOLD_S, and its renewals say so. A
+gateway that begins waits until the holder's last record does not say so, or for LEASE_S.
+
 `Lease` decides, `LeaseKeeper` reads and appends, `SingletonTasks` runs what must be done once.
 """
 
@@ -19,7 +23,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from core.errors import ArborcastError
@@ -29,6 +33,7 @@ from core.eventlog.versions import Versioned, VersionedCodec
 from core.eventlog.writers import LogWriter
 from core.settings import KafkaSettings
 from directory.sync.sync import DirectorySync
+from ingest.state.changes import GatewayPositions
 
 # After so long without a renewal a lease is free. Beside it a takeover takes up to a look (RENEW_S) and an append.
 LEASE_S = 5.0
@@ -38,18 +43,24 @@ RENEW_S = 1.0
 # A holder whose last renewal was sent so long ago stops: before anybody else can have begun.
 HOLD_S = 4.0
 
+# A gateway that holds no lease shows itself so often, and is taken into account for so long.
+_SHOW_S = 600.0
+_SHOWN_S = 3600.0
+
 KEY = b"duties"
 
 VERSION = 1
 
 
 class LeaseRecord(Versioned, frozen=True, kw_only=True, rename={"v": "version"}):
-    """One word about the lease."""
+    """One word about the lease. A claim of term 0 takes no lease: it shows that its gateway exists. `sole` says that
+    the holder has seen no other gateway."""
 
     kind: Literal["claim", "renewal", "release"]
     holder: str
     term: int
     v: int = VERSION
+    sole: bool = False
 
 
 _codec = VersionedCodec(LeaseRecord, "a lease record", VERSION, readable=True)
@@ -76,26 +87,46 @@ class Lease:
     holder: str = ""
     term: int = 0
     seen: float = float("-inf")
+    sole: bool = False
+    shown: float = float("-inf")
+    began: float = float("inf")
+    others: dict[str, float] = field(default_factory=dict)
 
     def apply(self, record: LeaseRecord, now: float) -> None:
         """The log's next record. Of several claims for a term the first counts; what a past term says does not."""
+        if record.holder == self.me:
+            self.shown, self.began = now, min(self.began, now)
+        elif not self._is_namesake(record.holder):
+            self.others[record.holder.partition("#")[0]] = now
         # A renewal counts even where another's claim seemed to be the first: then the log's beginning is gone, and all
         # that was left of the term were claims that came second.
         if record.term < self.term or (record.kind == "claim" and record.term == self.term):
             return
         self.term = record.term
         self.holder = "" if record.kind == "release" else record.holder
-        self.seen = now
+        self.seen, self.sole = now, record.sole
 
     def next(self, now: float) -> LeaseRecord | None:
-        """What to append now: a renewal of what is ours, a claim of what is free, or nothing."""
+        """What to append now: a renewal of what is ours, a claim of what is free, a sign that we exist, or nothing."""
         if self.mine:
-            return LeaseRecord(kind="renewal", holder=self.me, term=self.term)
+            return LeaseRecord(kind="renewal", holder=self.me, term=self.term, sole=self.is_alone(now))
         # A lease of an earlier process of our name is free: it is gone, or we could not listen where it did.
-        free = not self.holder or self.holder.partition("#")[0] == self.me.partition("#")[0]
-        if free or now - self.seen > LEASE_S:
+        if not self.holder or self._is_namesake(self.holder) or now - self.seen > LEASE_S:
             return LeaseRecord(kind="claim", holder=self.me, term=self.term + 1)
-        return None
+        return LeaseRecord(kind="claim", holder=self.me, term=0) if now - self.shown > _SHOW_S else None
+
+    def is_alone(self, now: float) -> bool:
+        """Whether no other gateway has shown itself lately."""
+        self.others = {name: seen for name, seen in self.others.items() if now - seen < _SHOWN_S}
+        return not self.others
+
+    def is_known(self, now: float) -> bool:
+        """Whether no other gateway is the sole one any more, since we have shown ourselves."""
+        another_is_sole = self.sole and self.holder and not self._is_namesake(self.holder)
+        return now - self.began > LEASE_S or (now >= self.began and not another_is_sole)
+
+    def _is_namesake(self, holder: str) -> bool:
+        return holder.partition("#")[0] == self.me.partition("#")[0]
 
     @property
     def mine(self) -> bool:
@@ -124,9 +155,12 @@ class LeaseKeeper:
     """`changed(True)` is called when the lease has become ours, `changed(False)` when it no longer is, or may no longer
     be: in the keeper's thread, one call after the other."""
 
-    def __init__(self, kafka: KafkaSettings, name: str, changed: Callable[[bool], None]) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, name: str, changed: Callable[[bool], None], positions: GatewayPositions
+    ) -> None:
         self._lease = Lease(f"{name}#{uuid.uuid4().hex[:8]}")
         self._changed = changed
+        self._positions = positions
         # A candidate that waits longer for an answer than the lease lasts cannot hold it.
         kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
         self._writer = LogWriter(kafka, LEASE_LOG)
@@ -178,16 +212,22 @@ class LeaseKeeper:
     def _look(self) -> None:
         self._follower.read_to_end(_REQUEST_S)
         now = time.monotonic()
+        if not self._lease.is_alone(now):
+            self._positions.is_sole_until(0)  # before a renewal that says so is in the log
         word = self._lease.next(now)
-        if word is None:
-            return
-        self._writer.append_encoded([encode(word)])
-        self._follower.read_to_end(_REQUEST_S)
-        if self._lease.mine:
-            self._sent = now
+        if word is not None:
+            self._writer.append_encoded([encode(word)])
+            self._follower.read_to_end(_REQUEST_S)
+            if self._lease.mine:
+                self._sent = now
+            sole = word.sole and self._lease.mine and self._lease.is_alone(now)
+            self._positions.is_sole_until(now + HOLD_S if sole else 0)
+        if self._lease.is_known(time.monotonic()):
+            self._positions.shown = True
 
     def _let_go(self) -> None:
         self._tell(False)
+        self._positions.is_sole_until(0)
         word = self._lease.release()
         if word is not None:
             try:
@@ -224,6 +264,7 @@ class SingletonTasks:
         work: Mapping[str, Work],
         sync: DirectorySync | None,
         failed: Callable[[Exception], None],
+        positions: GatewayPositions,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._work = work
@@ -232,7 +273,7 @@ class SingletonTasks:
         self._tasks: list[asyncio.Task[None]] = []
         self._synced = False
         self._closing = False
-        self._keeper = LeaseKeeper(kafka, name, self._changed)
+        self._keeper = LeaseKeeper(kafka, name, self._changed, positions)
 
     @property
     def ours(self) -> bool:

@@ -32,7 +32,7 @@ from ingest.operations.pull_points import end_orphans
 from ingest.operations.push_results import results_for
 from ingest.operations.subscription_manager import end_expired_forever
 from ingest.operations.topic_codes import TopicCodes
-from ingest.state.changes import ControlChanges, LogEnd
+from ingest.state.changes import ControlChanges, GatewayPositions, LogEnd
 from ingest.state.fragment_log import FragmentLog, FragmentView
 from ingest.state.log_view import ControlLogView
 from ingest.state.notification_log import NotificationLog
@@ -98,8 +98,13 @@ class GatewayProcess:
         control = ControlView(
             pull_points, owners, registrations, self._interests, *([self._codes] if self._codes else [])
         )
+        self._positions = share.positions() if share else GatewayPositions()
         self._view = ControlLogView(
-            settings.kafka, control, self._cannot_go_on, self._sync.applied if self._sync else None
+            settings.kafka,
+            control,
+            self._cannot_go_on,
+            self._sync.applied if self._sync else None,
+            self._positions.moved,
         )
         self._pull_view = PullView(
             settings.kafka, pull_limits(settings), self._cannot_go_on, lambda each: self._pulls.arrived(each)
@@ -118,7 +123,7 @@ class GatewayProcess:
         self._retained = RetainedMessages(settings.kafka)
         self._results = results_for(settings.kafka, settings.secrets)
         self._log_end = LogEnd(settings.kafka, "control")
-        self._changes = ControlChanges(settings.kafka, self._log, self._view, self._log_end)
+        self._changes = ControlChanges(settings.kafka, self._log, self._view, self._log_end, self._positions)
         announced = host_to_reach(host)
         self.own = OwnAddresses(announced, port, public_url(settings, announced, port))
         policy = policy_of(settings, port)
@@ -214,6 +219,9 @@ class GatewayProcess:
         return 1 if self._failure else 0
 
     def _caught_up(self) -> bool:
+        return self._has_read() and self._positions.shown
+
+    def _has_read(self) -> bool:
         views = (self._view, self._pull_view, self._part_view)
         return all(each.caught_up for each in views) and self._remembers
 
@@ -265,7 +273,7 @@ class GatewayProcess:
             work["federation"] = lambda: federation.member().run()
         elif self._interests.links:
             work["links"] = partial(close_links, self._gateway, self._interests)
-        return SingletonTasks(self._settings.kafka, self._name, work, self._sync, self._cannot_go_on)
+        return SingletonTasks(self._settings.kafka, self._name, work, self._sync, self._cannot_go_on, self._positions)
 
     async def _remember_history(self) -> None:
         window_s = self._settings.gateway.deduplication_window_s
@@ -312,8 +320,10 @@ class GatewayProcess:
         return self._share.waits_for(self._settings.gateway.workers)
 
     def _own_obstacle(self) -> str:
-        if not self._caught_up():
+        if not self._has_read():
             return "the logs are not read to their ends yet"
+        if not self._positions.shown:
+            return "the other gateways have not seen this one in the lease log yet"
         if not (self._notifications.connected and self._view.reachable):
             return "the Kafka broker does not answer"
         return ""

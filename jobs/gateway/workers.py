@@ -2,7 +2,8 @@
 
 Each worker follows the logs for itself and takes its share of the connections. What must be done once (ending what has
 expired, the directory's sync, demand-based publishing) is done by the first; while that is being started again, it
-waits. Workers share the memory of repeated requests, and a directory in which each leaves its metrics.
+waits. Workers share the memory of repeated requests and of their positions in the control log, and a directory in which
+each leaves its metrics.
 
 A worker that dies is replaced; its connections are lost, what waited to be accepted is not. So is one whose event loop
 does not come round any more. Each worker shows its parent that it does, by the time of a file, and the parent shows it
@@ -32,6 +33,7 @@ from core.files import write_atomically
 from core.liveness import OwnTime, Silence
 from core.telemetry.metrics import Registry, merged
 from ingest.settings import GatewaySettings
+from ingest.state.changes import GatewayPositions
 from ingest.state.repeats import TABLE_BYTES
 from jobs.gateway.metrics import declare_workers
 from jobs.processes.processes import ManagedProcess, RestartWaits, dying_with_us
@@ -76,6 +78,10 @@ class Share:
         missing = [number for number in range(count) if not (self.folder / f"{number}{_READY}").exists()]
         return f"worker {missing[0]} is not ready yet" if missing else ""
 
+    def positions(self) -> GatewayPositions:
+        """Positions of all workers, in the memory behind that of repeated requests."""
+        return GatewayPositions(memoryview(self.memory)[TABLE_BYTES:], self.number)
+
     @property
     def first(self) -> bool:
         """Whether what must be done once is this worker's."""
@@ -95,7 +101,7 @@ def share_of(options: argparse.Namespace) -> Share | None:
         return None
     listener = socket.socket(fileno=options.listen_fd)
     listener.setblocking(False)
-    return Share(options.worker, listener, mmap.mmap(options.memory_fd, TABLE_BYTES), options.share)
+    return Share(options.worker, listener, mmap.mmap(options.memory_fd, 0), options.share)
 
 
 class WorkerMetrics(Registry):
@@ -224,7 +230,7 @@ class Workers:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: self._asked_to_stop(number))
         with tempfile.TemporaryFile() as memory, tempfile.TemporaryDirectory(prefix="arborcast-gateway-") as folder:
-            memory.truncate(TABLE_BYTES)
+            memory.truncate(TABLE_BYTES + GatewayPositions.size(len(self._workers)))
             status = 0
             self._show_metrics(Path(folder))
             while not self._stopping and status == 0:

@@ -29,7 +29,8 @@ _CLIENT = re.compile(rf"\b{re.escape(CLIENT)}\b")
 
 def modules(root: Path) -> list[str]:
     """What of the tree in `root` the package is made of: all of the client, and what that imports, also late."""
-    waiting = [CLIENT, *(f"{CLIENT}.{file.stem}" for file in _file(root, CLIENT).parent.glob("[!_]*.py"))]
+    files = _file(root, CLIENT).parent.rglob("[!_]*.py")
+    waiting = [CLIENT, *(".".join(file.relative_to(root).with_suffix("").parts) for file in files)]
     found: set[str] = set()
     while waiting:
         name = waiting.pop()

@@ -188,7 +188,9 @@ def forever(watch: EngineWatch, where: str, out: TextIO, interval_s: float) -> N
         while True:
             began = time.monotonic()
             seen = watch.look()
-            lines = frame(seen, where, screen.console.width, screen.console.height)
+            height = screen.console.height - 1
+            lines = frame(seen, where, screen.console.width, height)
+            lines += [*[""] * (height - len(lines)), "Ctrl-C ends it"]
             screen.update(Text(_suited("\n".join(lines), out), no_wrap=True), refresh=True)
             time.sleep(max(0.1, interval_s - (time.monotonic() - began)))
 

@@ -275,8 +275,8 @@ def send(process: psutil.Process, number: int) -> None:
         process.send_signal(number)
 
 
-def usage(processes: Iterable[psutil.Process]) -> Usage:
-    """Adds up what the processes use.
+def usage(processes: Iterable[psutil.Process], *, ended_children: bool = True) -> Usage:
+    """Adds up what the processes use; with `ended_children`, the CPU time of their children that have ended, too.
 
     Memory is PSS on Linux: pages shared by several processes (Python workers are forks of one another) count once.
     Elsewhere it is RSS, which counts them every time.
@@ -285,10 +285,10 @@ def usage(processes: Iterable[psutil.Process]) -> Usage:
     for process in processes:
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
-            # What ended children used is only known to the parent that waited for them.
-            ended = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
             memory += resident(process)
-            cpu += times.user + times.system + ended
+            cpu += times.user + times.system
+            if ended_children:  # only known to the parent that waited for them
+                cpu += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
             count += 1
     return Usage(memory, cpu, count)
 

@@ -33,6 +33,15 @@ def addresses(path: Path) -> dict[str, str]:
     return known.addresses if known else {}
 
 
+def has_own_broker(settings: Settings) -> bool:
+    """Whether the engine of this data directory starts its own Kafka: when it is stopped, no address of another engine
+    may stand for it."""
+    from core.settings import KafkaSettings
+
+    embedded = settings.stack.broker == "embedded"
+    return embedded and settings.kafka.bootstrap_servers == KafkaSettings().bootstrap_servers
+
+
 def reachable_kafka(settings: Settings) -> KafkaSettings:
     """How to reach the brokers."""
     running = addresses(settings.home).get("kafka")

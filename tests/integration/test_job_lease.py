@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from core.eventlog.topics import ensure_topics
 from core.settings import KafkaSettings
-from dispatch.job.lease import HOLD_S, LEASE_S
+from dispatch.job import lease
+from dispatch.job.lease import HOLD_S, LEASE_S, is_held
 from jobs.stack.kafka_broker import KafkaBroker
 from tests.support.broker import settings_for
 
@@ -192,3 +194,25 @@ def test_pushes_wait_while_kafka_is_away_and_nobody_is_refused_for_it(own_broker
         assert len(first.pushes()) == count
         own_broker.start()
         first.wait_for_pushes(more_than=count + 10)
+
+
+def test_others_see_whether_a_job_runs(
+    jobs: Jobs, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_topics(kafka_settings)
+    assert not is_held(kafka_settings)
+    job = jobs.start("a")
+    assert job.says() == "has it"
+    assert is_held(kafka_settings)
+    with monkeypatch.context() as behind:
+        behind.setattr(time, "time", lambda clock=time.time: clock() - 3600)
+        assert not is_held(kafka_settings)
+        assert is_held(kafka_settings, patience_s=60), "whatever the clock of its host"
+    job.close()
+    with monkeypatch.context() as later:
+        later.setattr(lease, "LEASE_S", 0)
+        assert not is_held(kafka_settings, patience_s=0.1)
+    job = jobs.start("b")
+    assert job.says() == "has it"
+    job.release()
+    assert not is_held(kafka_settings)

@@ -61,6 +61,9 @@ class ControlList:
     async def catch_up(self) -> None:
         """There is no other gateway."""
 
+    async def keep_up(self) -> None:
+        """There is no other gateway."""
+
     async def commit(self, records: Sequence[ControlRecord]) -> int:
         await asyncio.sleep(0)  # others run in between, as they do while Kafka answers
         if self.error is not None:

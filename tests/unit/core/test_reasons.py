@@ -7,11 +7,13 @@ import http.client
 import os
 import socket
 import ssl
+from collections.abc import Callable
 
 import pytest
 import requests
 import urllib3
 
+from core.errors import ArborcastError, UnknownResource
 from core.reasons import reason_of
 
 
@@ -67,3 +69,10 @@ def test_a_certificate_that_nobody_has_signed() -> None:
     error = ssl.SSLCertVerificationError(1, "certificate verify failed")
     error.reason, error.verify_message = "CERTIFICATE_VERIFY_FAILED", "self-signed certificate"
     assert reason_of(error) == "its certificate is not accepted: self-signed certificate"
+
+
+def test_an_error_has_one_message() -> None:
+    made: Callable[..., ArborcastError] = UnknownResource
+    assert str(made("there is no x")) == "there is no x"
+    with pytest.raises(TypeError):
+        made("there is no x", "x")

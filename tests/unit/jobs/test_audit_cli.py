@@ -74,6 +74,19 @@ def test_no_id_is_cut_off_on_a_narrow_screen(monkeypatch: pytest.MonkeyPatch, re
     assert any(line.split()[:2] == [name, "3"] for line in lines)
 
 
+@pytest.mark.parametrize("width", [None, "20", "80"])
+def test_every_column_is_shown_on_any_terminal_and_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, report: Report, width: str | None
+) -> None:
+    report.subscriptions = {"PPAkdgTZEiaSQ-MbIjL6U-0a" * 2: report.totals}
+    answering(monkeypatch, report)
+    lines = CliRunner().invoke(app, ["audit"], env={"COLUMNS": width}).output.splitlines()
+    (heads,) = (line.split() for line in lines if line.startswith("subscription "))
+    (totals,) = (line.split() for line in lines if line.startswith("all "))
+    assert heads[-1] == "waiting"
+    assert len(totals) == 8
+
+
 def test_it_says_what_it_does_not_look_at(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
     answering(monkeypatch, report)
     assert "not looked at: whether each notification was matched" in CliRunner().invoke(app, ["audit"]).output

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import signal
 import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from dispatch.job import lease
 from ingest.client import BrokerUnreachable, FaultReceived, RemoteSubscription
 from ingest.client.client import Client
 from jobs.cli import app
+from jobs.engine import status
 from jobs.engine.shell_client import LEASE_S, LeasedSubscription
+from jobs.processes.processes import ProcessId
+from jobs.settings.loading import load_settings
+from jobs.stack import state
+from jobs.stack.engine import write_settings
+from jobs.stack.home import Home
+from jobs.stack.state import EngineStatus
 from tests.support.command import COMMAND, wait_until
 from tests.support.gateway_parts import START, GatewayParts
 from topic_model.records.control import TopicPolicy, TopicRecord
@@ -228,3 +239,51 @@ def test_a_server_of_a_queue_says_how_much_it_takes(parts: GatewayParts, url: st
     result = CliRunner().invoke(app, ["subscribe", "jobs", "--to", "http://h/", "--queue", "3", "--url", url])
     assert result.exit_code == 0, result.output
     assert [each.queue for each in parts.table.subscriptions()] == [3]
+
+
+def test_triggers_of_the_documentation_can_be_made_as_they_are_printed(parts: GatewayParts, url: str) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    block = page.partition("\n## Triggers\n")[2].partition("```sh\n")[2].partition("```")[0]
+    names = []
+    for line in block.replace("\\\n", "").splitlines():
+        _, command, verb, *arguments = shlex.split(line)
+        if (command, verb) == ("topics", "add"):
+            for fold in parts.control.folds:
+                fold.apply(TopicRecord(TopicPath(arguments[0])))
+        elif verb != "list":
+            done = CliRunner().invoke(app, [command, verb, *arguments, "--url", url])
+            assert done.exit_code == 0, done.output
+            names.append(arguments[0])
+    assert names == ["overheated", "mirror", "mirror"]
+
+
+@pytest.fixture
+def without_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> Path:
+    """The data directory of an engine that seems to run, at this address, with the job left to others."""
+    home = Home(tmp_path)
+    home.settings_file.parent.mkdir(parents=True, exist_ok=True)
+    write_settings(load_settings(None, tmp_path, {"stack.job": "external"}, environ={}), home)
+    state.write(home.state_file, EngineStatus(ProcessId(os.getpid(), 0), 0, {"gateway": url}))
+    monkeypatch.setattr(Home, "owner", lambda _: os.getpid())
+    return tmp_path
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_publisher_sees_that_no_job_runs(without_job: Path, monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
+    monkeypatch.setattr(lease, "is_held", lambda kafka, patience_s: held)
+    done = CliRunner().invoke(app, ["publish", "a/b", "-", "--home", str(without_job)], input="<x/>")
+    assert done.exit_code == 0
+    assert ("no streaming job runs" in done.stderr) == (not held)
+    assert re.fullmatch("[0-9a-f]{32}\n", done.stdout)
+
+
+@pytest.mark.parametrize(("held", "word", "code"), [(True, "running", 0), (False, "none", 4)])
+def test_status_says_whether_a_job_of_others_runs(
+    without_job: Path, monkeypatch: pytest.MonkeyPatch, held: bool, word: str, code: int
+) -> None:
+    monkeypatch.setattr(lease, "is_held", lambda kafka, patience_s: held)
+    monkeypatch.setattr(status, "status", lambda path: {"running": False, "ready": True, "home": "h", "problem": ""})
+    done = CliRunner().invoke(app, ["status", "--json", "--home", str(without_job)])
+    assert (json.loads(done.stdout)["job"], done.exit_code) == (word, code)
+    done = CliRunner().invoke(app, ["status", "--home", str(without_job)])
+    assert ("no streaming job runs" in done.stdout, done.exit_code) == (not held, code)

@@ -20,6 +20,7 @@ from core.security import keyring
 from jobs.cli import app
 from jobs.engine import shell_client
 from jobs.stack import questions
+from jobs.stack.home import Home
 from tests.support.command import Engine
 from tests.support.guarded_gateway import Clock, guarded
 from tests.support.served_app import served
@@ -147,6 +148,30 @@ def test_without_an_engine(engine: Engine, command: str) -> None:
     assert re.search(r"no engine (runs|at)|there is no history", told), told
     assert "arborcast up" in told
     assert len(told.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", CLIENT)
+def test_a_stopped_engine_is_not_taken_for_another_on_its_port(engine: Engine, command: str) -> None:
+    engine.home.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        arguments = CLIENT[command].replace("{url}/wsn/subscriptions/", "")  # by its id
+        told = complaint_of(engine, command, arguments, ARBORCAST_GATEWAY_PORT=str(other.getsockname()[1]))
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.accept()
+    assert f"no engine runs in {engine.home}" in told
+    assert "--url" in told
+
+
+@pytest.mark.parametrize("ran", [True, False])
+def test_a_gateway_that_is_no_engines_is_where_the_settings_say(engine: Engine, ran: bool) -> None:
+    engine.home.mkdir()
+    if ran:
+        state_file = Home(engine.home).state_file
+        state_file.parent.mkdir(parents=True, exist_ok=True)
+        state_file.touch()
+    told = complaint_of(engine, "publish", CLIENT["publish"], ARBORCAST_STACK_BROKER="external")
+    assert ("no engine runs in" if ran else "no engine at http://127.0.0.1:9") in told
 
 
 BEARER = {"ARBORCAST_ACCESS_JWT_AUDIENCE": "a", "ARBORCAST_ACCESS_JWT_ISSUER": "i", "ARBORCAST_ACCESS_JWKS_FILE": "x"}
@@ -369,7 +394,9 @@ def test_a_package_that_is_not_installed(engine: Engine, monkeypatch: pytest.Mon
 
 def test_a_payload_that_is_no_text(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "latin.xml").write_bytes("<x>é</x>".encode("latin-1"))
-    assert "the payload is not text in UTF-8 (at byte 3)" in complaint_of(engine, "publish", "a {folder}/latin.xml")
+    assert "the payload is not text in UTF-8 (at byte 3)" in complaint_of(
+        engine, "publish", "a {folder}/latin.xml --url {url}"
+    )
 
 
 def test_passwords_without_users(engine: Engine) -> None:

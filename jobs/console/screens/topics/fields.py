@@ -193,11 +193,10 @@ def differences(before: TopicRecord | None, after: TopicRecord | None) -> list[t
 
 
 def _as_before(values: Mapping[str, str], base: TopicRecord) -> dict[str, str]:
-    """Where nothing was typed, what was there: a page has written out what cannot be seen, and a browser ends lines in
-    its own way."""
+    """Where nothing was typed, what was there: a page has written out what cannot be seen."""
     before = values_of(base)
     return {
-        name: before[name] if name in before and text.replace("\r\n", "\n") == printable(before[name]) else text
+        name: before[name] if name in before and text == printable(before[name]) else text
         for name, text in values.items()
     }
 

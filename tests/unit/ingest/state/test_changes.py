@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -8,10 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InfrastructureError
-from ingest.state.changes import KeyedLocks, SharedCommits
+from core.settings import KafkaSettings
+from ingest.operations.acceptance import accept
+from ingest.state.changes import ControlChanges, GatewayPositions, KeyedLocks, LogEnd, SharedCommits
+from ingest.state.log_view import ControlLogView
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
+from topic_model.control_view import ControlView
 from topic_model.records.control import ControlRecord, TopicRecord
+from topic_model.records.notifications import Notification
 from topic_model.routing import RoutingTable
 from topic_model.topics import TopicPath
 
@@ -138,6 +145,9 @@ class LateView:
     async def catch_up(self) -> None:
         self.read(len(self._log.records))
 
+    async def keep_up(self) -> None:
+        await self.catch_up()
+
     async def commit(self, records: Sequence[ControlRecord]) -> int:
         await self._others_run()
         first = len(self._log.records)
@@ -192,3 +202,135 @@ def test_two_gateways_that_name_the_same_topics_at_once_agree(
     for parts in pair:
         # Whoever matches a notification has its topic by then.
         assert all(begins[one.topic] < one.control for one in parts.notifications.accepted)
+
+
+class Worker:
+    """The view and the changes of one of two workers; the log's end is `end`, and each question for it is counted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, sole: bool) -> None:
+        self.end = self.questions = 0
+        memory = memoryview(bytearray(GatewayPositions.size(2)))
+        own, self.sibling = GatewayPositions(memory, 0), GatewayPositions(memory, 1)
+        own.is_sole_until(time.monotonic() + 3600 if sole else 0)
+        kafka = KafkaSettings()
+        self._view = ControlLogView(kafka, ControlView(), lambda error: pytest.fail(str(error)), moved=own.moved)
+        monkeypatch.setattr(self._view, "_loop", asyncio.get_running_loop(), raising=False)
+        log_end = LogEnd(kafka, "control")
+        monkeypatch.setattr(log_end, "end_offset", self._end)
+        self.changes = ControlChanges(kafka, NoLog(), self._view, log_end, own)
+
+    def apply(self) -> None:
+        """One more record."""
+        position = self._view.applied
+        self._view._apply([(TopicRecord(TopicPath(f"t{position}")), position)], position + 1, threading.Event())
+
+    async def _end(self) -> int:
+        self.questions += 1
+        await asyncio.sleep(0)
+        return self.end
+
+
+class NoLog:
+    def append(self, batch: Sequence[ControlRecord]) -> int:
+        raise AssertionError("nothing is changed here")
+
+
+async def turns(number: int = 10) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+def test_the_only_gateway_accepts_without_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        worker = Worker(monkeypatch, sole=True)
+        worker.apply()
+        worker.sibling.moved(1)
+        await worker.changes.keep_up()
+        assert worker.questions == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("sole", [True, False])
+def test_what_another_worker_or_gateway_has_answered_for_is_applied_first(
+    monkeypatch: pytest.MonkeyPatch, sole: bool
+) -> None:
+    async def scenario() -> None:
+        worker = Worker(monkeypatch, sole=sole)
+        if sole:
+            worker.sibling.moved(2)
+        else:
+            worker.end = 2
+        waiting = [asyncio.create_task(worker.changes.keep_up()) for _ in range(100)]
+        await turns()
+        worker.apply()
+        await turns()
+        assert not any(each.done() for each in waiting)
+        worker.apply()
+        await asyncio.gather(*waiting)
+        assert worker.questions == (not sole), "all that come together share one"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("sole", [True, False])
+def test_requests_go_on_in_their_order(monkeypatch: pytest.MonkeyPatch, sole: bool) -> None:
+    async def scenario() -> list[int]:
+        worker = Worker(monkeypatch, sole=sole)
+        worker.end = 1
+        worker.sibling.moved(1)
+        order: list[int] = []
+
+        async def request(number: int) -> None:
+            await worker.changes.keep_up()
+            order.append(number)
+
+        first = [asyncio.create_task(request(number)) for number in range(3)]
+        await turns()
+        first[1].cancel()
+        # In the same turn of the loop: the view moves, and another request comes.
+        asyncio.get_running_loop().call_soon(worker.apply)
+        later = []
+        for number in range(3, 12):
+            later.append(asyncio.create_task(request(number)))
+            await asyncio.sleep(0)
+        await asyncio.gather(*first, *later, return_exceptions=True)
+        return order
+
+    assert asyncio.run(scenario()) == [0, 2, *range(3, 12)]
+
+
+def test_a_notification_is_not_accepted_when_the_end_of_the_log_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        worker = Worker(monkeypatch, sole=False)
+
+        async def away() -> int:
+            raise InfrastructureError("Kafka is away", retry_after=1)
+
+        monkeypatch.setattr(worker, "_end", away)
+        monkeypatch.setattr(worker.changes._end, "end_offset", away)
+        parts = GatewayParts()
+        monkeypatch.setattr(parts.gateway.changes, "keep_up", worker.changes.keep_up)
+        parts.table.apply(TopicRecord(TopicPath("a")), 0)
+        with pytest.raises(InfrastructureError, match="Kafka is away"):
+            await accept(parts.gateway, [Notification("n", TopicPath("a"), b"<x/>", 0)])
+        assert parts.notifications.accepted == []
+
+    asyncio.run(scenario())
+
+
+def test_a_notification_has_the_position_of_what_another_gateway_has_answered_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        parts = GatewayParts()
+        parts.table.apply(TopicRecord(TopicPath("a")), 0)
+
+        async def keep_up() -> None:
+            parts.table.apply(TopicRecord(TopicPath("b")), 1)
+
+        monkeypatch.setattr(parts.gateway.changes, "keep_up", keep_up)
+        await accept(parts.gateway, [Notification("n", TopicPath("a"), b"<x/>", 0)])
+        assert [each.control for each in parts.notifications.accepted] == [2]
+
+    asyncio.run(scenario())

@@ -10,7 +10,7 @@ import pytest
 from core.errors import InfrastructureError
 from jobs.console.screens.topics import browsing, looking
 from jobs.console.screens.topics.messages import LastMessages, Message
-from tests.support.console import Browser, ConsoleParts, console_parts
+from tests.support.console import Browser, ConsoleParts, console_parts, values_of
 from tests.support.routing import make_subscription
 from topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord, TopicRemoved
 from topic_model.topics import TopicPath, make_path
@@ -167,6 +167,25 @@ def test_a_refusal_stands_beside_its_field(browser: Browser, fields: dict[str, A
     if name != "name":
         assert browser.page.xpath("//input[@name='name']/@value") == ["x"], "what was typed is not lost"
     assert "Nothing is gathered" in browser.get("/topics/review").text
+
+
+def test_lines_of_a_form_that_is_refused_again_and_again_stay_as_they_are(
+    parts: ConsoleParts, browser: Browser
+) -> None:
+    browser.get(f"/topics?at={PLANT}/line1")
+    typed = {"types": "{urn:t}a\n{urn:t}b", "publishers": "anna\nbert"}
+    for code in ("L0", "L2", ""):
+        lines: dict[str, Any] = {name: text.replace("\n", "\r\n") for name, text in typed.items()}  # as sent
+        refused = browser.submit("/topics/put", code=code, **lines).status_code == 422
+        assert refused == bool(code)
+        if refused:
+            sent = values_of(browser.page, "/topics/put")
+            typed = {name: sent[name][0] for name in typed}
+            assert typed == {"types": "{urn:t}a\n{urn:t}b", "publishers": "anna\nbert"}
+    browser.get("/topics/review")
+    browser.submit("/topics/save")
+    assert saved(parts, f"{PLANT}/line1").message_types == ("{urn:t}a", "{urn:t}b")
+    assert saved(parts, f"{PLANT}/line1").policy.publishers == ("anna", "bert")
 
 
 def test_a_move_below_itself_is_refused_where_it_was_asked(browser: Browser) -> None:

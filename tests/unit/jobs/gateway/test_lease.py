@@ -1,13 +1,21 @@
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.settings import KafkaSettings
+from ingest.state.changes import GatewayPositions
 from jobs.gateway.lease import (
     HOLD_S,
     LEASE_S,
     RENEW_S,
     Lease,
+    LeaseKeeper,
     LeaseRecord,
     decode,
     encode,
@@ -46,7 +54,8 @@ def test_the_first_takes_it_and_the_second_waits() -> None:
     group.look("b")
 
     assert group.holders() == ["a"]
-    assert len(group.log) == 1, "who waits writes nothing"
+    group.look("b")
+    assert [each.term for each in group.log] == [1, 0], "the other shows itself once, and claims nothing"
 
 
 def test_of_two_claims_at_the_same_moment_the_first_in_the_log_counts() -> None:
@@ -120,7 +129,7 @@ def test_one_who_sees_only_a_claim_that_came_second_learns_the_holder_from_its_r
     late.apply(LeaseRecord(kind="renewal", holder="a", term=7), 1.0)
 
     assert late.holder == "a"
-    assert late.next(2.0) is None
+    assert late.next(2.0) == LeaseRecord(kind="claim", holder="c", term=0), "it takes nothing from the holder"
 
 
 def test_records_come_back_as_they_were() -> None:
@@ -144,3 +153,143 @@ def test_never_two_who_have_read_everything(steps: list[tuple[str, str]]) -> Non
         group.follow(name)
 
     assert len(group.holders()) <= 1
+
+
+Step = tuple[str, float]
+"""A look of this gateway, or for the empty name so many seconds."""
+
+
+class Gateways:
+    """Gateways on one lease log. Between any two steps of one, the others take steps of theirs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, names: Sequence[str], steps: Sequence[Step]) -> None:
+        self.now = 1000.0
+        self.log: list[tuple[bytes, bytes]] = []
+        self.steps = deque(steps)
+        self.busy: set[str] = set()
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic_ns", lambda: int(self.now * 1e9))
+        self.positions = {name: GatewayPositions() for name in names}
+        self.keepers = {
+            name: LeaseKeeper(KafkaSettings(), name, lambda _: None, positions)
+            for name, positions in self.positions.items()
+        }
+        for keeper in self.keepers.values():
+            monkeypatch.setattr(keeper, "_follower", LogReader(self, keeper))
+            monkeypatch.setattr(keeper, "_writer", LogAppender(self))
+
+    def run(self, *steps: Step) -> None:
+        """These steps, one after the other."""
+        for each in steps:
+            self.steps.append(each)
+            self.step()
+
+    def step(self) -> None:
+        """The next step, within which others may be taken."""
+        if not self.steps:
+            return
+        name, seconds = self.steps.popleft()
+        self.now += seconds
+        if name and name not in self.busy:
+            self.busy.add(name)
+            self.keepers[name]._look()
+            self.busy.remove(name)
+        self.check()
+
+    def sole(self) -> list[str]:
+        return [name for name, positions in self.positions.items() if positions.newest() is not None]
+
+    def check(self) -> None:
+        for name in self.sole():
+            answering = [other for other, positions in self.positions.items() if positions.shown and other != name]
+            assert not answering, f"{name} takes no account of {answering}"
+
+
+class LogReader:
+    def __init__(self, world: Gateways, keeper: LeaseKeeper) -> None:
+        self._world, self._keeper, self._position = world, keeper, 0
+
+    def read_to_end(self, timeout: float) -> None:
+        end = len(self._world.log)
+        self._world.step()
+        for offset in range(self._position, end):
+            self._keeper._apply(decode(*self._world.log[offset]), offset)
+        self._position = max(self._position, end)
+
+
+class LogAppender:
+    def __init__(self, world: Gateways) -> None:
+        self._world = world
+
+    def append_encoded(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+        self._world.step()
+        self._world.log += records
+        self._world.step()
+
+
+def test_a_gateway_alone_is_the_sole_one_until_another_shows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [("a", RENEW_S), ("a", RENEW_S), ("b", 0.0), ("a", RENEW_S), ("b", 0.0)]
+    world = Gateways(monkeypatch, ("a", "b"), ())
+    found = []
+    for look in looks:
+        world.run(look)
+        found.append((world.sole(), world.positions["b"].shown))
+
+    assert found == [([], False), (["a"], False), (["a"], False), ([], False), ([], True)]
+
+
+def test_a_sole_gateway_that_is_gone_holds_up_another_for_the_time_of_the_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = Gateways(monkeypatch, ("a", "b"), ())
+    world.run(("a", 0.0), ("a", RENEW_S))
+    assert world.sole() == ["a"]
+    began = world.now
+    while not world.positions["b"].shown:
+        world.run(("b", RENEW_S))
+
+    assert LEASE_S < world.now - began < 2 * LEASE_S
+
+
+def test_a_successor_of_the_same_name_is_the_sole_gateway_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Gateways(monkeypatch, ("host:1",), ())
+    world.run(("host:1", RENEW_S), ("host:1", RENEW_S))
+    again = Gateways(monkeypatch, ("host:1",), ())
+    again.log += world.log
+    again.run(("host:1", RENEW_S), ("host:1", RENEW_S))
+
+    assert again.sole() == ["host:1"]
+
+
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.sampled_from("ab"), st.sampled_from([0.0, RENEW_S])),
+            st.tuples(st.just(""), st.sampled_from([HOLD_S, LEASE_S + 1])),
+        ),
+        max_size=40,
+    )
+)
+def test_no_gateway_is_the_sole_one_beside_another_that_answers(steps: list[Step]) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        world = Gateways(monkeypatch, ("a", "b"), steps)
+        while world.steps:
+            world.step()
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+@pytest.mark.parametrize("before", range(4))
+def test_another_gateway_may_look_at_each_moment_of_a_look(
+    monkeypatch: pytest.MonkeyPatch, looks: int, before: int
+) -> None:
+    """Before the log's end is answered, before and behind the append, and before it is read back."""
+    nothing = ("", 0.0)
+    for first in ([], [("b", 0.0)]):
+        world = Gateways(monkeypatch, ("a", "b"), ())
+        world.run(*[("a", RENEW_S)] * looks, *first)
+        world.steps += [("a", RENEW_S), *[nothing] * before, ("b", 0.0), *[nothing] * 10]
+        while world.steps:
+            world.step()
+        world.run(("a", RENEW_S), ("b", 0.0))
+        assert world.sole() == []
+        assert world.positions["b"].shown

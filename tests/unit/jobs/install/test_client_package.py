@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -52,6 +53,16 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """,
     )
     assert not {*said.split()} & {"core", "topic_model", "ingest", "pyspark", "kafka", "uvicorn", "cryptography"}
+
+
+def test_every_module_that_the_pages_name_is_in_it(target: Path) -> None:
+    pages = "\n".join(each.read_text(encoding="utf-8") for each in (ROOT / "docs").glob("*.md"))
+    named = {each.rstrip(".") for each in re.findall(r"\bingest\.client[\w.]*", pages)}
+    assert {"ingest.client.listener", "ingest.client.queues.worker"} <= named
+    imports = re.findall(r"^ *(from ingest\.client\S* import [\w, ]+)$", pages, re.MULTILINE)
+    assert imports
+    code = [*imports, "import pkgutil", *(f"pkgutil.resolve_name({each!r})" for each in sorted(named))]
+    run(target, "\n".join(code).replace(client_package.CLIENT, client_package.PACKAGE))
 
 
 def test_it_brings_one_name_with_types(wheel: Path) -> None:

@@ -171,6 +171,7 @@ def test_frames_overwrite_each_other_on_a_screen_of_their_own(monkeypatch: pytes
     top_frame.forever(EngineWatch(["h:1"], fetch=_away), "h:1", out, 1.0)
     text = out.getvalue()
     assert text.count("no route") >= 2
+    assert text.count("Ctrl-C ends it") >= 2
     assert (text.count("\x1b[?1049h"), text.count("\x1b[?1049l")) == (1, 1)
     assert (text.count("\x1b[?25l"), text.count("\x1b[?25h")) == (1, 1)
     assert "\x1b[2J" not in text[text.index("no route") :]

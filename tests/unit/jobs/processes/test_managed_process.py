@@ -1,10 +1,15 @@
-"""Waits before restarts, as a table."""
+"""Waits before restarts, as a table; what processes use."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
+import psutil
 import pytest
 
-from jobs.processes.processes import ManagedProcess, RestartWaits
+from jobs.processes.processes import ManagedProcess, RestartWaits, usage
 
 WAITS = RestartWaits(first_s=0.5, longest_s=30.0, forget_s=60.0)
 
@@ -32,3 +37,15 @@ def test_what_was_never_started_is_due_and_has_not_ended() -> None:
     managed = ManagedProcess(WAITS)
     assert managed.is_due(0.0)
     assert managed.exit_code() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is charged for its ended children")
+def test_what_ended_children_used_is_counted_where_it_is_asked_for() -> None:
+    busy = "import time\nwhile time.process_time() < 0.5: pass"
+    subprocess.run([sys.executable, "-c", busy], check=True)
+    me = [psutil.Process()]
+    ended = os.times().children_user + os.times().children_system
+    assert ended >= 0.5
+    own = usage(me, ended_children=False).cpu_seconds
+    assert usage(me).cpu_seconds >= own + ended - 0.1
+    assert own <= sum(os.times()[:2]) + 0.1

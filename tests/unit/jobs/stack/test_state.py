@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from jobs import dispatch_stream
 from jobs.processes.processes import ProcessId
 from jobs.stack import state
+from jobs.stack.home import Home
 from jobs.stack.state import EngineStatus, PartState, PartStatus
 
 STATUS = EngineStatus(
@@ -66,3 +68,26 @@ def test_a_process_is_known_by_its_start_too() -> None:
     assert me.pid == os.getpid()
     assert me.process() is not None
     assert ProcessId(me.pid, me.created - 60).process() is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "environment", "kafka"),
+    [
+        ("", {}, "127.0.0.1:9680"),
+        ("", {"ARBORCAST_READY_FILE": "ready"}, "127.0.0.1:9092"),
+        ('[kafka]\nbootstrap_servers = "127.0.0.1:7"\n', {}, "127.0.0.1:7"),
+    ],
+    ids=["alone", "started by the supervisor", "with a Kafka of its own"],
+)
+def test_a_job_finds_the_kafka_of_the_engine_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, environment: dict[str, str], kafka: str
+) -> None:
+    file = Home(tmp_path).state_file
+    file.parent.mkdir(parents=True, exist_ok=True)
+    state.write(file, replace(STATUS, addresses={"kafka": "127.0.0.1:9680"}))
+    monkeypatch.setattr(Home, "owner", lambda _: 10)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    config = tmp_path / "arborcast.toml"
+    config.write_text(lines)
+    assert dispatch_stream._settings(config, tmp_path).kafka.bootstrap_servers == kafka

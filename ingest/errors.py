@@ -216,6 +216,10 @@ class AccessRefused(PeerError):
         return []
 
 
+class PageRefused(AccessRefused):
+    """A request of a web page that is none of ours, or under a host name that is not ours."""
+
+
 class TooManyRequests(AccessRefused):
     """The client is over its rate. `retry_after_s` is when it will be below."""
 

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from lxml import etree
 
+from core.security.ip_addresses import is_loopback
 from ingest.access.bearer import Bearer, WrongToken
 from ingest.access.grants import Caller, ClientRequest, Identity
 from ingest.access.policy import DEFAULT, AccessPolicy
 from ingest.access.proxies import NONE, Proxies
-from ingest.access.rates import Rates, client_key, is_loopback
+from ingest.access.rates import Rates, client_key
 from ingest.access.settings import METHODS, AccessSettings
 from ingest.access.username_token import NonceMemory, UsernameToken, digest_matches, find_token
 from ingest.access.users import Users

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from core.errors import ConfigError
+from core.security.web_pages import PageRule
 from core.telemetry import log_format
 from ingest.federation.keys import SharedKeys
 from ingest.http.listening import UvicornServer, listen_on, on_signals, server_config
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def _run(options: argparse.Namespace) -> int:
-    app = AdministratorApp(SharedKeys(options.key_file), options.state)
+    app = AdministratorApp(SharedKeys(options.key_file), options.state, PageRule(options.host))
     listener = listen_on(options.host, options.port, host_by="--host", port_by="--port")
     server = UvicornServer(server_config(app, limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=1))
     looking = asyncio.create_task(app.look_forever(), name="look")

@@ -12,9 +12,10 @@ from starlette.routing import Route
 
 from core.errors import ArborcastError, ConfigError
 from core.files import WatchedFile
+from core.security.ip_addresses import is_loopback
 from ingest.access.grants import Caller
 from ingest.access.policy import DEFAULT, AccessPolicy, read_policy
-from ingest.access.rates import client_key, is_loopback
+from ingest.access.rates import client_key
 from ingest.access.users import Guesses, Users, user_source
 from jobs.console.console import Console, go, own_path, text_of
 from jobs.settings.loading import Settings

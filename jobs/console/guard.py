@@ -42,7 +42,7 @@ _HEADERS = {
 
 # What a form may hold, and what a document that is brought in.
 _MOST_BYTES = 2 * 1024 * 1024
-_MOST_IMPORTED = 64 * 1024 * 1024
+MOST_IMPORTED = 64 * 1024 * 1024
 
 # What strangers may see: where they sign in, and what that page is made of.
 _OPEN = ("/sign-in", "/static/", "/health/")
@@ -145,7 +145,7 @@ class PageGuard:
         if answer is not None:
             await answer(scope, receive, send)
             return
-        most = _MOST_IMPORTED if scope["path"] == "/topics/import" else _MOST_BYTES
+        most = MOST_IMPORTED if scope["path"] == "/topics/import" else _MOST_BYTES
         await self._app(scope, _bounded(receive, most), send)
 
     async def _enter(self, scope: Scope, headers: Headers, cookie: list[str]) -> Response | None:

@@ -39,6 +39,8 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     key.chmod(0o600)
     file = tmp_path / "all.toml"
     file.write_text(
+        # A busy machine takes its time for Spark's start.
+        "[stack]\nstart_timeout_s = 400\n"
         f"[framed]\nport = {ports['framed'].number}\n"
         f'[federation]\nname = "a"\ngroup = "g"\nadministrator = "http://127.0.0.1:9"\nurl = "http://127.0.0.1:9"\n'
         f'key_file = "{key}"\ndatagram_port = {ports["datagrams"].number}\n'

@@ -105,7 +105,7 @@ def check_ports(group: int) -> None:
             to_py4j, to_spark = answers
             assert b"Authentication error" in to_py4j or b"Unknown challenge message" in to_spark, answers
         else:
-            assert b"HTTP" in answers[0] or answers == [b"", b""], f"py4j's calls to Python: {answers}"
+            assert b"Error code: 400" in answers[0] or answers == [b"", b""], f"py4j's calls to Python: {answers}"
     assert sum(name == "java" for name, *_ in found) == 3, "driver, block manager, py4j"
 
 

@@ -66,11 +66,12 @@ def answers_to_stranger(port: int) -> list[bytes]:
 
 
 def _answer(port: int, sent: bytes) -> bytes:
-    with (
-        contextlib.suppress(ConnectionError),
-        socket.create_connection(("127.0.0.1", port), timeout=60) as connection,
-    ):
-        connection.sendall(sent)
-        connection.shutdown(socket.SHUT_WR)
-        return connection.recv(65_536)
-    return b""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        try:
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            return connection.recv(65_536)
+        except TimeoutError:
+            raise
+        except OSError:
+            return b""

@@ -44,10 +44,11 @@ logger = logging.getLogger(__name__)
 
 _TEXT = "text/plain; charset=utf-8"
 
-# A client has so long for its request as a whole, and for reading each part of the answer.
+# A client has so long for its request as a whole, and for its answer.
 _PATIENCE_S = 3.0
+_ANSWER_S = 30.0
 
-# With so many connections the oldest whose request is not there yet is closed for a new one.
+# With so many connections the one on which nothing has happened for longest is closed for a new one.
 _MOST_CONNECTIONS = 64
 
 # How often connections are looked through for those whose time is over.
@@ -99,31 +100,29 @@ class _Server(ThreadingMixIn, HTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._lock = threading.Lock()
-        self._connections = 0
-        # Connections whose request is not there yet, the oldest first: until when it has to be.
+        # Until when the next step of each connection has to be done, its request or its answer; the newest is last.
         self._due: dict[socket.socket, float] = {}
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Called for each connection."""
         with self._lock:
-            if self._connections >= _MOST_CONNECTIONS:
-                self._cut(next(iter(self._due), request))
-            self._connections += 1
+            if len(self._due) >= _MOST_CONNECTIONS:
+                self._cut(next(iter(self._due)))
             self._due[request] = time.monotonic() + _PATIENCE_S
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         """Called when a connection is over."""
         with self._lock:
-            self._connections -= 1
             self._due.pop(request, None)
         super().shutdown_request(request)
 
     def complete(self, connection: socket.socket) -> None:
         """The request on this connection is there as a whole."""
         with self._lock:
-            self._due.pop(connection, None)
+            if self._due.pop(connection, None) is not None:
+                self._due[connection] = time.monotonic() + _ANSWER_S
 
     def service_actions(self) -> None:
         """Called every _SWEEP_S: a client that sends a byte now and then is never late with the next one."""

@@ -144,6 +144,18 @@ def test_connections_without_a_request_shut_no_client_out(endpoint: Endpoint) ->
         assert threading.active_count() < 2 * endpoint_module._MOST_CONNECTIONS
 
 
+def test_clients_that_read_no_answer_shut_no_client_out() -> None:
+    pages = {"/large": Page("text/plain", lambda: bytes(32_000_000)), "/small": Page("text/plain", lambda: b"x")}
+    endpoint = Endpoint("127.0.0.1", 0, pages, "large")
+    endpoint.start()
+    with contextlib.ExitStack() as held:
+        for _ in range(2 * endpoint_module._MOST_CONNECTIONS):
+            one = held.enter_context(socket.create_connection(("127.0.0.1", endpoint.port), timeout=60))
+            one.sendall(b"GET /large HTTP/1.0\r\n\r\n")
+        assert requests.get(f"http://127.0.0.1:{endpoint.port}/small", timeout=60).text == "x"
+    endpoint.close()
+
+
 def test_a_page_that_takes_long_is_made_once_at_a_time(endpoint: Endpoint) -> None:
     at_work, most = 0, 0
     gate = threading.Event()

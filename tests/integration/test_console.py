@@ -90,7 +90,7 @@ def test_topics_are_defined_and_what_others_write_appears(
     tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog
 ) -> None:
     log.append([TopicRecord(TopicPath("a/b"), code="1")])
-    with console(tmp_path, kafka_settings) as (url, process), httpx.Client(base_url=url) as browser:
+    with console(tmp_path, kafka_settings) as (url, process), httpx.Client(base_url=url, timeout=PATIENCE_S) as browser:
         page = browser.get("/topics?at=a&do=add").raise_for_status()
         page = submitted(browser, page, "/topics/put", name="c", priority="7")
         page = submitted(browser, browser.get("/topics/review"), "/topics/save")
@@ -115,7 +115,7 @@ def test_topics_are_defined_and_what_others_write_appears(
 
 def test_what_waits(tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog) -> None:
     log.append([SubscriptionRecord(make_subscription("s1", "a", consumer="http://here.example/"))])
-    with console(tmp_path, kafka_settings) as (url, _), httpx.Client(base_url=url) as browser:
+    with console(tmp_path, kafka_settings) as (url, _), httpx.Client(base_url=url, timeout=PATIENCE_S) as browser:
         page = browser.get("/deliveries/waiting").text
         assert "Nothing waits" in page
         page = browser.get("/deliveries/dead").text
@@ -153,7 +153,7 @@ def test_from_the_network_people_sign_in_over_tls(
     )
     with (
         console(tmp_path, kafka_settings, *lines, host="0.0.0.0", tls=tls) as (url, _),  # noqa: S104  # asked by way of loopback
-        httpx.Client(base_url=url, verify=_trust(tls)) as browser,
+        httpx.Client(base_url=url, verify=_trust(tls), timeout=PATIENCE_S) as browser,
     ):
         older = ssl.create_default_context(cafile=tls.authority)
         older.maximum_version = ssl.TLSVersion.TLSv1_2

@@ -218,7 +218,7 @@ class AccessRefused(PeerError):
 
 
 class PageRefused(AccessRefused):
-    """A request of a web page that is none of ours, or under a host name that is not ours."""
+    """A request of a web page of another origin, or for a host name that is not that of this gateway."""
 
 
 class TooManyRequests(AccessRefused):

@@ -1,16 +1,16 @@
-"""Requests that web pages make: which of them a server takes.
+"""Requests of web pages: which of them a server takes.
 
-A browser sends what any page asks of it to any address that it reaches, loopback included, and says so in headers that
-no script can write: Origin (RFC 6454) and Sec-Fetch-* (Fetch Metadata). A name of a stranger's that suddenly leads to a
-loopback address (DNS rebinding) makes his page and the server one origin; then only Host gives it away. Other programs
-send none of the first two, and the Host that they were told.
+A browser sends the requests of any page to any address that it reaches, loopback included. It marks them with headers
+that no script can set: Origin (RFC 6454) and Sec-Fetch-* (Fetch Metadata). After DNS rebinding (a name of the attacker
+resolves to a loopback address) page and server are of one origin, and only the Host header shows it. Other programs send
+neither Origin nor Sec-Fetch-*, and as Host the name in the URL that they use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from urllib.parse import urlsplit
 
 from core.errors import ConfigError
@@ -23,21 +23,21 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class PageRule:
-    """Which requests a server takes that listens on `host`, and is reached as `public_url`, too: of pages, those of its
-    own and of those at the origins `wanted`, and links that a person follows. The settings are named in refusals."""
+    """For a server that listens on `host` and is also reached as `public_url`. It takes requests of pages of its own
+    origin and of the origins `wanted`, and links that a person follows."""
 
     host: str
     public_url: str = ""
     wanted: frozenset[str] = frozenset()
     name_by: str = ""
-    """The setting of `public_url`."""
+    """The setting of `public_url`, for refusals."""
     wanted_by: str = ""
-    """The setting of `wanted`."""
+    """The setting of `wanted`, for refusals."""
 
     def refusal(self, method: str, headers: Mapping[str, str]) -> str:
         """Why a request is refused, in a sentence; empty for one that is taken."""
         host = headers.get("host", "")
-        if host and is_loopback(self.host) and not (_is_loopback(host) or _name(host) == self._public_name):
+        if host and self._on_loopback and not (_is_loopback(host) or _name(host) == self._public_name):
             more = f" (the name of a proxy in front is set as {self.name_by})" if self.name_by else ""
             return (
                 f"this server listens on loopback and is not reached as {host[:200]!r}: use 127.0.0.1 or localhost"
@@ -52,11 +52,17 @@ class PageRule:
             foreign = origin.partition("://")[2] != host and origin != origin_of(self.public_url)
         if not foreign:
             return ""
-        more = f"; the origins of pages that may send them are set as {self.wanted_by}" if self.wanted_by else ""
+        more = "; the origins of pages that may send them are set as " + self.wanted_by
+        if not self.wanted_by:
+            more = ": open the address itself in the browser, or ask with another program"
         page = "of another site" if origin is None else f"at {origin[:200]!r}"
         return f"requests of web pages {page} are refused{more}"
 
-    @property
+    @cached_property
+    def _on_loopback(self) -> bool:
+        return is_loopback(self.host)
+
+    @cached_property
     def _public_name(self) -> str:
         return urlsplit(self.public_url).hostname or ""
 
@@ -86,18 +92,17 @@ def read_origins(text: str, key: str) -> frozenset[str]:
 
 
 def page_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Those of ASGI's headers that a rule looks at."""
+    """The headers that a rule looks at, of those of a request in ASGI."""
     return {_LOOKED_AT[name]: value.decode("latin-1") for name, value in headers if name in _LOOKED_AT}
 
 
 def is_of_browser(headers: Mapping[str, str]) -> bool:
-    """Whether a page has sent this, wherever it is from: for servers that no page has any business with. `headers` by
-    names in lower case."""
+    """Whether a browser has sent a request for a page of any origin. `headers` by names in lower case."""
     return "origin" in headers or "sec-fetch-site" in headers
 
 
 def _follows_link(method: str, headers: Mapping[str, str]) -> bool:
-    """Whether a person has followed a link: what is answered is not for the page that has it."""
+    """Whether a person has followed a link: the page that holds it does not see the answer."""
     return (
         method == "GET"
         and headers.get("sec-fetch-mode") == "navigate"
@@ -105,7 +110,7 @@ def _follows_link(method: str, headers: Mapping[str, str]) -> bool:
     )
 
 
-@lru_cache(64)  # a server is asked under few names, thousands of times a second
+@lru_cache(64)  # the same few names come thousands of times a second
 def _is_loopback(host: str) -> bool:
     return is_loopback(_name(host))
 

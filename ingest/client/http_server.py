@@ -63,7 +63,7 @@ class Response:
 NO_PAGES = Response(
     403, b"pushes are taken from brokers; requests of web pages are refused\n", "text/plain; charset=utf-8"
 )
-"""For a browser: any page may send a POST to any address, this machine's included."""
+"""The answer to a browser, which sends the POST of any page to any address, loopback included."""
 
 Handle = Callable[[Mapping[str, str], bytes], Awaitable[Response]]
 """Answers a POST: its headers by names in lower case, and its body."""

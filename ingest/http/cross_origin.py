@@ -1,4 +1,4 @@
-"""Requests of web pages at our servers: refused, or shared with the page as CORS has it (Fetch, 3.2)."""
+"""Requests of web pages at the gateway: refused, or answered with the headers of CORS (Fetch, 3.2)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from core.security.web_pages import PageRule, page_headers
 from ingest.errors import PageRefused
 from ingest.http.asgi import Headers, Scope, Send, header
 
-# Other headers of an answer a page does not see.
+# A page sees no other headers of an answer.
 _SHOWN = b"arborcast-notification-id, retry-after, www-authenticate"
 
-_ASKED_AGAIN_S = b"600"
+_PREFLIGHT_LASTS_S = b"600"
 
 
 async def admit(rule: PageRule, scope: Scope, send: Send) -> Send | None:
-    """What to answer a request with; None where it is answered: a browser has asked whether a page may send another.
-    Raises PageRefused."""
+    """The `send` to answer a request with; None after the answer to a preflight request. Raises PageRefused."""
     found = page_headers(scope["headers"])
     refusal = rule.refusal(scope["method"], found)
     if refusal:
@@ -33,7 +32,7 @@ async def admit(rule: PageRule, scope: Scope, send: Send) -> Send | None:
         *shared,
         (b"access-control-allow-methods", b"GET, POST"),
         (b"access-control-allow-headers", header(scope["headers"], b"access-control-request-headers")),
-        (b"access-control-max-age", _ASKED_AGAIN_S),
+        (b"access-control-max-age", _PREFLIGHT_LASTS_S),
     ]
     if header(scope["headers"], b"access-control-request-private-network") == b"true":
         answer.append((b"access-control-allow-private-network", b"true"))

@@ -21,6 +21,7 @@ PeerError
 ├── PeerRefused                    another engine that has come to the wrong one (HTTP 409)
 ├── OperationRefused               an operation that we know and do not perform; names its declared fault
 └── AccessRefused                  because of who asks; knows the HTTP status and the headers that go with it
+    ├── PageRefused                    (403) a request of a web page that is none of ours
     ├── TooManyRequests                (429) over the rate; when to come again
     ├── NotAuthenticated               (401) who it is, is not known; one of WS-Security's faults
     │   └── TokenRefused                   (500, as SOAP has it) a WS-Security header that does not do
@@ -214,6 +215,10 @@ class AccessRefused(PeerError):
     def headers(self) -> list[tuple[bytes, bytes]]:
         """HTTP headers of the answer."""
         return []
+
+
+class PageRefused(AccessRefused):
+    """A request of a web page of another origin, or for a host name that is not that of this gateway."""
 
 
 class TooManyRequests(AccessRefused):

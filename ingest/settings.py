@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from core.errors import ConfigError, TopicError
+from core.security.web_pages import PageRule, read_origins
 from core.settings import setting
 from topic_model.topics import TopicPath, parse_path
 
@@ -19,6 +20,12 @@ class GatewaySettings:
     public_url: str = setting(
         "",
         "Base URL under which clients reach us, used in subscription addresses; empty means http://host:port.",
+    )
+    page_origins: str = setting(
+        "",
+        "Origins of web pages that may send requests, separated by commas, such as https://pages.example:8443; those "
+        "of all other pages are refused with 403. A page sends its credentials itself; cookies and what a browser has "
+        "remembered do not come with its requests.",
     )
     trusted_proxies: str = setting(
         "",
@@ -158,12 +165,19 @@ class GatewaySettings:
         unit="s",
     )
 
+    @property
+    def pages(self) -> PageRule:
+        """Which requests of web pages are taken."""
+        wanted = read_origins(self.page_origins, "gateway.page_origins")
+        return PageRule(self.host, self.public_url, wanted, "gateway.public_url", "gateway.page_origins")
+
     def __post_init__(self) -> None:
         if self.trusted_proxies:
             # Here, so that a command which only reads settings does not load what reads requests.
             from ingest.access.proxies import trusted_networks
 
             trusted_networks(self.trusted_proxies)
+        read_origins(self.page_origins, "gateway.page_origins")
         if self.public_url and not self.public_url.startswith(("http://", "https://")):
             raise ConfigError(f"gateway.public_url must begin with http:// or https://, not {self.public_url!r}")
 

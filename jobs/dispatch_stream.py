@@ -38,11 +38,30 @@ if sys.path and os.path.abspath(sys.path[0]) == _HERE:
 os.environ.setdefault("_RJEM_MALLOC_CONF", "narenas:1,dirty_decay_ms:500,muzzy_decay_ms:0")
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
+from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
+from core.errors import ConfigError
+from core.security.ip_addresses import is_loopback
+from dispatch.spark.properties import BIND_ADDRESS
+
+
+def open_session() -> SparkSession:
+    """The session that spark-submit has configured. Raises ConfigError for properties of local mode on a cluster."""
+    SparkContext._ensure_initialized()  # noqa: SLF001  # or SparkConf is empty
+    conf = SparkConf()
+    master, address = conf.get("spark.master", "") or "", conf.get(BIND_ADDRESS, "") or ""
+    if not master.startswith("local") and is_loopback(address):
+        raise ConfigError(
+            f"{BIND_ADDRESS} = {address} is for local mode: executors of {master} cannot reach this job there; make "
+            f"the properties with: arborcast config spark --master {master}"
+        )
+    return SparkSession.builder.getOrCreate()
+
+
 # Spark's JVM takes seconds until there is a session. Python loads the rest of the job meanwhile.
-_opening = ThreadPoolExecutor(1).submit(SparkSession.builder.getOrCreate) if __name__ == "__main__" else None
+_opening = ThreadPoolExecutor(1).submit(open_session) if __name__ == "__main__" else None
 
 from core import fence
 from core.errors import ArborcastError
@@ -117,7 +136,12 @@ def main(arguments: list[str] | None = None) -> int:
     # While Spark's JVM comes up.
     lease = JobLease(settings.kafka, settings.home, _end_at_once)
     lease.start()
-    spark = _opening.result() if _opening is not None else SparkSession.builder.getOrCreate()
+    try:
+        spark = _opening.result() if _opening is not None else open_session()
+    except ConfigError as error:
+        logger.error("%s", error)
+        lease.release()
+        return 1
     _stop_on_signals(spark, gate)
     logger.info("pushes may go to %s", describe(settings.outbound))
     try:
@@ -151,7 +175,7 @@ def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLeas
         settings.dispatch,
         settings.push,
         settings.tables,
-        policy_of(settings),
+        policy_of(settings, more=own_ports(spark.sparkContext)),
         settings.retry,
         settings.secrets,
         settings.tracing,
@@ -191,12 +215,36 @@ def _stop_on_signals(spark: SparkSession, gate: StopGate) -> None:
         gate.close()
 
     jvm = _jvm(spark)
-    # What calls Python from the JVM is pyspark's own, and so is the gateway that it needs: neither is public or typed.
-    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]  # noqa: SLF001
+    start_callbacks(spark.sparkContext)
     handler = _JvmSignals(gate)
     for name in ("TERM", "INT"):
         signal.signal(getattr(signal, f"SIG{name}"), close)
         jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), handler)
+
+
+def start_callbacks(context: SparkContext) -> None:
+    """Start py4j's server for calls from the JVM, with the token that the JVM asks Python for.
+
+    pyspark starts it without: then any process of this machine may make such calls. The JVM has the token, but its
+    client forgets it when it is given the server's port (`PythonClient.copyWith` of py4j 0.10.9).
+    """
+    # What calls Python from the JVM is pyspark's own, and so is the gateway that it needs: neither is public or typed.
+    gateway: Any = context._gateway  # noqa: SLF001
+    token = gateway.gateway_parameters.auth_token
+    gateway.callback_server_parameters.auth_token = token
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    client = gateway.java_gateway_server.getCallbackClient()
+    field = gateway.jvm.java.lang.Class.forName("py4j.CallbackClient").getDeclaredField("authToken")
+    field.setAccessible(True)
+    field.set(client, token)
+
+
+def own_ports(context: SparkContext) -> set[tuple[str, int]]:
+    """Where Spark and py4j listen in the processes of this job, after `start_callbacks`: no setting names these."""
+    gateway: Any = context._gateway  # noqa: SLF001
+    blocks = gateway.jvm.org.apache.spark.SparkEnv.get().blockManager().blockManagerId()
+    ports = (context.getConf().get("spark.driver.port"), blocks.port(), gateway.gateway_parameters.port)
+    return {("127.0.0.1", int(port)) for port in (*ports, gateway._callback_server.get_listening_port()) if port}  # noqa: SLF001
 
 
 def _jvm(spark: SparkSession) -> Any:

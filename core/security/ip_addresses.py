@@ -135,6 +135,12 @@ def host_to_reach(listened: str) -> str:
     return "127.0.0.1" if listened in ("", EVERYWHERE, "::") else listened
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can be, or reach, this host. Names other than localhost are not resolved."""
+    address = read_address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
 def plain(address: IpAddress) -> IpAddress:
     """The address that a connection to `address` really goes to: IPv4-mapped ones are IPv4; zones do not count."""
     if isinstance(address, IPv6Address):

@@ -53,8 +53,8 @@ def properties(
     """Spark properties for the dispatch job. On a cluster either Arborcast is installed where Python workers start, or
     it comes along as `code`, a zip file of our packages.
 
-    `master` None leaves the choice to spark-submit's command line, "" too, but knows that it will be a cluster; "local"
-    is local mode with as many task slots as the settings say. `local_dir` is where Spark keeps temporary files.
+    `master` None is for spark-submit without a master, which is local mode; "" leaves a cluster's to its command line;
+    "local" is local mode with as many task slots as the settings say. `local_dir` is where Spark keeps temporary files.
     `classes` is an archive of the classes that the driver's JVM loads; `archive_to` is where it is to write one when it
     ends. Only what is on the JVM's own class path can be archived, so the jars are put there, and executors are not
     sent them: for local mode.
@@ -64,6 +64,8 @@ def properties(
         chosen |= {**_CLUSTER, **guarded(settings)}
         # Of workers elsewhere the driver sees nothing: the daemon that forks them watches over them.
         chosen[f"spark.executorEnv.{LIMIT}"] = f"{settings.hang_timeout_s:g}"
+    else:
+        chosen |= _ALONE
     chosen |= {
         "spark.pyspark.python": python,
         "spark.pyspark.driver.python": python,
@@ -183,6 +185,11 @@ _GUARDED: Mapping[str, str] = {
     "spark.network.crypto.authEngineVersion": "2",
     "spark.network.crypto.saslFallback": "false",
 }
+
+BIND_ADDRESS = "spark.driver.bindAddress"
+
+# Local mode opens the ports of a driver, too. Spark makes the secret itself there, and no other process needs it.
+_ALONE: Mapping[str, str] = {**_GUARDED, BIND_ADDRESS: "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
 MASTER_ONLY: Mapping[str, str] = {
     # A master's second door, for applications over HTTP, asks nobody for a secret, and is open by default.

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from lxml import etree
 
+from core.security.ip_addresses import is_loopback
 from ingest.access.bearer import Bearer, WrongToken
 from ingest.access.grants import Caller, ClientRequest, Identity
 from ingest.access.policy import DEFAULT, AccessPolicy
 from ingest.access.proxies import NONE, Proxies
-from ingest.access.rates import Rates, client_key, is_loopback
+from ingest.access.rates import Rates, client_key
 from ingest.access.settings import METHODS, AccessSettings
 from ingest.access.username_token import NonceMemory, UsernameToken, digest_matches, find_token
 from ingest.access.users import Users
@@ -24,6 +25,8 @@ from ingest.http.tls import certificate_names
 
 CERTIFICATE: Final = "arborcast.certificate"
 """Where a request's scope has the certificate of its connection, checked, as the ssl module shows it."""
+
+_OF_PROXIES = frozenset({b"x-forwarded-for", b"forwarded", b"x-real-ip", b"via"})
 
 _BASIC_CHALLENGE = 'Basic realm="arborcast", charset="UTF-8"'
 _BEARER_CHALLENGE = 'Bearer realm="arborcast"'
@@ -206,10 +209,18 @@ class Gate:
         """Somebody wants to see how we are doing, from the network. Raises AccessRefused."""
         host = self._proxies.client(scope)
         authenticator = self._authenticator
-        if authenticator is None or is_loopback(host) or _is_this_machine(host, scope):
+        local = is_loopback(host) or _is_this_machine(host, scope)
+        if authenticator is None or (local and not self._comes_through_stranger(scope)):
             return
         if not await authenticator.of_head(scope, client_key(host)):
             raise authenticator.missing()
+
+    def _comes_through_stranger(self, scope: Mapping[str, Any]) -> bool:
+        """Whether a proxy that is not named has passed the request on: it has our address, its client has not."""
+        peer = scope.get("client")
+        if peer is None or self._proxies.trusts(str(peer[0])):
+            return False
+        return any(name in _OF_PROXIES for name, _ in scope.get("headers", ()))
 
     def again(self, client_request: ClientRequest) -> Caller | None:
         """One request more on a connection whose client is known; None without authentication. Raises AccessRefused."""

@@ -7,6 +7,7 @@ connection of its own: answers are remembered by `Users`, so there are few.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from ingest.access.settings import AccessSettings
 from ingest.access.users_file import MAX_PASSWORD, may_be_name
 from ingest.errors import IdentitiesAway
 
+logger = logging.getLogger(__name__)
+
 # The attribute that a filter finds users by.
 _NAMED = re.compile(r"\(([A-Za-z][A-Za-z0-9;.-]*)=\{user\}\)")
 
@@ -33,12 +36,13 @@ class LdapUsers:
     def __init__(self, access: AccessSettings, server: DirectorySettings) -> None:
         self._access = access
         self._server = server
+        self._logged = ""
 
     def check(self, name: str, password: str) -> Identity | None:
         # LDAP takes an empty password for an anonymous bind, which succeeds (RFC 4513, 5.1.2).
         if not password or len(password) > MAX_PASSWORD or not can_bind_with(password) or not may_be_name(name):
             return None
-        with _reaching(), self._bound() as connection:
+        with self._reaching(), self._bound() as connection:
             dn, name = self._entry(connection, name)
             if not dn:
                 return None
@@ -52,12 +56,24 @@ class LdapUsers:
     def find(self, name: str) -> Identity | None:
         if not may_be_name(name):
             return None
-        with _reaching(), self._bound() as connection:
+        with self._reaching(), self._bound() as connection:
             dn, name = self._entry(connection, name)
             return Identity(name, self._groups(connection, name, dn)) if dn else None
 
     def clear_password(self, name: str) -> str:
         return ""
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except DirectoryError as error:
+            if str(error) != self._logged:  # once, and not for each request
+                self._logged = str(error)
+                logger.warning("users cannot be looked up: %s", error)
+            # What the server is and why it fails is for its operator, not for any client.
+            raise IdentitiesAway("users cannot be looked up now: come again later", RETRY_SECONDS) from error
+        self._logged = ""
 
     @contextmanager
     def _bound(self) -> Iterator[Any]:
@@ -110,11 +126,3 @@ class LdapUsers:
 def _folded(text: str) -> list[str]:
     # As LDAP compares most names: without case, and however many spaces.
     return text.casefold().split()
-
-
-@contextmanager
-def _reaching() -> Iterator[None]:
-    try:
-        yield
-    except DirectoryError as error:
-        raise IdentitiesAway(f"users cannot be looked up now: {error}", RETRY_SECONDS) from error

@@ -27,16 +27,6 @@ def client_key(host: str) -> str:
     return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can be, or reach, this host. Names other than localhost are not resolved."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 class PeerConnections:
     """Counts open connections for each client of one worker. `key` is what an address counts as, None where it is not
     counted."""

@@ -18,6 +18,8 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Self
 
+from core.security.web_pages import is_of_browser
+
 MAX_BODY = 64 * 1024 * 1024
 
 _BACKLOG = 128
@@ -57,6 +59,11 @@ class Response:
     content_type: str = ""
     headers: Sequence[tuple[str, str]] = ()
 
+
+NO_PAGES = Response(
+    403, b"pushes are taken from brokers; requests of web pages are refused\n", "text/plain; charset=utf-8"
+)
+"""The answer to a browser, which sends the POST of any page to any address, loopback included."""
 
 Handle = Callable[[Mapping[str, str], bytes], Awaitable[Response]]
 """Answers a POST: its headers by names in lower case, and its body."""
@@ -173,7 +180,12 @@ class HttpServer:
             async with asyncio.timeout(_READ_TIMEOUT_S):
                 body = await _read_body(head, reader, writer, taken)
             self._answering.add(writer)
-            response = await self._handle(head.headers, body) if head.method == b"POST" else Response(405)
+            if head.method != b"POST":
+                response = Response(405)
+            elif is_of_browser(head.headers):
+                response = NO_PAGES
+            else:
+                response = await self._handle(head.headers, body)
             lasting = head.lasting and not self._stopping
             _write(writer, response, lasting=lasting)
             await writer.drain()

@@ -18,8 +18,9 @@ from typing import Any, Literal
 
 from core.errors import PeerError, SignatureError
 from core.recent import Recent
+from core.security.web_pages import is_of_browser
 from ingest.client.assembler import Assembler
-from ingest.client.http_server import MAX_BODY, Response, Server, in_thread
+from ingest.client.http_server import MAX_BODY, NO_PAGES, Response, Server, in_thread
 from ingest.client.later import OpenPush, open_push
 from ingest.client.queues.replies import Replies
 from ingest.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
@@ -147,6 +148,8 @@ class ListenerApp:
         if body is None:
             return Response(413)
         named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
+        if is_of_browser(named):
+            return NO_PAGES
         return await self.handled(named, body)
 
     async def handled(self, headers: Mapping[str, str], body: bytes) -> Response:

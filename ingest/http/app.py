@@ -20,8 +20,9 @@ from core.telemetry.metrics import CONTENT_TYPE, Registry
 from ingest.access.gate import Gate
 from ingest.access.grants import ClientRequest
 from ingest.addresses import FACTORIES, Kind, Target, target_of
-from ingest.errors import AccessRefused, Compressed, TooLarge, UnknownOperation, UnreadableRequest
+from ingest.errors import AccessRefused, Compressed, PageRefused, TooLarge, UnknownOperation, UnreadableRequest
 from ingest.http.asgi import Headers, Receive, Scope, Send, header, read_body, send_answer, traceparent_of, until_gone
+from ingest.http.cross_origin import admit
 from ingest.http.inflight import RESERVATION, SMALL, FreedMemory, Inflight, Reservation
 from ingest.operations import (
     current_message,
@@ -134,6 +135,7 @@ class GatewayApp:
         self._ready = ready
         self._started = started
         self._lives = lives
+        self._pages = gateway.settings.pages
         self._limit = gateway.settings.max_body_bytes
         self._elements = gateway.settings.max_elements
         # Room for the largest body and for reading it, while others that come take their part.
@@ -151,8 +153,12 @@ class GatewayApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         reservation: Reservation = scope.get(RESERVATION) or Reservation(self.inflight)
+        path: str = scope["path"]
         try:
-            path: str = scope["path"]
+            admitted = await admit(self._pages, scope, send)
+            if admitted is None:
+                return
+            send = admitted
             target = target_of(path)
             if path.startswith(publish.PATH):
                 await self._publish(scope, path, receive, send, reservation)
@@ -168,6 +174,10 @@ class GatewayApp:
                 await _send_not_post(send, scope, "SOAP messages", f"; {path}?wsdl describes it")
             else:
                 await self._answer(scope, target, receive, send, reservation)
+        except PageRefused as error:
+            self._refused.add(type(error).__name__)
+            # The body is not read, so no other request can follow on this connection.
+            await send_answer(send, error.status, f"{error}\n".encode(), _TEXT, [(b"connection", b"close")])
         finally:
             reservation.release()
 

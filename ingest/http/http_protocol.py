@@ -3,8 +3,9 @@
 Bounded are the size of a request's head and of whatever else comes without being body (trailers, chunk extensions),
 the number of headers, the time until a request is there as a whole (a client that sends a byte every few seconds holds
 nothing for long), the time for which a client may leave its answer unread, the number of requests that a client sends
-ahead, and the number of connections, in all and from one address. The size of bodies is the application's business. A
-request that comes in one packet, as nearly all do, pays for none of it but a few additions.
+ahead, and the number of connections, in all and from one address. Beyond it a new connection is refused or, if the
+server is made so, the oldest without a whole request is closed for it. The size of bodies is the application's
+business. A request that comes in one packet, as nearly all do, pays for none of it but a few additions.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class GatewayProtocol(HttpToolsProtocol):
         peers: PeerConnections | None = None,
         send_timeout_s: float = 30.0,
         handshakes: Handshakes | None = None,
+        makes_room: bool = False,
         **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
@@ -75,6 +77,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._inflight = inflight
         self._peers = peers
         self._send_timeout_s = send_timeout_s
+        self._makes_room = makes_room  # beyond max_connections the oldest without a request goes, not the new one
+        self._since = 0.0  # when it was opened, or when its last request was handed over
         self._unread: asyncio.TimerHandle | None = None  # runs while the client does not read its answer
         self._certificate: Any = None  # of the client, when it has shown one that was checked
         self._running: RequestResponseCycle | None = None  # what the application was given last
@@ -100,10 +104,11 @@ class GatewayProtocol(HttpToolsProtocol):
         too_many = len(self.connections) >= self._limits.max_connections
         super().connection_made(transport)
         self.flow = _Flow(self)
+        self._since = self.loop.time()
         self._certificate = transport.get_extra_info("peercert")
         if self._peers is not None and self.client is not None and self._peers.opened(self.client[0]):
             self._refuse(503, "there are too many connections from this address", _RETRY_AFTER)
-        elif too_many:
+        elif too_many and not (self._makes_room and self._close_oldest()):
             self._refuse(503, "there are too many connections", _RETRY_AFTER)
         else:
             self._expect_request()
@@ -188,6 +193,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._reservation = _ours(self.scope)[RESERVATION] = Reservation(self._inflight, self)
         super().on_headers_complete()
         self._handed_over = True
+        self._since = self.loop.time()
         if self.cycle is not before and (self._announced() or 0) > self._limits.max_body_bytes:
             # The application refuses it without reading; the client must have a chance to see that.
             self._let_linger(self.cycle)
@@ -224,6 +230,13 @@ class GatewayProtocol(HttpToolsProtocol):
         self._refuse(503, reason, _RETRY_AFTER)
 
     @property
+    def without_request_since(self) -> float:
+        """Since when no whole request has come, by the loop's clock; 0 while one is at work, and for a connection that
+        is being closed."""
+        works = self._busy and not self._open
+        return 0.0 if works or self.transport.is_closing() else self._since
+
+    @property
     def may_read(self) -> bool:
         """Not while requests wait for their turn (uvicorn would go on after each answer), or a body for room."""
         return not (self._waits or self.pipeline)
@@ -246,6 +259,15 @@ class GatewayProtocol(HttpToolsProtocol):
     def _busy(self) -> bool:
         """Whether the application is at work for this connection."""
         return self._running is not None and not self._running.response_complete
+
+    def _close_oldest(self) -> bool:
+        """Close the connection that has been without a whole request for longest; whether there was one."""
+        others = (each for each in self.connections if isinstance(each, GatewayProtocol) and each is not self)
+        waiting = [(each.without_request_since, each.transport) for each in others if each.without_request_since]
+        if not waiting:
+            return False
+        min(waiting, key=lambda each: each[0])[1].abort()
+        return True
 
     def _feed(self, data: bytes | memoryview) -> None:
         # Each turn takes something off `data`, or is the last.

@@ -8,17 +8,26 @@ import dataclasses
 import functools
 import socket
 import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import uvicorn
 
 from ingest.access.proxies import NONE, Proxies
 from ingest.access.rates import PeerConnections
 from ingest.access.settings import LimitSettings
-from ingest.http.app import GatewayApp
+from ingest.http.asgi import Receive, Scope, Send
 from ingest.http.http_protocol import GatewayProtocol
+from ingest.http.inflight import RESERVATION, Inflight
 from ingest.http.listening import BACKLOG, UvicornServer, listen_on, server_config
 from ingest.http.tls import Handshakes, ServerTls, TlsAcceptor
 from ingest.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    # Loads all operations, which other servers have no use for.
+    from ingest.http.app import GatewayApp
+
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 # Accepted beside the one that the event loop accepts in a turn: some milliseconds.
 _ACCEPTED_AT_ONCE = 64
@@ -128,6 +137,33 @@ def make_server(
         peers=PeerConnections(each, trusted.connection_key) if each else None,
         send_timeout_s=limits.send_timeout_s,
     )
+    return _server(app, protocol, settings, tls, trusted)
+
+
+def make_small_server(
+    app: Asgi, settings: GatewaySettings, tls: ServerTls | None = None, trusted: Proxies = NONE
+) -> GatewayServer:
+    """A server for another application, with the same bounds and time limits: those of `settings`, of which it uses
+    nothing else. Connections without a request shut no client out: the oldest goes for a new one."""
+    inflight = Inflight(2 * settings.max_body_bytes)  # bodies in parts get a little more than half of it
+
+    async def released(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        finally:
+            scope[RESERVATION].release()
+
+    protocol = functools.partial(GatewayProtocol, limits=settings, inflight=inflight, makes_room=True)
+    return _server(released, protocol, settings, tls, trusted)
+
+
+def _server(
+    app: Asgi,
+    protocol: Callable[..., asyncio.Protocol],
+    settings: GatewaySettings,
+    tls: ServerTls | None,
+    trusted: Proxies,
+) -> GatewayServer:
     config = server_config(
         app,
         http=protocol,

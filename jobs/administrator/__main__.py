@@ -15,9 +15,12 @@ import sys
 from pathlib import Path
 
 from core.errors import ConfigError
+from core.security.web_pages import PageRule
 from core.telemetry import log_format
 from ingest.federation.keys import SharedKeys
-from ingest.http.listening import UvicornServer, listen_on, on_signals, server_config
+from ingest.http.listening import listen_on, on_signals
+from ingest.http.serving import make_small_server
+from ingest.settings import GatewaySettings
 from jobs.administrator.server import AdministratorApp
 from jobs.terminal import complain
 
@@ -48,9 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def _run(options: argparse.Namespace) -> int:
-    app = AdministratorApp(SharedKeys(options.key_file), options.state)
+    app = AdministratorApp(SharedKeys(options.key_file), options.state, PageRule(options.host))
     listener = listen_on(options.host, options.port, host_by="--host", port_by="--port")
-    server = UvicornServer(server_config(app, limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=1))
+    server = make_small_server(app, GatewaySettings(max_connections=_MOST_CONNECTIONS, stop_timeout_s=1))
     looking = asyncio.create_task(app.look_forever(), name="look")
     on_signals(server.stop)
     looking.add_done_callback(lambda _: server.stop())

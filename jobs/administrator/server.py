@@ -15,6 +15,7 @@ import msgspec
 from core.errors import ConfigError, PeerError, SignatureError
 from core.files import write_atomically
 from core.reasons import reason_of
+from core.security.web_pages import PageRule, page_headers
 from ingest.errors import MalformedMessage, TooLarge
 from ingest.federation.calls import LONG_POLL_S, MEMBERS, TOPOLOGY
 from ingest.federation.keys import SharedKeys
@@ -40,9 +41,12 @@ _T = TypeVar("_T")
 class AdministratorApp:
     """The ASGI application. Raises ConfigError for a state that cannot be read."""
 
-    def __init__(self, keys: SharedKeys, state: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, keys: SharedKeys, state: Path, pages: PageRule, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._keys = keys
         self._state = state
+        self._pages = pages
         self._clock = clock
         self._members = MemberRegister(_load(state), clock(), _now_ms())
         self._changed = asyncio.Event()
@@ -51,6 +55,9 @@ class AdministratorApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         method, path = scope["method"], scope["path"]
+        if refusal := self._pages.refusal(method, page_headers(scope["headers"])):
+            await send_answer(send, 403, f"{refusal}\n".encode(), _TEXT, [(b"connection", b"close")])
+            return
         query = scope.get("query_string", b"").decode("latin-1")
         headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
         if path == "/health/live":

@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from core.errors import ArborcastError, InfrastructureError
+from core.security.web_pages import PageRule
 from jobs.console.console import THEMES, Console, Screen, go, own_path, text_of
 from jobs.console.guard import PageGuard
 from jobs.console.live import Replacement
@@ -82,7 +83,8 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
         routes=routes,
         exception_handlers={HTTPException: refused, ArborcastError: refused, Exception: refused},
     )
-    return PageGuard(app, console.sessions, signing.callers if signing else None)
+    pages = PageRule(console.settings.console.host)
+    return PageGuard(app, console.sessions, signing.callers if signing else None, pages)
 
 
 def _when_ready(console: Console, route: Route) -> Route:

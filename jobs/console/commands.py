@@ -26,6 +26,9 @@ _NO_OPTIONS: Mapping[str, str | bool] = MappingProxyType({})
 _ENTRY = "from jobs.cli import main; main()"
 
 
+# With so many that are at work or wait for their turn, no further one begins.
+_MOST_AT_WORK = 32
+
 # What answers are remembered for a while; the oldest go first.
 _REMEMBERED = 100
 
@@ -58,6 +61,7 @@ class Commands:
         self._common = ["--json", "--home", str(home), *(["--config", str(config)] if config else [])]
         self._turns = asyncio.Semaphore(_AT_A_TIME)
         self._lately: dict[object, asyncio.Task[CommandAnswer]] = {}
+        self._at_work = 0
 
     async def lately(
         self,
@@ -85,10 +89,15 @@ class Commands:
     async def _said(self, *words: str, given: tuple[str, ...], options: Mapping[str, str | bool]) -> CommandAnswer:
         begun = time.monotonic()
         value, wrong = None, ""
+        self._at_work += 1
         try:
+            if self._at_work > _MOST_AT_WORK:
+                raise CommandFailed(f"{_MOST_AT_WORK} other questions wait for an answer: ask again in a moment")
             value = await self.ask(*words, given=given, options=options)
         except ArborcastError as error:
             wrong = str(error)
+        finally:
+            self._at_work -= 1
         return CommandAnswer(value, wrong, time.time(), time.monotonic() - begun)
 
     async def ask(

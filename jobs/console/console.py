@@ -92,6 +92,8 @@ class Console:
         self.static = StaticFiles()
         self.templates = Templates(self.static)
         self.screens: tuple[Screen, ...] = ()
+        self.forgets: list[Callable[[str], object]] = []
+        """Called with a session that its visitor ends."""
         self._notes: OrderedDict[str, str] = OrderedDict()
 
     def get(self, path: str, handler: Handler) -> Route:

@@ -23,8 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from core.errors import SecretError
 from core.security.keyring import Marks
+from core.security.web_pages import PageRule
 from ingest.access.grants import Caller
-from ingest.access.rates import is_loopback
 
 # A working day; after that a browser that was left open is nobody's.
 _SESSION_S = 12 * 3600
@@ -42,7 +42,7 @@ _HEADERS = {
 
 # What a form may hold, and what a document that is brought in.
 _MOST_BYTES = 2 * 1024 * 1024
-_MOST_IMPORTED = 64 * 1024 * 1024
+MOST_IMPORTED = 64 * 1024 * 1024
 
 # What strangers may see: where they sign in, and what that page is made of.
 _OPEN = ("/sign-in", "/static/", "/health/")
@@ -126,8 +126,9 @@ class Sessions:
 class PageGuard:
     """Stands before the application. `callers` is None on loopback: then nobody has to say who it is."""
 
-    def __init__(self, app: ASGIApp, sessions: Sessions, callers: Callers | None) -> None:
+    def __init__(self, app: ASGIApp, sessions: Sessions, callers: Callers | None, pages: PageRule) -> None:
         self._app = app
+        self._pages = pages
         self._sessions = sessions
         self._callers = callers
 
@@ -139,33 +140,13 @@ class PageGuard:
         headers = Headers(scope=scope)
         cookie: list[str] = []
         send = _with_headers(send, cookie)
-        answer = self._refused(scope, headers)
-        if answer is None:
-            answer = await self._enter(scope, headers, cookie)
+        refusal = self._pages.refusal(scope["method"], headers)
+        answer = PlainTextResponse(f"{refusal}\n", 403) if refusal else await self._enter(scope, headers, cookie)
         if answer is not None:
             await answer(scope, receive, send)
             return
-        most = _MOST_IMPORTED if scope["path"] == "/topics/import" else _MOST_BYTES
+        most = MOST_IMPORTED if scope["path"] == "/topics/import" else _MOST_BYTES
         await self._app(scope, _bounded(receive, most), send)
-
-    def _refused(self, scope: Scope, headers: Headers) -> Response | None:
-        """The answer to a request that no page of ours makes."""
-        host = headers.get("host", "")
-        if self._callers is None and not is_loopback(_name_of(host)):
-            return PlainTextResponse(
-                "This console listens on this machine only, and is reached by 127.0.0.1 or localhost.\n", 421
-            )
-        origin = headers.get("origin")
-        if scope["method"] not in ("GET", "HEAD") and origin is not None and origin.partition("://")[2] != host:
-            return PlainTextResponse("This form is on a page of somebody else.\n", 403)
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not (
-            # A person may follow a link to us; nothing else of a stranger's page gets here.
-            scope["method"] == "GET"
-            and headers.get("sec-fetch-mode") == "navigate"
-            and headers.get("sec-fetch-dest", "document") == "document"
-        ):
-            return PlainTextResponse("This is asked by a page of somebody else.\n", 403)
-        return None
 
     async def _enter(self, scope: Scope, headers: Headers, cookie: list[str]) -> Response | None:
         """Puts the visitor into the scope; the answer to one that may not come in."""
@@ -210,13 +191,6 @@ def visitor_of(scope: Scope) -> Visitor:
     """Who the guard has let in."""
     visitor: Visitor = scope["state"]["visitor"]
     return visitor
-
-
-def _name_of(host: str) -> str:
-    """The host of a Host header, without its port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].lower()
 
 
 def _with_headers(send: Send, cookie: list[str]) -> Send:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import logging
 import socket
 from pathlib import Path
 
 from core.security.keyring import KeyFile, KeyRing, Marks
-from ingest.http.listening import UvicornServer, listen_on, on_signals, server_config
+from ingest.http.listening import listen_on, on_signals
+from ingest.http.serving import make_small_server, proxies
+from ingest.http.tls import ServerTls
+from ingest.settings import GatewaySettings
 from ingest.state.changes import ControlChanges, LogEnd
 from ingest.state.log_view import ControlLogView
 from jobs.console.app import make_app
 from jobs.console.console import Console as WebConsole  # the other one is the terminal's
 from jobs.console.console import TopicChanges
-from jobs.console.guard import Sessions
+from jobs.console.guard import MOST_IMPORTED, Sessions
 from jobs.console.signing import signing_for
 from jobs.settings.loading import Settings
 from jobs.settings.stack import ConsoleSettings
@@ -22,10 +27,10 @@ from topic_model.records.control_log import ControlLog
 
 logger = logging.getLogger("arborcast.console")
 
-# For requests that are under way when it stops.
-_STOP_S = 2
-
-_CONNECTIONS = 256
+# What an import may have takes this long over a slow line.
+_LIMITS = GatewaySettings(
+    max_connections=256, max_body_bytes=MOST_IMPORTED, request_timeout_s=120, stop_timeout_s=2, keep_alive_s=5
+)
 
 
 class ConsoleProcess:
@@ -58,19 +63,10 @@ class ConsoleProcess:
             config=config,
             signs_in=signing is not None,
         )
-        tls = settings.tls if secure else None
-        self._server = UvicornServer(
-            server_config(
-                make_app(self._console, signing),
-                loop="asyncio",
-                http="httptools",
-                limit_concurrency=_CONNECTIONS,
-                timeout_graceful_shutdown=_STOP_S,
-                ssl_certfile=tls.certificate_file if tls else None,
-                ssl_keyfile=(tls.key_file or tls.certificate_file) if tls else None,
-                ssl_keyfile_password=(tls.key_password or None) if tls else None,
-            )
-        )
+        # People prove who they are with a password: their browsers are not asked for certificates.
+        self._tls = ServerTls(dataclasses.replace(settings.tls, client_ca_file="")) if secure else None
+        trusted = proxies(settings.gateway)
+        self._server = make_small_server(make_app(self._console, signing), _LIMITS, self._tls, trusted)
 
     async def run(self) -> int:
         """Serve until stopped; returns the exit status."""
@@ -78,7 +74,10 @@ class ConsoleProcess:
         self._view.start()
         host, port = self._listener.getsockname()[:2]
         logger.info("listening on %s port %d", host, port)
+        following = asyncio.create_task(self._tls.follow_files(), name="tls") if self._tls is not None else None
         await self._server.serve(sockets=[self._listener])
+        if following is not None:
+            following.cancel()
         await self._view.stop()
         for each in (self._changes, self._log_end, self._log):
             each.close()

@@ -12,11 +12,15 @@ from starlette.routing import Route
 
 from core.errors import ArborcastError, ConfigError
 from core.files import WatchedFile
+from core.security.ip_addresses import is_loopback
 from ingest.access.grants import Caller
 from ingest.access.policy import DEFAULT, AccessPolicy, read_policy
-from ingest.access.rates import client_key, is_loopback
+from ingest.access.proxies import NONE, Proxies
+from ingest.access.rates import client_key
 from ingest.access.users import Guesses, Users, user_source
+from ingest.http.serving import proxies
 from jobs.console.console import Console, go, own_path, text_of
+from jobs.console.guard import visitor_of
 from jobs.settings.loading import Settings
 
 # Ways to say who one is that begin with a password, which is what a page can ask for.
@@ -38,8 +42,9 @@ class UsersAndPolicy:
 class SigningIn:
     """The pages for it."""
 
-    def __init__(self, callers: UsersAndPolicy) -> None:
+    def __init__(self, callers: UsersAndPolicy, proxies: Proxies = NONE) -> None:
         self.callers = callers
+        self._proxies = proxies
 
     def routes(self, console: Console) -> list[Route]:
         async def page(request: Request) -> Response:
@@ -48,7 +53,7 @@ class SigningIn:
 
         async def sign_in(request: Request, form: FormData) -> Response:
             name, onward = text_of(form, "name"), own_path(text_of(form, "next"))
-            address = client_key(request.client.host if request.client else "")
+            address = client_key(self._proxies.client(request.scope))
             try:
                 identity = await self.callers.users.check(name, text_of(form, "password"), address)
                 refused = "" if identity else "Name or password is not right."
@@ -61,7 +66,9 @@ class SigningIn:
             answer.headers["set-cookie"] = console.sessions.begin(identity.name)[1]
             return answer
 
-        async def sign_out(_request: Request, _form: FormData) -> Response:
+        async def sign_out(request: Request, _form: FormData) -> Response:
+            for forget in console.forgets:
+                forget(visitor_of(request.scope).session)
             answer = go("/sign-in")
             answer.headers["set-cookie"] = console.sessions.end()
             return answer
@@ -93,7 +100,8 @@ def signing_for(settings: Settings) -> SigningIn | None:
         )
     guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
     users = Users(user_source(access, settings.directory), remember_s=access.cache_s, guesses=guesses)
+    trusted = proxies(settings.gateway)
     if not access.policy_file:
-        return SigningIn(UsersAndPolicy(users, lambda: DEFAULT))
+        return SigningIn(UsersAndPolicy(users, lambda: DEFAULT), trusted)
     policy = WatchedFile(Path(access.policy_file), read_policy)
-    return SigningIn(UsersAndPolicy(users, lambda: policy.value))
+    return SigningIn(UsersAndPolicy(users, lambda: policy.value), trusted)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from core.errors import ConfigError, InfrastructureError
 from core.files import WatchedFile
+from core.security.ip_addresses import is_loopback
 from directory.stores import open_directory
 from directory.sync import problems
 from directory.sync.sync import DirectorySync
 from ingest.access.bearer import Bearer
 from ingest.access.gate import Authenticator, Gate
 from ingest.access.policy import read_policy
-from ingest.access.rates import Rates, is_loopback
+from ingest.access.rates import Rates
 from ingest.access.username_token import NonceMemory
 from ingest.access.users import Guesses, Users, user_source
 from ingest.http.serving import proxies

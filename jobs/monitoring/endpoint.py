@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 import psutil
 
 from core.errors import ConfigError
+from core.security.web_pages import PageRule
 from core.telemetry.metrics import CONTENT_TYPE, Registry
 from jobs.settings.stack import MetricsSettings
 
@@ -38,8 +42,17 @@ def declare_process(metrics: Registry) -> None:
 
 logger = logging.getLogger(__name__)
 
-# A client that sends nothing would keep all others out: one thread serves them in turn.
+_TEXT = "text/plain; charset=utf-8"
+
+# A client has so long for its request as a whole, and for its answer.
 _PATIENCE_S = 3.0
+_ANSWER_S = 30.0
+
+# With so many connections the one on which nothing has happened for longest is closed for a new one.
+_MOST_CONNECTIONS = 64
+
+# How often connections are looked through for those whose time is over.
+_SWEEP_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -53,18 +66,19 @@ class Page:
 
 
 class Endpoint:
-    """Serves pages by path, one request after the other in one thread of its own, which ends with the process.
+    """Serves pages by path, in threads of its own, which end with the process.
 
-    One thread, because frequent requests must not take more than one thread's share from the engine.
+    Each connection has a thread while its request comes in and its answer goes out. Pages are made one at a time:
+    frequent requests must not take more than one thread's share from the engine.
     """
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Page], name: str) -> None:
         """Listens at once. Raises ConfigError when the port is taken."""
         try:
-            self._server = _Server((host, port), _handler(dict(pages)))
+            self._server = _Server((host, port), _handler(dict(pages), PageRule(host)))
         except OSError as error:
             raise ConfigError(f"metrics cannot be served on {host} port {port}: {error.strerror or error}") from error
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.5,), name=name, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(_SWEEP_S,), name=name, daemon=True)
 
     @property
     def port(self) -> int:
@@ -81,7 +95,48 @@ class Endpoint:
         self._server.server_close()
 
 
-class _Server(HTTPServer):
+class _Server(ThreadingMixIn, HTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._lock = threading.Lock()
+        # Until when the next step of each connection has to be done, its request or its answer; the newest is last.
+        self._due: dict[socket.socket, float] = {}
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Called for each connection."""
+        with self._lock:
+            if len(self._due) >= _MOST_CONNECTIONS:
+                self._cut(next(iter(self._due)))
+            self._due[request] = time.monotonic() + _PATIENCE_S
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Called when a connection is over."""
+        with self._lock:
+            self._due.pop(request, None)
+        super().shutdown_request(request)
+
+    def complete(self, connection: socket.socket) -> None:
+        """The request on this connection is there as a whole."""
+        with self._lock:
+            if self._due.pop(connection, None) is not None:
+                self._due[connection] = time.monotonic() + _ANSWER_S
+
+    def service_actions(self) -> None:
+        """Called every _SWEEP_S: a client that sends a byte now and then is never late with the next one."""
+        now = time.monotonic()
+        with self._lock:
+            for connection in [each for each, due in self._due.items() if due < now]:
+                self._cut(connection)
+
+    def _cut(self, connection: socket.socket) -> None:
+        """Its thread reads the end of it."""
+        self._due.pop(connection, None)
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
     # Finding out our own name may take seconds where there is no name server, and it is not needed.
     def server_bind(self) -> None:
         if os.name == "posix":
@@ -95,27 +150,35 @@ class _Server(HTTPServer):
         """Clients that disconnect in the middle are no error."""
 
 
-def _handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
+def _handler(pages: Mapping[str, Page], rule: PageRule) -> type[BaseHTTPRequestHandler]:
+    one_at_a_time = threading.Lock()
+
     class Handler(BaseHTTPRequestHandler):
         timeout = _PATIENCE_S
 
         def do_GET(self) -> None:
+            if isinstance(self.server, _Server):
+                self.server.complete(self.connection)
+            refusal = rule.refusal("GET", {name.lower(): value for name, value in self.headers.items()})
+            if refusal:
+                self._answer(403, _TEXT, f"{refusal}\n".encode())
+            else:
+                self._answer(*self._made())
+
+        def _made(self) -> tuple[int, str, bytes]:
             path, _, query = self.path.partition("?")
             page = pages.get(path)
             if page is None:
-                self._answer(404, "text/plain; charset=utf-8", ("here are: " + ", ".join(pages) + "\n").encode())
-                return
+                return 404, _TEXT, ("here are: " + ", ".join(pages) + "\n").encode()
             asked = page.asked if query else None
             try:
-                body = asked(dict(parse_qsl(query))) if asked else page.make()
+                with one_at_a_time:
+                    return 200, page.content_type, asked(dict(parse_qsl(query))) if asked else page.make()
             except Exception as error:
                 if asked and isinstance(error, ValueError):
-                    self._answer(400, "text/plain; charset=utf-8", f"this query cannot be read: {error}\n".encode())
-                    return
+                    return 400, _TEXT, f"this query cannot be read: {error}\n".encode()
                 logger.exception("the page %s cannot be made", self.path[:100])
-                self._answer(500, "text/plain; charset=utf-8", b"this page cannot be made now; the log says why\n")
-            else:
-                self._answer(200, page.content_type, body)
+                return 500, _TEXT, b"this page cannot be made now; the log says why\n"
 
         def _answer(self, status: int, content_type: str, body: bytes) -> None:
             self.send_response(status)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from urllib.parse import urlsplit
 
+from core.security.ip_addresses import EVERYWHERE
 from core.security.outbound import AddressPolicy, OutboundSettings
+from jobs.processes.processes import LOOPBACK
 from jobs.settings.loading import Settings
+from jobs.stack.kafka_broker import remembered_controller_port
 
 _SCOPES = {
     "public": "globally routable addresses only",
@@ -16,14 +19,17 @@ _SCOPES = {
 }
 
 
-def policy_of(settings: Settings, gateway_port: int | None = None) -> AddressPolicy:
+def policy_of(
+    settings: Settings, gateway_port: int | None = None, more: Iterable[tuple[str, int]] = ()
+) -> AddressPolicy:
     """The one policy that the gateway and the job connect by.
 
     The engine's own services are looked up here, once: a name for one of them that cannot be looked up now is still
-    refused as a name. `gateway_port` is for a gateway whose port was chosen by the system.
+    refused as a name. `gateway_port` is for a gateway whose port was chosen by the system; `more` are ports that no
+    setting names.
     """
     own: set[tuple[str, int]] = set()
-    for host, port in _services(settings, gateway_port or settings.gateway.port):
+    for host, port in (*_services(settings, gateway_port or settings.gateway.port), *more):
         if not port:
             continue  # chosen by the system, and not known yet
         name = host.lower().removesuffix(".")
@@ -52,16 +58,34 @@ def describe(settings: OutboundSettings) -> str:
 
 def _services(settings: Settings, gateway_port: int) -> Iterator[tuple[str, int]]:
     yield settings.gateway.host, gateway_port
+    yield settings.gateway.host, settings.framed.port
+    yield settings.gateway.host, settings.federation.datagram_port
+    yield settings.console.host, settings.console.port
     yield settings.metrics.host, settings.metrics.port
     yield settings.metrics.host, settings.metrics.job_port
+    if settings.zmq.enabled:
+        zmq = settings.zmq
+        yield settings.metrics.host, zmq.metrics_port
+        for address in (zmq.subscribe, zmq.publish, zmq.pipeline, zmq.asked, zmq.tasks, zmq.results):
+            if not address.startswith(">"):  # connected to
+                yield from _place(address.removeprefix("tcp://"))
+    administrator = urlsplit(settings.federation.administrator)
+    if administrator.hostname:
+        yield administrator.hostname, administrator.port or (443 if administrator.scheme == "https" else 80)
+    if settings.stack.broker == "embedded":
+        yield LOOPBACK, remembered_controller_port(settings.home / "kafka")
     for server in settings.kafka.bootstrap_servers.split(","):
-        host, _, port = server.strip().rpartition(":")
-        if host and port.isdecimal():
-            yield host.strip("[]"), int(port)
+        yield from _place(server.strip())
     if settings.directory.kind == "ldap":
         url = urlsplit(settings.directory.url)
         if url.hostname:
             yield url.hostname, url.port or (636 if url.scheme == "ldaps" else 389)
+
+
+def _place(text: str) -> Iterator[tuple[str, int]]:
+    host, _, port = text.rpartition(":")
+    if host and port.isdecimal():
+        yield EVERYWHERE if host == "*" else host.strip("[]"), int(port)
 
 
 def _addresses(host: str, port: int) -> Iterator[str]:

@@ -6,8 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Mapping
 
-from core.security.ip_addresses import host_to_reach
-from ingest.access.rates import is_loopback
+from core.security.ip_addresses import host_to_reach, is_loopback
 from jobs.processes import processes
 from jobs.processes.errors import PortInUse
 from jobs.settings.loading import Settings

@@ -15,7 +15,7 @@ import psutil
 
 from core.errors import ConfigError
 from core.files import write_atomically
-from core.security.ip_addresses import host_to_reach, kind_of, read_address
+from core.security.ip_addresses import host_to_reach, is_loopback
 from core.security.outbound import OutboundSettings
 from core.telemetry import log_format
 from dispatch.spark import properties
@@ -120,9 +120,7 @@ def effective(settings: Settings) -> Settings:
 def _outbound(settings: Settings) -> OutboundSettings:
     """With the broker and the gateway on loopback, subscribers are on this machine too."""
     chosen = settings.origins.get("outbound.scope", "default") != "default"
-    listens = read_address(settings.gateway.host)
-    private = settings.gateway.host == "localhost" or (listens is not None and kind_of(listens) == "loopback")
-    if chosen or not private:
+    if chosen or not is_loopback(settings.gateway.host):
         return settings.outbound
     return dataclasses.replace(settings.outbound, scope="loopback")
 

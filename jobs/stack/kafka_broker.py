@@ -272,21 +272,28 @@ def new_cluster_id() -> str:
     return "A" + made[1:] if made.startswith("-") else made  # or the tool would take it for an option
 
 
+_CONTROLLER_PORT = "controller.port"
+
+
+def remembered_controller_port(home: Path) -> int:
+    """The controller's port of the broker in `home` at its last start; 0 where there was none."""
+    try:
+        return int((home / _CONTROLLER_PORT).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
 def controller_port(home: Path) -> int:
     """The controller's port of the broker in `home`: the one used last time while it is free, else a new one.
 
     Only the broker itself talks to it, so it is no setting.
     """
-    memory = home / "controller.port"
-    try:
-        remembered = int(memory.read_text())
-    except (OSError, ValueError):
-        remembered = 0
+    remembered = remembered_controller_port(home)
     if remembered and processes.is_free(remembered):
         return remembered
     chosen = processes.free_port()
     home.mkdir(parents=True, exist_ok=True)
-    memory.write_text(f"{chosen}\n")
+    (home / _CONTROLLER_PORT).write_text(f"{chosen}\n")
     return chosen
 
 

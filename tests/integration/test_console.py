@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+import socket
 import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -89,7 +90,7 @@ def test_topics_are_defined_and_what_others_write_appears(
     tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog
 ) -> None:
     log.append([TopicRecord(TopicPath("a/b"), code="1")])
-    with console(tmp_path, kafka_settings) as (url, process), httpx.Client(base_url=url) as browser:
+    with console(tmp_path, kafka_settings) as (url, process), httpx.Client(base_url=url, timeout=PATIENCE_S) as browser:
         page = browser.get("/topics?at=a&do=add").raise_for_status()
         page = submitted(browser, page, "/topics/put", name="c", priority="7")
         page = submitted(browser, browser.get("/topics/review"), "/topics/save")
@@ -114,7 +115,7 @@ def test_topics_are_defined_and_what_others_write_appears(
 
 def test_what_waits(tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog) -> None:
     log.append([SubscriptionRecord(make_subscription("s1", "a", consumer="http://here.example/"))])
-    with console(tmp_path, kafka_settings) as (url, _), httpx.Client(base_url=url) as browser:
+    with console(tmp_path, kafka_settings) as (url, _), httpx.Client(base_url=url, timeout=PATIENCE_S) as browser:
         page = browser.get("/deliveries/waiting").text
         assert "Nothing waits" in page
         page = browser.get("/deliveries/dead").text
@@ -125,6 +126,15 @@ def test_what_waits(tmp_path: Path, kafka_settings: KafkaSettings, log: ControlL
         assert "nothing is known of a notification 0123" in page
         page = submitted(browser, browser.get("/subscriptions/s1"), "/subscriptions/act", action="pause").text
         assert "1 subscription paused" in page
+
+
+def test_connections_that_send_nothing_shut_no_visitor_out(
+    tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog
+) -> None:
+    with console(tmp_path, kafka_settings) as (url, _), ExitStack() as held:
+        for _ in range(300):
+            held.enter_context(socket.create_connection(("127.0.0.1", httpx.URL(url).port or 0), timeout=PATIENCE_S))
+        assert httpx.get(f"{url}/topics", timeout=PATIENCE_S).status_code == 200
 
 
 def test_from_the_network_people_sign_in_over_tls(
@@ -139,11 +149,16 @@ def test_from_the_network_people_sign_in_over_tls(
         "[tls]",
         f"certificate_file = {toml(tls.certificate('server'))}",
         f"key_file = {toml(tls.key('server'))}",
+        'minimum = "1.3"',
     )
     with (
         console(tmp_path, kafka_settings, *lines, host="0.0.0.0", tls=tls) as (url, _),  # noqa: S104  # asked by way of loopback
-        httpx.Client(base_url=url, verify=_trust(tls)) as browser,
+        httpx.Client(base_url=url, verify=_trust(tls), timeout=PATIENCE_S) as browser,
     ):
+        older = ssl.create_default_context(cafile=tls.authority)
+        older.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{url}/sign-in", verify=older)
         page = browser.get("/topics", follow_redirects=True)
         assert page.url.path == "/sign-in"
         assert "Secure" in page.history[0].headers["set-cookie"]

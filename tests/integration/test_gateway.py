@@ -226,7 +226,7 @@ def test_it_stops_within_seconds_also_while_kafka_is_away(tmp_path: Path, own_br
         # One request that waits for the broker, in whatever way it ends.
         body = soap.envelope(soap.subscribe())
         waiting = socket.create_connection(("127.0.0.1", gateway.port))
-        head = f"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         waiting.sendall(head.encode() + body)
         assert gateway.stop() == 0
         waiting.close()

@@ -10,14 +10,20 @@ import time
 from pathlib import Path
 
 import psutil
+import pyspark
 import pytest
 
 from core.settings import KafkaSettings
+from jobs import dispatch_stream
 from jobs.install import java
+from tests.support.command import Engine
 from tests.support.dispatch_job import logs, subscription
+from tests.support.open_sockets import answers_to_stranger, listening
 from tests.support.receiver import Receiver
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+JOB = Path(dispatch_stream.__file__)
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "run-job"
 
@@ -36,7 +42,6 @@ def test_it_delivers_and_ends_in_order(tmp_path: Path, kafka_settings: KafkaSett
         "JAVA_HOME": str(java.find_java().executable.parent.parent),
         "TMPDIR": str(ready.parent),
         "ARBORCAST_READY_FILE": str(ready),
-        "SPARK_LOCAL_IP": "127.0.0.1",
     } | {name: value for name, value in os.environ.items() if name == "ARBORCAST_CACHE"}
     with Receiver() as receiver, logs(kafka_settings) as log, (tmp_path / "log").open("wb") as output:
         log.subscribe(subscription("s", receiver.url("/s"), "a//."))
@@ -55,6 +60,7 @@ def test_it_delivers_and_ends_in_order(tmp_path: Path, kafka_settings: KafkaSett
                 assert pod.poll() is None, (tmp_path / "log").read_text()[-3000:]
                 assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-3000:]
                 time.sleep(0.1)
+            check_ports(pod.pid)
             log.notify("a/b")
             receiver.wait_for(1)
             pod.send_signal(signal.SIGTERM)
@@ -62,6 +68,45 @@ def test_it_delivers_and_ends_in_order(tmp_path: Path, kafka_settings: KafkaSett
         finally:
             for process in (each for each in psutil.process_iter(["pid"]) if _group(each.pid) == pod.pid):
                 process.kill()
+
+
+def test_properties_of_local_mode_are_refused_on_a_cluster(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+    """They bind the driver to loopback, where no executor of another host would ever reach it."""
+    config, file = tmp_path / "arborcast.toml", tmp_path / "spark.properties"
+    config.write_text(
+        f'home = "{tmp_path}"\nkafka.bootstrap_servers = "{kafka_settings.bootstrap_servers}"\n'
+        f'kafka.prefix = "{kafka_settings.prefix}"\ndispatch.spark_secret = "geheim"\n'
+    )
+    file.write_text(Engine(tmp_path).run("config", "spark", "--config", str(config)).stdout)
+    submitted = subprocess.run(
+        [
+            *(str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--properties-file", str(file)),
+            *("--master", "spark://127.0.0.1:1", str(JOB), "--config", str(config)),
+        ],
+        env={**os.environ, "JAVA_HOME": str(java.find_java().executable.parent.parent)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        cwd=tmp_path,
+    )
+    assert submitted.returncode == 1
+    assert "arborcast config spark --master spark://127.0.0.1:1" in submitted.stdout + submitted.stderr
+
+
+def check_ports(group: int) -> None:
+    """Spark's own ports are on loopback though nothing in the environment says so, and a client without the secret is
+    refused at them."""
+    of_job = [each for each in psutil.process_iter() if _group(each.pid) == group]
+    found = [(process.name(), host, port) for process, host, port in listening(of_job)]
+    assert {host for _, host, _ in found} == {"127.0.0.1"}
+    for name, _, port in found:
+        answers = answers_to_stranger(port)
+        if name == "java":
+            to_py4j, to_spark = answers
+            assert b"Authentication error" in to_py4j or b"Unknown challenge message" in to_spark, answers
+        else:
+            assert b"Error code: 400" in answers[0] or answers == [b"", b""], f"py4j's calls to Python: {answers}"
+    assert sum(name == "java" for name, *_ in found) == 3, "driver, block manager, py4j"
 
 
 def _group(pid: int) -> int:

@@ -1,10 +1,17 @@
-"""The sockets that this process holds, as Linux lists them."""
+"""The sockets that this process holds, as Linux lists them, and those where others listen."""
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import os
+import socket
 import stat
+import struct
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import psutil
 
 _FOLDER = Path("/proc/self/fd")
 
@@ -31,3 +38,40 @@ def _is_inheritable(descriptor: int) -> bool:
         return os.get_inheritable(descriptor)
     except OSError:  # closed since it was listed
         return False
+
+
+def listening(processes: Iterable[psutil.Process]) -> Iterator[tuple[psutil.Process, str, int]]:
+    """Where processes take connections or datagrams of clients: host and port. Not: the far ends of their own."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for each in process.net_connections("inet"):
+                if each.status == psutil.CONN_LISTEN or (each.type == socket.SOCK_DGRAM and not each.raddr):
+                    host = ipaddress.ip_address(each.laddr.ip)
+                    mapped = host.ipv4_mapped if isinstance(host, ipaddress.IPv6Address) else None
+                    yield process, str(mapped or host), each.laddr.port
+
+
+_TEXT = b"hello, this is no message"
+
+# A request of Spark's transport: length of the frame, type, id of the request, length of the body.
+_TO_SPARK = struct.pack(">QBqi", 21 + len(_TEXT), 3, 1, len(_TEXT)) + _TEXT
+
+# A call of a method of an object that Python has lent to the JVM.
+_TO_PY4J = b"c\np0\nhandle\ne\n"
+
+
+def answers_to_stranger(port: int) -> list[bytes]:
+    """What a client gets that knows the protocols of py4j and Spark, and no secret; nothing where it is cut off."""
+    return [_answer(port, _TO_PY4J), _answer(port, _TO_SPARK + b"\n")]
+
+
+def _answer(port: int, sent: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        try:
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            return connection.recv(65_536)
+        except TimeoutError:
+            raise
+        except OSError:
+            return b""

@@ -32,7 +32,7 @@ MB = 1024 * 1024
 SETTINGS = GatewaySettings(inflight_bytes=16 * MB, max_elements=1_000)
 LIMIT = 2 * (20 * MB + 400 * 1_000)
 
-START = b"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: h\r\n"
+START = b"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: localhost\r\n"
 
 
 def post(size: int) -> bytes:

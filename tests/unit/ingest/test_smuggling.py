@@ -10,6 +10,8 @@ import socket
 
 import pytest
 
+from core.security.ip_addresses import EVERYWHERE
+from ingest.settings import GatewaySettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import served
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 BODY = soap.envelope(soap.notify())
 SIZE = len(BODY)
-POST = b"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: h\r\n"
+POST = b"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: localhost\r\n"
 LENGTH = b"Content-Length: %d\r\n" % SIZE
 CHUNKED = b"%x\r\n" % SIZE + BODY + b"\r\n0\r\n\r\n"
 
@@ -28,7 +30,7 @@ HIDDEN = POST + LENGTH + b"\r\n" + BODY
 
 def answer(sent: bytes, answers: int = 0) -> tuple[bytes, GatewayParts]:
     """All that comes back until the other side ends it, or so many answers, and what has happened."""
-    parts = GatewayParts()
+    parts = GatewayParts(GatewaySettings(host=EVERYWHERE))  # on loopback, names of others are refused
     received = b""
     with served(parts) as port, socket.create_connection(("127.0.0.1", port), timeout=60) as one:
         one.sendall(sent)
@@ -123,7 +125,7 @@ def test_trailers_change_nothing() -> None:
         assert b"HTTP/1.1 400 " in received
 
 
-WITHOUT_HOST = POST.replace(b"Host: h\r\n", b"") + LENGTH
+WITHOUT_HOST = POST.replace(b"Host: localhost\r\n", b"") + LENGTH
 JAVA = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
 
 

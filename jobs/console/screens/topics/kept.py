@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 _VERSION = 1
 
-# Those of so many people; the oldest go first.
+# Those of so many people; the oldest go first, empty ones before all others.
 _PEOPLE = 200
 
 # Whoever brings in more has the document, and brings it in again.
@@ -56,7 +56,8 @@ class Drafts:
         draft = self._drafts.pop(person, None) or self._read(person)
         self._drafts[person] = draft
         while len(self._drafts) > self._most:
-            self._drafts.popitem(last=False)
+            empty = (each for each, known in self._drafts.items() if not known.edits and each != person)
+            del self._drafts[next(empty, next(iter(self._drafts)))]
         return draft
 
     def write(self, person: str, draft: Draft) -> None:

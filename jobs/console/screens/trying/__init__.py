@@ -106,6 +106,7 @@ class Trying:
 
 def _routes(console: Console) -> list[Route]:
     trying = Trying(console)
+    console.forgets.append(lambda session: trying.credentials.pop(session, None))
 
     async def page(request: Request, answer: PublishAnswer | None = None, **said: str) -> Response:
         wanted, problem = request.query_params.get("watch", "").strip(), ""

@@ -70,9 +70,23 @@ def test_it_can_be_left_to_the_network() -> None:
     assert not [key for key in values if "authenticate" in key or "crypto" in key]
 
 
-@pytest.mark.parametrize("master", ["local", None])
-def test_alone_there_is_nobody_to_prove_it_to(master: str | None) -> None:
-    assert "spark.authenticate" not in properties(DispatchSettings(spark_secret="geheim"), master=master)  # noqa: S106
+@pytest.mark.parametrize("authenticate", [True, False])
+@pytest.mark.parametrize("master", ["local", "local[2]", None])
+def test_in_local_mode_sparks_ports_are_on_loopback_and_take_no_connection_without_a_secret(
+    master: str | None, authenticate: bool
+) -> None:
+    settings = DispatchSettings(spark_authenticate=authenticate, spark_secret="geheim")  # noqa: S106
+    values = properties(settings, master=master)
+
+    assert values["spark.authenticate"] == values["spark.network.crypto.enabled"] == "true"
+    assert values["spark.network.crypto.saslFallback"] == "false"
+    assert values["spark.driver.bindAddress"] == values["spark.driver.host"] == "127.0.0.1"
+    assert "spark.authenticate.secret" not in values, "Spark makes one"
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host", ""])
+def test_on_a_cluster_the_driver_is_reached_by_executors(master: str) -> None:
+    assert "spark.driver.bindAddress" not in properties(DispatchSettings(), master=master)
 
 
 def test_a_file_with_a_secret_is_for_its_owner_and_has_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from ingest.access.settings import LimitSettings
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import exchange, served
 
-LIVE = b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n"
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def test_one_address_has_so_many_connections_and_gets_new_ones_when_it_closes_some() -> None:
@@ -39,7 +39,7 @@ def test_who_does_not_read_is_cut_off() -> None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.settimeout(60)
         client.connect(("127.0.0.1", port))
-        client.sendall(b"GET /wsn/NotificationBroker?wsdl HTTP/1.1\r\nhost: a\r\n\r\n")
+        client.sendall(b"GET /wsn/NotificationBroker?wsdl HTTP/1.1\r\nHost: localhost\r\n\r\n")
         deadline = time.monotonic() + 120
         # Nothing is read meanwhile: that the connection is gone shows in what sending does.
         with contextlib.suppress(ConnectionError):

@@ -39,3 +39,13 @@ def test_it_counts_as_a_guess() -> None:
             await users.check("anna", "pa", "h")
 
     asyncio.run(guess())
+
+
+def test_why_the_server_is_away_is_for_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+    users = LdapUsers(AccessSettings(users="ldap", ldap_user_base="o=x"), DirectorySettings(url="ldap://127.0.0.1:1"))
+    for _ in range(3):
+        with pytest.raises(IdentitiesAway) as away:
+            users.check("anna", "pa")
+        assert "127.0.0.1" not in str(away.value)
+    (line,) = [each for each in caplog.messages if "ldap://127.0.0.1:1" in each]
+    assert line.startswith("users cannot be looked up")

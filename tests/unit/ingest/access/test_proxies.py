@@ -205,3 +205,10 @@ def test_a_stranger_is_not_this_machine_because_the_proxy_is() -> None:
         asyncio.run(stands.look(scope(machine)))
         with pytest.raises(NotAuthenticated):
             asyncio.run(stands.look(scope(machine, x_forwarded_for="198.51.100.7")))
+
+
+@pytest.mark.parametrize("header", ["x_forwarded_for", "forwarded", "x_real_ip", "via"])
+def test_a_stranger_is_not_this_machine_because_a_proxy_that_is_not_named_is(header: str) -> None:
+    for machine in ("127.0.0.1", "10.0.0.9"):
+        with pytest.raises(NotAuthenticated):
+            asyncio.run(gate(Proxies()).look(scope(machine, **{header: "198.51.100.7"})))

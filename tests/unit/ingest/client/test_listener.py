@@ -269,3 +269,14 @@ def test_a_callback_that_does_not_end_holds_no_stop(monkeypatch: pytest.MonkeyPa
 def test_the_port_of_another_is_told() -> None:
     with Listener(lambda _: None) as listener, pytest.raises(OSError, match="in use"):
         Listener(lambda _: None, port=listener.port)
+
+
+@pytest.mark.parametrize("header", [b"Origin: https://evil.example", b"Sec-Fetch-Site: cross-site"])
+def test_a_web_page_pushes_nothing(header: bytes) -> None:
+    got: list[ReceivedMessage] = []
+    with Listener(got.append) as listener, socket.create_connection(("127.0.0.1", listener.port), 60) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: h\r\n" + header + b"\r\n" + SIZED + b"\r\n" + PUSH)
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 403 ")
+    name, _, value = header.decode().partition(": ")
+    assert post(ListenerApp(got.append), PUSH, headers={name: value}) == 403
+    assert not got

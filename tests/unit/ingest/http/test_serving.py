@@ -26,7 +26,7 @@ H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A
 
 def head(extra: bytes = b"", length: int | None = len(BODY)) -> bytes:
     sized = b"Content-Length: %d\r\n" % length if length is not None else b"Transfer-Encoding: chunked\r\n"
-    return b"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: h\r\n" + extra + sized + b"\r\n"
+    return b"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: localhost\r\n" + extra + sized + b"\r\n"
 
 
 def chunked(body: bytes) -> bytes:

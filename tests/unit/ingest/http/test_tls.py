@@ -25,7 +25,7 @@ from tests.support.soap_messages import envelope, notify
 pytestmark = pytest.mark.slow
 
 BODY = envelope(notify())
-REQUEST = b"POST /wsn/NotificationBroker HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY
+REQUEST = b"POST /wsn/NotificationBroker HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY
 
 
 @pytest.fixture(scope="module")

@@ -43,9 +43,8 @@ def test_a_topic_in_a_namespace() -> None:
 
 def test_a_percent_encoded_path_over_http() -> None:
     parts = GatewayParts()
-    head = (
-        b"POST /publish/%7Burn:t%7Da/%C3%A9 HTTP/1.1\r\nHost: x\r\nContent-Type: text/xml\r\nContent-Length: 4\r\n\r\n"
-    )
+    path = b"/publish/%7Burn:t%7Da/%C3%A9"
+    head = b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/xml\r\nContent-Length: 4\r\n\r\n"
     with served(parts) as port:
         assert exchange(port, head + b"<r/>").startswith(b"HTTP/1.1 202")
     assert parts.notifications.accepted[0].topic == "{urn:t}a/\u00e9"

@@ -137,7 +137,7 @@ def test_other_methods_are_told_which_is_taken() -> None:
 def test_over_http_the_connection_goes_on() -> None:
     parts = GatewayParts()
     body = b'{"state": "delivered"}'
-    head = f"POST {ADDRESS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    head = f"POST {ADDRESS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
     with served(parts) as port:
         answers = exchange(port, head, head, times=2)
     assert answers.count(b"HTTP/1.1 204") == 2

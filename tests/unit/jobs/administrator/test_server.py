@@ -12,9 +12,12 @@ import pytest
 
 from core.errors import ConfigError
 from core.security.signatures import new_secret
+from core.security.web_pages import PageRule
 from ingest.federation.keys import SharedKeys
 from ingest.federation.topology import Beat, MemberRegistration, Registered, Topology
 from jobs.administrator.server import AdministratorApp
+
+PAGES = PageRule("127.0.0.1")
 
 REGISTRATION = msgspec.json.encode(MemberRegistration("a", "G", "http://a:8080", "1"))
 
@@ -57,7 +60,7 @@ def asked(app: AdministratorApp, keys: SharedKeys, method: str, path: str, body:
 
 
 def test_registering_beating_and_asking(keys: SharedKeys, tmp_path: Path) -> None:
-    app = AdministratorApp(keys, tmp_path / "members.json")
+    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
     status, answer = asked(app, keys, "POST", "/members", REGISTRATION)
     registered = msgspec.json.decode(answer, type=Registered)
     assert (status, registered.number) == (200, 1)
@@ -84,12 +87,12 @@ def test_registering_beating_and_asking(keys: SharedKeys, tmp_path: Path) -> Non
     ],
 )
 def test_bad_input(keys: SharedKeys, tmp_path: Path, method: str, path: str, body: bytes, status: int) -> None:
-    app = AdministratorApp(keys, tmp_path / "members.json")
+    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
     assert asked(app, keys, method, path, body)[0] == status
 
 
 def test_strangers_are_refused(keys: SharedKeys, tmp_path: Path) -> None:
-    app = AdministratorApp(keys, tmp_path / "members.json")
+    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
     good = keys.signed("POST", "/members", REGISTRATION)
     other = keys.signed("POST", "/members/a/heartbeat", REGISTRATION)
     old = SharedKeys(str(tmp_path / "key"), lambda: 1_000.0).signed("POST", "/members", REGISTRATION)
@@ -102,7 +105,7 @@ def test_strangers_are_refused(keys: SharedKeys, tmp_path: Path) -> None:
 
 
 def test_who_waits_for_something_new_hears_of_it(keys: SharedKeys, tmp_path: Path) -> None:
-    app = AdministratorApp(keys, tmp_path / "members.json")
+    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
 
     async def both() -> bytes:
         path = "/topology?after=0"
@@ -117,13 +120,13 @@ def test_who_waits_for_something_new_hears_of_it(keys: SharedKeys, tmp_path: Pat
 
 def test_members_are_kept_over_a_crash(keys: SharedKeys, tmp_path: Path) -> None:
     file = tmp_path / "members.json"
-    asked(AdministratorApp(keys, file), keys, "POST", "/members", REGISTRATION)
-    again = AdministratorApp(keys, file)
+    asked(AdministratorApp(keys, file, PAGES), keys, "POST", "/members", REGISTRATION)
+    again = AdministratorApp(keys, file, PAGES)
     topology = msgspec.json.decode(asked(again, keys, "GET", "/topology")[1], type=Topology)
     assert (topology.version, topology.members[0].number, topology.members[0].state) == (1, 1, "live")
     file.write_text("nonsense")
     with pytest.raises(ConfigError, match="all engines register again"):
-        AdministratorApp(keys, file)
+        AdministratorApp(keys, file, PAGES)
 
 
 def test_secrets_that_cannot_be(tmp_path: Path) -> None:
@@ -134,3 +137,12 @@ def test_secrets_that_cannot_be(tmp_path: Path) -> None:
             SharedKeys(str(file))
     with pytest.raises(ConfigError, match="cannot be read"):
         SharedKeys(str(tmp_path / "none"))
+
+
+def test_pages_of_others_are_refused(keys: SharedKeys, tmp_path: Path) -> None:
+    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
+    for headers in ({"origin": "https://evil.example"}, {"host": "evil.example:8095"}):
+        signed = keys.signed("POST", "/members", REGISTRATION) | headers
+        assert asyncio.run(ask(app, "POST", "/members", REGISTRATION, signed))[0] == 403
+        assert asyncio.run(ask(app, "GET", "/health/live", b"", headers))[0] == 403
+    assert not (tmp_path / "members.json").exists()

@@ -53,6 +53,7 @@ def test_an_engine_by_itself_says_how_to_begin_and_runs_nothing(
     browser.get("/cluster")
     assert "This engine is in no federation" in browser.text
     assert "arborcast federation key" in browser.text
+    assert 'administrator = "http://admin.example:8095"' in browser.text, "the port that it takes by itself"
     assert browser.page.xpath("//nav//a[@aria-current]/text()") == ["Cluster"]
     assert not asked
 

@@ -89,3 +89,34 @@ def test_not_everything_is_remembered(tmp_path: Path) -> None:
 
 def test_a_page_that_stays_open_asks_less_of_what_takes_long() -> None:
     assert CommandAnswer(None, "", 0.0, took_s=2.0).rest_s == pytest.approx(20)
+
+
+def test_so_many_questions_wait_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of pages that were left: a viewer has as many different questions as there are numbers."""
+    may_end = asyncio.Event()
+    begun = 0
+
+    async def ask(_self: Commands, *_words: str, **_rest: object) -> int:
+        nonlocal begun
+        begun += 1
+        await may_end.wait()
+        return 1
+
+    monkeypatch.setattr(Commands, "ask", ask)
+
+    async def work(commands: Commands) -> None:
+        pages = [
+            asyncio.ensure_future(commands.lately(*LIST, options={"limit": str(number)}, age_s=0))
+            for number in range(300)
+        ]
+        await asyncio.sleep(0)
+        for page in pages[:20]:
+            page.cancel()
+        refused = await commands.lately(*LIST, options={"limit": "more"}, age_s=0)
+        assert "ask again" in refused.wrong
+        assert begun < 100
+        may_end.set()
+        await asyncio.gather(*pages, return_exceptions=True)
+        assert (await commands.lately(*LIST, options={"limit": "more"}, age_s=0)).value == 1
+
+    run(tmp_path, work)

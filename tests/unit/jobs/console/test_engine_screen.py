@@ -197,3 +197,12 @@ def test_other_engines_by_their_addresses(tmp_path: Path) -> None:
     assert [feed.name for feed in feeds_of(settings)] == ["This engine", "http://a:1", "g:2 + j:3"]
     with pytest.raises(ConfigError, match="http://host:port"):
         feeds_of(settings_in(tmp_path, console__engines="http://a:1,ftp://b"))
+
+
+def test_of_a_slow_endpoint_no_user_or_password_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = {**SLOW, "endpoint": "http://anna:word@host.example/x"}
+    watch = Watch(EngineView(moved(time.time(), 100), [slow]))
+    monkeypatch.setattr(engine, "feeds_of", lambda _: [EngineFeed("This engine", watch, lambda *_: [], 60)])
+    answer = Browser(console_parts(tmp_path).app).get("/engine")
+    assert "host.example/x" in answer.text
+    assert "word" not in answer.text.replace("password", "")

@@ -169,3 +169,16 @@ def test_what_is_gathered_while_a_file_is_written_is_written_too(
     for writer in writers:
         writer.join(120)
     assert Drafts(tmp_path).of("anna").edits == EDITS[:2]
+
+
+def test_visitors_who_gather_nothing_push_nothing_out(tmp_path: Path) -> None:
+    """Each request without a cookie is of another visitor. What is too large for a file is in memory alone."""
+    drafts = Drafts(tmp_path / "drafts", most=3)
+    for person in ("anna", "berta"):
+        drafts.of(person).edits = list(EDITS)
+    for number in range(50):
+        drafts.of(f"stranger {number}")
+    assert drafts.of("anna").edits == drafts.of("berta").edits == EDITS
+    for number in range(3):
+        drafts.of(f"worker {number}").edits = list(EDITS)
+    assert drafts.of("anna").edits == [], "of those that hold something the oldest goes"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,8 @@ def hashed() -> str:
 
 
 @pytest.fixture
-def parts(tmp_path: Path, hashed: str) -> ConsoleParts:
+def given(tmp_path: Path, hashed: str) -> dict[str, Any]:
+    """Settings of a console that is reached from the network."""
     users = tmp_path / "users.toml"
     names = {"anna": '["operators"]', "looker": "[]", "partly": "[]"}
     users.write_text(
@@ -53,13 +55,17 @@ def parts(tmp_path: Path, hashed: str) -> ConsoleParts:
     users.chmod(0o600)
     policy = tmp_path / "policy.toml"
     policy.write_text(_POLICY)
-    given = {
+    return {
         "console__host": NETWORK,
         "access__methods": "basic",
         "access__users_file": str(users),
         "access__policy_file": str(policy),
         "access__cache_s": 0.0,
     }
+
+
+@pytest.fixture
+def parts(tmp_path: Path, given: dict[str, Any]) -> ConsoleParts:
     signing = signing_for(settings_in(tmp_path, **given))
     assert signing is not None
     return console_parts(tmp_path, [TopicRecord(TopicPath("a/b"))], signing=signing, settings=given)
@@ -181,3 +187,34 @@ def test_it_does_not_start_open_to_the_network(tmp_path: Path, given: dict[str, 
 def test_on_loopback_nobody_has_to_say_who_it_is(tmp_path: Path) -> None:
     for host in ("127.0.0.1", "::1", "localhost"):
         assert signing_for(settings_in(tmp_path, console__host=host)) is None
+
+
+def test_credentials_for_the_gateway_end_with_the_session(parts: ConsoleParts, browser: Browser) -> None:
+    sign_in(browser, "anna")
+    browser.get("/try")
+    browser.submit("/try/who", name="bus-user", password="bus-word")  # noqa: S106
+    assert "bus-user" in browser.text
+    before = browser._cookies
+    browser.submit("/sign-out")
+    browser._cookies = before  # the cookie was copied: it is good until its time is over
+    browser.get("/try")
+    assert "anna" in browser.answer.text
+    assert "bus-user" not in browser.text
+
+
+def test_behind_a_proxy_wrong_passwords_count_for_the_client(tmp_path: Path, given: dict[str, Any]) -> None:
+    proxied = dict(given, gateway__trusted_proxies="192.0.2.1", access__failures_per_minute=1)
+    signing = signing_for(settings_in(tmp_path, **proxied))
+    assert signing is not None
+    app = console_parts(tmp_path, signing=signing, settings=proxied).app
+
+    def tries(password: str, client: str) -> str:
+        browser = Browser(app, HOST, client="192.0.2.1")
+        browser.get("/sign-in", x_forwarded_for=client)
+        token = browser.page.xpath("//input[@name='token']/@value")[0]
+        browser.post("/sign-in", {"token": token, "name": "anna", "password": password}, x_forwarded_for=client)
+        return browser.answer.text
+
+    tries("wrong", "198.51.100.7")
+    assert "wrong credentials" in tries(RIGHT, "198.51.100.7")
+    assert "sign-out" in tries(RIGHT, "198.51.100.8"), "another client of the same proxy"

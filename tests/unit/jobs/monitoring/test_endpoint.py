@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ import requests
 
 from core.errors import ConfigError
 from dispatch.monitoring.metrics import JobMetrics
+from jobs.monitoring import endpoint as endpoint_module
 from jobs.monitoring.endpoint import Endpoint, Page, serve_job_sometime
 from jobs.monitoring.stack_monitor import get, own_page
 from jobs.settings.stack import MetricsSettings
@@ -104,3 +108,71 @@ def test_a_page_that_is_not_there_is_told_from_one_that_cannot_be_had(endpoint: 
         get(f"{base}/nothing")
     with pytest.raises(OSError, match="answered 500"):
         get(f"{base}/broken")
+
+
+def test_web_pages_of_others_are_refused(endpoint: Endpoint) -> None:
+    for headers in (
+        {"Host": "evil.example:9464"},
+        {"Origin": "https://evil.example"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
+    ):
+        answer = requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", headers=headers, timeout=60)
+        assert (answer.status_code, "up 1" in answer.text) == (403, False)
+    assert requests.get(f"http://localhost:{endpoint.port}/metrics", timeout=60).status_code == 200
+
+
+def test_one_that_sends_a_byte_now_and_then_is_cut_off(endpoint: Endpoint) -> None:
+    """Each byte comes long before a time limit of a single read would end, and the request never."""
+    with socket.create_connection(("127.0.0.1", endpoint.port), timeout=60) as slow:
+        slow.settimeout(0.2)
+        ended = False
+        while not ended:  # the test's time limit ends it otherwise
+            with contextlib.suppress(TimeoutError):
+                try:
+                    slow.sendall(b"G")
+                    ended = not slow.recv(1)
+                except ConnectionError:
+                    ended = True
+
+
+def test_connections_without_a_request_shut_no_client_out(endpoint: Endpoint) -> None:
+    with contextlib.ExitStack() as held:
+        for _ in range(3 * endpoint_module._MOST_CONNECTIONS):
+            held.enter_context(socket.create_connection(("127.0.0.1", endpoint.port), timeout=60))
+        answer = requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60)
+        assert answer.text == "up 1\n"
+        assert threading.active_count() < 2 * endpoint_module._MOST_CONNECTIONS
+
+
+def test_clients_that_read_no_answer_shut_no_client_out() -> None:
+    pages = {"/large": Page("text/plain", lambda: bytes(32_000_000)), "/small": Page("text/plain", lambda: b"x")}
+    endpoint = Endpoint("127.0.0.1", 0, pages, "large")
+    endpoint.start()
+    with contextlib.ExitStack() as held:
+        for _ in range(2 * endpoint_module._MOST_CONNECTIONS):
+            one = held.enter_context(socket.create_connection(("127.0.0.1", endpoint.port), timeout=60))
+            one.sendall(b"GET /large HTTP/1.0\r\n\r\n")
+        assert requests.get(f"http://127.0.0.1:{endpoint.port}/small", timeout=60).text == "x"
+    endpoint.close()
+
+
+def test_a_page_that_takes_long_is_made_once_at_a_time(endpoint: Endpoint) -> None:
+    at_work, most = 0, 0
+    gate = threading.Event()
+
+    def make() -> bytes:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        gate.wait(60)
+        at_work -= 1
+        return b"x"
+
+    slow = Endpoint("127.0.0.1", 0, {"/": Page("text/plain", make)}, "slow")
+    slow.start()
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(requests.get, f"http://127.0.0.1:{slow.port}/", timeout=60) for _ in range(4)]
+        gate.set()
+        assert [each.result().text for each in answers] == ["x"] * 4
+    assert most == 1
+    slow.close()

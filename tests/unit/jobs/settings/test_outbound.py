@@ -46,6 +46,37 @@ def test_own_services_are_the_engine_s(tmp_path: Path) -> None:
     assert policy.check_url("https://ldap.invalid/") is None
 
 
+def test_all_doors_are_the_engine_s(tmp_path: Path) -> None:
+    (tmp_path / "kafka").mkdir()
+    (tmp_path / "kafka" / "controller.port").write_text("8209\n")
+    chosen = settings(
+        tmp_path,
+        gateway__host="127.0.0.5",
+        framed__port=8201,
+        console__port=8202,
+        federation__administrator="https://admin.invalid:8203",
+        federation__datagram_port=8204,
+        zmq__enabled=True,
+        zmq__metrics_port=8205,
+        zmq__subscribe="tcp://127.0.0.1:8206",
+        zmq__publish="tcp://*:8207",
+        zmq__pipeline=">tcp://127.0.0.1:8210",
+        zmq__asked="tcp://127.0.0.1:*",
+        zmq__tasks="tcp://[::1]:8208",
+        outbound__allow="0.0.0.0/0, ::/0",
+    )
+    policy = policy_of(chosen, more={("127.0.0.1", 8211)})
+
+    for port in (8201, 8202, 8204, 8205, 8206, 8207, 8208, 8209, 8211):
+        refusal = policy.check_url(f"http://127.0.0.1:{port}/")
+        assert refusal is not None, port
+        assert refusal.rule == "own-port", port
+    assert policy.check_url("http://admin.invalid:8203/") is not None
+    assert policy.check_url("http://127.0.0.1:8210/") is None, "that is a client's socket"
+    closed = policy_of(settings(tmp_path, zmq__enabled=False, outbound__scope="loopback"))
+    assert closed.check_url("http://127.0.0.1:5555/") is None
+
+
 def test_a_gateway_whose_port_the_system_chose(tmp_path: Path) -> None:
     chosen = settings(tmp_path, gateway__port=0, outbound__scope="loopback")
 

@@ -1,0 +1,122 @@
+"""Requests of web pages: which of them a server takes.
+
+A browser sends the requests of any page to any address that it reaches, loopback included. It marks them with headers
+that no script can set: Origin (RFC 6454) and Sec-Fetch-* (Fetch Metadata). After DNS rebinding (a name of the attacker
+resolves to a loopback address) page and server are of one origin, and only the Host header shows it. Other programs send
+neither Origin nor Sec-Fetch-*, and as Host the name in the URL that they use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from urllib.parse import urlsplit
+
+from core.errors import ConfigError
+from core.security.ip_addresses import is_loopback
+
+_LOOKED_AT = {name.encode(): name for name in ("host", "origin", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest")}
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True)
+class PageRule:
+    """For a server that listens on `host` and is also reached as `public_url`. It takes requests of pages of its own
+    origin and of the origins `wanted`, and links that a person follows."""
+
+    host: str
+    public_url: str = ""
+    wanted: frozenset[str] = frozenset()
+    name_by: str = ""
+    """The setting of `public_url`, for refusals."""
+    wanted_by: str = ""
+    """The setting of `wanted`, for refusals."""
+
+    def refusal(self, method: str, headers: Mapping[str, str]) -> str:
+        """Why a request is refused, in a sentence; empty for one that is taken."""
+        host = headers.get("host", "")
+        if host and self._on_loopback and not (_is_loopback(host) or _name(host) == self._public_name):
+            more = f" (the name of a proxy in front is set as {self.name_by})" if self.name_by else ""
+            return (
+                f"this server listens on loopback and is not reached as {host[:200]!r}: use 127.0.0.1 or localhost"
+                f"{more}"
+            )
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if (origin is None and site is None) or origin in self.wanted:
+            return ""
+        if origin is None:
+            foreign = site in ("cross-site", "same-site") and not _follows_link(method, headers)
+        else:
+            foreign = origin.partition("://")[2] != host and origin != origin_of(self.public_url)
+        if not foreign:
+            return ""
+        more = "; the origins of pages that may send them are set as " + self.wanted_by
+        if not self.wanted_by:
+            more = ": open the address itself in the browser, or ask with another program"
+        page = "of another site" if origin is None else f"at {origin[:200]!r}"
+        return f"requests of web pages {page} are refused{more}"
+
+    @cached_property
+    def _on_loopback(self) -> bool:
+        return is_loopback(self.host)
+
+    @cached_property
+    def _public_name(self) -> str:
+        return urlsplit(self.public_url).hostname or ""
+
+
+def origin_of(url: str) -> str:
+    """The origin of an http or https URL as browsers write it; empty for another. Raises ValueError."""
+    parts = urlsplit(url)
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+        return ""
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = parts.port
+    return f"{parts.scheme}://{host}" + (f":{port}" if port not in (None, _DEFAULT_PORTS[parts.scheme]) else "")
+
+
+def read_origins(text: str, key: str) -> frozenset[str]:
+    """Origins, separated by commas, of the setting `key`. Raises ConfigError."""
+    origins = frozenset(filter(None, (part.strip() for part in text.split(","))))
+    for each in origins:
+        try:
+            right = origin_of(each)
+        except ValueError:
+            right = ""
+        if each != right:
+            hint = f"write {right}" if right else "write scheme, host and port, such as https://pages.example:8443"
+            raise ConfigError(f"{key}: {each!r} is not the origin of a page: {hint}")
+    return origins
+
+
+def page_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The headers that a rule looks at, of those of a request in ASGI."""
+    return {_LOOKED_AT[name]: value.decode("latin-1") for name, value in headers if name in _LOOKED_AT}
+
+
+def is_of_browser(headers: Mapping[str, str]) -> bool:
+    """Whether a browser has sent a request for a page of any origin. `headers` by names in lower case."""
+    return "origin" in headers or "sec-fetch-site" in headers
+
+
+def _follows_link(method: str, headers: Mapping[str, str]) -> bool:
+    """Whether a person has followed a link: the page that holds it does not see the answer."""
+    return (
+        method == "GET"
+        and headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest", "document") == "document"
+    )
+
+
+@lru_cache(64)  # the same few names come thousands of times a second
+def _is_loopback(host: str) -> bool:
+    return is_loopback(_name(host))
+
+
+def _name(host: str) -> str:
+    """The host of a Host header, without its port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].lower()

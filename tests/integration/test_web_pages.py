@@ -1,0 +1,161 @@
+"""A page in a real browser tries to be a client of servers on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ingest.client.listener import Listener, ReceivedMessage
+from ingest.settings import GatewaySettings
+from jobs.monitoring.endpoint import Endpoint, Page
+from tests.support import soap_messages as soap
+from tests.support.chromium import Visitors
+from tests.support.gateway_parts import GatewayParts, only_subscription
+from tests.support.served_app import served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page as BrowserPage
+
+pytestmark = pytest.mark.browser
+
+BROKER = "/wsn/NotificationBroker"
+
+SUBSCRIBE = soap.envelope(soap.subscribe("https://evil.example/x"))
+
+# What a page may send anywhere without being asked whether it may.
+POST_SIMPLE = """([address, body]) => fetch(address, {method: "POST", mode: "no-cors", body})
+    .then(() => "answered", error => String(error))"""
+
+# As a page sends what is wanted of it: with a question before.
+POST_CORS = """([address, body]) => fetch(address, {
+        method: "POST", body, headers: {"Content-Type": "application/soap+xml", "SOAPAction": '""'}
+    }).then(answer => answer.text(), error => String(error))"""
+
+
+# The browser asks for a picture of the site.
+_NO_ICON = "404 (Not Found)"
+
+
+class _Blank(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>A page</title><link rel='icon' href='data:,'>")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@dataclass
+class Place:
+    """Where a page is, and a gateway that is on another port."""
+
+    page: BrowserPage
+    origin: str
+    gateway: int
+    parts: GatewayParts
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[str]:
+    """The origin of a page."""
+    with HTTPServer(("127.0.0.1", 0), _Blank) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def place(visit: Visitors, elsewhere: str) -> Iterator[Place]:
+    parts = GatewayParts()
+    with served(parts) as port:
+        page = visit()
+        page.goto(elsewhere)
+        yield Place(page, elsewhere, port, parts)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_page_cannot_subscribe_or_publish(place: Place, visit: Visitors, host: str) -> None:
+    visit.expected = ("403 (Forbidden)",)
+    for body in (SUBSCRIBE, soap.envelope(soap.notify())):
+        answered = place.page.evaluate(POST_SIMPLE, [f"http://{host}:{place.gateway}{BROKER}", body.decode()])
+        assert answered == "answered", "the request has reached the gateway"
+    assert place.parts.control.records == []
+    assert place.parts.notifications.accepted == []
+
+
+def test_a_form_cannot_either(place: Place, visit: Visitors) -> None:
+    visit.expected = ("403 (Forbidden)", _NO_ICON)
+    place.page.evaluate(
+        """([address, body]) => {
+            const form = document.createElement("form");
+            form.method = "POST"; form.enctype = "text/plain"; form.action = address;
+            const field = document.createElement("input");
+            [field.name, field.value] = [body.split("=")[0], body.split("=").slice(1).join("=")];
+            form.append(field); document.body.append(form); form.submit();
+        }""",
+        [f"http://127.0.0.1:{place.gateway}{BROKER}", SUBSCRIBE.decode()],
+    )
+    place.page.wait_for_url("**" + BROKER)
+    assert "refused" in place.page.inner_text("body")
+    assert place.parts.control.records == []
+
+
+def test_a_name_that_leads_to_this_machine_reads_nothing(place: Place, visit: Visitors) -> None:
+    """Chromium finds names below localhost here, as it would a stranger's after its address was changed: the page
+    and the gateway are of one origin."""
+    visit.expected = ("evil.localhost", "403 (Forbidden)")
+    answer = place.page.goto(f"http://evil.localhost:{place.gateway}/metrics")
+    assert answer is not None
+    assert answer.status == 403
+    assert "arborcast_gateway_requests_total" not in place.page.content()
+    place.page.evaluate(POST_SIMPLE, [BROKER, SUBSCRIBE.decode()])
+    assert place.parts.control.records == []
+
+
+def test_a_page_that_is_wanted_subscribes(visit: Visitors, elsewhere: str) -> None:
+    parts = GatewayParts(GatewaySettings(page_origins=elsewhere))
+    with served(parts) as port:
+        page = visit()
+        page.goto(elsewhere)
+        answer = page.evaluate(POST_CORS, [f"http://127.0.0.1:{port}{BROKER}", SUBSCRIBE.decode()])
+    assert "SubscribeResponse" in answer
+    assert only_subscription(parts)
+
+
+def test_a_link_is_followed(place: Place, visit: Visitors) -> None:
+    visit.expected = (_NO_ICON,)
+    place.page.set_content(f"<a href='http://127.0.0.1:{place.gateway}/health/live'>how it is</a>")
+    place.page.click("a")
+    place.page.wait_for_url("**/health/live")
+    assert place.page.inner_text("body").strip() == "alive"
+
+
+def test_other_servers_of_ours_take_nothing_of_a_page(place: Place, visit: Visitors) -> None:
+    visit.expected = ("403 (Forbidden)",)
+    got: list[ReceivedMessage] = []
+    made: list[None] = []
+
+    def make() -> bytes:
+        made.append(None)
+        return b"up 1\n"
+
+    with ExitStack() as running:
+        listener = running.enter_context(Listener(got.append))
+        endpoint = Endpoint("127.0.0.1", 0, {"/metrics": Page("text/plain", make)}, "metrics")
+        endpoint.start()
+        running.callback(endpoint.close)
+        push = soap.envelope(soap.notify(soap.message(payload="<a/>"))).decode()
+        assert place.page.evaluate(POST_SIMPLE, [listener.url, push]) == "answered"
+        reads = "address => fetch(address, {mode: 'no-cors'}).then(() => 'answered', String)"
+        assert place.page.evaluate(reads, f"http://127.0.0.1:{endpoint.port}/metrics") == "answered"
+    assert (got, made) == ([], [])

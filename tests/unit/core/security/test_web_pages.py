@@ -1,0 +1,149 @@
+"""Requests as browsers send them (Fetch, 3.2.5; Fetch Metadata; RFC 6454), by what a page did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from core.errors import ConfigError
+from core.security.ip_addresses import EVERYWHERE
+from core.security.web_pages import PageRule, is_of_browser, origin_of, page_headers, read_origins
+
+OURS = "127.0.0.1:8080"
+
+LOOPBACK = PageRule(
+    "127.0.0.1", "https://wsn.example", frozenset({"https://wanted.example"}), "a.public_url", "a.pages"
+)
+NETWORK = replace(LOOPBACK, host=EVERYWHERE)
+
+
+def fetched(site: str, mode: str = "no-cors", dest: str = "empty", **more: str) -> dict[str, str]:
+    """As Chromium since 76, Firefox since 90 and Safari since 16.4."""
+    return {"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": dest, **more}
+
+
+FOREIGN = {
+    # fetch(..., {mode: "no-cors"}) and sendBeacon: no question before.
+    "a page elsewhere posts": ("POST", fetched("cross-site", origin="https://evil.example")),
+    "a page on another port posts": ("POST", fetched("same-site", origin="http://127.0.0.1:9000")),
+    "another name of this machine posts": ("POST", fetched("cross-site", origin="http://localhost:8080")),
+    "a page elsewhere posts with cors": ("POST", fetched("cross-site", "cors", origin="https://evil.example")),
+    "a browser asks before a request": ("OPTIONS", fetched("cross-site", "cors", origin="https://evil.example")),
+    "a page from a file posts": ("POST", fetched("cross-site", origin="null")),
+    "a frame without an origin posts": ("POST", fetched("cross-site", origin="null")),
+    "a form is sent": ("POST", fetched("cross-site", "navigate", "document", origin="https://evil.example")),
+    "an extension posts": ("POST", fetched("cross-site", "cors", origin="chrome-extension://abcdef")),
+    "a page reads": ("GET", fetched("cross-site", "cors", origin="https://evil.example")),
+    "an image of a page": ("GET", fetched("cross-site", dest="image")),
+    "a script of a page": ("GET", fetched("same-site", dest="script")),
+    "a frame of a page": ("GET", fetched("cross-site", "navigate", "iframe")),
+    "an embedded object": ("GET", fetched("cross-site", "navigate", "object")),
+    # To http addresses that are not loopback, browsers send no Sec-Fetch-*; older ones send none at all.
+    "Firefox 78 posts": ("POST", {"origin": "https://evil.example"}),
+    "Safari 14 posts": ("POST", {"origin": "https://evil.example"}),
+    "Safari 14 sends a form": ("POST", {"origin": "null"}),
+}
+
+TAKEN = {
+    "a SOAP client": ("POST", {}),
+    "a WebSocket library that fetches nothing": ("GET", {}),
+    "the address bar": ("GET", fetched("none", "navigate", "document")),
+    "a link that is followed": ("GET", fetched("cross-site", "navigate", "document")),
+    "a link on a page of another port": ("GET", fetched("same-site", "navigate", "document")),
+    "a page of ours reads": ("GET", fetched("same-origin", "cors")),
+    "a page of ours posts": ("POST", fetched("same-origin", "cors", origin=f"http://{OURS}")),
+    "a page of ours posts from Safari 14": ("POST", {"origin": f"http://{OURS}"}),
+    "a page under the public name posts, the proxy names us": ("POST", {"origin": "https://wsn.example"}),
+    "a page that is wanted posts": ("POST", fetched("cross-site", "cors", origin="https://wanted.example")),
+    "a browser asks for a page that is wanted": ("OPTIONS", {"origin": "https://wanted.example"}),
+}
+
+
+@pytest.mark.parametrize("rule", [LOOPBACK, NETWORK], ids=["loopback", "network"])
+@pytest.mark.parametrize("sent", FOREIGN.values(), ids=FOREIGN)
+def test_pages_of_others_are_refused_with_advice(rule: PageRule, sent: tuple[str, dict[str, str]]) -> None:
+    method, headers = sent
+    refusal = rule.refusal(method, {"host": OURS, **headers})
+    assert "web pages" in refusal
+    assert "set as a.pages" in refusal
+
+
+@pytest.mark.parametrize("rule", [LOOPBACK, NETWORK], ids=["loopback", "network"])
+@pytest.mark.parametrize("sent", TAKEN.values(), ids=TAKEN)
+def test_all_others_are_taken(rule: PageRule, sent: tuple[str, dict[str, str]]) -> None:
+    method, headers = sent
+    assert rule.refusal(method, {"host": OURS, **headers}) == ""
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8080",
+        "127.0.0.1.evil.example:8080",
+        "localhost.evil.example",
+        "x.localhost",
+        "10.0.0.1:8080",
+        "0.0.0.0:8080",
+        "[fe80::1]:8080",
+        "wsn.example.evil.example",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_on_loopback_a_name_of_others_is_refused(host: str, method: str) -> None:
+    """The requests of a page whose name leads here are of one origin with us: GET carries nothing else."""
+    headers = {"host": host} if method == "GET" else {"host": host, "origin": f"http://{host}"}
+    refusal = LOOPBACK.refusal(method, headers)
+    assert "127.0.0.1 or localhost" in refusal
+    assert "a.public_url" in refusal
+    assert NETWORK.refusal(method, headers) == "", "behind a proxy a server has whatever name"
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", OURS, "localhost:1", "LOCALHOST", "[::1]:8080", "127.9.9.9", "wsn.example:8"]
+)
+def test_names_of_our_own_are_taken(host: str) -> None:
+    assert LOOPBACK.refusal("POST", {"host": host}) == ""
+
+
+def test_a_program_without_a_host_is_taken() -> None:
+    assert LOOPBACK.refusal("POST", {}) == LOOPBACK.refusal("POST", {"host": ""}) == ""
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1", "127.0.0.5"])
+def test_listening_on_loopback_by_each_of_its_names(host: str) -> None:
+    assert PageRule(host).refusal("GET", {"host": "evil.example"})
+    assert not PageRule(host).refusal("GET", {"host": "localhost:8080"})
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("https://wsn.example/", "https://wsn.example"),
+        ("HTTPS://WSN.Example:443/a?b", "https://wsn.example"),
+        ("http://wsn.example:443", "http://wsn.example:443"),
+        ("http://[::1]:8080/x", "http://[::1]:8080"),
+        ("ftp://wsn.example", ""),
+        ("", ""),
+    ],
+)
+def test_origins_as_browsers_write_them(url: str, origin: str) -> None:
+    assert origin_of(url) == origin
+
+
+def test_origins_of_a_setting() -> None:
+    assert read_origins(" https://a.example , http://localhost:3000,", "k") == {
+        "https://a.example",
+        "http://localhost:3000",
+    }
+    for wrong in ("*", "null", "a.example", "https://a.example/", "https://a.example:443", "http://h:99999", "file://"):
+        with pytest.raises(ConfigError, match="k: "):
+            read_origins(wrong, "k")
+
+
+def test_what_is_looked_at() -> None:
+    sent = [(b"host", b"h"), (b"origin", b"http://x"), (b"cookie", b"c"), (b"sec-fetch-site", b"none")]
+    assert page_headers(sent) == {"host": "h", "origin": "http://x", "sec-fetch-site": "none"}
+    assert is_of_browser(page_headers(sent))
+    assert not is_of_browser({"host": "h", "user-agent": "Arborcast"})

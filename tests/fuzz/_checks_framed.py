@@ -45,8 +45,11 @@ class _Link:
     async def until_writable(self) -> None:
         """It always is."""
 
-    def read(self, more: bool) -> None:
+    def read(self, more: bool, why: str) -> None:
         """Everything is there."""
+
+    def known(self) -> None:
+        """It makes no difference: frames are short."""
 
     def close(self) -> None:
         self.open = False

@@ -221,7 +221,7 @@ class ZmqEdge:
         by, body, flags, user, _ = publication
 
         def answer(_: str, error: ArborcastError | None) -> None:
-            if publication.lost >= _SUSPECT:
+            if self._alone and by != "publish":  # then it is this one
                 self._alone = False
                 self._again_at = 0.0 if error is None else self._again_at
             lost = publication.lost + isinstance(error, ConnectionLost)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from core.errors import ConfigError, InfrastructureError
 from ingest.access.grants import ClientRequest
@@ -22,7 +23,9 @@ from ingest.client.values import BrokerUnavailable, FaultReceived
 from ingest.errors import NotAuthenticated, TooManyRequests
 from ingest.framed import frames, server, session, subscriptions
 from ingest.framed.frames import Decoder, Frame, FrameKind
-from ingest.settings import FramedSettings, TopicSettings
+from ingest.framed.publishing import Publisher
+from ingest.settings import FramedSettings, TopicSettings, ZmqSettings
+from ingest.zeromq.edge import ZmqEdge
 from tests.support.framed import FramedEdge, framed_edge
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import guarded
@@ -721,3 +724,35 @@ def test_few_messages_are_without_an_answer(edge: FramedEdge, dial: Connects, mo
     assert raw.read().kind == FrameKind.PONG, "and no further message"
     raw.send(b"".join(frames.encode(FrameKind.ACK, each.correlation) for each in first))
     assert [raw.read().kind for _ in range(200)] == [FrameKind.MESSAGE] * 200
+
+
+def test_a_publication_that_ends_each_connection_is_given_up_and_the_others_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ZeroMQ edge, against a gateway that fails over one message."""
+    add = Publisher.add
+
+    def fail(publisher: Publisher, frame: Frame) -> None:
+        if b"poison" in frame.body:
+            raise frames.FrameError("this one ends the connection")
+        add(publisher, frame)
+
+    monkeypatch.setattr(Publisher, "add", fail)
+    settings = ZmqSettings(pipeline=f"ipc://{tmp_path}/p", subscribe="", publish="", asked="")
+    with framed_edge() as gateway:
+        edge = ZmqEdge(settings, ConnectionFactory(gateway.url), 4 * 1024 * 1024, lambda: None)
+        thread = threading.Thread(target=edge.run)
+        thread.start()
+        try:
+            with zmq.Context() as context, context.socket(zmq.PUSH) as push:
+                push.connect(settings.pipeline)
+                for number in range(20):
+                    push.send_multipart([b"a", b"<n>%d</n>" % number if number != 10 else b"<poison/>"])
+                wait_for(lambda: edge.counts["pipeline", "refused"] == 1)
+                push.send_multipart([b"a", b"<next/>"])
+                wait_for(lambda: edge.counts["pipeline", "accepted"] == 20)
+        finally:
+            edge.stop()
+            thread.join(120)
+        stored = [each.payload for each in gateway.parts.notifications.accepted]
+    assert {*stored} == {b"<next/>", *(b"<n>%d</n>" % number for number in range(20) if number != 10)}

@@ -214,7 +214,11 @@ class ZmqSettings:
         "slash", "How topics are written to receivers: a/b, or a:b as the older system had it. Both are read."
     )
     send_hwm: int = setting(1_000, "Messages that wait for one receiver; beyond it they are dropped.", minimum=1)
-    receive_hwm: int = setting(1_000, "Messages that wait to be read from one publisher.", minimum=1)
+    receive_hwm: int = setting(
+        1_000,
+        "Messages that wait to be read from one publisher, each part of up to twice framed.max_frame_bytes.",
+        minimum=1,
+    )
     io_threads: int = setting(1, "Threads of ZeroMQ's own; not more than cores.", minimum=1, maximum=64)
     user: str = setting("", "Who the edges are to the gateway, where it has users.")
     password: str = setting("", "The password of that user.", secret=True)

@@ -172,6 +172,10 @@ class _Wire:
             selector.select()
 
 
+class ConnectionLost(BrokerUnavailable):
+    """The connection ended while something was under way on it."""
+
+
 class Connection:
     """One connection. When it is lost, what waits for an answer raises BrokerUnavailable: whether it was done is not
     known then. `lost` is set."""
@@ -186,6 +190,7 @@ class Connection:
         self._unclaimed: dict[str, list[tuple[Frame, frames.MessageBody]]] = {}
         self._lock = threading.Lock()
         self._idle_s = 60.0
+        self._most_bytes = _LIMIT
         self._sessions: list[Session] = []
         self._reader = threading.Thread(target=self._read, name="framed-reader", daemon=True)
         self._reader.start()
@@ -200,6 +205,7 @@ class Connection:
         """Say who we are. Raises FaultReceived or BrokerUnavailable."""
         connected = frames.read_body(self.ask(FrameKind.CONNECT, connect), frames.ConnectedBody)
         self._idle_s = connected.idle_s
+        self._most_bytes = connected.max_frame_bytes
         threading.Thread(target=self._ping, name="framed-ping", daemon=True).start()
 
     def session(self) -> Session:
@@ -229,9 +235,16 @@ class Connection:
         future: Future[Frame] = Future()
         with self._lock:
             number = next(self._numbers) % 2**32
+        data = frames.encode(kind, number, body, flags)
+        size = len(data) - frames.HEAD_BYTES
+        if size > self._most_bytes:
+            refusal = f"a frame may have {self._most_bytes} bytes (framed.max_frame_bytes), this one has {size}"
+            future.set_exception(FaultReceived(refusal, "TooLarge", 0))
+            return future
+        with self._lock:
             self._answers[number] = future
         try:
-            self._send(kind, number, body, flags)
+            self._wire.send(data)
         except OSError as error:
             self._lose(error)
         if self.lost.is_set():
@@ -303,7 +316,7 @@ class Connection:
         with self._lock:
             future = self._answers.pop(number, None)
         if future is not None:
-            future.set_exception(BrokerUnavailable("the connection was lost before the answer came", None))
+            future.set_exception(ConnectionLost("the connection was lost before the answer came", None))
 
     def _ping(self) -> None:
         while not self.lost.wait(self._idle_s / 3):

@@ -311,7 +311,7 @@ def read_reply(address: str, status: int, retry_after: str, content_type: str, c
             return None
         raise UnreadableAnswer(f"{address} answered {status} without a message: is it the address of a broker?")
     try:
-        reply = parse(content, content_type.encode("latin-1", "replace"))
+        reply = parse(content, content_type.encode("latin-1", "replace"), bounded=False)
     except PeerError as error:
         shown = content[:200].decode(errors="replace")
         raise UnreadableAnswer(

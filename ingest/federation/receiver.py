@@ -23,7 +23,7 @@ from ingest.federation.keys import SharedKeys
 from ingest.operations.acceptance import accept, check_types
 from ingest.operations.gateway import Gateway
 from ingest.soap import times
-from ingest.soap.xml_reading import read_xml
+from ingest.soap.xml_reading import check_payload, check_tags, read_xml
 from ingest.state.repeats import RepeatMemory, accepted_lately, steady_now
 from topic_model.message_types import MOST as MOST_TYPE
 from topic_model.patterns.patterns import parse_normal
@@ -267,7 +267,9 @@ def _fingerprint(notification_id: str) -> bytes:
 
 def _check_xml(data: bytes) -> None:
     """Raises MalformedMessage for what is no element that can be put into another document as it is."""
-    _, document = read_xml(data, what="what another engine sends")
+    root, document = read_xml(data, what="what another engine sends")
+    check_tags(document)
+    check_payload(document, root)
     if document != data or data.lstrip().startswith(b"<?xml "):
         raise MalformedMessage("what another engine sends is an element in UTF-8, without an XML declaration")
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,6 +27,13 @@ LOOSE: Final = 1
 
 _HEAD = struct.Struct(">4sBBHII")
 HEAD_BYTES: Final = _HEAD.size
+
+
+MOST_PROPERTIES: Final = 256
+"""Of one PUBLISH."""
+
+_MOST_DELIVERY = 16
+"""Attributes of p:Delivery in a SUBSCRIBE: there are fewer."""
 
 
 class FrameKind(IntEnum):
@@ -91,7 +98,7 @@ class PublishBody(msgspec.Struct, omit_defaults=True):
 
     topic: str
     payload: bytes
-    properties: dict[str, str] = {}
+    properties: Annotated[dict[str, str], msgspec.Meta(max_length=MOST_PROPERTIES)] = {}
     priority: int | None = None
     valid_until: int = 0
     lifespan: float = 0.0
@@ -106,7 +113,7 @@ class SubscribeBody(msgspec.Struct, omit_defaults=True):
 
     expression: str
     name: str = ""
-    delivery: dict[str, str] = {}
+    delivery: Annotated[dict[str, str], msgspec.Meta(max_length=_MOST_DELIVERY)] = {}
     types: list[str] = []
     current: bool = False
     window: int = 100
@@ -183,23 +190,29 @@ def read_body(frame: Frame, kind: type[BodyT]) -> BodyT:
 class Decoder:
     """Takes bytes as they come, gives whole frames."""
 
-    __slots__ = ("_limit", "_rest")
+    __slots__ = ("_rest", "expected", "limit")
 
     def __init__(self, limit: int) -> None:
         """A body may have so many bytes."""
-        self._limit = limit
+        self.limit = limit
         self._rest = bytearray()
+        self.expected = HEAD_BYTES
+        """How many bytes the frame has that is not whole yet, as far as that is known."""
 
     @property
     def pending(self) -> int:
         """How many bytes there are of a frame that is not whole yet."""
         return len(self._rest)
 
+    def clear(self) -> None:
+        """Forget the frame that is not whole yet."""
+        self._rest.clear()
+
     def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
         """The frames that are whole with these bytes. Raises FrameError, and then nothing more can be read."""
         rest = self._rest
         rest += data
-        at = 0
+        at, self.expected = 0, HEAD_BYTES
         try:
             while len(rest) - at >= HEAD_BYTES:
                 magic, version, kind, flags, correlation, length = _HEAD.unpack_from(rest, at)
@@ -207,12 +220,14 @@ class Decoder:
                     raise FrameError(f"a frame begins with {MAGIC!r}, not with {bytes(magic)!r}")
                 if version != VERSION:
                     raise FrameError(f"frames of version {VERSION} are spoken here, this one has version {version}")
-                if length > self._limit:
+                if length > self.limit:
                     raise FrameError(
-                        f"a frame may have {self._limit} bytes (framed.max_frame_bytes), this one has {length}"
+                        f"a frame may have {self.limit} bytes (framed.max_frame_bytes, less before CONNECT), "
+                        f"this one has {length}"
                     )
                 end = at + HEAD_BYTES + length
                 if len(rest) < end:
+                    self.expected = HEAD_BYTES + length
                     break
                 yield Frame(kind, flags, correlation, bytes(rest[at + HEAD_BYTES : end]))
                 at = end

@@ -7,7 +7,7 @@ subscriber with SOAP sees them, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from xml.sax.saxutils import escape
@@ -15,15 +15,16 @@ from xml.sax.saxutils import escape
 from lxml import etree
 
 from core.errors import ExpressionError
-from ingest.client.received import PAYLOAD_DEPTH, read_messages
+from ingest.client.received import read_messages
 from ingest.elements.filters import DELIVERY, Filters, read_delivery_policy, read_filters
 from ingest.errors import InvalidRequest
 from ingest.framed.frames import MessageBody, SubscribeBody
-from ingest.soap.envelope import parse
+from ingest.soap.fragments import Source
+from ingest.soap.xml_reading import read_xml
 from ingest.state.pull_queues import HandedOut
 from topic_model import legacy_content
 from topic_model.expressions import parse_friendly
-from topic_model.namespaces import ARBORCAST_POLICY, MESSAGE_TYPE, SOAP12, WSA, WSNT, wsa, wsnt
+from topic_model.namespaces import ARBORCAST_POLICY, MESSAGE_TYPE, WSA, WSNT, wsa, wsnt
 from topic_model.patterns.patterns import EVERYTHING, parse_normal
 from topic_model.subscriptions import DeliveryPolicy
 from topic_model.topics import TopicPath
@@ -32,10 +33,13 @@ _ANONYMOUS = "http://www.w3.org/2005/08/addressing/anonymous"
 
 _PROPERTIES, _PROPERTY = f"{{{ARBORCAST_POLICY}}}Properties", f"{{{ARBORCAST_POLICY}}}Property"
 
-_OPEN, _CLOSE = (
-    f'<s:Envelope xmlns:s="{SOAP12}"><s:Body>'.encode(),
-    b"</s:Body></s:Envelope>",
-)
+_OPEN, _CLOSE = f'<wsnt:GetMessagesResponse xmlns:wsnt="{WSNT}">'.encode(), b"</wsnt:GetMessagesResponse>"
+
+# GetMessagesResponse, NotificationMessage, Message, payload.
+_PAYLOAD_DEPTH = 4
+
+# Names and values of the properties of one PUBLISH: a message has them around its payload.
+_MOST_CHARACTERS = 16 * 1024
 
 
 @lru_cache(1_000)
@@ -60,6 +64,9 @@ def loose_payload(text: bytes) -> bytes:
 
 def producer_with(properties: Mapping[str, str]) -> bytes:
     """A wsnt:ProducerReference with these properties, self-contained. Raises InvalidRequest."""
+    size = sum(len(name) + len(value) for name, value in properties.items())
+    if size > _MOST_CHARACTERS:
+        raise InvalidRequest(f"the properties of a message may have {_MOST_CHARACTERS} characters, these have {size}")
     reference = etree.Element(wsnt("ProducerReference"), nsmap={"wsnt": WSNT, "wsa": WSA, "p": ARBORCAST_POLICY})
     etree.SubElement(reference, wsa("Address")).text = _ANONYMOUS
     inside = etree.SubElement(etree.SubElement(reference, wsa("Metadata")), _PROPERTIES)
@@ -90,19 +97,20 @@ def policy_of(wanted: SubscribeBody) -> DeliveryPolicy:
     return read_delivery_policy(policy)
 
 
-def messages(handed_out: Sequence[HandedOut], subscription: str) -> Iterator[tuple[MessageBody, bool]]:
-    """What a pull point has given out, each with whether its payload is text."""
-    elements = b"".join(each.element for each in handed_out)
-    opened = f'<wsnt:GetMessagesResponse xmlns:wsnt="{WSNT}">'.encode()
-    request = parse(_OPEN + opened + elements + b"</wsnt:GetMessagesResponse>" + _CLOSE)
-    read = read_messages(request.operation, request.source(PAYLOAD_DEPTH))
-    for each, element, message in zip(handed_out, request.operation, read, strict=True):
-        (content,) = element.iterfind(f"{wsnt('Message')}/*")
-        loose = content.tag == legacy_content.TYPE and not len(content)
-        payload = (content.text or "").encode() if loose else message.payload
-        topic = "" if message.topic is None else str(message.topic)
-        found = MessageBody(subscription, topic, payload, each.notification, _properties(element), each.attempt)
-        yield found, loose
+def message_of(handed_out: HandedOut, subscription: str) -> tuple[MessageBody, bool]:
+    """A message that a pull point has handed out, and whether its payload is text. Raises PeerError for one that cannot
+    be read."""
+    root, document = read_xml(_OPEN + handed_out.element + _CLOSE, what="a message of a pull point")
+    read = read_messages(root, Source(document, root, _PAYLOAD_DEPTH, bounded=False))
+    if len(read) != 1:
+        raise InvalidRequest(f"a message of a pull point holds {len(read)} NotificationMessages")
+    element, message = root[0], read[0]
+    content = element.find(f"{wsnt('Message')}/*")
+    loose = content is not None and content.tag == legacy_content.TYPE and not len(content)
+    payload = (content.text or "").encode() if content is not None and loose else message.payload
+    topic = "" if message.topic is None else str(message.topic)
+    body = MessageBody(subscription, topic, payload, handed_out.notification, _properties(element), handed_out.attempt)
+    return body, loose
 
 
 def _properties(element: etree._Element) -> dict[str, str]:

@@ -42,6 +42,8 @@ _AT_ONCE = 100
 _MOST_FRAMES = 1_000
 _MOST_BYTES = 4 * 1024 * 1024
 
+_FULL = "many publications wait"
+
 _LONGEST_LIFESPAN_S = 366 * 86_400.0
 
 # The end of the year 9999.
@@ -53,8 +55,8 @@ class FrameSender(Protocol):
 
     def send(self, data: bytes) -> None: ...
 
-    def read(self, more: bool) -> None:
-        """Read what comes, or leave it in the network."""
+    def read(self, more: bool, why: str) -> None:
+        """Leave what comes in the network, until that is taken back for the same reason: with others it goes on."""
 
 
 class _Wanted(NamedTuple):
@@ -88,6 +90,7 @@ class Publisher:
         self._frames = 0
         self._bytes = 0
         self._reads = True
+        self._memory = Reservation(inflight)
 
     def add(self, frame: Frame) -> None:
         """One more PUBLISH."""
@@ -101,6 +104,7 @@ class Publisher:
         self._waiting.clear()
         while tasks := [task for task in (self._reader, *self._under_way) if task is not None]:
             await asyncio.wait(tasks)
+        self._memory.release()
 
     async def _run(self) -> None:
         try:
@@ -208,13 +212,17 @@ class Publisher:
     def _count(self, number: int, size: int) -> None:
         self._frames += number
         self._bytes += size
+        if size > 0:
+            self._inflight.count(self._memory, size)
+        else:
+            self._inflight.lessen(self._memory, -size)
         share = max(self._frames / _MOST_FRAMES, self._bytes / _MOST_BYTES)
         if self._reads and share >= 1:
             self._reads = False
-            self._link.read(False)
+            self._link.read(False, _FULL)
         elif not self._reads and share <= 0.5:
             self._reads = True
-            self._link.read(True)
+            self._link.read(True, _FULL)
 
 
 def _said(body: frames.PublishBody) -> Publication:

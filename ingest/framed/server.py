@@ -19,8 +19,8 @@ from ingest.access.rates import PeerConnections
 from ingest.access.settings import LimitSettings
 from ingest.framed import frames
 from ingest.framed.frames import Decoder, FrameError, FrameKind
-from ingest.framed.session import Counts, Edge, FramedSession, FrameLimits
-from ingest.http.inflight import Inflight
+from ingest.framed.session import MOST_UNKNOWN_BYTES, Counts, Edge, FramedSession, FrameLimits
+from ingest.http.inflight import RETRY_AFTER_S, Inflight, Reservation
 from ingest.http.tls import ServerTls, TlsAcceptor
 from ingest.operations.gateway import Gateway
 from ingest.settings import FramedSettings
@@ -33,7 +33,13 @@ _BUFFER = 256 * 1024
 # Until who connects has said who it is, however slow its machine.
 _CONNECT_S = 20.0
 
-# What a client does not read is kept up to this.
+# So many connections of one address may be without a CONNECTED at a time.
+_MOST_UNKNOWN = 1_000
+
+# Why a connection is not read.
+_UNREAD_ANSWERS, _MEMORY = "it does not read what it is sent", "the memory for requests is used up"
+
+# What a client does not read is kept up to this, and further requests of it are left in the network.
 _UNREAD = 256 * 1024
 
 _SWEEP_S = 1.0
@@ -45,17 +51,20 @@ _STOP_S = 3.0
 
 
 class FramedConnection(asyncio.BufferedProtocol):
-    """One connection; the SessionLink of its session."""
+    """One connection; the SessionLink of its session, and the Body of a frame that is not whole."""
 
     def __init__(self, server: FramedServer) -> None:
         self._server = server
-        self._decoder = Decoder(server.edge.limits.max_frame_bytes)
+        self._decoder = Decoder(min(MOST_UNKNOWN_BYTES, server.edge.limits.max_frame_bytes))
+        self._memory: Reservation | None = None  # for the frame that is not whole
+        self._held: set[str] = set()  # why it is not read
         self._transport: asyncio.Transport | None = None
         self._peer = ""
         self._writable: asyncio.Event | None = None  # only while the client does not read
         self._ending = False
+        self._unknown = True
         self.session: FramedSession | None = None
-        self.heard_at = 0.0
+        self.made_at = self.heard_at = 0.0
         self.whole_at = 0.0  # when nothing was unfinished last
         self.unread_since = 0.0
 
@@ -64,12 +73,11 @@ class FramedConnection(asyncio.BufferedProtocol):
         connected = self._transport = cast(asyncio.Transport, transport)
         client, server = (transport.get_extra_info(name) or ("", 0) for name in ("peername", "sockname"))
         self._peer = client[0]
-        self.heard_at = self.whole_at = asyncio.get_running_loop().time()
+        self.made_at = self.heard_at = self.whole_at = asyncio.get_running_loop().time()
         connected.set_write_buffer_limits(_UNREAD)
         refusal = self._server.opened(self, self._peer)
         if refusal:
-            self.send(frames.encode(FrameKind.ERROR, 0, frames.ErrorBody("TooManyConnections", refusal, 1.0)))
-            self.close()
+            self.refuse("TooManyConnections", refusal, 1.0)
             return
         scope: dict[str, Any] = {"headers": [], "client": client[:2], "server": server[:2]}
         if (certificate := transport.get_extra_info("peercert")) is not None:
@@ -80,6 +88,8 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._ending = True
         if self._writable is not None:
             self._writable.set()
+        self._release()
+        self.known()
         self._server.closed(self, self._peer)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -90,24 +100,63 @@ class FramedConnection(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing() or self.session is None:
             return
         self.heard_at = asyncio.get_running_loop().time()
+        before = self.whole_at
         try:
             for frame in self._decoder.feed(self._server.buffer[:nbytes]):
+                self.whole_at = self.heard_at
                 self.session.received(frame)
                 if transport.is_closing():
                     return
         except FrameError as error:
             self.refuse("FrameError", str(error))
+            return
         if not self._decoder.pending:
             self.whole_at = self.heard_at
+        self._reserve(another=self.whole_at != before)
+
+    def _reserve(self, *, another: bool) -> None:
+        """Count what is there of a frame that is not whole; `another` than before."""
+        if another:
+            self._release()
+        pending, inflight = self._decoder.pending, self._server.edge.inflight
+        if not pending:
+            return
+        if self._memory is None:
+            self._memory = Reservation(inflight, self)
+        self._memory.add(pending - self._memory.came)
+        if not inflight.partly(self._memory, self._decoder.expected):
+            self.read(False, _MEMORY)
+
+    def _release(self) -> None:
+        if self._memory is not None:
+            self._memory.release()
+            self._memory = None
+
+    def go_on(self) -> None:
+        """See Body."""
+        self.read(True, _MEMORY)
+
+    def let_go(self, reason: str) -> None:
+        """See Body."""
+        self.refuse("InfrastructureError", reason, RETRY_AFTER_S)
+
+    def known(self) -> None:
+        """See SessionLink."""
+        self._decoder.limit = self._server.edge.limits.max_frame_bytes
+        if self._unknown:
+            self._unknown = False
+            self._server.known(self._peer)
 
     def pause_writing(self) -> None:
         self._writable = asyncio.Event()
         self.unread_since = asyncio.get_running_loop().time()
+        self.read(False, _UNREAD_ANSWERS)
 
     def resume_writing(self) -> None:
         if self._writable is not None:
             self._writable.set()
         self._writable, self.unread_since = None, 0.0
+        self.read(True, _UNREAD_ANSWERS)
 
     def send(self, data: bytes) -> None:
         """See SessionLink."""
@@ -119,10 +168,20 @@ class FramedConnection(asyncio.BufferedProtocol):
         while self._writable is not None and not self._ending:
             await self._writable.wait()
 
-    def read(self, more: bool) -> None:
+    def read(self, more: bool, why: str) -> None:
         """See SessionLink."""
-        if self._transport is not None and not self._transport.is_closing():
-            (self._transport.resume_reading if more else self._transport.pause_reading)()
+        transport, before = self._transport, bool(self._held)
+        if more:
+            self._held.discard(why)
+        else:
+            self._held.add(why)
+        if transport is None or transport.is_closing() or before == bool(self._held):
+            return
+        if self._held:
+            transport.pause_reading()
+        else:
+            self.heard_at = self.whole_at = asyncio.get_running_loop().time()
+            transport.resume_reading()
 
     def close(self) -> None:
         """See SessionLink."""
@@ -132,12 +191,14 @@ class FramedConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
-    def refuse(self, code: str, text: str) -> None:
+    def refuse(self, code: str, text: str, retry_after: float | None = None) -> None:
         """Say why, and end."""
         logger.debug("a connection from %s is cut off: %s", self._peer, text)
         refused = self._server.edge.counts.refused
         refused[code] = refused.get(code, 0) + 1
-        self.send(frames.encode(FrameKind.ERROR, 0, frames.ErrorBody(code, text)))
+        self.send(frames.encode(FrameKind.ERROR, 0, frames.ErrorBody(code, text, retry_after)))
+        self._decoder.clear()
+        self._release()
         self.close()
 
     def cut_off(self) -> None:
@@ -149,6 +210,11 @@ class FramedConnection(asyncio.BufferedProtocol):
     def unfinished(self) -> bool:
         """Whether there is part of a frame."""
         return self._decoder.pending > 0
+
+    @property
+    def held(self) -> bool:
+        """Whether it is not read now."""
+        return bool(self._held)
 
 
 @dataclass(frozen=True)
@@ -179,6 +245,7 @@ class FramedServer:
         self._times = Times(_CONNECT_S, gateway.settings.request_timeout_s, settings.idle_s, limits.send_timeout_s)
         each = limits.connections_per_client
         self._peers = PeerConnections(each) if each else None
+        self._unknown = PeerConnections(_MOST_UNKNOWN)
         self._tls = tls
         self._connections: set[FramedConnection] = set()
         self._closing: set[asyncio.Task[None]] = set()
@@ -226,11 +293,18 @@ class FramedServer:
     def opened(self, connection: FramedConnection, host: str) -> str:
         """A connection is there; why it has to go, empty where it may stay."""
         self._connections.add(connection)
-        if self._peers is not None and self._peers.opened(host):
+        many, too_many = self._unknown.opened(host), self._peers is not None and self._peers.opened(host)
+        if many:
+            return f"{_MOST_UNKNOWN} connections from this address wait for their CONNECTED"
+        if too_many:
             return "there are too many connections from this address"
         if len(self._connections) > self._settings.max_connections:
             return "there are too many connections"
         return ""
+
+    def known(self, host: str) -> None:
+        """A connection from this address is known, or is gone before it was."""
+        self._unknown.closed(host)
 
     def closed(self, connection: FramedConnection, host: str) -> None:
         """A connection is gone."""
@@ -257,8 +331,10 @@ class FramedServer:
         for each in list(self._connections):
             if each.unread_since and now - each.unread_since > times.unread_s:
                 each.cut_off()
-            elif each.session is not None and each.session.unknown and now - each.whole_at > times.connect_s:
+            elif each.session is not None and each.session.unknown and now - each.made_at > times.connect_s:
                 each.refuse("NotAuthenticated", f"no CONNECT came within {times.connect_s:g} s")
+            elif each.held and each.session is not None:
+                each.session.look(now)  # what it sends is left in the network
             elif each.unfinished and now - each.whole_at > times.frame_s:
                 each.refuse("FrameError", f"a frame was not there as a whole within {times.frame_s:g} s")
             elif now - each.heard_at > times.idle_s:

@@ -7,20 +7,21 @@ import base64
 import itertools
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from lxml import etree
 
 from core.errors import ArborcastError, InfrastructureError, PeerError
 from ingest.access.grants import Caller, ClientRequest
-from ingest.errors import AccessRefused, InvalidRequest, NotAuthenticated, TooManyRequests
+from ingest.errors import AccessRefused, InvalidRequest, NotAuthenticated, TooLarge, TooManyRequests
 from ingest.framed import frames, publishing, subscriptions
-from ingest.framed.frames import Frame, FrameKind, ReceiptBody
+from ingest.framed.frames import Frame, FrameError, FrameKind, ReceiptBody
 from ingest.framed.publishing import Publisher
 from ingest.framed.subscriptions import Sender
-from ingest.http.inflight import Inflight
+from ingest.http.inflight import SMALL, Inflight, Reservation
 from ingest.operations.gateway import Gateway
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,21 @@ logger = logging.getLogger(__name__)
 _ASK_AGAIN_S = 60.0
 
 _MOST_SUBSCRIPTIONS = 1_000
+
+# SUBSCRIBE and UNSUBSCRIBE that are under way at a time; while more wait, the connection is not read.
+_MOST_ASKED = 16
+
+# Beyond so many messages without an answer, in all subscriptions of a connection, no further ones are claimed.
+_MOST_UNANSWERED = 20_000
+
+# So many subscriptions of a connection claim messages at a time: what they have claimed is in memory until it is sent.
+_MOST_CLAIMING = 8
+
+MOST_UNKNOWN_BYTES: Final = 16 * 1024
+"""A frame of a client that is not known yet, and what it sends until then."""
+
+# Why a connection is not read.
+_CONNECTING, _ASKED = "who this is is not known yet", "many requests wait"
 
 
 @dataclass(frozen=True)
@@ -49,6 +65,8 @@ class Counts:
     """Errors that were answered, by kind."""
     sent: int = 0
     """Messages to subscribers."""
+    unreadable: int = 0
+    """Messages of pull points that were given up, because they cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +85,9 @@ class SessionLink(publishing.FrameSender, Protocol):
 
     async def until_writable(self) -> None:
         """Return when the client reads what it is sent."""
+
+    def known(self) -> None:
+        """It is known who this is: frames may be as long as the settings say."""
 
     def close(self) -> None:
         """Send what is to be sent, then end."""
@@ -87,6 +108,14 @@ class FramedSession:
         self._given: dict[int, Sender] = {}
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asked: deque[tuple[Frame, Callable[[Frame], Coroutine[Any, Any, str]]]] = deque()
+        self._answering = 0
+        self._subscribing = 0
+        self._memory = Reservation(edge.inflight)
+        self._few_unanswered = asyncio.Event()
+        self._few_unanswered.set()
+        self.claiming = asyncio.Semaphore(_MOST_CLAIMING)
+        """See Way."""
         self.connected = False
 
     def received(self, frame: Frame) -> None:
@@ -96,11 +125,13 @@ class FramedSession:
         counts[name] = counts.get(name, 0) + 1
         if self._early is not None:
             self._early.append(frame)
+            if sum(len(each.body) for each in self._early) > MOST_UNKNOWN_BYTES:
+                raise FrameError(f"before CONNECTED {MOST_UNKNOWN_BYTES} bytes are taken: wait for it")
             return
         if not self.connected and frame.kind not in _ANY_TIME:
             if frame.kind == FrameKind.CONNECT:
                 self._early = []
-                self._link.read(False)
+                self._link.read(False, _CONNECTING)
                 self._begin(self._connect(frame))
             else:
                 self._refuse(frame, NotAuthenticated("the first frame is CONNECT: it says who you are"))
@@ -115,6 +146,7 @@ class FramedSession:
 
     async def close(self) -> None:
         """The connection is gone: what is under way ends, subscriptions that were of this connection end, too."""
+        self._memory.release()
         for task in list(self._tasks):
             task.cancel()
         consumers = list(self._consumers.values())
@@ -137,13 +169,15 @@ class FramedSession:
                     )
                 self._publisher.add(frame)
             case FrameKind.SUBSCRIBE:
-                self._begin(self._answer(frame, self._subscribe))
+                self._ask(frame, self._subscribe)
             case FrameKind.UNSUBSCRIBE:
-                self._begin(self._answer(frame, self._unsubscribe))
+                self._ask(frame, self._unsubscribe)
             case FrameKind.ACK | FrameKind.REFUSE:
                 consumer = self._given.pop(frame.correlation, None)
                 if consumer is not None:
                     consumer.answered(frame.correlation, taken=frame.kind == FrameKind.ACK)
+                    if len(self._given) < _MOST_UNANSWERED:
+                        self._few_unanswered.set()
             case FrameKind.PING:
                 self._link.send(frames.encode(FrameKind.PONG, frame.correlation))
             case FrameKind.PONG:
@@ -170,6 +204,7 @@ class FramedSession:
             answer = frames.ConnectedBody(secrets.token_urlsafe(12), limits.max_frame_bytes, limits.idle_s)
             self._link.send(frames.encode(FrameKind.CONNECTED, frame.correlation, answer))
             self.connected = True
+            self._link.known()
         except (PeerError, InfrastructureError) as error:
             self._refuse(frame, error)
         except Exception as error:
@@ -180,7 +215,7 @@ class FramedSession:
         if not self.connected:
             self._link.close()
             return
-        self._link.read(True)
+        self._link.read(True, _CONNECTING)
         for each in early:
             self.received(each)
 
@@ -220,6 +255,31 @@ class FramedSession:
         except InfrastructureError as error:
             logger.debug("it stays open who this is: %s", error)
 
+    def _ask(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, str]]) -> None:
+        """Carry out a request, a few at a time, in their order."""
+        size = len(frame.body)
+        if size > SMALL:
+            self._refuse(frame, TooLarge(f"a {_NAMES[frame.kind]} may have {SMALL} bytes, this one has {size}"))
+            return
+        self._asked.append((frame, work))
+        self._edge.inflight.count(self._memory, size)
+        if self._answering < _MOST_ASKED:
+            self._answering += 1
+            self._begin(self._answer_asked())
+        else:
+            self._link.read(False, _ASKED)
+
+    async def _answer_asked(self) -> None:
+        try:
+            while self._asked:
+                frame, work = self._asked.popleft()
+                if not self._asked:
+                    self._link.read(True, _ASKED)
+                await self._answer(frame, work)
+                self._edge.inflight.lessen(self._memory, len(frame.body))
+        finally:
+            self._answering -= 1
+
     async def _answer(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, str]]) -> None:
         try:
             made = await work(frame)
@@ -234,9 +294,13 @@ class FramedSession:
     async def _subscribe(self, frame: Frame) -> str:
         caller, _ = self._enter(frame)
         wanted = frames.read_body(frame, frames.SubscribeBody)
-        if len(self._consumers) >= _MOST_SUBSCRIPTIONS:
+        if len(self._consumers) + self._subscribing >= _MOST_SUBSCRIPTIONS:
             raise InvalidRequest(f"a connection may have {_MOST_SUBSCRIPTIONS} subscriptions")
-        made = await subscriptions.subscribe(self._edge.gateway, wanted, caller)
+        self._subscribing += 1
+        try:
+            made = await subscriptions.subscribe(self._edge.gateway, wanted, caller)
+        finally:
+            self._subscribing -= 1
         if made.id in self._consumers:
             raise InvalidRequest(f"this connection has the subscription {wanted.name!r} already")
         consumer = Sender(self._edge.gateway, self, made.id, wanted.window)
@@ -253,6 +317,7 @@ class FramedSession:
         else:
             # Somebody else has ended it.
             self._consumers.pop(consumer.subscription, None)
+            self._forget(consumer)
             error = InvalidRequest(f"the subscription {consumer.subscription} has ended")
             self._link.send(_error(0, error, "SubscriptionEnded"))
 
@@ -263,15 +328,33 @@ class FramedSession:
         if consumer is not None and task is not None:
             task.cancel()
             consumer.close()
+            self._forget(consumer)
         await subscriptions.unsubscribe(self._edge.gateway, identifier, caller)
         return identifier
+
+    def _forget(self, consumer: Sender) -> None:
+        """Await no answers to the messages of a subscription that has ended."""
+        self._given = {number: each for number, each in self._given.items() if each is not consumer}
+        self._few_unanswered.set()
 
     def number(self, consumer: Sender) -> int:
         """For a message that is about to be sent: its answer goes to this consumer."""
         number = next(self._numbers) % _NUMBERS
         self._given[number] = consumer
+        if len(self._given) >= _MOST_UNANSWERED:
+            self._few_unanswered.clear()
         self._edge.counts.sent += 1
         return number
+
+    def unreadable(self, consumer: Sender, offset: int, error: PeerError) -> None:
+        """See Way."""
+        self._edge.counts.unreadable += 1
+        logger.warning(
+            "the message at offset %d of the pull point %s is given up: it cannot be read: %s",
+            offset,
+            consumer.subscription,
+            error,
+        )
 
     def send(self, data: bytes) -> None:
         """See Way."""
@@ -279,6 +362,8 @@ class FramedSession:
 
     async def until_writable(self) -> None:
         """See Way."""
+        while not self._few_unanswered.is_set():
+            await self._few_unanswered.wait()
         await self._link.until_writable()
 
     def _refuse(self, frame: Frame, error: BaseException) -> None:

@@ -12,11 +12,12 @@ import base64
 import contextlib
 import hashlib
 import logging
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
-from core.errors import InfrastructureError, UnknownResource
+from core.errors import InfrastructureError, PeerError, UnknownResource
 from ingest.access.grants import Caller, check_subscribe, may_manage, owner_of
 from ingest.addresses import Kind as AddressKind
 from ingest.addresses import resource_id
@@ -24,7 +25,7 @@ from ingest.elements import dsub
 from ingest.errors import InvalidRequest
 from ingest.framed import frames
 from ingest.framed.frames import LOOSE, FrameKind, SubscribeBody
-from ingest.framed.messages import filters_of, messages, policy_of
+from ingest.framed.messages import filters_of, message_of, policy_of
 from ingest.operations.current_message import check_few, send_current_messages
 from ingest.operations.gateway import Gateway, check_room
 from ingest.operations.notification_broker import check_supported, commit_new
@@ -121,18 +122,26 @@ class Way(Protocol):
 
     def send(self, data: bytes) -> None: ...
 
+    @property
+    def claiming(self) -> asyncio.Semaphore:
+        """Held from the claim of messages until they are sent."""
+
     async def until_writable(self) -> None:
-        """Return when the client reads what it is sent."""
+        """Return when the client reads the messages that it is sent, and answers them."""
 
     def number(self, consumer: Sender) -> int:
         """For a message that is about to be sent: its answer goes to this consumer."""
+
+    def unreadable(self, consumer: Sender, offset: int, error: PeerError) -> None:
+        """A message that waited at this offset was given up."""
 
 
 @dataclass(eq=False)
 class _Claim:
     """Messages on their way. `open` has the numbers without an answer, with their offsets."""
 
-    handout: Handout
+    finish: Callable[[bool], None]
+    return_but: Callable[[Collection[int]], None]
     open: dict[int, int] = field(default_factory=dict)
     taken: list[int] = field(default_factory=list)
     refused: bool = False
@@ -155,17 +164,18 @@ class Sender:
         """Send what waits, until the subscription has ended."""
         while self._gateway.pull_points.is_there(self.subscription):
             await self._room.wait()
-            await self._way.until_writable()
             try:
                 await self._renew()
-                room = min(self._window - len(self.given), _AT_ONCE)
-                handout = await self._gateway.pulls.take(self.subscription, room, _WAIT_S)
+                await self._gateway.pulls.until_waiting(self.subscription, _WAIT_S)
+                async with self._way.claiming:
+                    await self._way.until_writable()
+                    room = min(self._window - len(self.given), _AT_ONCE)
+                    handout = await self._gateway.pulls.take(self.subscription, room, 0)
+                    if handout.messages:
+                        self._send(handout)
             except InfrastructureError as error:
                 logger.debug("messages of %s wait: %s", self.subscription, error)
                 await asyncio.sleep(error.retry_after or 1.0)
-                continue
-            if handout.messages:
-                self._send(handout)
 
     def answered(self, number: int, *, taken: bool) -> None:
         """The client has this message, or could not take it: then it is sent again, when what came with it has an
@@ -180,24 +190,39 @@ class Sender:
         self._room.set()
         if not claim.open:
             if claim.refused:
-                asyncio.get_running_loop().call_later(_AGAIN_S, claim.handout.return_but, claim.taken)
+                asyncio.get_running_loop().call_later(_AGAIN_S, claim.return_but, claim.taken)
             else:
-                claim.handout.finish(True)
+                claim.finish(True)
 
     def close(self) -> None:
         """Nothing more is answered: what was not acknowledged waits again."""
         for claim in set(self.given.values()):
-            claim.handout.return_but(claim.taken)
+            claim.return_but(claim.taken)
         self.given.clear()
 
     def _send(self, handout: Handout) -> None:
-        claim = _Claim(handout)
+        claim = _Claim(handout.finish, handout.return_but)
         out = bytearray()
-        for each, (message, loose) in zip(handout.messages, messages(handout.messages, self.subscription), strict=True):
-            number = self._way.number(self)
-            claim.open[number] = each.offset
-            self.given[number] = claim
-            out += frames.encode(FrameKind.MESSAGE, number, message, LOOSE if loose else 0)
+        try:
+            for each in handout.messages:
+                try:
+                    message, loose = message_of(each, self.subscription)
+                except PeerError as error:
+                    claim.taken.append(each.offset)
+                    self._way.unreadable(self, each.offset, error)
+                    continue
+                number = self._way.number(self)
+                claim.open[number] = each.offset
+                self.given[number] = claim
+                out += frames.encode(FrameKind.MESSAGE, number, message, LOOSE if loose else 0)
+        except BaseException:
+            for number in claim.open:
+                self.given.pop(number, None)
+            claim.return_but(())
+            raise
+        if not claim.open:
+            claim.finish(True)
+            return
         if len(self.given) >= self._window:
             self._room.clear()
         self._way.send(bytes(out))

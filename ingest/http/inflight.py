@@ -166,10 +166,15 @@ class Inflight:
         if reservation.over:
             return
         reservation.over = True
-        self.taken -= reservation.counted
-        reservation.counted = 0
         if self._arriving or self._waiting:
             self.whole(reservation)
+        self.lessen(reservation, reservation.counted)
+
+    def lessen(self, reservation: Reservation, size: int) -> None:
+        """Take so many bytes off a reservation."""
+        size = min(size, reservation.counted)
+        self.taken -= size
+        reservation.counted -= size
         if self._waiting or self._readers:
             self._look_at(0)
         if self._top - self.taken >= _FELL:

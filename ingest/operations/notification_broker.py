@@ -29,6 +29,7 @@ from ingest.soap import answers, times
 from ingest.soap.envelope import PUBLICATION, Request
 from ingest.soap.fragments import Node, Source
 from ingest.soap.shapes import FoundPayload, Shapes
+from ingest.soap.xml_reading import check_payload
 from topic_model.expressions import XPathPattern, compile_normal
 from topic_model.message_types import kept_type
 from topic_model.namespaces import ACTION_BW, WSA, WSNT, XSI, wsnt
@@ -221,6 +222,7 @@ async def _read_notify(
         )
 
     if known is not None:
+        check_payload(known.payload, known.element)
         add(known.said[0], known.payload, known.said[1], known.name)
         return _with_said(request, notifications, 1)
     source = request.source(PAYLOAD_DEPTH)
@@ -295,6 +297,7 @@ def _read_message(
                     f"NotificationMessage {number} has a wsnt:Message with {len(part)} elements; exactly one is needed"
                 )
             payload, kind = source.fragment(part_node.children[0]), str(part[0].tag)
+            check_payload(payload, part[0])
         elif name == _PRODUCER:
             producer = source.fragment(part_node)
             if old:

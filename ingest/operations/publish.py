@@ -31,7 +31,7 @@ from ingest.operations.gateway import Gateway, Operation, Stored, check_fan_out,
 from ingest.soap import times
 from ingest.soap.envelope import Request
 from ingest.soap.faults import Answer, seconds_until
-from ingest.soap.xml_reading import check_tags, read_xml
+from ingest.soap.xml_reading import check_payload, check_tags, read_xml
 from topic_model import legacy_content
 from topic_model.message_types import kept_type
 from topic_model.records.notifications import Notification
@@ -65,6 +65,7 @@ def read_payload(payload: bytes, content_type: bytes = b"", what: str = "the bod
     """A request around a payload's element, for any thread. Raises UnreadableRequest."""
     root, document = read_xml(payload, content_type, what)
     check_tags(document)
+    check_payload(document, root)
     request = Request("1.1", root, None, document, root)
     request.source(1)
     return request

@@ -24,6 +24,7 @@ from ingest.errors import InvalidRequest, OperationRefused
 from ingest.operations.gateway import Gateway, Operation, Reply
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
+from ingest.soap.xml_reading import check_payload
 from topic_model.namespaces import ACTION_BW, WSA, WSNT, wsa, wsnt
 from topic_model.records.control import (
     ControlRecord,
@@ -140,11 +141,11 @@ async def put(gateway: Gateway, request: Request, target: Target) -> None:
         point = _existing(gateway, request, target.id)
     source = request.source(_MESSAGE_DEPTH)
     accepted_ms = times.to_ms(gateway.now())
-    elements = [
-        source.fragment(node)
-        for message, node in zip(request.operation, source.node(request.operation).children, strict=True)
-        if message.tag == wsnt("NotificationMessage")
-    ]
+    elements: list[bytes] = []
+    for message, node in zip(request.operation, source.node(request.operation).children, strict=True):
+        if message.tag == wsnt("NotificationMessage"):
+            elements.append(source.fragment(node))
+            _check_readable(message, elements[-1], len(elements))
     if not elements:
         raise InvalidRequest("Notify holds no wsnt:NotificationMessage")
     said = of_request(request, len(elements))
@@ -157,6 +158,16 @@ async def put(gateway: Gateway, request: Request, target: Target) -> None:
         for number, element in enumerate(elements, start=1)
     ]
     await gateway.pulls.put(point.id, messages)
+
+
+def _check_readable(message: etree._Element, stored: bytes, number: int) -> None:
+    """Raises PeerError for a message that no consumer could read later: neither it nor others in the same answer."""
+    topic, content = message.find(wsnt("Topic")), message.find(wsnt("Message"))
+    if content is None or len(content) != 1:
+        raise InvalidRequest(f"NotificationMessage {number} has no wsnt:Message with exactly one element")
+    if topic is not None:
+        read_topic(topic)
+    check_payload(stored, content[0])
 
 
 async def end_pull_point(gateway: Gateway, pull_point_id: str) -> None:

@@ -31,6 +31,7 @@ from ingest.operations.gateway import Gateway, Operation, Reply, check_topics
 from ingest.operations.notification_broker import PAYLOAD_DEPTH, check_supported
 from ingest.soap import times
 from ingest.soap.envelope import Request
+from ingest.soap.xml_reading import check_payload
 from topic_model.expressions import XPathPattern, compile_normal
 from topic_model.expressions.conditions import compile_condition, parse_document
 from topic_model.message_types import kept_type
@@ -153,7 +154,9 @@ def _read_publish(gateway: Gateway, request: Request, name: str) -> Trigger:
         if element.tag == wsnt("Message"):
             if len(element) != 1 or payload:
                 raise InvalidRequest("the payload of a trigger is one XML element in one wsnt:Message")
-            payload, kind = source.fragment(node.children[0]).decode(), kept_type(str(element[0].tag))
+            fragment = source.fragment(node.children[0])
+            check_payload(fragment, element[0])
+            payload, kind = fragment.decode(), kept_type(str(element[0].tag))
     return Trigger(name, path, payload, kind, gateway.table.topics.prefixes.complete(path, prefixes))
 
 

@@ -68,6 +68,8 @@ class Request:
     """What rates count by: the user, else the address."""
     traceparent: str = ""
     """The trace that the client's request belongs to, empty for none; see core/telemetry/tracing.py."""
+    bounded: bool = True
+    """Whether it is from a stranger, see Source."""
     _cut: tuple[int, Source] | None = None
 
     @property
@@ -78,12 +80,16 @@ class Request:
     def source(self, depth: int) -> Source:
         """For cutting elements out of the body as they were sent, down to `depth` levels (the envelope is level 1)."""
         if self._cut is None or self._cut[0] != depth:
-            self._cut = depth, Source(self.document, self.root, depth, self.operation.getparent())
+            within = self.operation.getparent()
+            self._cut = depth, Source(self.document, self.root, depth, within, bounded=self.bounded)
         return self._cut[1]
 
 
-def parse(document: bytes, content_type: bytes = b"") -> Request:
-    """Read a request: a pure function of its arguments, for any thread. Raises UnreadableRequest."""
+def parse(document: bytes, content_type: bytes = b"", *, bounded: bool = True) -> Request:
+    """Read a request: a pure function of its arguments, for any thread. Raises UnreadableRequest.
+
+    `bounded=False` is for the answer of a broker, in which there may be many messages.
+    """
     try:
         root, document = read_xml(document, content_type)
     except MalformedMessage as error:
@@ -92,7 +98,8 @@ def parse(document: bytes, content_type: bytes = b"") -> Request:
                 "a MIME package (SOAP with attachments, MTOM) is not taken: send the envelope alone, MTOM switched off"
             ) from error
         raise
-    check_tags(document)
+    if bounded:
+        check_tags(document)
     namespace, name = _split(root)
     soap = _VERSIONS.get(namespace)
     if soap is None:
@@ -102,10 +109,12 @@ def parse(document: bytes, content_type: bytes = b"") -> Request:
             )
         raise MalformedMessage(f"a SOAP Envelope is expected, this is an element {name[:100]!r}")
     try:
-        return _read(document, root, namespace, soap)
+        request = _read(document, root, namespace, soap)
     except UnreadableRequest as error:
         error.soap = soap
         raise
+    request.bounded = bounded
+    return request
 
 
 def _read(document: bytes, root: etree._Element, namespace: str, soap: SoapVersion) -> Request:

@@ -119,11 +119,22 @@ class Source:
 
     `document` must be the very bytes that were parsed, in UTF-8: both as `xml_reading.read_xml` returns them.
     With `within`, only of that child of the root: the header of an envelope may be longer than what is wanted.
+    `bounded` is for a document of a stranger. A broker has put its answer together out of messages that were within
+    bounds, each by itself.
     """
 
-    def __init__(self, document: bytes, root: etree._Element, depth: int, within: etree._Element | None = None) -> None:
+    def __init__(
+        self,
+        document: bytes,
+        root: etree._Element,
+        depth: int,
+        within: etree._Element | None = None,
+        *,
+        bounded: bool = True,
+    ) -> None:
         self._document = document
-        self._top = _scan(self._document, depth, None if within is None else root.index(within))
+        self._bounded = bounded
+        self._top = _scan(self._document, depth, None if within is None else root.index(within), bounded)
         self._left = _GROWTH * len(self._document) + _GROWTH_FREE
         self._scopes_left = len(self._document) // _SCOPE_BYTES + _SCOPE_FREE
         # Of the scope that was looked at last: the messages of a Notify all have the same one around them.
@@ -168,10 +179,10 @@ class Source:
         if around is self._around:
             return
         scope = around.scope(self._document) if around is not None else _NO_DECLARATIONS
-        if len(scope) > MAX_IN_SCOPE:
+        if self._bounded and len(scope) > MAX_IN_SCOPE:
             raise TooLarge(f"{len(scope)} namespaces are declared around a payload, {MAX_IN_SCOPE} may be")
         self._scopes_left -= len(scope)
-        if self._scopes_left < 0:
+        if self._bounded and self._scopes_left < 0:
             raise TooLarge("the messages of the request declare too many namespaces of their own")
         self._around = around
         self._inherited = [
@@ -250,12 +261,12 @@ def _words(tail: bytes) -> Container[bytes]:
     return frozenset(_BETWEEN_WORDS.split(tail)) if len(tail) <= _LISTS else _EVERYTHING
 
 
-def _scan(document: bytes, depth: int, only: int | None = None) -> Node:
+def _scan(document: bytes, depth: int, only: int | None = None, bounded: bool = True) -> Node:
     """The tree of nodes down to a depth; with `only`, nothing below the root's other children.
 
-    Raises TooLarge when there are too many of them.
+    Raises TooLarge when there are too many of them, where that is `bounded`.
     """
-    nodes_left = len(document) // _NODE_BYTES + _NODES_FREE
+    nodes_left = len(document) // _NODE_BYTES + _NODES_FREE if bounded else len(document)
     around: Around | None = None
     siblings: list[Node] = []  # of what comes next
     top = siblings

@@ -16,6 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
+from lxml import etree
+
 from core.recent import Recent
 from ingest.soap.envelope import Request
 from ingest.soap.fragments import Inherited, Source, element_between, stand_alone
@@ -42,11 +44,16 @@ class _Shape(Generic[_T]):
 
 
 class FoundPayload(NamedTuple, Generic[_T]):
-    """The payload of a request, to stand alone; its element's name; what the bytes around it say."""
+    """The payload of a request, to stand alone; its element; what the bytes around it say."""
 
     payload: bytes
-    name: str
+    element: etree._Element
     said: _T
+
+    @property
+    def name(self) -> str:
+        """The element's name."""
+        return str(self.element.tag)
 
 
 class Shapes(Generic[_T]):
@@ -73,7 +80,7 @@ class Shapes(Generic[_T]):
         if content[0].tail != shape.behind:
             return None
         payload = stand_alone(document, element_between(document, start, end), shape.inherited)
-        return FoundPayload(payload, str(content[0].tag), shape.said)
+        return FoundPayload(payload, content[0], shape.said)
 
     def learn(self, request: Request, source: Source, place: int, said: _T) -> None:
         """`source` has found the payload of the one message in its part number `place`; this is said around it."""

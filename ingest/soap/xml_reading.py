@@ -38,6 +38,15 @@ MAX_DECLARATIONS_IN_ALL = 100_000
 
 """Of one message: clients that declare a namespace on each element need a tenth of it."""
 
+MAX_PAYLOAD_DEPTH = 200
+
+"""Levels of a payload, its root included. libxml2 reads 256; the others are for the elements around the payload, in a
+push, in the answer of a pull point, and in a document of the consumer."""
+
+MAX_PAYLOAD_DECLARATIONS = 50_000
+
+"""Namespace declarations of a payload, so that a message that was accepted here is accepted by the next broker."""
+
 # 257 declarations have 12 bytes each. What is shorter, as nearly every tag is, is not looked at.
 _LARGE = 3_000
 
@@ -87,6 +96,24 @@ def check_tags(document: bytes) -> None:
         return
     for tag in _LARGE_TAG.finditer(document):
         _check_tag(tag[1])
+
+
+_IS_TOO_DEEP = etree.XPath(f"boolean({'/'.join(['*'] * MAX_PAYLOAD_DEPTH)})")
+
+
+def check_payload(payload: bytes, root: etree._Element) -> None:
+    """Raises MalformedMessage for a payload that a consumer may be unable to read: every door checks what it stores.
+
+    `payload` is the fragment as it is stored, `root` its element in the request, or the element around loose content.
+    """
+    # A level that holds another one has an end tag.
+    if payload.count(b"</") >= MAX_PAYLOAD_DEPTH and _IS_TOO_DEEP(root):
+        raise MalformedMessage(f"a payload has more than {MAX_PAYLOAD_DEPTH} levels")
+    declared = payload.count(b"xmlns")
+    if declared > MAX_PAYLOAD_DECLARATIONS:
+        raise MalformedMessage(f"a payload declares {declared} namespaces, {MAX_PAYLOAD_DECLARATIONS} may be")
+    if declared > MAX_DECLARATIONS:  # the declarations around the payload are in its start tag now
+        _check_tag(payload[1 : payload.find(b"<", 1)])
 
 
 def _check_tag(tag: bytes) -> None:

@@ -164,7 +164,8 @@ class Handout:
 class PullQueues:
     """The pull points' messages as operations see them. On the event loop's thread only.
 
-    `is_there` says which pull points there are. `claim_s` is after how long a claim counts as abandoned.
+    `is_there` says which pull points there are. `claim_s` is after how long a claim counts as abandoned. `max_bytes`
+    and `max_nodes` are for the messages that are handed out together.
     """
 
     def __init__(
@@ -175,6 +176,7 @@ class PullQueues:
         *,
         claim_s: float,
         max_bytes: int,
+        max_nodes: int,
         now: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -183,6 +185,7 @@ class PullQueues:
         self._is_there = is_there
         self._claim_s = claim_s
         self._max_bytes = max_bytes
+        self._max_nodes = max_nodes
         self._now = now
         self._steady = steady
         self._due: dict[tuple[str, str], float] = {}
@@ -232,6 +235,11 @@ class PullQueues:
         finally:
             if watch is not None and not handout.elements:
                 watch.cancel()
+
+    async def until_waiting(self, pull_point_id: str, wait_s: float) -> None:
+        """Return when a message waits in a pull point, after `wait_s` seconds, or when the pull point is gone."""
+        if self._is_there(pull_point_id) and not self._store.waiting(pull_point_id):
+            await self._arrival(pull_point_id, wait_s, None)
 
     def arrived(self, pull_point_id: str) -> None:
         """Wake those who wait for messages of this pull point, or for its end."""
@@ -295,7 +303,8 @@ class PullQueues:
     async def _claim(self, pull_point_id: str, maximum: int, watch: asyncio.Future[None] | None) -> Handout:
         # Without the lock two requests would claim the same messages, and one of them in vain.
         async with self._locks.hold(pull_point_id):
-            head = self._store.head(pull_point_id, maximum, self._max_bytes, int(self._now() * 1000))
+            now_ms = int(self._now() * 1000)
+            head = self._store.head(pull_point_id, maximum, self._max_bytes, now_ms, self._max_nodes)
             if not head:
                 return Handout()
             claim = secrets.token_hex(8)
@@ -320,15 +329,16 @@ class PullQueues:
             delivered = left and not (watch is not None and watch.done())
             if watch is not None:
                 watch.cancel()
-            self._finish(pull_point_id, Settled(claim) if delivered else Returned(claim), len(found) * delivered)
+            self._finish(pull_point_id, Settled(claim) if delivered else Returned(claim), number * delivered)
             self.expired += over if delivered else 0
 
         def return_but(settled: Collection[int]) -> None:
             self._finish(pull_point_id, Returned(claim, tuple(sorted(settled))), len(settled))
 
-        found: tuple[HandedOut, ...] = ()
+        number = 0  # `found` would keep the messages in memory until the client has answered
         try:
             found = await self._read(valid)
+            number = len(found)
         except BaseException:
             finish(False)
             raise

@@ -1,6 +1,7 @@
 """The ZeroMQ edges: sockets for clients that speak ZeroMQ and nothing else. Needs the extra `zmq`.
 
     messages   what the parts of a multipart message say. Pure
+    prefixes   what receivers have asked for, and on which connections
     upstream   the connections to the framed edge of the gateway: one for each user, made again when it is lost
     sockets    the sockets of the settings, made and secured
     edge       the loop between the two

@@ -19,12 +19,13 @@ import zmq
 
 from core.errors import ArborcastError
 from core.recent import Recent
-from ingest.client.framed import ConnectionFactory
+from ingest.client.framed import ConnectionFactory, ConnectionLost
 from ingest.client.values import BrokerUnavailable
 from ingest.framed import frames
 from ingest.framed.frames import Frame
 from ingest.settings import ZmqSettings
 from ingest.zeromq.messages import MessageError, expression_of, read_publication, read_topic, written_topic
+from ingest.zeromq.prefixes import LONGEST_PREFIX, Peer, Prefixes, peer_of
 from ingest.zeromq.sockets import Sockets
 from ingest.zeromq.upstream import Answer, FramedUpstream
 
@@ -53,6 +54,15 @@ _READY_S = 10.0
 
 _REMEMBERED = 4 * 1024 * 1024
 
+# As many parts of a message are kept as no request has: one with so many is refused.
+_MOST_PARTS = 7
+
+# So many REQ may wait until a subscription is in force.
+_MOST_ASKED = 1_000
+
+# A publication that was under way when the connection was lost so often is sent by itself, and then given up.
+_SUSPECT, _MOST_LOST = 3, 6
+
 _TASKS_NAME = "zmq-tasks"
 _WINDOW = 1_000
 
@@ -64,6 +74,7 @@ class _Publication(NamedTuple):
     body: frames.PublishBody
     flags: int
     user: str
+    lost: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,26 +87,31 @@ class _Asked:
 
 
 class ZmqEdge:
-    """The edges of these settings. `beat` is called about once a second while the loop turns, from when the gateway was
-    reached first."""
+    """The edges of these settings; `largest` is what a frame may have. `beat` is called about once a second while the
+    loop turns, from when the gateway was reached first."""
 
-    def __init__(self, settings: ZmqSettings, gateway: ConnectionFactory, beat: Callable[[], None]) -> None:
+    def __init__(
+        self, settings: ZmqSettings, gateway: ConnectionFactory, largest: int, beat: Callable[[], None]
+    ) -> None:
         """Raises ConfigError."""
         self._settings = settings
         self._gateway = gateway
         self._beat = beat
         self.counts: Counter[tuple[str, ...]] = Counter()
         """What came to what, by socket and outcome."""
-        self._sockets = Sockets(settings)
+        # What is little too large is refused and counted.
+        self._sockets = Sockets(settings, 2 * largest)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._done: deque[Callable[[], None]] = deque()  # what other threads leave for the loop
         self._tasks: deque[tuple[Frame, frames.MessageBody]] = deque()
+        self._wanted = Prefixes()
         self._prefixes: dict[str, set[bytes]] = {}  # by expression
         self._asked: list[_Asked] = []
         self._sent: Recent[str, bool] = Recent(_REMEMBERED)
         self._frames = self._bytes = 0
         self._held: deque[_Publication] = deque()  # the gateway could not store them
         self._again_at = 0.0
+        self._alone = False  # one of them is under way by itself
         self._said: dict[str, float] = {}
         self._stopping = False
         factory = replace(gateway, user=settings.user, password=settings.password, name="zmq")
@@ -120,6 +136,8 @@ class ZmqEdge:
                 if reached and time.monotonic() - beaten >= _BEAT_S:
                     beaten = time.monotonic()
                     self._beat()
+                    for prefix in self._wanted.sweep():
+                        self._not_wanted(prefix)
                 self._turn()
         finally:
             for each in (self._own, self._task_source, *self._users.values()):
@@ -150,10 +168,10 @@ class ZmqEdge:
             self._done.popleft()()
         for opened, take in (
             (sockets.xpub, self._subscription),
-            (sockets.sub, lambda parts, user: self._publish("publish", parts, user)),
-            (sockets.pull, lambda parts, user: self._publish("pipeline", parts, user)),
-            (sockets.router, self._request),
-            (sockets.results, self._result),
+            (sockets.sub, lambda parts, last: self._publish("publish", parts, _user_of(last))),
+            (sockets.pull, lambda parts, last: self._publish("pipeline", parts, _user_of(last))),
+            (sockets.router, lambda parts, last: self._request(parts, _user_of(last))),
+            (sockets.results, lambda parts, last: self._result(parts, _user_of(last))),
         ):
             if opened is not None and opened in ready:
                 self._each(opened, take)
@@ -161,26 +179,31 @@ class ZmqEdge:
             self._hand_out()
         if self._asked:
             self._answer_ready()
-        if self._held and time.monotonic() >= self._again_at:
+        if self._held and not self._alone and time.monotonic() >= self._again_at:
             self._again_at = time.monotonic() + _AGAIN_S
-            held, self._held = self._held, deque()
-            for each in held:
-                self._store(each)
+            self._alone = any(each.lost >= _SUSPECT for each in self._held)
+            for _ in range(1 if self._alone else len(self._held)):
+                self._store(self._held.popleft())
 
     @property
     def _has_room(self) -> bool:
         return self._frames < _MOST_FRAMES and self._bytes < _MOST_BYTES
 
-    def _each(self, opened: zmq.Socket[bytes], take: Callable[[list[bytes], str], None]) -> None:
+    def _each(self, opened: zmq.Socket[bytes], take: Callable[[list[bytes], zmq.Frame | None], None]) -> None:
+        whole = bool(self._sockets.clients) or opened is self._sockets.xpub  # with who has sent it
         for _ in range(_TURN):
+            parts: list[bytes] = []
+            last: zmq.Frame | None = None
             try:
-                if self._sockets.clients:
-                    received = opened.recv_multipart(zmq.NOBLOCK, copy=False)
-                    take([each.bytes for each in received], _user_of(received[-1]))
-                else:
-                    take(opened.recv_multipart(zmq.NOBLOCK), "")
+                while not parts or opened.getsockopt(zmq.RCVMORE):
+                    if whole:
+                        last = opened.recv(zmq.NOBLOCK, copy=False)
+                    part = opened.recv(zmq.NOBLOCK) if last is None else last.bytes
+                    if len(parts) < _MOST_PARTS:
+                        parts.append(part)
             except zmq.Again:
                 return
+            take(parts, last)
 
     def _publish(self, by: str, parts: Sequence[bytes], user: str) -> None:
         if not self._has_room and by == "publish":
@@ -195,15 +218,19 @@ class ZmqEdge:
         self._store(_Publication(by, body, flags, user))
 
     def _store(self, publication: _Publication) -> None:
-        by, body, flags, user = publication
+        by, body, flags, user, _ = publication
 
         def answer(_: str, error: ArborcastError | None) -> None:
+            if self._alone and by != "publish":  # then it is this one
+                self._alone = False
+                self._again_at = 0.0 if error is None else self._again_at
+            lost = publication.lost + isinstance(error, ConnectionLost)
             if error is None:
                 self._count(by, "accepted")
-            elif isinstance(error, BrokerUnavailable) and by != "publish":
+            elif isinstance(error, BrokerUnavailable) and by != "publish" and lost < _MOST_LOST:
                 if not self._held:
                     self._again_at = time.monotonic() + _AGAIN_S
-                self._held.append(publication)
+                self._held.append(publication._replace(lost=lost))
             else:
                 self._count(by, "refused", str(error))
 
@@ -217,6 +244,9 @@ class ZmqEdge:
             return
         word, *said = rest[1:]
         if word == b"ready" and len(said) == 1:
+            if len(self._asked) >= _MOST_ASKED or len(said[0]) > LONGEST_PREFIX:
+                self._reply(identity, b"error", b"too many wait for their subscriptions, or the prefix is too long")
+                return
             self._asked.append(_Asked(identity, expression_of(said[0]), time.monotonic() + _READY_S))
             return
         try:
@@ -270,17 +300,26 @@ class ZmqEdge:
             found = self._users[user] = FramedUpstream(factory)
         return found
 
-    def _subscription(self, parts: list[bytes], _user: str) -> None:
-        """The first receiver of a prefix has come, or the last one has gone."""
-        begins, prefix = parts[0][:1], parts[0][1:]
-        if begins not in (b"\x00", b"\x01"):
+    def _subscription(self, parts: list[bytes], last: zmq.Frame | None) -> None:
+        """A receiver asks for a prefix, or takes it back."""
+        begins, prefix, peer = parts[0][:1], parts[0][1:], _peer_of(last)
+        if begins == b"\x00" and self._wanted.end(prefix, peer):
+            self._not_wanted(prefix)
+        if begins != b"\x01":
+            return
+        try:
+            if not self._wanted.begin(prefix, peer):
+                return
+        except MessageError as error:
+            self._count("subscribe", error.reason, str(error))
             return
         expression = expression_of(prefix)
-        prefixes = self._prefixes.setdefault(expression, set())
-        if begins == b"\x01":
-            prefixes.add(prefix)
-            self._own.subscribe(frames.SubscribeBody(expression, current=True, window=_WINDOW))
-            return
+        self._prefixes.setdefault(expression, set()).add(prefix)
+        self._own.subscribe(frames.SubscribeBody(expression, current=True, window=_WINDOW))
+
+    def _not_wanted(self, prefix: bytes) -> None:
+        expression = expression_of(prefix)
+        prefixes = self._prefixes[expression]
         prefixes.discard(prefix)
         if not prefixes:
             del self._prefixes[expression]
@@ -350,7 +389,17 @@ class ZmqEdge:
                 logger.warning("zmq.%s: %s: %s", socket, outcome, why)
 
 
-def _user_of(frame: zmq.Frame) -> str:
+def _peer_of(frame: zmq.Frame | None) -> Peer | None:
+    """The connection that a frame came on; None for one that is closed."""
+    try:
+        return None if frame is None else peer_of(int(frame.get(zmq.SRCFD)))
+    except zmq.ZMQError:
+        return None
+
+
+def _user_of(frame: zmq.Frame | None) -> str:
+    if frame is None:
+        return ""
     try:
         return str(frame.get("User-Id"))
     except zmq.ZMQError:

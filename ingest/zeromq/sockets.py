@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from zmq.auth.thread import ThreadAuthenticator
 
 from core.errors import ConfigError
 from ingest.settings import ZmqSettings
+from ingest.zeromq.prefixes import LONGEST_PREFIX
+
+logger = logging.getLogger(__name__)
 
 _CONNECTS = ">"
 
@@ -33,8 +37,10 @@ class KnownClient:
 class Sockets:
     """All sockets that the settings ask for, by the name of the setting. Raises ConfigError."""
 
-    def __init__(self, settings: ZmqSettings) -> None:
+    def __init__(self, settings: ZmqSettings, largest: int) -> None:
+        """Of a part of a message with more than `largest` bytes nothing is read: its connection ends."""
         self._settings = settings
+        self._largest = largest
         self.clients = _clients(settings)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(settings.io_threads)
         self._authenticator: ThreadAuthenticator | None = None
@@ -83,11 +89,19 @@ class Sockets:
                 f"zmq.{name} = {address} is reached from the network, and nobody has to say who it is: set "
                 "zmq.curve_key_file and zmq.clients_file, or take an address of 127.0.0.1"
             )
+        if connects and not _is_loopback(address):
+            logger.warning(
+                "zmq.%s = >%s: messages travel in clear to that address, and nobody has to say who it is", name, address
+            )
         opened = self._context.socket(kind)
         opened.setsockopt(zmq.LINGER, 500)
         # One task at a time: else who connects first takes the first thousand.
         opened.setsockopt(zmq.SNDHWM, 1 if name == "tasks" else self._settings.send_hwm)
         opened.setsockopt(zmq.RCVHWM, self._settings.receive_hwm)
+        # What is read of receivers and of workers with tasks is what they subscribe to, and their handshake.
+        opened.setsockopt(zmq.MAXMSGSIZE, 2 * LONGEST_PREFIX if kind in (zmq.XPUB, zmq.PUSH) else self._largest)
+        if kind == zmq.XPUB:
+            opened.setsockopt(zmq.XPUB_VERBOSER, 1)  # each subscription of each connection
         opened.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         opened.setsockopt(zmq.RECONNECT_IVL_MAX, _LONGEST_RECONNECT_MS)
         if self._keys is not None and not connects:

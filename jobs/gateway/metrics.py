@@ -60,6 +60,11 @@ def declare_framed(metrics: Registry, server: FramedServer) -> None:
     metrics.counted(
         "arborcast_framed_messages_total", "Messages that were sent to subscribers.", lambda: server.counts.sent
     )
+    metrics.counted(
+        "arborcast_framed_unreadable_total",
+        "Messages of subscriptions that were given up, because they cannot be read; the log names each.",
+        lambda: server.counts.unreadable,
+    )
 
 
 def declare_federation(metrics: Registry, topology: Callable[[], Topology]) -> None:

@@ -116,6 +116,7 @@ class GatewayProcess:
             pull_points.is_there,
             claim_s=settings.gateway.pull_claim_s,
             max_bytes=settings.gateway.max_body_bytes,
+            max_nodes=settings.gateway.max_elements,
         )
         self._part_view = FragmentView(settings.kafka, self._cannot_go_on)
         self._part_log = FragmentLog(settings.kafka, self._part_view)

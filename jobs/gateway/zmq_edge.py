@@ -57,7 +57,7 @@ def _run(settings: Settings, alive: Path | None) -> None:
             alive.touch()
             os.utime(alive)
 
-    edge = ZmqEdge(settings.zmq, _gateway(settings), beat)
+    edge = ZmqEdge(settings.zmq, _gateway(settings), settings.framed.max_frame_bytes, beat)
     metrics = Registry()
     declare_process(metrics)
     declare(metrics, lambda: dict(edge.counts))

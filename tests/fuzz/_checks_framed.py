@@ -1,8 +1,10 @@
-"""What must hold for whatever comes to the framed edge: it is answered, refused, or ends the connection."""
+"""What must hold for bytes that come to the framed edge, and for messages and subscriptions of ZeroMQ: they are
+answered, refused, or end the connection."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import cache
 
 from lxml import etree
 
@@ -19,7 +21,10 @@ from ingest.framed.frames import (
 )
 from ingest.framed.session import Edge, FramedSession, FrameLimits
 from ingest.http.inflight import Inflight
+from ingest.zeromq.messages import MessageError, expression_of, read_publication, read_topic, written_topic
+from ingest.zeromq.prefixes import LONGEST_PREFIX, MOST_PREFIXES, Peer, Prefixes
 from tests.support.gateway_parts import GatewayParts
+from topic_model.expressions import parse_friendly
 
 _LIMIT = 10_000
 
@@ -45,8 +50,11 @@ class _Link:
     async def until_writable(self) -> None:
         """It always is."""
 
-    def read(self, more: bool) -> None:
+    def read(self, more: bool, why: str) -> None:
         """Everything is there."""
+
+    def known(self) -> None:
+        """It makes no difference: frames are short."""
 
     def close(self) -> None:
         self.open = False
@@ -69,7 +77,12 @@ def check_frames(data: bytes) -> None:
     found = _read([data])
     if found != _read([data[number : number + 1] for number in range(len(data))]):
         raise AssertionError("it depends on how the bytes are cut up")
-    asyncio.run(_converse(found[0]))
+    _loop().run_until_complete(_converse(found[0]))
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()
 
 
 async def _converse(received: list[Frame]) -> None:
@@ -89,3 +102,54 @@ async def _converse(received: list[Frame]) -> None:
             raise AssertionError(f"a defect: {frames.read_body(frame, frames.ErrorBody)}")
     for each in parts.notifications.accepted:
         etree.fromstring(each.payload)
+
+
+PART = b"\x1e"
+"""Between the parts of a multipart message in the inputs of `zeromq`."""
+
+ZMQ_SEEDS = (
+    PART.join((b"a/b", b"<x>1</x>", b'{"unit": "bar"}')),
+    PART.join((b"ALL:ALARM", b"4 < 5", b"")),
+    PART.join((b"{urn:t}a", b" <x xmlns='urn:x'/>")),
+    PART.join((b"\x01plant/", b"\x01plant/a", b"\x00plant/", b"\x01{urn:t}a/b", b"\x00ALL:ALARM")),
+)
+
+
+def check_zeromq(data: bytes) -> None:
+    """A message is refused, or becomes a PUBLISH that the gateway answers; subscriptions of some peers take nothing
+    from another one."""
+    parts = data.split(PART)
+    try:
+        body, flags = read_publication(parts)
+        body.properties = body.properties or {"task": read_topic(parts[0])}
+    except MessageError:
+        pass
+    else:
+        written_topic(body.topic, "colon")
+        connect = Frame(FrameKind.CONNECT, 0, 1, _CONNECT[frames.HEAD_BYTES :])
+        (publish,) = Decoder(2**20).feed(encode(FrameKind.PUBLISH, 2, body, flags))
+        _loop().run_until_complete(_converse([connect, publish]))
+    _check_prefixes(parts)
+
+
+def _check_prefixes(parts: list[bytes]) -> None:
+    """An honest peer holds the first prefix all the time."""
+    closed: set[Peer] = set()
+    prefixes, honest = Prefixes(lambda peer: peer not in closed), (0, 0)
+    held = parts[0][1:][:LONGEST_PREFIX]
+    assert prefixes.begin(held, honest)
+    for number, part in enumerate(parts):
+        word, prefix = part[:1], part[1:]
+        peer = (1, len(part) % 3 + number // 8)
+        parse_friendly(expression_of(prefix) or "a")
+        if word == b"\x01":
+            try:
+                prefixes.begin(prefix, peer)
+            except MessageError:
+                assert len(prefix) > LONGEST_PREFIX or len(prefixes) >= MOST_PREFIXES // 2
+        elif prefixes.end(prefix, peer) and prefix == held:
+            raise AssertionError("a stranger has taken it back")
+        if number % 8 == 7:
+            closed.add(peer)
+        if held in prefixes.sweep():
+            raise AssertionError("it has ended, and its peer is there")

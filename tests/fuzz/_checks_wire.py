@@ -9,6 +9,7 @@ import asyncio
 import codecs
 import random
 from functools import cache
+from xml.sax.saxutils import quoteattr
 
 from lxml import etree
 
@@ -21,6 +22,7 @@ from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.one_reading import hidden, is_taken
+from topic_model.records import notifications
 from topic_model.records.control import PullPointRecord, SubscriptionRecord
 from topic_model.records.packages import read_package_header, unwrap_part
 from topic_model.subscriptions import EndpointReference, Subscription
@@ -95,6 +97,49 @@ def check_gateway(data: bytes) -> None:
             assert reason != "internal error"
             assert parts.control.records == []
             assert parts.notifications.accepted == []
+
+
+HEADER_SEEDS = (
+    b"urn:uuid:1\nhttp://h/answers\nPT10S\n2030-01-01T00:00:00Z\n5\ntrue\n{urn:t}x\nmerge",
+    b"k1\nurn:arborcast:none\nP1D\n\n-100\n1\n\n",
+    b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n\n\n\n\n\n\n",
+)
+
+_VALUES = 8
+
+
+def check_headers(data: bytes) -> None:
+    """Values in the headers of a publication, over HTTP and in an envelope: it is stored, or refused and not stored.
+    What is stored of them is no longer than they are."""
+    values = [*data.decode("utf-8", "replace").split("\n")[:_VALUES], *[""] * _VALUES][:_VALUES]
+    names = ("Idempotency-Key", "traceparent", "Arborcast-Lifespan", "Arborcast-Valid-Until", "Arborcast-Priority")
+    headers = dict(zip((*names, "Arborcast-Reliable", "Arborcast-Type", "Arborcast-Merge"), values, strict=True))
+    name, reply_to, lifespan, until, priority, reliable, kind, merge = map(_as_attribute, values)
+    block = (
+        f"<wsa:MessageID>{name}</wsa:MessageID><wsa:ReplyTo><wsa:Address>{reply_to}</wsa:Address><wsa:"
+        f"ReferenceParameters><x>{merge}</x></wsa:ReferenceParameters></wsa:ReplyTo><p:Publication {_POLICY} "
+        f'Lifespan="{lifespan}" ValidUntil="{until}" Priority="{priority}" Reliable="{reliable}" Type="{kind}" '
+        f'Merge="{merge}"/>'
+    )
+    producer = f"<wsnt:ProducerReference><wsa:Address>{reply_to}</wsa:Address></wsnt:ProducerReference>"
+    message = soap.message().replace("<wsnt:Message>", f"{producer}<wsnt:Message>")
+    for path, body in (("/publish/a", b"<x/>"), (_PATHS[0], soap.envelope(soap.notify(message), "1.1", block))):
+        sent = {} if path == _PATHS[0] else {"Content-Type": "application/xml", **headers}
+        parts = GatewayParts()
+        answer = _loop().run_until_complete(parts.request("POST", path, body, sent))
+        assert answer.status in (202, 400, 413, 500), answer.status
+        if answer.status != 202:
+            assert b"internal error" not in answer.body
+            assert parts.notifications.accepted == []
+        for each in parts.notifications.accepted:
+            key, stored = notifications.encode(each)
+            assert notifications.decode(stored) == each
+            assert len(key or b"") + len(stored) <= 2 * len(body) + 4 * len(data) + 1_000
+
+
+def _as_attribute(value: str) -> str:
+    written = quoteattr("".join(character if character.isprintable() else "?" for character in value))
+    return written[1:-1].replace('"', "&quot;")
 
 
 def check_legacy(data: bytes) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from core.security.keyring import KeyRing
-from tests.fuzz._checks_framed import FRAME_SEEDS, check_frames
+from tests.fuzz._checks_framed import FRAME_SEEDS, PART, ZMQ_SEEDS, check_frames, check_zeromq
 from tests.fuzz._checks_http import HTTP_SEEDS, HTTP_SNIPPETS, check_http
 from tests.fuzz._checks_records import (
     check_control,
@@ -25,9 +25,11 @@ from tests.fuzz._checks_wire import (
     ENCODED_SEEDS,
     ENCODING_SNIPPETS,
     GATEWAY_SEEDS,
+    HEADER_SEEDS,
     check_encoding,
     check_fragments,
     check_gateway,
+    check_headers,
     check_legacy,
     check_push,
 )
@@ -115,6 +117,16 @@ _FRAME_SNIPPETS = (
 
 TARGETS: Mapping[str, Target] = {
     "frames": Target(check_frames, FRAME_SEEDS, _FRAME_SNIPPETS),
+    "zeromq": Target(
+        check_zeromq,
+        ZMQ_SEEDS,
+        (PART, PART * 8, b"\x01", b"\x00", b"<", b"{", b"}", b"{}", b'{"a": ""}', b"/", b":", b"//", b"a", b"a/" * 40),
+    ),
+    "headers": Target(
+        check_headers,
+        HEADER_SEEDS,
+        (*_XML_SNIPPETS, b"\n", b"urn:x", b"http://", b"[::1]", b"00-", b"PT", b"Z", b"+", b"true", b"{urn:t}", b"\t"),
+    ),
     "http": Target(check_http, HTTP_SEEDS, HTTP_SNIPPETS),
     "gateway": Target(check_gateway, GATEWAY_SEEDS, _XML_SNIPPETS),
     "legacy": Target(

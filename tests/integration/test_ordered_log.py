@@ -121,7 +121,7 @@ def test_what_was_settled_is_deleted_from_the_log(kafka_settings: KafkaSettings,
         failures: list[Exception] = []
         view = PullView(kafka_settings, PullLimits(10, 10_000, 10_000), failures.append, lambda _: None)
         log = PullLog(kafka_settings, view)
-        queues = PullQueues(view.store, log, lambda _: True, claim_s=30, max_bytes=10_000)
+        queues = PullQueues(view.store, log, lambda _: True, claim_s=30, max_bytes=10_000, max_nodes=10_000)
         view.start()
         await view.until_caught_up()
         await queues.put("p", [StoredMessage(b"<a/>"), StoredMessage(b"<b/>"), StoredMessage(b"<c/>")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections import Counter
@@ -120,6 +121,56 @@ def test_what_is_wrong_is_counted_and_said(edges: Edges) -> None:
     wait_for(lambda: edges.count("pipeline", "refused") == 1, "the one that the gateway refuses")
     assert [edges.count("pipeline", each) for each in ("parts", "topic", "properties")] == [1, 2, 1]
     assert "zmq.pipeline" in edges.log
+
+
+@pytest.mark.parametrize("size", [5_000_000, 20_000_000])
+def test_a_message_that_is_too_large_stops_no_other(edges: Edges, size: int) -> None:
+    """One that is little too large is refused and counted; of another nothing is read."""
+    with (
+        edges.socket(zmq.PUSH, "pipeline") as large,
+        edges.socket(zmq.PUSH, "pipeline") as other,
+        edges.subscriber(b"plant/"),
+    ):
+        large.send_multipart([b"a", b"x" * size])
+        for number in range(100):
+            other.send_multipart([b"a", b"<n>%d</n>" % number])
+        wait_for(lambda: edges.count("pipeline", "accepted") == 100, "those of others")
+        large.send_multipart([b"a", b"<x/>"])
+        wait_for(lambda: edges.count("pipeline", "accepted") == 101, "the next one of the same client")
+        word, why = edges.ask(b"publish", b"a", b"x" * 5_000_000)
+        assert word == b"error"
+        assert b"framed.max_frame_bytes" in why
+        assert edges.ask(b"ready", b"plant/") == [b"ok", b""]
+    assert edges.count("pipeline", "refused") == (size < 8_000_000)
+    assert edges.gateway.metric("arborcast_gateway_accepted_total") == 101
+    assert "was lost" not in edges.log
+
+
+def test_a_message_of_parts_without_end_is_refused(edges: Edges) -> None:
+    with edges.socket(zmq.PUSH, "pipeline") as push:
+        push.send_multipart([b"a", *[b"<x/>"] * 100_000])
+        push.send_multipart([b"a", b"<x/>"])
+        wait_for(lambda: edges.count("pipeline", "accepted") == 1, "the next one")
+    assert edges.count("pipeline", "parts") == 1
+
+
+def test_no_connection_takes_back_what_another_has_asked_for(edges: Edges) -> None:
+    with edges.subscriber(b"plant/"), edges.raw_subscriber() as raw:
+        raw.sendall(b"\x00\x07\x00plant/" + b"\x00\x07\x01other/")
+        assert edges.ask(b"ready", b"other/") == [b"ok", b""], "both are read"
+        assert edges.ask(b"ready", b"plant/") == [b"ok", b""]
+
+
+def test_long_prefixes_are_not_kept(edges: Edges) -> None:
+    with edges.socket(zmq.SUB, "subscribe") as long, edges.raw_subscriber() as longer:
+        longer.sendall(b"\x02" + (1_000_001).to_bytes(8, "big") + b"\x01")
+        with contextlib.suppress(ConnectionResetError):
+            assert longer.recv(1_000) == b"", "nothing of it is read"
+        long.subscribe(b"x" * 1_500)
+        wait_for(lambda: edges.count("subscribe", "prefix") == 1, "the one that is read")
+        with edges.subscriber(b"plant/"):
+            assert edges.count("subscribe", "prefix") == 1
+        assert edges.ask(b"ready", b"x" * 1_500)[0] == b"error"
 
 
 @pytest.mark.spark

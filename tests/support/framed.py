@@ -23,8 +23,11 @@ ResultT = TypeVar("ResultT")
 class FramedEdge:
     """What tests see of it. `parts` belong to the loop: look at them with `on_loop`."""
 
-    def __init__(self, parts: GatewayParts, settings: FramedSettings, limits: LimitSettings) -> None:
+    def __init__(
+        self, parts: GatewayParts, settings: FramedSettings, limits: LimitSettings, inflight_bytes: int
+    ) -> None:
         self.parts = parts
+        self.inflight = Inflight(inflight_bytes)
         self._settings, self._limits = settings, limits
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)
@@ -50,18 +53,21 @@ class FramedEdge:
         self._loop.close()
 
     async def _start(self) -> FramedServer:
-        inflight = Inflight(64 * 1024 * 1024)
-        server = FramedServer(self.parts.gateway, inflight, self._settings, self._limits, lambda: self.parts.started)
+        parts, settings, limits = self.parts, self._settings, self._limits
+        server = FramedServer(parts.gateway, self.inflight, settings, limits, lambda: parts.started)
         await server.start(self._listener)
         return server
 
 
 @contextmanager
 def framed_edge(
-    parts: GatewayParts | None = None, settings: FramedSettings | None = None, limits: LimitSettings | None = None
+    parts: GatewayParts | None = None,
+    settings: FramedSettings | None = None,
+    limits: LimitSettings | None = None,
+    inflight_bytes: int = 64 * 1024 * 1024,
 ) -> Iterator[FramedEdge]:
     """Running while the context is open."""
-    edge = FramedEdge(parts or GatewayParts(), settings or FramedSettings(), limits or LimitSettings())
+    edge = FramedEdge(parts or GatewayParts(), settings or FramedSettings(), limits or LimitSettings(), inflight_bytes)
     try:
         yield edge
     finally:

@@ -239,7 +239,12 @@ class GatewayParts:
         self.suspensions = Suspensions()
         self.pull_log = PullRecordList()
         self.pulls = PullQueues(
-            self.pull_log.store, self.pull_log, self.pull_points.is_there, claim_s=30, max_bytes=100_000
+            self.pull_log.store,
+            self.pull_log,
+            self.pull_points.is_there,
+            claim_s=30,
+            max_bytes=100_000,
+            max_nodes=20_000,
         )
         self.pull_log.store.changed = self.pulls.arrived
         self.control = ControlList([self.table, self.owners, self.pull_points, self.registrations, self.suspensions])

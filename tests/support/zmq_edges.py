@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket as network
 import subprocess
 import sys
 import time
@@ -96,6 +97,17 @@ class Edges:
         with self.socket(zmq.REQ, "asked") as req:
             req.send_multipart(parts)
             return req.recv_multipart()
+
+    def raw_subscriber(self) -> network.socket:
+        """A connection to the XPUB after its handshake, for messages of ZMTP 3.0 byte by byte."""
+        raw = network.create_connection(("127.0.0.1", self._ports["subscribe"].number), 120)
+        raw.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
+        ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x03SUB"
+        raw.sendall(bytes([4, len(ready)]) + ready)
+        greeting = b""
+        while b"READY" not in greeting:
+            greeting += raw.recv(1_000)
+        return raw
 
     def subscriber(self, prefix: bytes) -> zmq.Socket[bytes]:
         """Returns when its subscription is in force."""

@@ -10,6 +10,7 @@ out comes back.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ class PullLimits:
 @dataclass(slots=True)
 class WaitingMessage:
     """One message; `element` is None when it has to be read from the log, at `offset`. `notification` is empty for what
-    a client put in. It has been `returned` so often."""
+    a client put in. It has been `returned` so often, and has at most so many `nodes`: elements and attributes."""
 
     offset: int
     size: int
@@ -39,6 +40,7 @@ class WaitingMessage:
     valid_until_ms: int = 0
     notification: str = ""
     returned: int = 0
+    nodes: int = 0
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its publisher does not want it handed out any more."""
@@ -97,9 +99,11 @@ class PullStore:
             case Returned(claim=claim, settled=settled):
                 self._return(pull_point_id, claim, settled)
 
-    def head(self, pull_point_id: str, messages: int, size: int, now_ms: int = 0) -> list[WaitingMessage]:
-        """The oldest that wait: at most so many messages and bytes, one in any case, no two with an xml:id alike; and
-        those between them that are over by now, which do not count."""
+    def head(
+        self, pull_point_id: str, messages: int, size: int, now_ms: int = 0, nodes: int = sys.maxsize
+    ) -> list[WaitingMessage]:
+        """The oldest that wait: at most so many messages, bytes and nodes, one in any case, no two with an xml:id
+        alike; and those between them that are over by now, which do not count."""
         queue = self._queues.get(pull_point_id)
         chosen: list[WaitingMessage] = []
         if queue is None:
@@ -110,7 +114,8 @@ class PullStore:
                 chosen.append(message)
                 continue
             size -= message.size
-            if counted == messages or (counted and size < 0) or clash(message.ids, ids):
+            nodes -= message.nodes
+            if counted == messages or (counted and (size < 0 or nodes < 0)) or clash(message.ids, ids):
                 break
             chosen.append(message)
             counted += 1
@@ -175,7 +180,10 @@ class PullStore:
         self.resident_bytes += size if resident else 0
         element = record.element if resident else None
         ids = xml_ids(record.element)
-        queue.waiting.append(WaitingMessage(offset, size, element, ids, record.valid_until_ms, record.notification))
+        nodes = record.element.count(b"<") + record.element.count(b"=")
+        queue.waiting.append(
+            WaitingMessage(offset, size, element, ids, record.valid_until_ms, record.notification, nodes=nodes)
+        )
         queue.size += size
         self._bound(pull_point_id, queue)
         self.changed(pull_point_id)

@@ -14,7 +14,7 @@ from ingest.errors import InvalidRequest, TooLarge
 from ingest.operations.legacy.text import mended, parse, raw_content
 from ingest.soap.envelope import Request
 from ingest.soap.fragments import Node, Source
-from ingest.soap.xml_reading import memory_to_read
+from ingest.soap.xml_reading import check_payload, memory_to_read
 from topic_model import expressions, legacy_content
 from topic_model.namespaces import WSNT, WSNT_SLASH, wsa
 from topic_model.records.packages import MOST_IDENTIFICATION, Fragment, read_fragment, write_package
@@ -248,14 +248,18 @@ def _package(element: etree._Element) -> tuple[Fragment, str]:
 def _payload(content: etree._Element, node: Node, source: Source, *, strip: bool = True) -> tuple[bytes, str]:
     stray = "".join([content.text or "", *(child.tail or "" for child in content)]).strip()
     if len(content) == 1 and not stray:
-        return source.fragment(node.children[0]), str(content[0].tag)
+        payload = source.fragment(node.children[0])
+        check_payload(payload, content[0])
+        return payload, str(content[0].tag)
     inside = source.inside(node).decode()
     if strip:
         inside = inside.strip()
     # Of the prefixes in scope those that it may use; wsnt and wsa are nearly always declared and hardly ever used.
     scope = _scope(content)
     used = {prefix: uri for prefix, uri in scope.items() if (f"{prefix}:" in inside if prefix else len(content))}
-    return legacy_content.wrap(inside, used), legacy_content.TYPE
+    payload = legacy_content.wrap(inside, used)
+    check_payload(payload, content)
+    return payload, legacy_content.TYPE
 
 
 def _scope(content: etree._Element) -> dict[str, str]:

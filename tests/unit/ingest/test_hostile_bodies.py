@@ -15,12 +15,22 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 import pytest
+from lxml import etree
 
+from core.errors import PeerError
+from ingest.client.received import messages as read_answer
+from ingest.client.received import read_reply
 from ingest.errors import MalformedMessage
+from ingest.federation.receiver import read_forwarded
+from ingest.operations.legacy.messages import joined
 from ingest.soap import fragments, xml_reading
 from ingest.soap.envelope import MAX_BLOCKS, parse
+from tests.support import legacy_messages
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
+from tests.support.pulling import create, get
+from topic_model.records.peers import Forwarded
+from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.slow
 
@@ -217,3 +227,110 @@ def test_of_an_expensive_payload_all_prefixes_are_kept() -> None:
     request = parse(payload(f"refix {text}", ' xmlns:unused="u"'))
     source = request.source(6)
     assert b'xmlns:unused="u"' in source.fragment(source.node(request.operation[0][1][0]))
+
+
+def deep(levels: int) -> str:
+    return "<a>" * levels + "</a>" * levels
+
+
+def wide(number: int) -> str:
+    return "<a>" + "<b xmlns='u'>some text</b>" * number + "</a>"
+
+
+def by_notify(parts: GatewayParts, text: str) -> int:
+    return parts.post(soap.envelope(soap.notify(soap.message(payload=text)))).status
+
+
+def by_notify_in_a_known_place(parts: GatewayParts, text: str) -> int:
+    assert by_notify(parts, "<first/>") == 202
+    parts.notifications.accepted.clear()
+    return by_notify(parts, text)
+
+
+def by_publish(parts: GatewayParts, text: str) -> int:
+    return parts.post(text.encode(), "/publish/a", content_type="application/xml").status
+
+
+def by_the_older_envelope(parts: GatewayParts, text: str) -> int:
+    return parts.post(legacy_messages.wsn_process(legacy_messages.notify("a", text)), "/WSN/Broker").status
+
+
+def by_the_older_envelope_loose(parts: GatewayParts, text: str) -> int:
+    """The element around loose content is a level of the payload."""
+    inside = text.removeprefix("<a>").removesuffix("</a>")
+    return by_the_older_envelope(parts, f"text and {inside}")
+
+
+def by_a_pull_point(parts: GatewayParts, text: str) -> int:
+    return parts.post(soap.envelope(soap.notify(soap.message(payload=text))), create(parts)).status
+
+
+def by_parts(_: GatewayParts, text: str) -> int:
+    try:
+        joined(text, {}, 200_000)
+    except PeerError:
+        return 400
+    return 202
+
+
+def by_another_engine(_: GatewayParts, text: str) -> int:
+    try:
+        read_forwarded(Forwarded("n", TopicPath("a"), text.encode(), ("G/b",)), 0)
+    except PeerError:
+        return 400
+    return 202
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        by_notify,
+        by_notify_in_a_known_place,
+        by_publish,
+        by_the_older_envelope,
+        by_the_older_envelope_loose,
+        by_a_pull_point,
+        by_parts,
+        by_another_engine,
+    ],
+)
+def test_every_door_takes_the_same_payloads(door: Callable[[GatewayParts, str], int]) -> None:
+    """What is taken can be read by a parser with libxml2's bounds wherever it is handed out."""
+    for taken, refused in (
+        (deep(xml_reading.MAX_PAYLOAD_DEPTH), deep(xml_reading.MAX_PAYLOAD_DEPTH + 1)),
+        (wide(xml_reading.MAX_PAYLOAD_DECLARATIONS - 10), wide(xml_reading.MAX_PAYLOAD_DECLARATIONS + 1)),
+    ):
+        assert door(GatewayParts(), taken) < 300, door
+        parts = GatewayParts()
+        assert door(parts, refused) >= 400, door
+        assert parts.notifications.accepted == []
+        assert not [each for each in parts.pull_log.store.ids() if parts.pull_log.store.waiting(each)]
+
+
+def test_the_declarations_around_a_payload_count_in_its_start_tag() -> None:
+    """Cut out, it has them in one tag with its own."""
+    parts = GatewayParts()
+    own = declarations(200)
+    used = "".join(f"<q{number}:x/>" for number in range(100))
+    around = "".join(f" xmlns:q{number}='u'" for number in range(100))
+    body = soap.envelope(soap.notify(soap.message("t:a", f"<a{own}>{used}</a>")))
+    assert parts.post(body.replace(b"<s:Body>", f"<s:Body{around}>".encode())).status == 400
+    assert parts.notifications.accepted == []
+
+
+def test_an_answer_with_many_messages_is_read_as_one_with_few() -> None:
+    """Each of them was within the limits of a request; all together are not, and need not be."""
+    parts = GatewayParts()
+    path = create(parts)
+    message = soap.message("t:a", f"<a>{'xmlns ' * 40_000}</a>")
+    for _ in range(3):
+        assert parts.post(soap.envelope(soap.notify(message)), path).status == 202
+    answers = [parts.post(get(), path) for _ in range(3)]
+    elements = b"".join(
+        etree.tostring(each)
+        for answer in answers
+        for each in answer.root.iterfind(f".//{{{soap.WSNT}}}NotificationMessage")
+    )
+    opened = f'<wsnt:GetMessagesResponse xmlns:wsnt="{soap.WSNT}">'
+    together = soap.envelope(f"{opened}{elements.decode()}</wsnt:GetMessagesResponse>")
+    assert len(read_answer(read_reply("http://x", 200, "", "text/xml", together))) == 3

@@ -199,6 +199,7 @@ class SweepingGateway:
             lambda _: True,
             claim_s=30,
             max_bytes=1_000,
+            max_nodes=1_000,
             now=lambda: self.wall,
             steady=lambda: self.steady,
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from core.errors import ConfigError, InfrastructureError
 from ingest.access.grants import ClientRequest
@@ -20,9 +21,11 @@ from ingest.access.settings import LimitSettings
 from ingest.client.framed import Connection, ConnectionFactory, Message, Outgoing, published
 from ingest.client.values import BrokerUnavailable, FaultReceived
 from ingest.errors import NotAuthenticated, TooManyRequests
-from ingest.framed import frames
+from ingest.framed import frames, server, session, subscriptions
 from ingest.framed.frames import Decoder, Frame, FrameKind
-from ingest.settings import FramedSettings, TopicSettings
+from ingest.framed.publishing import Publisher
+from ingest.settings import FramedSettings, TopicSettings, ZmqSettings
+from ingest.zeromq.edge import ZmqEdge
 from tests.support.framed import FramedEdge, framed_edge
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import guarded
@@ -504,3 +507,252 @@ def test_a_connection_that_ends_amid_its_publications_leaves_no_error(
         edge.on_loop(edge.server.stop)
     gc.collect()
     assert not [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+
+
+def unreadable(name: str) -> StoredMessage:
+    return stored("a", "<x>" * 256 + "</x>" * 256, name)
+
+
+def test_a_message_that_cannot_be_read_costs_no_other_and_is_given_up_once(
+    edge: FramedEdge, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    got: list[str] = []
+    consumer = connection.session().consumer("a", lambda message: got.append(message.id))
+    long = "xmlns " * 60_000  # two of these are more than a request may have
+    deliver(
+        edge,
+        consumer.subscription,
+        *(stored("a", f"<x>{long}</x>", "n1"), unreadable("n2"), stored("a", f"<x>{long}</x>", "n3")),
+        *(StoredMessage(b"<nothing/>", "n4"), stored("a//", "<x/>", "n5"), stored("a", "<x/>", "n6")),
+    )
+    wait_for(lambda: got == ["n1", "n3", "n6"])
+    wait_for(lambda: not edge.parts.pull_log.store.ids())
+    assert edge.server.counts.unreadable == 3
+    assert caplog.text.count("cannot be read") == 3
+    deliver(edge, consumer.subscription, unreadable("n7"))
+    wait_for(lambda: edge.server.counts.unreadable == 4 and not edge.parts.pull_log.store.ids())
+    assert not connection.lost.is_set()
+
+
+def test_a_claim_waits_again_at_once_when_sending_fails(
+    edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = dial(edge)
+    raw.send(frames.encode(FrameKind.SUBSCRIBE, 2, frames.SubscribeBody("a", "archive")))
+    name = frames.read_body(raw.read(), frames.ReceiptBody).id
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("ingest.framed.subscriptions.message_of", fail)
+    deliver(edge, name, stored("a", "<x/>", "n1"))
+    assert raw.ends()
+    wait_for(lambda: edge.parts.pull_log.store.waiting(name) == 1 and not edge.parts.pull_log.store.claims)
+
+
+def test_what_would_take_long_to_read_is_refused_unread(edge: FramedEdge, dial: Connects) -> None:
+    raw = dial(edge)
+    many = {f"a{number}": "" for number in range(257)}
+    for kind, body, code in (
+        (FrameKind.SUBSCRIBE, frames.SubscribeBody("a", delivery=dict(list(many.items())[:17])), "BodyError"),
+        (FrameKind.SUBSCRIBE, frames.SubscribeBody("a", types=["{urn:t}x"] * 8_000), "TooLarge"),
+        (FrameKind.UNSUBSCRIBE, frames.UnsubscribeBody("x" * 70_000), "TooLarge"),
+        (FrameKind.PUBLISH, frames.PublishBody("a", b"<x/>", many), "BodyError"),
+        (FrameKind.PUBLISH, frames.PublishBody("a", b"<x/>", {"a": "x" * 20_000}), "InvalidRequest"),
+        (FrameKind.PUBLISH, frames.PublishBody("a", b"<x>" * 201 + b"</x>" * 201), "MalformedMessage"),
+    ):
+        raw.send(frames.encode(kind, 5, body))
+        assert raw.error().code == code, body
+    raw.send(frames.encode(FrameKind.PUBLISH, 6, frames.PublishBody("a", b"<x>" * 200 + b"</x>" * 200)))
+    assert raw.read().kind == FrameKind.RECEIPT
+
+
+def test_before_connect_a_frame_is_short(edge: FramedEdge, dial: Connects) -> None:
+    raw = dial(edge, connect=False)
+    raw.send(frames.encode(FrameKind.CONNECT, 1, frames.ConnectBody("x" * 20_000))[:16])
+    assert "16384 bytes" in raw.error().text
+    assert raw.ends()
+    early = dial(edge, connect=False)
+    publish = frames.encode(FrameKind.PUBLISH, 2, frames.PublishBody("a", f"<x>{'y' * 10_000}</x>".encode()))
+    early.send(frames.encode(FrameKind.CONNECT, 1, frames.ConnectBody()) + 2 * publish)
+    assert "wait for it" in early.error().text
+    assert early.ends()
+
+
+def test_pings_are_no_connect(edge: FramedEdge, dial: Connects) -> None:
+    silent = dial(edge, connect=False)
+    made = time.monotonic()
+    silent.send(frames.encode(FrameKind.PING, 1))
+    assert silent.read().kind == FrameKind.PONG
+
+    async def pinged() -> None:
+        (each,) = edge.server._connections
+        each.heard_at = each.whole_at = each.made_at + 20.5
+        edge.server.sweep(each.made_at + 21)
+
+    edge.on_loop(pinged)
+    assert "no CONNECT" in silent.error().text, made
+
+
+def test_of_one_address_few_may_be_unknown(edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_MOST_UNKNOWN", 3)
+    with framed_edge() as few:
+        _known = [dial(few) for _ in range(5)]
+        unknown = [dial(few, connect=False) for _ in range(3)]
+        refused = dial(few, connect=False).error()
+        assert (refused.code, refused.retry_after) == ("TooManyConnections", 1.0)
+        unknown[0].socket.close()
+        wait_for(lambda: few.server.connections == 7)
+        assert dial(few)
+
+
+def test_frames_that_are_not_whole_are_in_the_budget_of_all_requests(dial: Connects) -> None:
+    """As bodies of HTTP: some come on, the others wait or are refused, and nothing is left when they are gone."""
+    limit = 16 * 1024 * 1024
+    with framed_edge(inflight_bytes=limit) as edge:
+        frame = frames.encode(FrameKind.PUBLISH, 7, frames.PublishBody("a", b"<x>" + b"y" * 4_000_000 + b"</x>"))[:-1]
+        opened = [dial(edge) for _ in range(12)]
+        rest = {each: memoryview(frame) for each in opened}
+        for each in opened:
+            each.socket.setblocking(False)
+
+        def pending() -> tuple[int, int]:
+            async def look() -> tuple[int, int]:
+                return sum(each._decoder.pending for each in edge.server._connections), edge.inflight.taken
+
+            return edge.on_loop(look)
+
+        def most_are_refused() -> bool:
+            for each in [each for each in opened if rest[each]]:
+                try:
+                    rest[each] = rest[each][each.socket.send(rest[each]) :]
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    rest[each] = memoryview(b"")
+            there, counted = pending()
+            assert there <= counted <= limit
+            return edge.server.connections <= 4  # there is memory for three of them
+
+        wait_for(most_are_refused)
+        for each in opened:
+            each.socket.close()
+        wait_for(lambda: edge.server.connections == 0)
+        assert pending() == (0, 0)
+
+
+def test_publications_that_wait_are_in_the_budget(
+    edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = asyncio.Event()
+
+    async def hold(*_: object) -> None:
+        await stuck.wait()
+
+    monkeypatch.setattr(edge.parts.notifications, "append", hold)
+    raw = dial(edge)
+    for number in range(10):
+        raw.send(frames.encode(FrameKind.PUBLISH, number, frames.PublishBody("a", b"<x>" + b"y" * 50_000 + b"</x>")))
+    wait_for(lambda: edge.inflight.taken >= 500_000)
+
+    async def go_on() -> None:
+        stuck.set()
+
+    edge.on_loop(go_on)
+    wait_for(lambda: edge.inflight.taken == 0)
+
+
+def test_of_one_connection_few_requests_are_under_way(
+    edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, now, go_on, original = 0, 0, asyncio.Event(), subscriptions.subscribe
+
+    async def slow(*arguments: Any) -> Any:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        await go_on.wait()
+        now -= 1
+        return await original(*arguments)
+
+    monkeypatch.setattr(subscriptions, "subscribe", slow)
+    monkeypatch.setattr(session, "_MOST_SUBSCRIPTIONS", 20)
+    raw = dial(edge)
+    raw.send(b"".join(frames.encode(FrameKind.SUBSCRIBE, n, frames.SubscribeBody("a")) for n in range(2, 42)))
+    wait_for(lambda: now == 16 and edge.server.counts.received["SUBSCRIBE"] == 40)
+
+    async def finish() -> None:
+        assert [each.held for each in edge.server._connections] == [True]
+        go_on.set()
+
+    edge.on_loop(finish)
+    kinds = [raw.read().kind for _ in range(40)]
+    assert (most, kinds.count(FrameKind.RECEIPT), kinds.count(FrameKind.ERROR)) == (16, 20, 20)
+    raw.send(frames.encode(FrameKind.PING, 99))
+    assert raw.read().kind == FrameKind.PONG
+
+
+def test_who_does_not_read_answers_is_not_read_either(edge: FramedEdge, dial: Connects) -> None:
+    raw = dial(edge)
+    raw.socket.setblocking(False)
+    pings, sent = frames.encode(FrameKind.PING, 1) * 4_096, 0
+    while not edge.server.unread:
+        try:
+            sent += raw.socket.send(pings[sent % 16 :])
+        except BlockingIOError:
+            time.sleep(0.001)
+        assert sent < 256 * 1024 * 1024
+
+    async def sizes() -> tuple[bool, int]:
+        (each,) = edge.server._connections
+        assert each._transport is not None
+        return each.held, each._transport.get_write_buffer_size()
+
+    held, size = edge.on_loop(sizes)
+    assert held
+    assert size < 1024 * 1024
+
+
+def test_few_messages_are_without_an_answer(edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_MOST_UNANSWERED", 150)
+    raw = dial(edge)
+    raw.send(frames.encode(FrameKind.SUBSCRIBE, 2, frames.SubscribeBody("a", window=10_000)))
+    name = frames.read_body(raw.read(), frames.ReceiptBody).id
+    deliver(edge, name, *(stored("a", "<x/>", f"n{number}") for number in range(400)))
+    first = [raw.read() for _ in range(200)]
+    raw.send(frames.encode(FrameKind.PING, 99))
+    assert raw.read().kind == FrameKind.PONG, "and no further message"
+    raw.send(b"".join(frames.encode(FrameKind.ACK, each.correlation) for each in first))
+    assert [raw.read().kind for _ in range(200)] == [FrameKind.MESSAGE] * 200
+
+
+def test_a_publication_that_ends_each_connection_is_given_up_and_the_others_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ZeroMQ edge, against a gateway that fails over one message."""
+    add = Publisher.add
+
+    def fail(publisher: Publisher, frame: Frame) -> None:
+        if b"poison" in frame.body:
+            raise frames.FrameError("this one ends the connection")
+        add(publisher, frame)
+
+    monkeypatch.setattr(Publisher, "add", fail)
+    settings = ZmqSettings(pipeline=f"ipc://{tmp_path}/p", subscribe="", publish="", asked="")
+    with framed_edge() as gateway:
+        edge = ZmqEdge(settings, ConnectionFactory(gateway.url), 4 * 1024 * 1024, lambda: None)
+        thread = threading.Thread(target=edge.run)
+        thread.start()
+        try:
+            with zmq.Context() as context, context.socket(zmq.PUSH) as push:
+                push.connect(settings.pipeline)
+                for number in range(20):
+                    push.send_multipart([b"a", b"<n>%d</n>" % number if number != 10 else b"<poison/>"])
+                wait_for(lambda: edge.counts["pipeline", "refused"] == 1)
+                push.send_multipart([b"a", b"<next/>"])
+                wait_for(lambda: edge.counts["pipeline", "accepted"] == 20)
+        finally:
+            edge.stop()
+            thread.join(120)
+        stored = [each.payload for each in gateway.parts.notifications.accepted]
+    assert {*stored} == {b"<next/>", *(b"<n>%d</n>" % number for number in range(20) if number != 10)}

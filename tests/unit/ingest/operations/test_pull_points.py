@@ -36,6 +36,34 @@ def test_a_name_leads_to_the_same_pull_point(parts: GatewayParts) -> None:
     assert create(parts, name) != first
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "<wsnt:NotificationMessage/>",
+        "<wsnt:NotificationMessage><wsnt:Message/></wsnt:NotificationMessage>",
+        "<wsnt:NotificationMessage><wsnt:Message><a/><b/></wsnt:Message></wsnt:NotificationMessage>",
+        soap.message("nonsense:/", "<a/>"),
+    ],
+)
+def test_a_message_that_cannot_be_read_is_refused_and_costs_no_other(parts: GatewayParts, wrong: str) -> None:
+    path = create(parts)
+    fill(parts, path, "1")
+    answer = parts.post(soap.envelope(soap.notify(soap.message(), wrong)), path)
+    assert (answer.status, parts.pull_log.store.waiting(path.rpartition("/")[2])) == (500, 1)
+    fill(parts, path, "2")
+    assert payloads(parts.post(get(), path)) == ["1", "2"]
+
+
+def test_an_answer_has_no_more_elements_than_may_be(parts: GatewayParts) -> None:
+    path = create(parts)
+    for text in ("1", "2", "3"):
+        fill(parts, path, f"<x/>{'<a/>' * 9_000}{text}")
+    counts = []
+    while answer := parts.post(get(), path).root.findall(f".//{{{soap.WSNT}}}NotificationMessage"):
+        counts.append(len(answer))
+    assert counts == [2, 1], "20,000 elements and attributes"
+
+
 def test_unknown_attributes_are_taken(parts: GatewayParts) -> None:
     create(parts, 'xmlns:x="urn:x" x:y="z"')
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from ingest.settings import GatewaySettings, TopicSettings
+from ingest.soap.xml_reading import MAX_PAYLOAD_DEPTH
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import START, GatewayParts, HttpAnswer, live
 from tests.support.guarded_gateway import ANNA, BERT, OLGA, Clock, guarded
@@ -153,6 +154,16 @@ def test_what_is_not_there_is_named_in_one_sentence() -> None:
 )
 def test_one_that_leaves_out_what_it_publishes_may_look_at_its_topic(parts: GatewayParts, body: bytes) -> None:
     created(parts.post(body))
+
+
+def test_what_it_publishes_can_be_handed_out(parts: GatewayParts) -> None:
+    def levels(number: int) -> str:
+        return "<a>" * number + "</a>" * number
+
+    created(parts.post(create("deep", payload=levels(MAX_PAYLOAD_DEPTH))))
+    answer = parts.post(create("deeper", payload=levels(MAX_PAYLOAD_DEPTH + 1)))
+    assert answer.status >= 400
+    assert "200 levels" in answer.reason
 
 
 def test_a_name_is_there_once(parts: GatewayParts) -> None:

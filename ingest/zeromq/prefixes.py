@@ -1,0 +1,102 @@
+"""Which prefixes receivers have asked for, and on which connections.
+
+A prefix ends when each connection that has asked for it has taken that back, or is closed. The word of another
+connection does not count: XPUB passes on a cancellation of a peer that has never asked. `sweep` finds the closed ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from ingest.zeromq.messages import MessageError
+
+Peer = tuple[int, int]
+"""A connection of this process: the number of its file and its inode, which no later connection has."""
+
+LONGEST_PREFIX = 1_024
+
+# The framed edge has so many subscriptions on a connection.
+MOST_PREFIXES = 1_000
+_MOST_BYTES = 256 * 1024
+
+# Beyond half of all prefixes a connection that has so many itself gets no further one.
+_MOST_OF_ONE = 100
+
+# Closed connections are forgotten when a prefix has so many more than it had after the last look.
+_LOOK_AFTER = 64
+
+
+def peer_of(file: int) -> Peer | None:
+    """The connection behind the number of a file; None for one that is closed."""
+    try:
+        return file, os.fstat(file).st_ino
+    except OSError:
+        return None
+
+
+def is_open(peer: Peer) -> bool:
+    """Whether the connection is still there."""
+    return peer_of(peer[0]) == peer
+
+
+class Prefixes:
+    """The prefixes of all connections. `alive` says whether a connection is there."""
+
+    def __init__(self, alive: Callable[[Peer], bool] = is_open) -> None:
+        self._alive = alive
+        self._peers: dict[bytes, set[Peer]] = {}
+        self._looked: dict[bytes, int] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def begin(self, prefix: bytes, peer: Peer | None) -> bool:
+        """A connection asks for a prefix; whether it is the first one that does. Raises MessageError."""
+        if peer is None:
+            return False
+        peers = self._peers.get(prefix)
+        if peers is not None:
+            peers.add(peer)
+            if len(peers) >= self._looked[prefix] + _LOOK_AFTER:
+                peers -= {each for each in peers if not self._alive(each)}
+                self._looked[prefix] = max(len(peers), _LOOK_AFTER)
+            return False
+        if len(prefix) > LONGEST_PREFIX:
+            raise MessageError("prefix", f"a prefix may have {LONGEST_PREFIX} bytes, not {len(prefix)}")
+        if len(self._peers) >= MOST_PREFIXES or self._bytes + len(prefix) > _MOST_BYTES:
+            raise MessageError(
+                "prefix", f"{len(self._peers)} prefixes of {self._bytes} bytes are subscribed to: no further one"
+            )
+        if len(self._peers) >= MOST_PREFIXES // 2:
+            own = sum(peer in each for each in self._peers.values())
+            if own >= _MOST_OF_ONE:
+                raise MessageError("prefix", f"a connection has {own} of {len(self._peers)} prefixes: no further one")
+        self._peers[prefix], self._looked[prefix] = {peer}, 0
+        self._bytes += len(prefix)
+        return True
+
+    def end(self, prefix: bytes, peer: Peer | None) -> bool:
+        """A connection takes a prefix back; whether no other one has it."""
+        peers = self._peers.get(prefix)
+        if peers is None or peer not in peers:
+            return False
+        peers.discard(peer)
+        return not peers and self._forget(prefix)
+
+    def sweep(self) -> Iterator[bytes]:
+        """The prefixes of which all connections are closed; they are forgotten."""
+        for prefix, peers in list(self._peers.items()):
+            while peers:
+                peer = next(iter(peers))
+                if self._alive(peer):
+                    break
+                peers.discard(peer)
+            if not peers and self._forget(prefix):
+                yield prefix
+
+    def _forget(self, prefix: bytes) -> bool:
+        del self._peers[prefix], self._looked[prefix]
+        self._bytes -= len(prefix)
+        return True

@@ -77,7 +77,7 @@ async def destroy_trigger(gateway: Gateway, request: Request, _target: Target) -
         found = gateway.table.triggers.named(name)
         # To others it is not there, as with subscriptions.
         if found is None or not may_manage(request.caller, found.owner, found.topics):
-            raise UnknownResource(f"there is no trigger {name[:200]!r} (any more)", name)
+            raise UnknownResource(f"there is no trigger {name[:200]!r} (any more)")
         await gateway.changes.commit(ending_trigger(found.id, "removed", times.to_ms(gateway.now())))
     return _reply(_DESTROY, found.id)
 
@@ -160,7 +160,7 @@ def _read_publish(gateway: Gateway, request: Request, name: str) -> Trigger:
 def _check_sense(gateway: Gateway, trigger: Trigger, wanted: Subscription) -> None:
     tree = gateway.table.topics
     if trigger.topic not in tree:
-        raise TopicNotSupported(f"there is no topic {trigger.topic} to publish to: add it first", trigger.topic)
+        raise TopicNotSupported(f"there is no topic {trigger.topic} to publish to: add it first")
     if gateway.topics.check_types and trigger.payload:
         check_types(tree, [Notification("", trigger.topic, b"", 0, type=trigger.type)])
     if matches_itself(wanted, trigger, tree):

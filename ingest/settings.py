@@ -7,7 +7,7 @@ from typing import Literal
 
 from core.errors import ConfigError, TopicError
 from core.settings import setting
-from topic_model.topics import TopicPath, parse_path
+from topic_model.topics import TopicPath, is_system, parse_path
 
 
 @dataclass(frozen=True)
@@ -256,6 +256,8 @@ class TopicSettings:
             _ = self.default_path
         except TopicError as error:
             raise ConfigError(f"topics.default = {self.default!r} is no path of a topic: {error}") from error
+        if is_system(self.default):
+            raise ConfigError(f"topics.default = {self.default!r} is for the engine's own events: name another topic")
 
     @property
     def default_path(self) -> TopicPath | None:

@@ -13,6 +13,7 @@ from dispatch.logs.attempts import ErrorClass
 from dispatch.settings import TopicRules
 from topic_model.records.notifications import MOST_HOPS, Notification, made_at, type_of
 from topic_model.subscriptions import Trigger
+from topic_model.topics import is_system
 
 _DIGEST_BYTES = 10  # what a UUID has beside its time
 
@@ -45,6 +46,8 @@ def published(
             f"{MOST_HOPS} triggers in a row have come to this, and a further one publishes nothing: do they publish "
             "into one another?",
         )
+    if is_system(trigger.topic):
+        return Refused("skipped", f"only the engine publishes to {trigger.topic}")
     target, same = trigger.target, not trigger.payload
     if target is None:
         return Refused("skipped", f"there is no topic {trigger.topic} to publish to (any more)")

@@ -16,7 +16,7 @@ from topic_model.expressions import XPathPattern, compile_normal
 from topic_model.patterns.alternatives import Alternative, Reach, anchors_above, is_virtual
 from topic_model.records.control import PullPointRecord
 from topic_model.subscriptions import TopicFilter
-from topic_model.topics import TopicPath
+from topic_model.topics import SYSTEM, TopicPath, is_system
 from topic_model.tree.tree import TopicTree
 
 
@@ -104,11 +104,21 @@ GROUP: Final = "group:"
 """Before the name of a group where a topic says who may publish to it; no user's name holds a colon."""
 
 
+def check_reserved(topics: Iterable[TopicPath]) -> None:
+    """Raises Forbidden for a topic of operator events, on which only the engine publishes."""
+    for topic in topics:
+        if is_system(topic):
+            raise Forbidden(f"only the engine publishes to {topic[:200]}: topics below {SYSTEM} are for its own events")
+
+
 def check_publish(caller: Caller | None, topics: Iterable[TopicPath], tree: TopicTree) -> None:
-    """Raises Forbidden unless the caller may publish to all of these: by the policy, and by each topic's own facts.
+    """Raises Forbidden unless the caller may publish to all of these: by the policy, and by each topic's own facts. No
+    caller publishes operator events.
 
     A topic that names its publishers accepts only them, whatever the policy allows; it grants no further right.
     """
+    topics = tuple(topics)
+    check_reserved(topics)
     if caller is None:
         return
     everywhere = caller.publish.everything
@@ -129,10 +139,14 @@ def check_offer(caller: Caller | None, topics: Sequence[TopicFilter]) -> None:
 
     To register for nothing in particular is to register for what one may publish to: each Notify is asked anyway.
     """
-    if caller is None:
-        return
     for topic in topics:
-        if not caller.publish.covers([topic]):
+        pattern = compile_normal(topic.normal)
+        if not isinstance(pattern, XPathPattern) and any(is_system(each.anchor) for each in pattern.alternatives):
+            raise Forbidden(
+                f"only the engine publishes to {topic.text[:200]!r}: topics below {SYSTEM} are for its own events",
+                "PublisherRegistrationRejectedFault",
+            )
+        if caller is not None and not caller.publish.covers([topic]):
             raise Forbidden(
                 f"{caller.name} may not publish to all of {topic.text[:200]!r}", "PublisherRegistrationRejectedFault"
             )

@@ -16,8 +16,9 @@ from typing import TypeVar
 from core.errors import InfrastructureError, PeerError, RecordVersionError, TopicError, TopicNotSupported
 from core.settings import KafkaSettings
 from core.telemetry.tracing import read_traceparent
+from ingest.access.grants import check_reserved
 from ingest.elements.publication import Publication
-from ingest.errors import InvalidRequest, MalformedMessage, PeerRefused
+from ingest.errors import Forbidden, InvalidRequest, MalformedMessage, PeerRefused
 from ingest.federation.interests import PeerInterests
 from ingest.federation.keys import SharedKeys
 from ingest.operations.acceptance import accept, check_types
@@ -169,10 +170,11 @@ class PeerReceiver:
             self._drop("unreadable", forwarded.topic, error)
             return None
         try:
+            check_reserved([notification.topic])
             gateway.check_new([notification.topic] if notification.topic not in gateway.table.topics else [])
             if gateway.topics.check_types:
                 check_types(gateway.table.topics, [notification])
-        except (TopicNotSupported, InvalidRequest) as error:
+        except (TopicNotSupported, InvalidRequest, Forbidden) as error:
             self._drop("topic", notification.topic, error)
             return None
         return notification

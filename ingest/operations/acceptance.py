@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from lxml import etree
 
+from ingest.access.grants import check_reserved
 from ingest.elements.publication import NOTHING_SAID, Publication
 from ingest.errors import InvalidRequest
 from ingest.operations.gateway import AnswersPeers, Gateway
@@ -31,9 +32,10 @@ async def accept(
     False, they are stored under other ids. `said` is by id, and counts from when they are accepted: at this moment,
     or, of what has waited here, at `accepted_ms`.
 
-    Raises InvalidRequest for a type that its topic does not have, where that is asked; TopicNotSupported, TooManyTopics
-    or another InfrastructureError.
+    Raises Forbidden for a topic of operator events; InvalidRequest for a type that its topic does not have, where that
+    is asked; TopicNotSupported, TooManyTopics or another InfrastructureError.
     """
+    check_reserved(each.topic for each in notifications)
     if gateway.topics.check_types:
         check_types(gateway.table.topics, notifications)
     request = fingerprint(notifications) if gateway.repeats.enabled else b""

@@ -79,6 +79,7 @@ class Caller:
     publish: Grant = NOTHING
     subscribe: Grant = NOTHING
     manage: Grant = NOTHING
+    serve: Grant = NOTHING
 
     @property
     def name(self) -> str:
@@ -163,6 +164,16 @@ def check_subscribe(caller: Caller | None, topics: Sequence[TopicFilter]) -> Non
     )
 
 
+def check_serve(caller: Caller | None, topics: Sequence[TopicFilter]) -> None:
+    """Raises Forbidden unless the caller may be given the requests of this queue, and answer them."""
+    if caller is not None and not caller.serve.covers(topics):
+        wanted = " and ".join(repr(each.text[:200]) for each in topics) or "every topic"
+        raise Forbidden(
+            f"{caller.name} may not serve {wanted}: a rule of the policy has to allow serve, or manage, there",
+            "SubscribeCreationFailedFault",
+        )
+
+
 def check_fill(caller: Caller | None, point: PullPointRecord) -> None:
     """Raises Forbidden unless the caller may have messages put into this pull point."""
     if not may_manage(caller, point.owner):
@@ -192,5 +203,5 @@ def known_to(caller: Caller | None) -> Grant:
     """The topics that the caller may know to be there: those that it may use in some way."""
     if caller is None:
         return ALL
-    known = caller.subscribe | caller.publish | caller.manage
+    known = caller.subscribe | caller.publish | caller.manage | caller.serve
     return ALL if known.everything else known

@@ -63,10 +63,10 @@ async def subscribe(gateway: Gateway, wanted: SubscribeBody, caller: Caller | No
     if len(wanted.name) > _MOST_NAME:
         raise InvalidRequest(f"a name may have {_MOST_NAME} characters, this one has {len(wanted.name)}")
     filters = filters_of(wanted)
+    check_subscribe(caller, filters.topics)
     for expression in filters.topics:
         dsub.check_topic(expression)
         check_supported(gateway, expression)
-    check_subscribe(caller, filters.topics)
     await gateway.changes.catch_up()
     now, owner = gateway.now(), owner_of(caller)
     identifier = _durable_id(owner, wanted.name) if wanted.name else resource_id()

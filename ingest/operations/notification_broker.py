@@ -11,7 +11,7 @@ import msgspec
 from lxml import etree
 
 from core.errors import ExpressionError, TopicNotSupported
-from ingest.access.grants import check_fill, check_publish, check_subscribe, may_manage, owner_of
+from ingest.access.grants import check_fill, check_publish, check_serve, check_subscribe, may_manage, owner_of
 from ingest.addresses import Kind, Target, resource_id
 from ingest.consumers import check_name
 from ingest.elements import dsub
@@ -325,9 +325,11 @@ def _read_subscribe(gateway: Gateway, request: Request, policy: SubscriptionPoli
                 "with p:Queue requests are pushed: a pull point cannot say that it is idle", (QUEUE,)
             )
     filters = read_filters(operation.find(wsnt("Filter")))
+    check_subscribe(request.caller, filters.topics)
+    if policy.queue:
+        check_serve(request.caller, filters.topics)
     for expression in filters.topics:
         check_supported(gateway, expression)
-    check_subscribe(request.caller, filters.topics)
     if policy.queue:
         check_server(filters, gateway.table.topics)
     identifier = resource_id()

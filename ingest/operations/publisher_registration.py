@@ -98,8 +98,10 @@ def _read(gateway: Gateway, request: Request, now: datetime) -> Registration:
     operation = request.operation
     reference = operation.find(wsn_br("PublisherReference"))
     publisher = read_reference(reference, request.source(_PARAMETER_DEPTH)) if reference is not None else None
-    topics = _read_topics(gateway, list(operation.iterchildren(wsn_br("Topic"))))
+    topics = _read_topics(list(operation.iterchildren(wsn_br("Topic"))))
     check_offer(request.caller, topics)
+    for topic in topics:
+        check_supported(gateway, topic)
     demand = (operation.findtext(wsn_br("Demand")) or "").strip() in ("1", "true")
     if demand:
         _check_demand(gateway, publisher, topics)
@@ -118,7 +120,7 @@ def _read(gateway: Gateway, request: Request, now: datetime) -> Registration:
     )
 
 
-def _read_topics(gateway: Gateway, elements: list[etree._Element]) -> tuple[TopicFilter, ...]:
+def _read_topics(elements: list[etree._Element]) -> tuple[TopicFilter, ...]:
     if len(elements) > _MAX_TOPICS:
         raise _rejected(f"a registration may name {_MAX_TOPICS} topics, this one names {len(elements)}")
     topics: dict[str, TopicFilter] = {}
@@ -130,7 +132,6 @@ def _read_topics(gateway: Gateway, elements: list[etree._Element]) -> tuple[Topi
             raise ExpressionError(str(error)) from error
         if topic.dialect == XPATH:
             raise ExpressionError("a publisher's topics are named by a path dialect, not by an XPath")
-        check_supported(gateway, topic)
         topics.setdefault(topic.normal, topic)
     return tuple(topics.values())
 

@@ -51,6 +51,8 @@ async def create_trigger(gateway: Gateway, request: Request, target: Target) -> 
     """Make a trigger. Its owner may subscribe to the one, and publish to the other: asked now, and not again."""
     trigger, wanted = _read(gateway, request)
     check_subscribe(request.caller, wanted.topics)
+    for expression in wanted.topics:
+        check_supported(gateway, expression)
     check_publish(request.caller, (trigger.topic,), gateway.table.topics)
     check_topics(gateway, target, [(trigger.topic, ())])
     _check_sense(gateway, trigger, wanted)
@@ -111,8 +113,6 @@ def _read(gateway: Gateway, request: Request) -> tuple[Trigger, Subscription]:
             f"p:CreateTrigger has a Name of up to 100 letters of ASCII, digits, and . _ - in between, not {name:.100}"
         )
     filters = read_filters(operation.find(wsnt("Filter")))
-    for expression in filters.topics:
-        check_supported(gateway, expression)
     trigger = _read_publish(gateway, request, name)
     return trigger, Subscription(
         resource_id(),

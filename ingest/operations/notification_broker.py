@@ -77,6 +77,7 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
     notifications = with_reply_to(
         notifications, request, gateway.table.topics.policy, lambda reference: _answered_at(gateway, request, reference)
     )
+    await _check_answered_at(gateway, request, notifications[0])
     _topics.remember(topics)
     if known is None and not target.old:
         _learn(request, notifications[0])
@@ -366,6 +367,18 @@ def _answered_at(gateway: Gateway, request: Request, reference: EndpointReferenc
         # As for one that is not there.
         raise ConsumerRefused(f"the ConsumerReference is a pull point that is not there: {point.id!r}")
     return reference, "" if point is None else point.id
+
+
+async def _check_answered_at(gateway: Gateway, request: Request, notification: Notification) -> None:
+    """See that the server of a queue may send an answer there, as for a ConsumerReference. Raises InvalidRequest."""
+    if notification.reply_to is None or notification.reply_point:
+        return
+    try:
+        await check_name(gateway.dns_check, notification.reply_to.address)
+        if gateway.proof is not None:
+            await gateway.proof.ask_once(notification.reply_to.address, owner_of(request.caller))
+    except ConsumerRefused as error:
+        raise InvalidRequest(str(error).replace("ConsumerReference", "wsa:ReplyTo")) from error
 
 
 def _initial_termination(gateway: Gateway, element: etree._Element | None, now: datetime) -> int | None:

@@ -40,6 +40,8 @@ async def register_publisher(gateway: Gateway, request: Request, _target: Target
     if registration.demand and registration.publisher is not None:
         try:
             await check_name(gateway.dns_check, registration.publisher.address)
+            if gateway.proof is not None:
+                await gateway.proof.ask(registration.publisher.address, registration.owner)
         except ConsumerRefused as error:
             raise _not_called(error) from error
     singles = (parse_normal(topic.normal).single_topic() for topic in registration.topics)

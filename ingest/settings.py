@@ -90,6 +90,14 @@ class GatewaySettings:
     triggers: int = setting(
         1_000, "So many triggers may be made; each is kept in the memory of every process.", minimum=0
     )
+    share_per_owner: int = setting(
+        25,
+        "So much of pull_points, of triggers and of registrations may one authenticated client have, so that no client "
+        "takes all; 100 is all of them. Without access.methods nothing is counted.",
+        minimum=1,
+        maximum=100,
+        unit="%",
+    )
     endpoint_idle_s: int = setting(
         600,
         "A pull point that a client of HPwsn made (by WsnProcess, or at /WSN/CreatePullPoint) ends after this, unless "

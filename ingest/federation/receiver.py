@@ -30,7 +30,7 @@ from topic_model.message_types import MOST as MOST_TYPE
 from topic_model.patterns.patterns import parse_normal
 from topic_model.records import peers
 from topic_model.records.control import PeerInterest
-from topic_model.records.notifications import MOST_PRIORITY, Notification
+from topic_model.records.notifications import MOST_PRIORITY, MOST_TRIGGERED, Notification
 from topic_model.records.packages import read_package
 from topic_model.records.peers import INTEREST_PATH, MOST_TOGETHER, Forwarded, group_of, is_engine, why_not_taken
 from topic_model.routing.interest import MOST, MOST_CHARACTERS, is_summary
@@ -249,6 +249,7 @@ def read_forwarded(forwarded: Forwarded, now_ms: int) -> Notification:
         package=forwarded.package,
         path=forwarded.path,
         distribution=distribution_of([forwarded.distribution]),
+        triggers_left=max(0, min(forwarded.triggers_left, MOST_TRIGGERED)),
     )
 
 

@@ -13,7 +13,7 @@ from ingest.consumers import check_name
 from ingest.elements.endpoints import check_consumer, read_reference
 from ingest.elements.topics import read_filter
 from ingest.errors import ConsumerRefused, OperationRefused, UnacceptableTermination
-from ingest.operations.gateway import Gateway, Operation, Reply
+from ingest.operations.gateway import Gateway, Operation, Reply, check_share
 from ingest.operations.notification_broker import check_supported, requested_termination
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
@@ -36,6 +36,9 @@ async def register_publisher(gateway: Gateway, request: Request, _target: Target
     now = gateway.now()
     if len(gateway.registrations) >= gateway.settings.registrations:
         raise _rejected(f"there are {len(gateway.registrations)} registrations already, as many as may be")
+    owner, limit = owner_of(request.caller), gateway.settings.registrations
+    held = gateway.registrations.of_owner(owner)
+    check_share(gateway, owner, held, limit, "registrations", "PublisherRegistrationRejectedFault")
     registration = _read(gateway, request, now)
     if registration.demand and registration.publisher is not None:
         try:

@@ -20,7 +20,7 @@ from ingest.access.grants import may_manage, owner_of
 from ingest.addresses import FACTORIES, Kind, Target
 from ingest.elements.publication import NOTHING_SAID, of_request
 from ingest.errors import InvalidRequest, OperationRefused
-from ingest.operations.gateway import Gateway, Operation, Reply
+from ingest.operations.gateway import Gateway, Operation, Reply, check_share
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
 from topic_model.namespaces import ACTION_BW, WSA, WSNT, wsa, wsnt
@@ -208,6 +208,8 @@ async def _create(gateway: Gateway, name: str, owner: str, until_ms: int) -> Pul
     limit = gateway.settings.pull_points
     if len(gateway.pull_points) >= limit:
         raise OperationRefused(f"there are {limit} pull points, no more are kept", "UnableToCreatePullPointFault")
+    held = gateway.pull_points.of_owner(owner)
+    check_share(gateway, owner, held, limit, "pull points", "UnableToCreatePullPointFault")
     identifier = addresses.resource_id()
     address = gateway.own.resource(Kind.PULL_POINT, identifier)
     created = PullPointRecord(identifier, address, name, times.to_ms(gateway.now()), owner, until_ms)

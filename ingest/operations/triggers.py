@@ -27,7 +27,7 @@ from ingest.elements.filters import DELIVERY, SubscriptionPolicy, read_filters, 
 from ingest.elements.topics import read_published
 from ingest.errors import InvalidRequest, UnsupportedPolicy
 from ingest.operations.acceptance import check_types
-from ingest.operations.gateway import Gateway, Operation, Reply, check_topics
+from ingest.operations.gateway import Gateway, Operation, Reply, check_share, check_topics
 from ingest.operations.notification_broker import PAYLOAD_DEPTH, check_supported
 from ingest.soap import times
 from ingest.soap.envelope import Request
@@ -59,7 +59,7 @@ async def create_trigger(gateway: Gateway, request: Request, target: Target) -> 
     async with gateway.locks.hold(("trigger", trigger.name)):
         await gateway.changes.catch_up()
         _check_free(gateway, trigger.name)
-        _check_room(gateway)
+        _check_room(gateway, wanted.owner)
         made = msgspec.structs.replace(wanted, created_ms=times.to_ms(gateway.now()))
         await gateway.changes.commit([TriggerRecord(made)])
         try:
@@ -170,8 +170,10 @@ def _check_sense(gateway: Gateway, trigger: Trigger, wanted: Subscription) -> No
         )
 
 
-def _check_room(gateway: Gateway) -> None:
+def _check_room(gateway: Gateway, owner: str) -> None:
     limit = gateway.settings.triggers
+    held = sum(each.owner == owner for each in gateway.table.triggers)
+    check_share(gateway, owner, held, limit, "triggers", "Client")
     if len(gateway.table.triggers) >= limit:
         raise InvalidRequest(f"there are {limit} triggers, and gateway.triggers allows no more: remove some first")
 

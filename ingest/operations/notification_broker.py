@@ -81,7 +81,7 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
     _topics.remember(topics)
     if known is None and not target.old:
         _learn(request, notifications[0])
-    new = await accept(gateway, notifications, said)
+    new = await accept(gateway, notifications, said, owner=owner_of(request.caller))
     return Stored([each.id for each in notifications] if new else ())
 
 

@@ -28,6 +28,8 @@ Step = tuple[str, str]
 SYSTEM: Final = TopicPath("{urn:arborcast}system")
 """The topic above those of operator events. Only the job publishes there, see `is_system`."""
 
+_BELOW_SYSTEM = f"{SYSTEM}/"
+
 # A path longer or deeper than this is refused at the door: it would be a Kafka key, a table cell and a log line.
 MAX_PATH_LENGTH = 4096
 MAX_DEPTH = 64
@@ -131,7 +133,7 @@ def parse_colon_path(text: str) -> TopicPath:
 
 def is_system(path: str) -> bool:
     """Whether this is the topic SYSTEM or one below it."""
-    return path == SYSTEM or path.startswith(f"{SYSTEM}/")
+    return path == SYSTEM or path.startswith(_BELOW_SYSTEM)
 
 
 def ancestors(path: TopicPath) -> Iterator[TopicPath]:

@@ -31,7 +31,7 @@ from ingest.framed import frames
 from ingest.framed.frames import Decoder, Frame, FrameKind
 from ingest.http.app import _OPERATIONS
 from ingest.operations.legacy import messages
-from ingest.settings import ZmqSettings
+from ingest.settings import TopicSettings, ZmqSettings
 from ingest.zeromq.edge import ZmqEdge
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
@@ -113,8 +113,8 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
 class World:
     """A gateway with this gate, None for a gateway without users; every topic that is needed is there."""
 
-    def __init__(self, gate: Gate | None) -> None:
-        self.parts = GatewayParts()
+    def __init__(self, gate: Gate | None, topics: TopicSettings | None = None) -> None:
+        self.parts = GatewayParts(topics=topics)
         self.parts.gateway.gate = gate
         for path, facts in (
             ("{urn:t}a/b", TopicPolicy(retain=True)),
@@ -492,6 +492,44 @@ def test_who_may_subscribe_by_zeromq(gate: Gate, tmp_path: Path, who: str, may: 
         sub.subscribe(b"a/b")
         assert ask(b"ready", b"a/b")[0] == (b"ok" if may else b"error")
         assert bool(world.parts.control.records) is may
+
+
+def about(body: str) -> Callable[[str], Ask]:
+    """What asks the same of another topic than {urn:t}a/b."""
+    return lambda topic: lambda world, who, _: world.post(body.replace("t:a/b", f"t:{topic}"), who)
+
+
+ABOUT_A_TOPIC = {
+    body: about(body)
+    for body in (
+        soap.notify(soap.message("t:a/b")),
+        soap.subscribe(filters=soap.topic_expression("t:a/b")),
+        soap.subscribe(filters=soap.topic_expression("t:a/b"), more=QUEUE),
+        element("wsnt:GetCurrentMessage", soap.topic("t:a/b")),
+        PULL.replace("t:a//.", "t:a/b"),
+        TRIGGER,
+        TRIGGER.replace(soap.topic("t:a/to"), soap.topic("t:a/b")),
+        REGISTER,
+    )
+}
+ABOUT_A_TOPIC["POST"] = lambda topic: publish_as("application/json", b"{}", f"{{urn:t}}{topic}")
+ABOUT_A_TOPIC["PUBLISH"] = lambda topic: framed(
+    FrameKind.PUBLISH, lambda _: frames.PublishBody(f"{{urn:t}}{topic}", b"<x/>")
+)
+ABOUT_A_TOPIC["SUBSCRIBE"] = lambda topic: framed(
+    FrameKind.SUBSCRIBE, lambda _: frames.SubscribeBody(f"{{urn:t}}{topic}")
+)
+
+
+@pytest.mark.parametrize("ask", ABOUT_A_TOPIC.values(), ids=range(len(ABOUT_A_TOPIC)))
+def test_rights_are_asked_before_it_is_said_whether_a_topic_is_there(gate: Gate, ask: Callable[[str], Ask]) -> None:
+    """With a fixed topic set a client that may not use a topic would learn which ones there are."""
+    answers = []
+    for topic in ("a/b", "a/c"):
+        why = ask(topic)(World(gate, TopicSettings(fixed=True)), "nothing", BROKER)
+        assert "may not" in why
+        answers.append(why.replace(topic, ""))
+    assert answers[0] == answers[1]
 
 
 EVENT = f"{SYSTEM}/breaker/closed"

@@ -74,7 +74,8 @@ SEQUENCE_HEADER = "Arborcast-Sequence"
 REPLAY_HEADER = "Arborcast-Replay"
 """Only where there is a replay: for each of the ids the replay that it belongs to, `-` where it belongs to none."""
 
-# Beyond the lifespan of a request: a server that was given it at the last moment may still answer.
+# Beyond the lifespan of a request, and beyond the push of one that is redriven later: a server that was given it at the
+# last moment may still answer.
 _WORK_MS = 60_000
 
 # What may not stand in the value of an HTTP header: a line break in a stored id would begin a header of its own.
@@ -202,7 +203,7 @@ class Envelope:
         if self._callback is not None and push:
             named, by_ms = self._callback.headers(push, int(now_s * 1000), len(notifications))
             headers += named
-        body = self._body(notifications, attempt) if piece is None else _pushed(piece.text)
+        body = self._body(notifications, attempt, now_s) if piece is None else _pushed(piece.text)
         return self._guarded(
             headers, body, notifications, now_s, "" if piece is None else f".{piece.fragment.number}", by_ms
         )
@@ -233,14 +234,14 @@ class Envelope:
         """What the receiver answered, without credentials of ours that it sent back."""
         return answer if self._guard is None else self._guard.redact(answer)
 
-    def _body(self, notifications: Sequence[Notification], attempt: int) -> bytes:
+    def _body(self, notifications: Sequence[Notification], attempt: int, now_s: float) -> bytes:
         if self._form == "legacy":
             return self._start + _legacy_content(notifications[0]) + self._end
         parts = [self._start]
         for notification in notifications:
             parts.append(_delivered(notification))
             if self._serves:
-                parts.append(_asked(notification, self._answer_mark(notification)))
+                parts.append(_asked(notification, self._answer_mark(notification, int(now_s * 1000))))
         parts.append(b"<ac:Attempt>%d</ac:Attempt></ac:Delivery>" % attempt)
         if self._addressing:
             parts.append(f"<wsa:MessageID>{_message_id(self._subscription_id, notifications)}</wsa:MessageID>".encode())
@@ -258,14 +259,14 @@ class Envelope:
         parts.append(self._end)
         return b"".join(parts)
 
-    def _answer_mark(self, notification: Notification) -> str:
+    def _answer_mark(self, notification: Notification, now_ms: int) -> str:
         """The reference parameter by which the gateway lets this server answer; empty where it needs none."""
         if self._keys is None or not (self._server and notification.reply_point):
             return ""
         until_ms = notification.valid_until_ms or notification.accepted_ms + self._lifespan_ms
         request = AskedRequest(notification.reply_point, notification.message_id, self._server)
         try:
-            mark = write_answer_mark(request, until_ms + _WORK_MS, self._keys)
+            mark = write_answer_mark(request, max(until_ms, now_ms) + _WORK_MS, self._keys)
         except SecretError as error:
             logger.debug("no mark for an answer: %s", error)
             return ""

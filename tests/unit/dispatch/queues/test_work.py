@@ -387,9 +387,9 @@ def test_a_server_is_given_a_mark_for_the_pull_point_where_an_answer_is_awaited(
             valid_until_ms=valid_until_ms,
         )
 
-    def body(server: Subscription) -> bytes:
+    def body(server: Subscription, now_s: float = 2.0) -> bytes:
         together = [asked(0), asked(1, valid_until_ms=5_000), asked(2, reply_point="")]
-        return Envelope(server, Vault(SecretSettings(), keys), lifespan_s=20.0).request(together, 1).body
+        return Envelope(server, Vault(SecretSettings(), keys), lifespan_s=20.0).request(together, 1, now_s).body
 
     server = Subscription("server", EndpointReference("http://h/"), queue=1, owner="bert")
     entries = etree.fromstring(body(server)).iter("{*}Request")
@@ -400,6 +400,7 @@ def test_a_server_is_given_a_mark_for_the_pull_point_where_an_answer_is_awaited(
         assert may_answer(mark, request, until_ms, keys)
         assert not may_answer(mark, request, until_ms + 1, keys)
     assert marks[2] is None, "another address needs none"
+    assert b">90000." in body(server, 30.0), "what is sent again later may be answered, too"
     assert b"Answer" not in body(msgspec.structs.replace(server, owner=""))
     assert b"Answer" not in body(msgspec.structs.replace(server, queue=0))
 

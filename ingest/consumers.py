@@ -23,6 +23,7 @@ import certifi
 import pycurl
 
 from core.errors import InfrastructureError
+from core.recent import Recent
 from core.security.ip_addresses import read_address
 from core.security.outbound import AddressPolicy, GuardedSockets, Refusal, place_of
 from core.security.uris import to_uri
@@ -113,6 +114,11 @@ def _keep_from_children(descriptor: int, purpose: int) -> int:
 # The subscriber's name server may be arbitrarily slow.
 _LONGEST_S = 2.0
 
+# Each request of a queue names where its answer goes. What was found of a place is kept so long, in so many bytes,
+# twice.
+_NAME_S, _AGREED_S = 60.0, 3_600.0
+_REMEMBERED = 1024 * 1024
+
 Resolve = Callable[[str, int], list[str]]
 
 
@@ -133,12 +139,14 @@ class DnsCheck:
         self._resolve = resolver
         self._longest_s = longest_s
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="lookup")
+        self._good: Recent[str, bool] = Recent(_REMEMBERED, age_s=_NAME_S)
         self._under_way = 0
 
     async def refusal(self, url: str) -> Refusal | None:
         """Why none of the host's addresses may be reached; None when one may, or without an answer in time."""
         host, port = place_of(url)
-        if read_address(host) is not None or self._under_way >= _AT_ONCE:
+        place = f"{host}:{port}"
+        if read_address(host) is not None or self._under_way >= _AT_ONCE or self._good.get(place):
             return None
         self._under_way += 1
         lookup = asyncio.get_running_loop().run_in_executor(self._threads, partial(self._resolve, host, port))
@@ -148,7 +156,10 @@ class DnsCheck:
         except (OSError, UnicodeError):  # TimeoutError is one
             return None
         refusals = [self._policy.check_address(address, port) for address in addresses]
-        return refusals[0] if refusals and all(refusals) else None
+        if refusals and all(refusals):
+            return refusals[0]
+        self._good.put(place, True, len(place))
+        return None
 
     def _done(self, lookup: asyncio.Future[list[str]]) -> None:
         self._under_way -= 1
@@ -186,6 +197,23 @@ class OwnershipProof:
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="challenge")
         self._under_way = 0
         self._of: Counter[str] = Counter()
+        self._agreed: Recent[str, bool] = Recent(_REMEMBERED, age_s=_AGREED_S)
+        self._asking: dict[str, asyncio.Future[None]] = {}
+
+    async def ask_once(self, url: str, owner: str = "") -> None:
+        """As `ask`; a consumer that agreed within the last hour is not asked again, nor at the same time twice."""
+        key = f"{owner}\n{url}"
+        if self._agreed.get(key):
+            return
+        if key not in self._asking:
+            asked = self._asking[key] = asyncio.ensure_future(self.ask(url, owner))
+            asked.add_done_callback(partial(self._answered, key))
+        await asyncio.shield(self._asking[key])
+
+    def _answered(self, key: str, asked: asyncio.Future[None]) -> None:
+        del self._asking[key]
+        if not asked.cancelled() and asked.exception() is None:
+            self._agreed.put(key, True, len(key))
 
     async def ask(self, url: str, owner: str = "") -> None:
         """Returns when the consumer agrees. Raises ConsumerRefused when it does not, InfrastructureError when too many

@@ -8,7 +8,7 @@ from typing import Literal
 from core.errors import ConfigError, TopicError
 from core.security.web_pages import PageRule, read_origins
 from core.settings import setting
-from topic_model.topics import TopicPath, parse_path
+from topic_model.topics import TopicPath, is_system, parse_path
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,14 @@ class GatewaySettings:
     pull_points: int = setting(10_000, "So many pull points may be created.", minimum=0)
     triggers: int = setting(
         1_000, "So many triggers may be made; each is kept in the memory of every process.", minimum=0
+    )
+    share_per_owner: int = setting(
+        25,
+        "So much of pull_points, of triggers and of registrations may one authenticated client have, so that no client "
+        "takes all; 100 is all of them. Without access.methods nothing is counted.",
+        minimum=1,
+        maximum=100,
+        unit="%",
     )
     endpoint_idle_s: int = setting(
         600,
@@ -274,6 +282,8 @@ class TopicSettings:
             _ = self.default_path
         except TopicError as error:
             raise ConfigError(f"topics.default = {self.default!r} is no path of a topic: {error}") from error
+        if is_system(self.default):
+            raise ConfigError(f"topics.default = {self.default!r} is for the engine's own events: name another topic")
 
     @property
     def default_path(self) -> TopicPath | None:

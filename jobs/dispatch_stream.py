@@ -179,7 +179,7 @@ def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLeas
         settings.retry,
         settings.secrets,
         settings.tracing,
-        TopicRules(settings.topics.retain_all, settings.topics.check_types),
+        TopicRules(settings.topics.retain_all, settings.topics.check_types, settings.limits.deliveries_per_minute),
     )
     if workers_are_here(spark.sparkContext):
         spark.sparkContext.environment[fence.FILE] = str(lease.file.absolute())

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import NewType
+from typing import Final, NewType
 
 from core.errors import TopicError
 
@@ -24,6 +24,11 @@ TopicPath = NewType("TopicPath", str)
 
 Step = tuple[str, str]
 """(namespace, local name); the namespace is "" for none."""
+
+SYSTEM: Final = TopicPath("{urn:arborcast}system")
+"""The topic above those of operator events. Only the job publishes there, see `is_system`."""
+
+_BELOW_SYSTEM = f"{SYSTEM}/"
 
 # A path longer or deeper than this is refused at the door: it would be a Kafka key, a table cell and a log line.
 MAX_PATH_LENGTH = 4096
@@ -124,6 +129,11 @@ def parse_colon_path(text: str) -> TopicPath:
     """
     _check_length(text)
     return make_path(("", name.strip()) for name in text.split(":"))
+
+
+def is_system(path: str) -> bool:
+    """Whether this is the topic SYSTEM or one below it."""
+    return path == SYSTEM or path.startswith(_BELOW_SYSTEM)
 
 
 def ancestors(path: TopicPath) -> Iterator[TopicPath]:

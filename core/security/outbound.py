@@ -62,7 +62,8 @@ class OutboundSettings:
     prove_ownership: bool = setting(
         False,
         "At Subscribe, ask the consumer whether it agrees: a POST with the header Arborcast-Challenge, to be answered "
-        "with 200 and its value as the body. Our Listener does so; other consumers have to be taught.",
+        "with 200 and its value as the body. Our Listener does so; other consumers have to be taught. Asked as well: a "
+        "publisher that registers with Demand and, once an hour, the ReplyTo of a request to a queue.",
     )
     https_only: bool = setting(False, "Only https URLs.")
 

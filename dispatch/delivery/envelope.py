@@ -39,7 +39,7 @@ from dispatch.delivery.credentials import Guard, Vault
 from dispatch.delivery.transport.contract import PushRequest
 from topic_model.expressions import CONCRETE, write_topic
 from topic_model.legacy_content import unwrap
-from topic_model.namespaces import ARBORCAST_DELIVERY, HPWSN_PUSH, WSA, WSNT
+from topic_model.namespaces import ARBORCAST_DELIVERY, ARBORCAST_QUEUE, HPWSN_PUSH, WSA, WSNT
 from topic_model.records.notifications import Notification
 from topic_model.records.packages import (
     PACKAGE_HEADER,
@@ -51,7 +51,7 @@ from topic_model.records.packages import (
     split,
 )
 from topic_model.records.peers import MEDIA_TYPE, encode_push
-from topic_model.records.results import PATH, Promise, write_promise
+from topic_model.records.results import PATH, AskedRequest, Promise, write_answer_mark, write_promise
 from topic_model.subscriptions import Subscription, parameter_blocks
 from topic_model.topics import TopicPath
 
@@ -74,6 +74,10 @@ SEQUENCE_HEADER = "Arborcast-Sequence"
 REPLAY_HEADER = "Arborcast-Replay"
 """Only where there is a replay: for each of the ids the replay that it belongs to, `-` where it belongs to none."""
 
+# Beyond the lifespan of a request, and beyond the push of one that is redriven later: a server that was given it at the
+# last moment may still answer.
+_WORK_MS = 60_000
+
 # What may not stand in the value of an HTTP header: a line break in a stored id would begin a header of its own.
 _UNSAFE = re.compile(r"[^\x21-\x7e]")
 
@@ -85,9 +89,12 @@ _VERBATIM = re.compile(rb"<!\[CDATA\[.*?(?:\]\]>|\Z)|<!--.*?(?:-->|\Z)|<\?.*?(?:
 class Envelope:
     """The prepared form of the pushes to one subscription. Never changes, so it may be kept as long as that does."""
 
-    def __init__(self, subscription: Subscription, vault: Vault | None = None, callback_s: float = 0.0) -> None:
+    def __init__(
+        self, subscription: Subscription, vault: Vault | None = None, callback_s: float = 0.0, lifespan_s: float = 0.0
+    ) -> None:
         """Raises SecretError when what protects the pushes cannot be opened: then none may leave. For `callback_s` a
-        receiver may say how a push ended, 0 for not at all."""
+        receiver may say how a push ended, 0 for not at all. A server of a queue may answer a request for `lifespan_s`
+        into a pull point of another owner."""
         self._guard = _guard(subscription, vault)
         # A server of a queue is busy until it answers.
         later = vault is not None and not subscription.queue
@@ -96,6 +103,9 @@ class Envelope:
         self._subscription_id = subscription.id
         self._addressing = subscription.addressing
         self._serves = subscription.queue > 0
+        self._server = subscription.owner
+        self._keys = vault.keys if vault is not None else None
+        self._lifespan_ms = int(lifespan_s * 1000)
         self._form = subscription.form
         self._fragment_bytes = subscription.policy.fragment_bytes
         self._headers = _http_headers(subscription)
@@ -193,7 +203,7 @@ class Envelope:
         if self._callback is not None and push:
             named, by_ms = self._callback.headers(push, int(now_s * 1000), len(notifications))
             headers += named
-        body = self._body(notifications, attempt) if piece is None else _pushed(piece.text)
+        body = self._body(notifications, attempt, now_s) if piece is None else _pushed(piece.text)
         return self._guarded(
             headers, body, notifications, now_s, "" if piece is None else f".{piece.fragment.number}", by_ms
         )
@@ -224,14 +234,14 @@ class Envelope:
         """What the receiver answered, without credentials of ours that it sent back."""
         return answer if self._guard is None else self._guard.redact(answer)
 
-    def _body(self, notifications: Sequence[Notification], attempt: int) -> bytes:
+    def _body(self, notifications: Sequence[Notification], attempt: int, now_s: float) -> bytes:
         if self._form == "legacy":
             return self._start + _legacy_content(notifications[0]) + self._end
         parts = [self._start]
         for notification in notifications:
             parts.append(_delivered(notification))
             if self._serves:
-                parts.append(_asked(notification))
+                parts.append(_asked(notification, self._answer_mark(notification, int(now_s * 1000))))
         parts.append(b"<ac:Attempt>%d</ac:Attempt></ac:Delivery>" % attempt)
         if self._addressing:
             parts.append(f"<wsa:MessageID>{_message_id(self._subscription_id, notifications)}</wsa:MessageID>".encode())
@@ -248,6 +258,19 @@ class Envelope:
             parts.append(b"</wsnt:Notify>")
         parts.append(self._end)
         return b"".join(parts)
+
+    def _answer_mark(self, notification: Notification, now_ms: int) -> str:
+        """The reference parameter by which the gateway lets this server answer; empty where it needs none."""
+        if self._keys is None or not (self._server and notification.reply_point):
+            return ""
+        until_ms = notification.valid_until_ms or notification.accepted_ms + self._lifespan_ms
+        request = AskedRequest(notification.reply_point, notification.message_id, self._server)
+        try:
+            mark = write_answer_mark(request, max(until_ms, now_ms) + _WORK_MS, self._keys)
+        except SecretError as error:
+            logger.debug("no mark for an answer: %s", error)
+            return ""
+        return f'<q:Answer xmlns:q="{ARBORCAST_QUEUE}">{mark}</q:Answer>'
 
 
 _NOTIFY_START = f'<wsnt:Notify xmlns:wsnt="{WSNT}">'.encode()
@@ -289,12 +312,12 @@ def _delivered(notification: Notification) -> bytes:
     return f"<ac:Notification{label}>{escape(notification.original_id)}</ac:Notification>".encode()
 
 
-def _asked(notification: Notification) -> bytes:
-    """The entry for a request: who asks, under which name, and where the answer is awaited."""
+def _asked(notification: Notification, mark: str) -> bytes:
+    """The entry for a request: who asks, under which name, and where the answer is awaited, with the `mark`."""
     reply_to = notification.reply_to
     if reply_to is None:
         return b""
-    parameters = "".join(reply_to.reference_parameters)
+    parameters = "".join(reply_to.reference_parameters) + mark
     if parameters:
         parameters = f"<wsa:ReferenceParameters>{parameters}</wsa:ReferenceParameters>"
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -18,12 +18,12 @@ from dispatch.hot.intervals import Intervals
 from dispatch.hot.kept_back import KeptBack
 from dispatch.hot.lanes import Lanes
 from dispatch.hot.sink_journal import SinkJournal
-from dispatch.hot.triggers import Refused, is_kept, published
+from dispatch.hot.triggers import OwnerRates, Refused, is_kept, published, shares
 from dispatch.hot.waiting import Received
 from dispatch.logs.attempts import Matched
 from dispatch.matching.filters import TOO_MUCH, Judge
 from dispatch.settings import TopicRules
-from topic_model.records.notifications import UNSTAMPED
+from topic_model.records.notifications import UNSTAMPED, Notification
 from topic_model.routing import Found
 from topic_model.subscriptions import Subscription, Trigger, queue_topic
 
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 # Triggers of which this process has said that too many are in a row.
 _told: set[str] = set()
+
+_rates = OwnerRates()
 
 HELD = "earlier messages are parked, or the subscription is suspended"
 
@@ -98,6 +100,7 @@ class Intake:
     now: Callable[[], float] = time.time
     kept: KeptBack = field(default_factory=lambda: KeptBack(room=0))
     clock: Callable[[], float] = time.monotonic
+    shared: tuple[Notification | None, Mapping[str, int]] = (None, {})
 
     def take(self, received: Received, found: Found) -> int:
         """Take in a notification for those whom it belongs to; how many want it. Who has ended since it was accepted
@@ -129,10 +132,10 @@ class Intake:
             elif subscription.id in ended:
                 self.outcomes.put_off(subscription, (received,), cancelled("it ended before this was matched"))
             elif asked:
-                if fans_out and _keeps_order_by_topic(subscription):
+                if fans_out and subscription.trigger is None and _keeps_order_by_topic(subscription):
                     later.append(subscription)
                 else:
-                    self._hand_over(subscription, received)
+                    self._hand_over(subscription, received, wanted)
             else:
                 unjudged = unjudged or received._replace(
                     notification=msgspec.structs.replace(notification, unjudged=True)
@@ -164,7 +167,7 @@ class Intake:
             if drops and fan_outs.has_newer(notification.topic, subscription.id):
                 self.outcomes.put_off(subscription, (received,), waits(NEWER))
             else:
-                self._hand_over(subscription, received)
+                self._hand_over(subscription, received, ())
 
     def tell_matched(self) -> None:
         """Write down how many subscriptions each notification was for, which comes before what became of it."""
@@ -186,7 +189,9 @@ class Intake:
         elif not self.outcomes.expired(subscription, received):
             self.outcomes.put_off(subscription, (received,), waits(TOO_MUCH))
 
-    def _hand_over(self, subscription: Subscription, received: Received) -> None:
+    def _hand_over(
+        self, subscription: Subscription, received: Received, wanted: Sequence[tuple[Subscription, bool]]
+    ) -> None:
         if received.notification.queue and queue_topic(subscription.id) is not None:
             # However old it is: whoever waits for an answer has to hear of it.
             self.outcomes.put_off(subscription, (received,), waits(QUEUED))
@@ -196,7 +201,7 @@ class Intake:
         if subscription.pull_point:
             self.journal.store(subscription, received.notification)
         elif subscription.trigger is not None:
-            self._publish(subscription, subscription.trigger, received)
+            self._publish(subscription, subscription.trigger, received, wanted)
         elif why := self.diversions.reason(subscription):
             # What is under way, or queued, comes first, and would be overtaken.
             if self.lanes.is_busy(subscription.id):
@@ -220,10 +225,24 @@ class Intake:
         may_be = why == HELD and not (policy.strict or policy.reliability == "timely")
         return may_be and self.kept.keep(subscription, received, self.clock())
 
-    def _publish(self, subscription: Subscription, trigger: Trigger, received: Received) -> None:
-        """Have a trigger publish, or say why it does not."""
-        cause = received.notification
-        made = published(subscription.id, trigger, cause, self.control, int(self.now() * 1000), self.rules)
+    def _publish(
+        self,
+        subscription: Subscription,
+        trigger: Trigger,
+        received: Received,
+        wanted: Sequence[tuple[Subscription, bool]],
+    ) -> None:
+        """Have a trigger publish, or say why it does not. Of all that want the notification each trigger has a share of
+        what may be published because of it."""
+        cause, per_minute = received.notification, self.rules.per_minute
+        if self.shared[0] is not cause:
+            found = (each.id for each, asked in wanted if asked and each.trigger is not None)
+            self.shared = cause, shares(cause.triggers_left, found)
+        left = self.shared[1].get(subscription.id)
+        made = published(subscription.id, trigger, cause, self.control, int(self.now() * 1000), self.rules, left)
+        counted = per_minute and not isinstance(made, Refused)
+        if counted and not _rates.may_publish(subscription.owner, per_minute, self.clock()):
+            made = Refused("skipped", f"its owner's triggers publish more than {per_minute} times a minute")
         if not isinstance(made, Refused):
             if self.journal.publish(cause, subscription, made, is_kept(trigger, self.rules)):
                 return

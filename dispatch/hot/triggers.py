@@ -7,12 +7,16 @@ publishes the same one again, and whoever gets both can tell.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from dispatch.logs.attempts import ErrorClass
 from dispatch.settings import TopicRules
-from topic_model.records.notifications import MOST_HOPS, Notification, made_at, type_of
+from topic_model.records.notifications import MOST_HOPS, MOST_TRIGGERED, Notification, made_at, type_of
 from topic_model.subscriptions import Trigger
+from topic_model.topics import is_system
+
+_OWNERS = 2_000
 
 _DIGEST_BYTES = 10  # what a UUID has beside its time
 
@@ -22,6 +26,32 @@ class Refused(NamedTuple):
 
     error: ErrorClass
     detail: str
+
+
+def shares(left: int, triggers: Iterable[str]) -> Mapping[str, int]:
+    """How many further notifications there may be because of what each of these triggers publishes, where `left` are
+    allowed because of their cause. With what they publish themselves that is no more in all. A trigger that has no
+    share publishes nothing."""
+    publish = sorted(triggers)[:left]
+    each, more = divmod(left - len(publish), max(1, len(publish)))
+    return {name: each + (number < more) for number, name in enumerate(publish)}
+
+
+class OwnerRates:
+    """How many notifications the triggers of each owner have published in the last minute, in this process."""
+
+    def __init__(self) -> None:
+        self._levels: dict[str, tuple[float, float]] = {}
+
+    def may_publish(self, owner: str, per_minute: int, now_s: float) -> bool:
+        """Whether the triggers of this owner may publish one more, which counts then; `now_s` is a steady clock."""
+        level, at = self._levels.get(owner, (per_minute, now_s))
+        level = min(per_minute, level + (now_s - at) * per_minute / 60)
+        allowed = level >= 1
+        if len(self._levels) >= _OWNERS:  # there are fewer triggers: most have published nothing for a minute
+            self._levels = {name: last for name, last in self._levels.items() if now_s - last[1] < 60}
+        self._levels[owner] = (level - allowed, now_s)
+        return allowed
 
 
 def derived_id(trigger_id: str, cause: Notification) -> str:
@@ -36,15 +66,30 @@ def derived_id(trigger_id: str, cause: Notification) -> str:
 
 
 def published(
-    trigger_id: str, trigger: Trigger, cause: Notification, control: int, now_ms: int, rules: TopicRules
+    trigger_id: str,
+    trigger: Trigger,
+    cause: Notification,
+    control: int,
+    now_ms: int,
+    rules: TopicRules,
+    left: int | None = MOST_TRIGGERED,
 ) -> Notification | Refused:
-    """What a trigger publishes because of a notification, accepted now with the control log at this position."""
+    """What a trigger publishes because of a notification, accepted now with the control log at this position. `left` is
+    its share (`shares`), None without one."""
     if cause.hops >= MOST_HOPS:
         return Refused(
             "hops",
             f"{MOST_HOPS} triggers in a row have come to this, and a further one publishes nothing: do they publish "
             "into one another?",
         )
+    if left is None:
+        return Refused(
+            "hops",
+            f"triggers publish {MOST_TRIGGERED:,} notifications because of one, and a further one publishes nothing: "
+            "do many publish into many?",
+        )
+    if is_system(trigger.topic):
+        return Refused("skipped", f"only the engine publishes to {trigger.topic}")
     target, same = trigger.target, not trigger.payload
     if target is None:
         return Refused("skipped", f"there is no topic {trigger.topic} to publish to (any more)")
@@ -70,6 +115,7 @@ def published(
         cause=cause.id,
         hops=cause.hops + 1,
         distribution=target.distribution,
+        triggers_left=left,
     )
 
 

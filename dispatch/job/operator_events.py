@@ -29,12 +29,12 @@ from core.eventlog.client import partition_of_key
 from core.eventlog.writers import DurableWriter
 from core.settings import KafkaSettings
 from dispatch.matching.view import RoutingView
-from dispatch.redelivery.events import NAMESPACE, SYSTEM, EventKind, OperatorEvent
+from dispatch.redelivery.events import NAMESPACE, EventKind, OperatorEvent
 from topic_model.records import notifications
 from topic_model.records.control import TopicRecord
 from topic_model.records.control_log import ControlLog
 from topic_model.records.notifications import UNSTAMPED, Notification
-from topic_model.topics import TopicPath
+from topic_model.topics import SYSTEM, TopicPath
 
 logger = logging.getLogger(__name__)
 

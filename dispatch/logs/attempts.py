@@ -73,7 +73,7 @@ ErrorClass = Literal[
     "resources",  # dropped, since too much waits for its subscription
     "skipped",  # never to be tried: the subscription's conditions do not want it, or cost too much, or a trigger cannot
     # publish because of it; the detail says
-    "hops",  # a trigger published nothing: so many triggers in a row are behind the notification
+    "hops",  # a trigger published nothing: so many triggers in a row, or notifications of theirs, are behind its cause
     "merged",  # delivered, together with an equal request; the detail says with which
     "invalid",  # every server of its queue says that it cannot be done
     "internal",  # our own fault; the detail says what

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 NAMESPACE = "urn:arborcast"
-SYSTEM = f"{{{NAMESPACE}}}system"
-"""The topic above those on which events are published."""
-
 EventKind = Literal[
     "breaker-opened",  # an endpoint failed too often: it is only probed from now on
     "breaker-closed",  # it answers again

@@ -28,13 +28,14 @@ from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog
 from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
 from dispatch.redelivery.amounts import Amounts
 from dispatch.redelivery.endpoints import Endpoints
-from dispatch.redelivery.events import SYSTEM, DeadLetterAlarm, EventListener, OperatorEvent
+from dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
 from dispatch.redelivery.lanes import ParkedLane, ParkedLanes, Subscriptions
 from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from topic_model.records import pull
 from topic_model.records.notifications import Notification
 from topic_model.records.pull import StoredMessage
 from topic_model.subscriptions import Subscription
+from topic_model.topics import is_system
 
 # How long outcomes may wait for Kafka. Giving up means that their pushes are made again.
 _SETTLE_S = 600.0
@@ -346,7 +347,7 @@ class RedeliveryOutcomes:
         if leaves_letter(row.state, waiting.notification, lifespan_ms):
             self._journal.write_dead_letter(waiting.delivery, waiting.notification, row)
             # A dead subscriber of these events would hear of itself, once a minute and for ever.
-            if not row.topic.startswith(SYSTEM):
+            if not is_system(row.topic):
                 self._alarm.died(row.subscription, row.endpoint, row.detail)
             self.dead += 1
         else:

@@ -97,7 +97,7 @@ class Redeliverer:
             health=self.health,
             subscriptions=subscriptions,
             held=self.lanes,
-            envelope_of=lambda subscription: Envelope(subscription, vault, push.callback_s),
+            envelope_of=lambda subscription: Envelope(subscription, vault, push.callback_s, retry.lifespan_s),
             tell=tell,
             spans=spans,
         )

@@ -16,7 +16,7 @@ from topic_model.expressions import XPathPattern, compile_normal
 from topic_model.patterns.alternatives import Alternative, Reach, anchors_above, is_virtual
 from topic_model.records.control import PullPointRecord
 from topic_model.subscriptions import TopicFilter
-from topic_model.topics import TopicPath
+from topic_model.topics import SYSTEM, TopicPath, is_system
 from topic_model.tree.tree import TopicTree
 
 
@@ -79,6 +79,7 @@ class Caller:
     publish: Grant = NOTHING
     subscribe: Grant = NOTHING
     manage: Grant = NOTHING
+    serve: Grant = NOTHING
 
     @property
     def name(self) -> str:
@@ -104,11 +105,21 @@ GROUP: Final = "group:"
 """Before the name of a group where a topic says who may publish to it; no user's name holds a colon."""
 
 
+def check_reserved(topics: Iterable[TopicPath]) -> None:
+    """Raises Forbidden for a topic of operator events, on which only the engine publishes."""
+    for topic in topics:
+        if is_system(topic):
+            raise Forbidden(f"only the engine publishes to {topic[:200]}: topics below {SYSTEM} are for its own events")
+
+
 def check_publish(caller: Caller | None, topics: Iterable[TopicPath], tree: TopicTree) -> None:
-    """Raises Forbidden unless the caller may publish to all of these: by the policy, and by each topic's own facts.
+    """Raises Forbidden unless the caller may publish to all of these: by the policy, and by each topic's own facts. No
+    caller publishes operator events.
 
     A topic that names its publishers accepts only them, whatever the policy allows; it grants no further right.
     """
+    topics = tuple(topics)
+    check_reserved(topics)
     if caller is None:
         return
     everywhere = caller.publish.everything
@@ -129,10 +140,14 @@ def check_offer(caller: Caller | None, topics: Sequence[TopicFilter]) -> None:
 
     To register for nothing in particular is to register for what one may publish to: each Notify is asked anyway.
     """
-    if caller is None:
-        return
     for topic in topics:
-        if not caller.publish.covers([topic]):
+        pattern = compile_normal(topic.normal)
+        if not isinstance(pattern, XPathPattern) and any(is_system(each.anchor) for each in pattern.alternatives):
+            raise Forbidden(
+                f"only the engine publishes to {topic.text[:200]!r}: topics below {SYSTEM} are for its own events",
+                "PublisherRegistrationRejectedFault",
+            )
+        if caller is not None and not caller.publish.covers([topic]):
             raise Forbidden(
                 f"{caller.name} may not publish to all of {topic.text[:200]!r}", "PublisherRegistrationRejectedFault"
             )
@@ -147,6 +162,16 @@ def check_subscribe(caller: Caller | None, topics: Sequence[TopicFilter]) -> Non
         f"{caller.name} may not subscribe to all of {wanted}; a subscription must lie within topics that are allowed",
         "SubscribeCreationFailedFault",
     )
+
+
+def check_serve(caller: Caller | None, topics: Sequence[TopicFilter]) -> None:
+    """Raises Forbidden unless the caller may be given the requests of this queue, and answer them."""
+    if caller is not None and not caller.serve.covers(topics):
+        wanted = " and ".join(repr(each.text[:200]) for each in topics) or "every topic"
+        raise Forbidden(
+            f"{caller.name} may not serve {wanted}: a rule of the policy has to allow serve, or manage, there",
+            "SubscribeCreationFailedFault",
+        )
 
 
 def check_fill(caller: Caller | None, point: PullPointRecord) -> None:
@@ -178,5 +203,5 @@ def known_to(caller: Caller | None) -> Grant:
     """The topics that the caller may know to be there: those that it may use in some way."""
     if caller is None:
         return ALL
-    known = caller.subscribe | caller.publish | caller.manage
+    known = caller.subscribe | caller.publish | caller.manage | caller.serve
     return ALL if known.everything else known

@@ -1,4 +1,4 @@
-"""The policy file: who may publish to, subscribe to and manage which topics.
+"""The policy file: who may publish to, subscribe to, manage and serve which topics.
 
     [namespaces]
     plant = "urn:plant"
@@ -13,9 +13,9 @@
     topics = ["//."]
     groups = ["operators"]
 
-It only allows, and what no rule allows is refused: there is no order to get wrong. A topic is written alone, or with
-`//.` behind it for itself and everything below; `//.` alone is everything. `users = ["*"]` is everybody who has proved
-who it is.
+Who may manage topics may serve the queues among them, too. It only allows, and what no rule allows is refused: there
+is no order to get wrong. A topic is written alone, or with `//.` behind it for itself and everything below; `//.` alone
+is everything. `users = ["*"]` is everybody who has proved who it is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from topic_model.expressions import XPathPattern, compile_normal, parse_friendly
 from topic_model.patterns.alternatives import Reach, is_virtual
 from topic_model.subscriptions import Subscription
 
-Action = Literal["publish", "subscribe", "manage"]
+Action = Literal["publish", "subscribe", "manage", "serve"]
 
 _ACTIONS: tuple[Action, ...] = get_args(Action)
 
@@ -68,15 +68,18 @@ class AccessPolicy:
     def caller(self, who: Identity) -> Caller:
         """An identity with what the rules allow it."""
         mine = [rule for rule in self.rules if rule.is_for(who)]
+
+        def allowed(*actions: Action) -> Grant:
+            return reduce(or_, (rule.grant for rule in mine if not rule.actions.isdisjoint(actions)), NOTHING)
+
         return Caller(
-            who,
-            *(reduce(or_, (rule.grant for rule in mine if action in rule.actions), NOTHING) for action in _ACTIONS),
+            who, allowed("publish"), allowed("subscribe"), allowed("manage"), serve=allowed("serve", "manage")
         )
 
 
-DEFAULT = AccessPolicy((Rule(frozenset({"publish", "subscribe"}), frozenset({_EVERYBODY}), frozenset(), ALL),))
+DEFAULT = AccessPolicy((Rule(frozenset({"publish", "subscribe", "serve"}), frozenset({_EVERYBODY}), frozenset(), ALL),))
 
-"""Every authenticated client may publish and subscribe, and manage only what belongs to it."""
+"""Every authenticated client may publish, subscribe and serve queues, and manage only what belongs to it."""
 
 
 def read_policy(text: str, name: str) -> AccessPolicy:
@@ -188,5 +191,7 @@ def review(
             yield ReviewFinding(subscription, "its owner is no user", certain)
         elif not caller.subscribe.covers(subscription.topics):
             yield ReviewFinding(subscription, "its owner may not subscribe to all of that", certain)
+        elif subscription.queue and not caller.serve.covers(subscription.topics):
+            yield ReviewFinding(subscription, "its owner may not serve that queue", certain)
         elif subscription.trigger is not None and not caller.publish.holds(subscription.trigger.topic):
             yield ReviewFinding(subscription, f"its owner may not publish to {subscription.trigger.topic}", certain)

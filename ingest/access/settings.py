@@ -182,7 +182,7 @@ class LimitSettings:
         0,
         "Deliveries that one client's notifications may cause in a minute: each counts as often as there are "
         "subscriptions that it goes to when it comes. More get 429; a single request may go beyond, and is paid for "
-        "afterwards.",
+        "afterwards. What triggers publish counts once each for their owner, in each worker of the job.",
         minimum=0,
         unit="1/min",
     )

@@ -11,6 +11,8 @@ from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 
 from core.reasons import reason_of
+from core.security.checked_connections import CheckedAdapter, refusal_in
+from core.security.outbound import AddressPolicy
 from ingest.client.values import BrokerUnreachable, ClientError
 
 # Connecting and answering. The answer waits for the broker's storage, which gives up by itself after ten seconds.
@@ -56,10 +58,18 @@ class RequestsTransport:
     none of it, so `post` hands a minimal PreparedRequest to the adapter, which doubles the throughput.
     """
 
-    def __init__(self, timeout_s: tuple[float, float] = TIMEOUT_S, connections: int = CONNECTIONS) -> None:
+    def __init__(
+        self,
+        timeout_s: tuple[float, float] = TIMEOUT_S,
+        connections: int = CONNECTIONS,
+        policy: AddressPolicy | None = None,
+    ) -> None:
+        """With a `policy` it connects to no address that this refuses, for where the URLs come from others."""
         self._timeout_s = timeout_s
         self._session = requests.Session()
         adapter = HTTPAdapter(pool_connections=_HOSTS, pool_maxsize=connections, pool_block=True)
+        if policy is not None:
+            adapter = CheckedAdapter(policy, _HOSTS, connections, block=True)
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
 
@@ -73,6 +83,8 @@ class RequestsTransport:
             # Read to its end, or the connection cannot be used again.
             return HttpAnswer(answer.status_code, answer.headers, answer.content)
         except (requests.Timeout, requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
+            if (refusal := refusal_in(error)) is not None:
+                raise ClientError(f"{url} is not called: it {refusal.reason}") from error
             reason = _patience(error, self._timeout_s) if isinstance(error, requests.Timeout) else reason_of(error)
             raise BrokerUnreachable(f"no answer from {url}: {reason}", reason, sent=not _never_sent(error)) from error
         except (requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL) as error:

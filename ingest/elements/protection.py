@@ -21,7 +21,7 @@ import msgspec
 from lxml import etree
 
 from core.errors import SecretError
-from core.security.keyring import KeyFile, Keys
+from core.security.keyring import KeyFile, Keys, Marks
 from core.security.signatures import find_certificate, key_of, new_secret
 from core.settings import SecretSettings
 from ingest.errors import InvalidRequest, UnsupportedPolicy
@@ -117,6 +117,7 @@ class Protector:
     def __init__(self, settings: SecretSettings, keys: Keys | None = None) -> None:
         self._settings = settings
         self._keys = keys or KeyFile(Path(settings.key_file))
+        self.marks: Marks = self._keys
         self.overlap_ms = settings.overlap_s * 1000
         """How long an old secret goes on signing when nobody says else."""
 

@@ -16,8 +16,9 @@ from typing import TypeVar
 from core.errors import InfrastructureError, PeerError, RecordVersionError, TopicError, TopicNotSupported
 from core.settings import KafkaSettings
 from core.telemetry.tracing import read_traceparent
+from ingest.access.grants import check_reserved
 from ingest.elements.publication import Publication
-from ingest.errors import InvalidRequest, MalformedMessage, PeerRefused
+from ingest.errors import Forbidden, InvalidRequest, MalformedMessage, PeerRefused
 from ingest.federation.interests import PeerInterests
 from ingest.federation.keys import SharedKeys
 from ingest.operations.acceptance import accept, check_types
@@ -29,7 +30,7 @@ from topic_model.message_types import MOST as MOST_TYPE
 from topic_model.patterns.patterns import parse_normal
 from topic_model.records import peers
 from topic_model.records.control import PeerInterest
-from topic_model.records.notifications import MOST_PRIORITY, Notification
+from topic_model.records.notifications import MOST_PRIORITY, MOST_TRIGGERED, Notification
 from topic_model.records.packages import read_package
 from topic_model.records.peers import INTEREST_PATH, MOST_TOGETHER, Forwarded, group_of, is_engine, why_not_taken
 from topic_model.routing.interest import MOST, MOST_CHARACTERS, is_summary
@@ -169,10 +170,11 @@ class PeerReceiver:
             self._drop("unreadable", forwarded.topic, error)
             return None
         try:
+            check_reserved([notification.topic])
             gateway.check_new([notification.topic] if notification.topic not in gateway.table.topics else [])
             if gateway.topics.check_types:
                 check_types(gateway.table.topics, [notification])
-        except (TopicNotSupported, InvalidRequest) as error:
+        except (TopicNotSupported, InvalidRequest, Forbidden) as error:
             self._drop("topic", notification.topic, error)
             return None
         return notification
@@ -247,6 +249,7 @@ def read_forwarded(forwarded: Forwarded, now_ms: int) -> Notification:
         package=forwarded.package,
         path=forwarded.path,
         distribution=distribution_of([forwarded.distribution]),
+        triggers_left=max(0, min(forwarded.triggers_left, MOST_TRIGGERED)),
     )
 
 

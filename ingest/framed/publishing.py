@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from core.errors import InfrastructureError, PeerError
-from ingest.access.grants import Caller, check_publish
+from ingest.access.grants import Caller, check_publish, owner_of
 from ingest.addresses import Kind as AddressKind
 from ingest.addresses import Target
 from ingest.elements.publication import Publication
@@ -65,6 +65,7 @@ class _Wanted(NamedTuple):
     frame: Frame
     notification: Notification
     said: Publication
+    owner: str
 
 
 class Publisher:
@@ -160,7 +161,7 @@ class Publisher:
             type=said.type or kept_type(str(request.operation.tag)),
             reliable=said.reliable,
         )
-        return _Wanted(frame, notification, said)
+        return _Wanted(frame, notification, said, owner_of(caller))
 
     async def _payload(self, payload: bytes) -> Request:
         reservation = Reservation(self._inflight)
@@ -182,7 +183,8 @@ class Publisher:
     async def _accept(self, together: Sequence[_Wanted]) -> None:
         try:
             said = {each.notification.id: each.said for each in together}
-            new = await accept(self._gateway, [each.notification for each in together], said)
+            # All of one owner: the connection is of one client.
+            new = await accept(self._gateway, [each.notification for each in together], said, owner=together[0].owner)
         except (PeerError, InfrastructureError) as error:
             if len(together) > 1 and isinstance(error, PeerError):
                 for each in together:  # one of them is refused, and the others are not to be

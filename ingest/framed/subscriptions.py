@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from core.errors import InfrastructureError, PeerError, UnknownResource
-from ingest.access.grants import Caller, check_subscribe, may_manage, owner_of
+from ingest.access.grants import Caller, check_subscribe, owner_of
 from ingest.addresses import Kind as AddressKind
 from ingest.addresses import resource_id
 from ingest.elements import dsub
@@ -29,7 +29,7 @@ from ingest.framed.messages import filters_of, message_of, policy_of
 from ingest.operations.current_message import check_few, send_current_messages
 from ingest.operations.gateway import Gateway, check_room
 from ingest.operations.notification_broker import check_supported, commit_new
-from ingest.operations.subscription_manager import replace
+from ingest.operations.subscription_manager import managed_subscription, replace
 from ingest.soap import times
 from ingest.state.pull_queues import Handout
 from topic_model.records.control import ending
@@ -64,10 +64,10 @@ async def subscribe(gateway: Gateway, wanted: SubscribeBody, caller: Caller | No
     if len(wanted.name) > _MOST_NAME:
         raise InvalidRequest(f"a name may have {_MOST_NAME} characters, this one has {len(wanted.name)}")
     filters = filters_of(wanted)
+    check_subscribe(caller, filters.topics)
     for expression in filters.topics:
         dsub.check_topic(expression)
         check_supported(gateway, expression)
-    check_subscribe(caller, filters.topics)
     await gateway.changes.catch_up()
     now, owner = gateway.now(), owner_of(caller)
     identifier = _durable_id(owner, wanted.name) if wanted.name else resource_id()
@@ -101,9 +101,7 @@ async def subscribe(gateway: Gateway, wanted: SubscribeBody, caller: Caller | No
 async def unsubscribe(gateway: Gateway, identifier: str, caller: Caller | None) -> None:
     """End a subscription; what waits for it is gone. Raises UnknownResource or InfrastructureError."""
     async with gateway.locks.hold(identifier):
-        subscription = gateway.table.get(identifier)
-        if subscription is None or not may_manage(caller, subscription.owner, subscription.topics):
-            raise UnknownResource(f"there is no subscription {identifier[:200]!r} (any more)")
+        managed_subscription(gateway, identifier, caller)
         await gateway.changes.commit(ending(identifier, "unsubscribed", times.to_ms(gateway.now())))
     gateway.pulls.forget(identifier)
 

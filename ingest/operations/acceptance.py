@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from lxml import etree
 
+from ingest.access.grants import check_reserved
 from ingest.elements.publication import NOTHING_SAID, Publication
 from ingest.errors import InvalidRequest
 from ingest.operations.gateway import AnswersPeers, Gateway
@@ -26,17 +27,21 @@ async def accept(
     notifications: Sequence[Notification],
     said: Mapping[str, Publication] = NO_PUBLICATIONS,
     accepted_ms: int | None = None,
+    owner: str = "",
 ) -> bool:
     """Store the notifications of a request, in their order, however they came in; not those of a repeated request:
     False, they are stored under other ids. `said` is by id, and counts from when they are accepted: at this moment,
-    or, of what has waited here, at `accepted_ms`.
+    or, of what has waited here, at `accepted_ms`. `owner` is the publisher, empty without authentication.
 
-    Raises InvalidRequest for a type that its topic does not have, where that is asked; TopicNotSupported, TooManyTopics
-    or another InfrastructureError.
+    Raises Forbidden for a topic of operator events; InvalidRequest for a type that its topic does not have, where that
+    is asked; TopicNotSupported, TooManyTopics or another InfrastructureError.
     """
+    check_reserved(each.topic for each in notifications)
     if gateway.topics.check_types:
         check_types(gateway.table.topics, notifications)
-    request = fingerprint(notifications) if gateway.repeats.enabled else b""
+    request = b""
+    if gateway.repeats.enabled:
+        request = fingerprint(notifications, owner, [said.get(each.id, NOTHING_SAID) for each in notifications])
     if request:
         return await gateway.repeats.once(request, lambda: _store(gateway, notifications, said, request, accepted_ms))
     await _store(gateway, notifications, said, accepted_ms=accepted_ms)

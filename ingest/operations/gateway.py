@@ -232,6 +232,18 @@ def check_room(gateway: Gateway, owner: str) -> None:
         )
 
 
+def check_share(gateway: Gateway, owner: str, held: int, limit: int, what: str, fault: str) -> None:
+    """Raises OperationRefused when an owner has its share of what there may be `limit` of. Those without an owner are
+    not counted."""
+    most = max(1, limit * gateway.settings.share_per_owner // 100)
+    if owner and held >= most:
+        raise OperationRefused(
+            f"{owner!r} has {held} {what}, and gateway.share_per_owner allows {most}: end some that are not needed any "
+            "more",
+            fault,
+        )
+
+
 def check_fan_out(gateway: Gateway, request: Request, topics: Iterable[TopicPath]) -> None:
     """Raises TooManyRequests for a publisher whose notifications have been pushed too often in the last minute.
 

@@ -11,7 +11,7 @@ import msgspec
 from lxml import etree
 
 from core.errors import ExpressionError, TopicNotSupported
-from ingest.access.grants import check_fill, check_publish, check_subscribe, may_manage, owner_of
+from ingest.access.grants import check_fill, check_publish, check_serve, check_subscribe, may_manage, owner_of
 from ingest.addresses import Kind, Target, resource_id
 from ingest.consumers import check_name
 from ingest.elements import dsub
@@ -78,10 +78,11 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
     notifications = with_reply_to(
         notifications, request, gateway.table.topics.policy, lambda reference: _answered_at(gateway, request, reference)
     )
+    await _check_answered_at(gateway, request, notifications[0])
     _topics.remember(topics)
     if known is None and not target.old:
         _learn(request, notifications[0])
-    new = await accept(gateway, notifications, said)
+    new = await accept(gateway, notifications, said, owner=owner_of(request.caller))
     return Stored([each.id for each in notifications] if new else ())
 
 
@@ -328,9 +329,11 @@ def _read_subscribe(gateway: Gateway, request: Request, policy: SubscriptionPoli
                 "with p:Queue requests are pushed: a pull point cannot say that it is idle", (QUEUE,)
             )
     filters = read_filters(operation.find(wsnt("Filter")))
+    check_subscribe(request.caller, filters.topics)
+    if policy.queue:
+        check_serve(request.caller, filters.topics)
     for expression in filters.topics:
         check_supported(gateway, expression)
-    check_subscribe(request.caller, filters.topics)
     if policy.queue:
         check_server(filters, gateway.table.topics)
     identifier = resource_id()
@@ -367,6 +370,18 @@ def _answered_at(gateway: Gateway, request: Request, reference: EndpointReferenc
         # As for one that is not there.
         raise ConsumerRefused(f"the ConsumerReference is a pull point that is not there: {point.id!r}")
     return reference, "" if point is None else point.id
+
+
+async def _check_answered_at(gateway: Gateway, request: Request, notification: Notification) -> None:
+    """See that the server of a queue may send an answer there, as for a ConsumerReference. Raises InvalidRequest."""
+    if notification.reply_to is None or notification.reply_point:
+        return
+    try:
+        await check_name(gateway.dns_check, notification.reply_to.address)
+        if gateway.proof is not None:
+            await gateway.proof.ask_once(notification.reply_to.address, owner_of(request.caller))
+    except ConsumerRefused as error:
+        raise InvalidRequest(str(error).replace("ConsumerReference", "wsa:ReplyTo")) from error
 
 
 def _initial_termination(gateway: Gateway, element: etree._Element | None, now: datetime) -> int | None:

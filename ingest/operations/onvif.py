@@ -52,9 +52,9 @@ async def create_pull_point_subscription(gateway: Gateway, request: Request, _ta
     operation = request.operation
     now = gateway.now()
     filters = read_filters(operation.find(_tev("Filter")))
+    check_subscribe(request.caller, filters.topics)
     for expression in filters.topics:
         check_supported(gateway, expression)
-    check_subscribe(request.caller, filters.topics)
     policy = read_policy(operation.find(_tev("SubscriptionPolicy")))
     if policy.form != "notify":
         raise OperationRefused("a pull point keeps whole messages, not raw ones", "UnsupportedPolicyRequestFault")

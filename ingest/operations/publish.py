@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from core.errors import InfrastructureError, PeerError, TopicError, TopicNotSupported
-from ingest.access.grants import check_publish
+from ingest.access.grants import check_publish, owner_of
 from ingest.addresses import Target
 from ingest.elements.publication import LIFESPAN, MERGE, PRIORITY, RELIABLE, TYPE, VALID_UNTIL, Publication, read_said
 from ingest.errors import (
@@ -120,7 +120,7 @@ class Publish:
             type=said.type or kept_type(str(request.operation.tag)),
             reliable=said.reliable,
         )
-        new = await accept(gateway, [notification], {notification.id: said})
+        new = await accept(gateway, [notification], {notification.id: said}, owner=owner_of(request.caller))
         return Stored([notification.id] if new else ())
 
     def _path(self) -> TopicPath:

@@ -13,7 +13,7 @@ from ingest.consumers import check_name
 from ingest.elements.endpoints import check_consumer, read_reference
 from ingest.elements.topics import read_filter
 from ingest.errors import ConsumerRefused, OperationRefused, UnacceptableTermination
-from ingest.operations.gateway import Gateway, Operation, Reply
+from ingest.operations.gateway import Gateway, Operation, Reply, check_share
 from ingest.operations.notification_broker import check_supported, requested_termination
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
@@ -36,10 +36,15 @@ async def register_publisher(gateway: Gateway, request: Request, _target: Target
     now = gateway.now()
     if len(gateway.registrations) >= gateway.settings.registrations:
         raise _rejected(f"there are {len(gateway.registrations)} registrations already, as many as may be")
+    owner, limit = owner_of(request.caller), gateway.settings.registrations
+    held = gateway.registrations.of_owner(owner)
+    check_share(gateway, owner, held, limit, "registrations", "PublisherRegistrationRejectedFault")
     registration = _read(gateway, request, now)
     if registration.demand and registration.publisher is not None:
         try:
             await check_name(gateway.dns_check, registration.publisher.address)
+            if gateway.proof is not None:
+                await gateway.proof.ask(registration.publisher.address, registration.owner)
         except ConsumerRefused as error:
             raise _not_called(error) from error
     singles = (parse_normal(topic.normal).single_topic() for topic in registration.topics)
@@ -98,8 +103,10 @@ def _read(gateway: Gateway, request: Request, now: datetime) -> Registration:
     operation = request.operation
     reference = operation.find(wsn_br("PublisherReference"))
     publisher = read_reference(reference, request.source(_PARAMETER_DEPTH)) if reference is not None else None
-    topics = _read_topics(gateway, list(operation.iterchildren(wsn_br("Topic"))))
+    topics = _read_topics(list(operation.iterchildren(wsn_br("Topic"))))
     check_offer(request.caller, topics)
+    for topic in topics:
+        check_supported(gateway, topic)
     demand = (operation.findtext(wsn_br("Demand")) or "").strip() in ("1", "true")
     if demand:
         _check_demand(gateway, publisher, topics)
@@ -118,7 +125,7 @@ def _read(gateway: Gateway, request: Request, now: datetime) -> Registration:
     )
 
 
-def _read_topics(gateway: Gateway, elements: list[etree._Element]) -> tuple[TopicFilter, ...]:
+def _read_topics(elements: list[etree._Element]) -> tuple[TopicFilter, ...]:
     if len(elements) > _MAX_TOPICS:
         raise _rejected(f"a registration may name {_MAX_TOPICS} topics, this one names {len(elements)}")
     topics: dict[str, TopicFilter] = {}
@@ -130,7 +137,6 @@ def _read_topics(gateway: Gateway, elements: list[etree._Element]) -> tuple[Topi
             raise ExpressionError(str(error)) from error
         if topic.dialect == XPATH:
             raise ExpressionError("a publisher's topics are named by a path dialect, not by an XPath")
-        check_supported(gateway, topic)
         topics.setdefault(topic.normal, topic)
     return tuple(topics.values())
 

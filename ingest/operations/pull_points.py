@@ -14,14 +14,14 @@ from contextlib import AsyncExitStack
 import msgspec
 from lxml import etree
 
-from core.errors import InfrastructureError, UnknownResource
+from core.errors import InfrastructureError, SecretError, UnknownResource
 from ingest import addresses
 from ingest.access.grants import may_manage, owner_of
 from ingest.addresses import FACTORIES, Kind, Target
 from ingest.elements.publication import NOTHING_SAID, of_request
 from ingest.elements.topics import read_topic
 from ingest.errors import InvalidRequest, OperationRefused
-from ingest.operations.gateway import Gateway, Operation, Reply
+from ingest.operations.gateway import Gateway, Operation, Reply, check_share
 from ingest.soap import answers, times
 from ingest.soap.envelope import Request
 from ingest.soap.xml_reading import check_payload
@@ -33,6 +33,7 @@ from topic_model.records.control import (
     ending_pull_point,
 )
 from topic_model.records.pull import StoredMessage
+from topic_model.records.results import ANSWER, AskedRequest, may_answer
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ async def destroy_pull_point(gateway: Gateway, request: Request, target: Target)
 async def put(gateway: Gateway, request: Request, target: Target) -> None:
     """A Notify to the pull point itself: its messages wait there, as they were sent."""
     point = gateway.pull_points.get(target.id)
-    if point is None or not _answers(gateway, request):
+    if point is None or not _may_answer(gateway, request, point.id):
         point = _existing(gateway, request, target.id)
     source = request.source(_MESSAGE_DEPTH)
     accepted_ms = times.to_ms(gateway.now())
@@ -219,6 +220,8 @@ async def _create(gateway: Gateway, name: str, owner: str, until_ms: int) -> Pul
     limit = gateway.settings.pull_points
     if len(gateway.pull_points) >= limit:
         raise OperationRefused(f"there are {limit} pull points, no more are kept", "UnableToCreatePullPointFault")
+    held = gateway.pull_points.of_owner(owner)
+    check_share(gateway, owner, held, limit, "pull points", "UnableToCreatePullPointFault")
     identifier = addresses.resource_id()
     address = gateway.own.resource(Kind.PULL_POINT, identifier)
     created = PullPointRecord(identifier, address, name, times.to_ms(gateway.now()), owner, until_ms)
@@ -249,19 +252,22 @@ def _existing(gateway: Gateway, request: Request, identifier: str) -> PullPointR
     return point
 
 
-def _answers(gateway: Gateway, request: Request) -> bool:
-    """Whether these are answers to requests of queues that the caller serves. Then it was told where they are awaited,
-    and need not own that pull point."""
-    caller = request.caller
+def _may_answer(gateway: Gateway, request: Request, pull_point_id: str) -> bool:
+    """Whether these answer a request that the caller was given as a server of a queue, as the mark in the header says.
+    Then it need not own the pull point."""
+    caller, mark = request.caller, request.root.findtext(f"{{*}}Header/{ANSWER}")
     messages = request.operation.findall(wsnt("NotificationMessage"))
-    for message in messages if caller is not None else ():
-        element = message.find(wsnt("Topic"))
-        if element is None or message.find(_RELATED) is None:
-            return False
-        servers = (each for each in gateway.table.match(read_topic(element)) if each.queue)
-        if not any(caller is not None and each.owner == caller.name for each in servers):
-            return False
-    return bool(messages)
+    if caller is None or not mark or not messages:
+        return False
+    now_ms = times.to_ms(gateway.now())
+    related = {(message.findtext(_RELATED) or "").strip() for message in messages}
+    asked = (AskedRequest(pull_point_id, each, caller.name) for each in related)
+    try:
+        return all(may_answer(mark.strip(), each, now_ms, gateway.protector.marks) for each in asked)
+    except SecretError as error:
+        # Its key is not here (yet): the server sends its answer again.
+        logger.info("whether an answer may be put into a pull point is not known: %s", error)
+        return False
 
 
 def _name(operation: etree._Element) -> str:

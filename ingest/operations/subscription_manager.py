@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 
 from core.errors import InfrastructureError, UnknownResource
-from ingest.access.grants import may_manage
+from ingest.access.grants import Caller, may_manage
 from ingest.addresses import Kind, Target
 from ingest.elements.protection import read_credentials, read_secret, secret_element
 from ingest.errors import InvalidRequest
@@ -105,17 +105,24 @@ async def locked_subscription(gateway: Gateway, request: Request, target: Target
     if not target.id:
         await gateway.changes.catch_up()  # what an address names was looked up freshly before we were called
     async with gateway.locks.hold(identifier):
-        subscription = gateway.table.get(identifier)
-        if (
-            subscription is None
-            or subscription.trigger is not None  # which has an operation of its own
-            or subscription.peer is not None  # whose id anybody can guess
-            or _beyond_grace(gateway, subscription)
-            # To others it is not there: even that would tell them something.
-            or not may_manage(request.caller, subscription.owner, subscription.topics)
-        ):
-            raise UnknownResource(f"there is no subscription {identifier[:200]!r} (any more)")
-        yield subscription
+        yield managed_subscription(gateway, identifier, request.caller)
+
+
+def managed_subscription(gateway: Gateway, identifier: str, caller: Caller | None) -> Subscription:
+    """The subscription of this id, if the caller may change and end it; the caller holds its lock. All doors ask here.
+
+    Raises UnknownResource, the same for a subscription of another owner as for one that does not exist.
+    """
+    subscription = gateway.table.get(identifier)
+    if (
+        subscription is None
+        or subscription.trigger is not None  # DestroyTrigger ends it
+        or subscription.peer is not None  # a link of the federation: its id can be guessed
+        or _beyond_grace(gateway, subscription)
+        or not may_manage(caller, subscription.owner, subscription.topics)
+    ):
+        raise UnknownResource(f"there is no subscription {identifier[:200]!r} (any more)")
+    return subscription
 
 
 def _beyond_grace(gateway: Gateway, subscription: Subscription) -> bool:

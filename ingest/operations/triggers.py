@@ -27,7 +27,7 @@ from ingest.elements.filters import DELIVERY, SubscriptionPolicy, read_filters, 
 from ingest.elements.topics import read_published
 from ingest.errors import InvalidRequest, UnsupportedPolicy
 from ingest.operations.acceptance import check_types
-from ingest.operations.gateway import Gateway, Operation, Reply, check_topics
+from ingest.operations.gateway import Gateway, Operation, Reply, check_share, check_topics
 from ingest.operations.notification_broker import PAYLOAD_DEPTH, check_supported
 from ingest.soap import times
 from ingest.soap.envelope import Request
@@ -52,13 +52,15 @@ async def create_trigger(gateway: Gateway, request: Request, target: Target) -> 
     """Make a trigger. Its owner may subscribe to the one, and publish to the other: asked now, and not again."""
     trigger, wanted = _read(gateway, request)
     check_subscribe(request.caller, wanted.topics)
+    for expression in wanted.topics:
+        check_supported(gateway, expression)
     check_publish(request.caller, (trigger.topic,), gateway.table.topics)
     check_topics(gateway, target, [(trigger.topic, ())])
     _check_sense(gateway, trigger, wanted)
     async with gateway.locks.hold(("trigger", trigger.name)):
         await gateway.changes.catch_up()
         _check_free(gateway, trigger.name)
-        _check_room(gateway)
+        _check_room(gateway, wanted.owner)
         made = msgspec.structs.replace(wanted, created_ms=times.to_ms(gateway.now()))
         await gateway.changes.commit([TriggerRecord(made)])
         try:
@@ -112,8 +114,6 @@ def _read(gateway: Gateway, request: Request) -> tuple[Trigger, Subscription]:
             f"p:CreateTrigger has a Name of up to 100 letters of ASCII, digits, and . _ - in between, not {name:.100}"
         )
     filters = read_filters(operation.find(wsnt("Filter")))
-    for expression in filters.topics:
-        check_supported(gateway, expression)
     trigger = _read_publish(gateway, request, name)
     return trigger, Subscription(
         resource_id(),
@@ -173,8 +173,10 @@ def _check_sense(gateway: Gateway, trigger: Trigger, wanted: Subscription) -> No
         )
 
 
-def _check_room(gateway: Gateway) -> None:
+def _check_room(gateway: Gateway, owner: str) -> None:
     limit = gateway.settings.triggers
+    held = sum(each.owner == owner for each in gateway.table.triggers)
+    check_share(gateway, owner, held, limit, "triggers", "Client")
     if len(gateway.table.triggers) >= limit:
         raise InvalidRequest(f"there are {limit} triggers, and gateway.triggers allows no more: remove some first")
 

@@ -1,6 +1,7 @@
 """Accepting once what a publisher sends again under the same wsa:MessageID, because it did not see our answer.
 
-Two requests are the same when message id, topics, payloads and producers are. The id alone would not do: there are
+Two requests are the same when sender, message id, topics, payloads, producers, and what is said of their delivery are.
+The id alone would not do: there are
 clients that call every message the same, and theirs must not vanish.
 
 What was acknowledged is remembered as a fingerprint of 16 bytes with the second in which it was, in a table of fixed
@@ -16,6 +17,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from mmap import mmap
+
+import msgspec
 
 from core.errors import InfrastructureError
 from core.eventlog.scan import LogScan
@@ -46,12 +49,19 @@ def steady_now() -> float:
     return _EARLIER_S + time.monotonic()
 
 
-def fingerprint(notifications: Sequence[Notification]) -> bytes:
-    """What a request is known by: its message id and all that it says. Empty for one without a message id."""
+def fingerprint(notifications: Sequence[Notification], owner: str = "", said: Sequence[object] = ()) -> bytes:
+    """What a request is known by: its message id, who sends it (`owner`, empty without authentication), and all that it
+    says: of each notification also what is `said` of its delivery. Empty for one without a message id.
+
+    Otherwise a publisher that sends a message of another one first, to expire at once, would have that one's taken for
+    a repetition.
+    """
     message_id = notifications[0].message_id
     if not message_id:
         return b""
     digest = hashlib.blake2b(message_id.encode(), digest_size=_FINGERPRINT)
+    # With the lengths of all, see below.
+    digest.update(msgspec.msgpack.encode((owner, said, [each.reply_to for each in notifications])))
     for each in notifications:
         topic = each.topic.encode()
         # With the lengths, or what stands at the end of one part could stand at the beginning of the next.

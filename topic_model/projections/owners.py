@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
@@ -18,7 +20,7 @@ class Owners:
 
     def __init__(self) -> None:
         self._owners: dict[str, str] = {}
-        self._counts: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
 
     def apply(self, record: ControlRecord) -> None:
         """Fold one record; those of other kinds change nothing."""
@@ -27,7 +29,7 @@ class Owners:
                 self._remove(subscription.id)
                 if subscription.owner:
                     self._owners[subscription.id] = subscription.owner
-                    self._counts[subscription.owner] = self.subscriptions(subscription.owner) + 1
+                    self._counts[subscription.owner] += 1
             case SubscriptionEnded(id=identifier):
                 self._remove(identifier)
             case Tombstone(key=key) if key.startswith(_KEY):
@@ -35,12 +37,16 @@ class Owners:
 
     def subscriptions(self, owner: str) -> int:
         """How many subscriptions this owner has, paused and expired ones that are still there included."""
-        return self._counts.get(owner, 0)
+        return self._counts[owner]
 
     def _remove(self, identifier: str) -> None:
         owner = self._owners.pop(identifier, "")
-        if not owner:
-            return
-        self._counts[owner] -= 1
-        if not self._counts[owner]:
-            del self._counts[owner]
+        if owner:
+            drop(self._counts, owner)
+
+
+def drop(counts: Counter[str], owner: str) -> None:
+    """Count one less of this owner's; an owner without any is forgotten."""
+    counts[owner] -= 1
+    if not counts[owner]:
+        del counts[owner]

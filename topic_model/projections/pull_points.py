@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Set
 
+from topic_model.projections.owners import drop
 from topic_model.records.control import (
     ControlRecord,
     PullPointEnded,
@@ -81,6 +83,7 @@ class PullPoints:
     def __init__(self) -> None:
         self._points: dict[str, PullPointRecord] = {}
         self._named: dict[tuple[str, str], dict[str, PullPointRecord]] = {}  # by owner and name
+        self._owned: Counter[str] = Counter()
         self._fills: dict[str, str] = {}  # subscription to pull point
         self._filled: dict[str, set[str]] = {}  # pull point to subscriptions
         self._provisional: dict[str, int] = {}  # pull point to when it ends
@@ -92,6 +95,7 @@ class PullPoints:
             case PullPointRecord():
                 self._remove(record.id)
                 self._points[record.id] = record
+                self._owned[record.owner] += 1
                 if record.until_ms:
                     self._provisional[record.id] = record.until_ms
                 if record.name:
@@ -146,6 +150,10 @@ class PullPoints:
         """How many were created and are there."""
         return len(self._points)
 
+    def of_owner(self, owner: str) -> int:
+        """How many of them are this owner's."""
+        return self._owned[owner]
+
     def _end(self, subscription_id: str) -> None:
         self._link(subscription_id, "")
         self.endpoints.bind(subscription_id, "", None)
@@ -153,6 +161,8 @@ class PullPoints:
     def _remove(self, pull_point_id: str) -> None:
         self._provisional.pop(pull_point_id, None)
         old = self._points.pop(pull_point_id, None)
+        if old is not None:
+            drop(self._owned, old.owner)
         if old is not None and old.name:
             same_name = self._named[old.owner, old.name]
             del same_name[old.id]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from core.security.uris import to_uri
 from topic_model.patterns.patterns import parse_normal
+from topic_model.projections.owners import drop
 from topic_model.publishers import Registration
 from topic_model.records.control import (
     ControlRecord,
@@ -25,6 +27,7 @@ class Registrations:
     def __init__(self) -> None:
         self._registrations: dict[str, Registration] = {}
         self._by_address: dict[str, set[str]] = {}
+        self._owned: Counter[str] = Counter()
 
     def apply(self, record: ControlRecord) -> None:
         """Fold one record; those of other kinds change nothing."""
@@ -32,6 +35,7 @@ class Registrations:
             case RegistrationRecord(registration=registration):
                 self._remove(registration.id)
                 self._registrations[registration.id] = registration
+                self._owned[registration.owner] += 1
                 for address in _names(registration):
                     self._by_address.setdefault(address, set()).add(registration.id)
             case RegistrationEnded(id=registration_id):
@@ -48,6 +52,10 @@ class Registrations:
     def __len__(self) -> int:
         return len(self._registrations)
 
+    def of_owner(self, owner: str) -> int:
+        """How many of them are this owner's."""
+        return self._owned[owner]
+
     def due(self, now_ms: int) -> list[str]:
         """Ids of the registrations whose time is over."""
         return [one.id for one in self._registrations.values() if one.expired(now_ms)]
@@ -60,6 +68,7 @@ class Registrations:
         old = self._registrations.pop(registration_id, None)
         if old is None:
             return
+        drop(self._owned, old.owner)
         for address in _names(old):
             same = self._by_address[address]
             same.discard(registration_id)

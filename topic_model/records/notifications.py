@@ -31,6 +31,9 @@ MOST_PRIORITY = 100
 MOST_HOPS = 8
 """So many triggers in a row publish something because of one notification."""
 
+MOST_TRIGGERED = 1_000
+"""So many notifications do triggers publish because of one, in all."""
+
 
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     """One accepted notification.
@@ -57,7 +60,8 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     it is: as its publisher says, else of the payload's element; empty where an older Arborcast has written it
     (`type_of`). `priority` ranks it among others of its topic, larger first. `reliable` says that nobody is to lose it
     for the sake of time. `cause` is the id of the notification that matched the trigger which has published this one,
-    empty for one that a trigger has nothing to do with; `hops` is how many triggers there were in a row. `package` is
+    empty for one that a trigger has nothing to do with; `hops` is how many triggers there were in a row,
+    `triggers_left` how many notifications triggers may publish because of it, directly or not. `package` is
     what an old publisher said in its wsnt:Package, of messages whose parts may be delivered alone
     (`topic_model.records.packages.write_package`): which part it is of which message, or that it is whole; readers who
     do not know it deliver the part all the same. `split_bytes`, unless 0, is what a push of it to an old subscriber may
@@ -103,6 +107,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     distribution: str = ""
     fast: bool = False
     unchanged: int = UNSTAMPED
+    triggers_left: int = MOST_TRIGGERED
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its publisher does not want it delivered any more."""

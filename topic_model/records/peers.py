@@ -13,7 +13,7 @@ import msgspec
 
 from core.eventlog.versions import Versioned, VersionedCodec
 from core.security.signatures import ID_HEADER, NAME, SIGNATURE_HEADER, TIMESTAMP_HEADER
-from topic_model.records.notifications import Notification
+from topic_model.records.notifications import MOST_TRIGGERED, Notification
 from topic_model.subscriptions import Peer
 from topic_model.topics import TopicPath
 from topic_model.tree.distribution import LOCAL, goes_to
@@ -73,6 +73,7 @@ class Forwarded(msgspec.Struct, frozen=True, omit_defaults=True):
     cause: str = ""
     hops: int = 0
     distribution: str = ""
+    triggers_left: int = MOST_TRIGGERED
 
 
 class PeerPush(Versioned, frozen=True):
@@ -120,6 +121,7 @@ def encode_push(notifications: Sequence[Notification], peer: Peer) -> bytes:
             cause=each.cause,
             hops=each.hops,
             distribution=each.distribution,
+            triggers_left=each.triggers_left,
         )
         for each in notifications
     ]

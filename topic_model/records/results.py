@@ -1,5 +1,5 @@
 """What receivers say later of pushes that they have taken: the promise that a push's address carries, and the records
-of the log `results`.
+of the log `results`. And the marks by which servers of queues may answer into pull points of others.
 
 A push that its receiver may answer for later names an address with a promise in it: which push it is, for whom, and
 until when its result is taken. The promise is marked with the keys of the engine (`core.security.keyring`), so whoever
@@ -18,6 +18,7 @@ import msgspec
 from core.errors import SecretError
 from core.eventlog.versions import Versioned, VersionedCodec
 from core.security.keyring import Marks
+from topic_model.namespaces import ARBORCAST_QUEUE
 
 PATH = "/results/"
 
@@ -72,6 +73,34 @@ def encode(result: Result) -> tuple[bytes, bytes]:
 def decode(value: bytes | None) -> Result:
     """The result in a record's value. Raises RecordVersionError, or InfrastructureError."""
     return _codec.decode(value).result
+
+
+_ANSWERS = "answers to requests of queues"
+
+ANSWER = f"{{{ARBORCAST_QUEUE}}}Answer"
+"""The reference parameter of a request's ReplyTo that has the mark: a header block of the answer."""
+
+
+class AskedRequest(NamedTuple):
+    """A request that a server of a queue was given: the pull point of ours where its answer is awaited, its message id,
+    and the owner of the server's subscription."""
+
+    point: str
+    message_id: str
+    server: str
+
+
+def write_answer_mark(request: AskedRequest, until_ms: int, keys: Marks) -> str:
+    """What lets this server answer this request until then (milliseconds since the epoch). Raises SecretError."""
+    return f"{until_ms}.{keys.mark(_encoder.encode((request, until_ms)), _ANSWERS)}"
+
+
+def may_answer(mark: str, request: AskedRequest, now_ms: int, keys: Marks) -> bool:
+    """Whether this mark lets this server answer this request now. Raises SecretError where the keys cannot be read."""
+    until, _, made = mark.partition(".")
+    if not (until.isascii() and until.isdecimal() and len(until) < 16 and now_ms <= int(until)):
+        return False
+    return keys.is_marked(made, _encoder.encode((request, int(until))), _ANSWERS)
 
 
 def write_promise(promise: Promise, keys: Marks) -> str:

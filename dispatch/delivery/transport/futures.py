@@ -19,16 +19,18 @@ from typing import Any
 
 import requests
 import urllib3
-from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from requests_futures.sessions import FuturesSession
-from urllib3.connection import HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from core import fence
+from core.security.checked_connections import (
+    AddressRefused,
+    CheckedAdapter,
+    CheckedConnection,
+    CheckedTlsConnection,
+)
 from core.security.outbound import AddressPolicy
 from core.security.uris import to_uri
-from dispatch.delivery.transport.checked_connections import AddressRefused, CheckedConnection
 from dispatch.delivery.transport.contract import (
     RESULT_HEADER,
     USER_AGENT,
@@ -98,34 +100,8 @@ class _Watched(CheckedConnection):
         super().putrequest(*args, **kwargs)
 
 
-class _WatchedTls(_Watched, HTTPSConnection):
+class _WatchedTls(_Watched, CheckedTlsConnection):
     pass
-
-
-def _pools(policy: AddressPolicy | None) -> dict[str, type[HTTPConnectionPool]]:
-    """Pool classes by scheme, whose connections ask this policy; urllib3 lets nothing but classes be chosen."""
-    plain = type("_Plain", (_Watched,), {"policy": policy})
-    tls = type("_Tls", (_WatchedTls,), {"policy": policy})
-    return {
-        "http": type("_Pool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
-        "https": type("_TlsPool", (HTTPSConnectionPool,), {"ConnectionCls": tls}),
-    }
-
-
-class _Adapter(HTTPAdapter):
-    def __init__(self, policy: AddressPolicy, connections: int, size: int) -> None:
-        self._policy = policy
-        super().__init__(pool_connections=connections, pool_maxsize=size)
-
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, **kwargs)
-        self.poolmanager.pool_classes_by_scheme = _pools(self._policy)
-
-    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
-        manager = super().proxy_manager_for(*args, **kwargs)
-        # The proxy is of the operator's choosing.
-        manager.pool_classes_by_scheme = _pools(None)
-        return manager
 
 
 class _LeanSession(requests.Session):
@@ -140,7 +116,8 @@ class _LeanSession(requests.Session):
         self._proxies = dict.fromkeys(("http", "https"), settings.proxy) if settings.proxy else {}
         self.adapters.clear()
         for scheme in ("http://", "https://"):
-            self.mount(scheme, _Adapter(policy, settings.max_idle_connections or 1, threads))
+            idle = settings.max_idle_connections or 1
+            self.mount(scheme, CheckedAdapter(policy, idle, threads, plain=_Watched, tls=_WatchedTls))
 
     def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> Any:
         push: _Push = kwargs["push"]

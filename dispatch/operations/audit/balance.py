@@ -24,8 +24,8 @@ from dispatch.operations.audit.ledger import (
     Numbers,
 )
 from dispatch.operations.audit.report import MAX_PROBLEMS, Kind, Problem, Report, Tally
-from dispatch.redelivery.events import SYSTEM
 from topic_model.records.notifications import is_replay
+from topic_model.topics import is_system
 
 
 @dataclass
@@ -96,7 +96,7 @@ def balance(
 
 def _count_kinds(report: Report, ledger: Ledger, evaluations: Evaluations, rows: Numbers) -> None:
     """How many of the notifications no publisher has sent."""
-    own = [number for topic, number in ledger.topics.items() if topic == SYSTEM or topic.startswith(f"{SYSTEM}/")]
+    own = [number for topic, number in ledger.topics.items() if is_system(topic)]
     caused = evaluations.caused[rows] > 0
     report.triggered = int(caused.sum())
     system = np.isin(evaluations.topic[rows], own) & ~caused

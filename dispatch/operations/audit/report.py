@@ -72,7 +72,7 @@ class Report:
 
     `matches` is how many deliveries these notifications were evaluated to, `totals` what has become of them: all equal
     when nothing is amiss. Of the `notifications`, `system_notices` are the engine's own (those below the topic
-    `dispatch.redelivery.events.SYSTEM`), `triggered` are what triggers have published, and `replays` were accepted
+    `topic_model.topics.SYSTEM`), `triggered` are what triggers have published, and `replays` were accepted
     before and brought again; the others publishers have sent. `waiting` notifications no batch has looked at yet, nor
     at later ones. `duplicates` are deliveries that a receiver has taken more than once. `unbalanced` counts all
     `problems`, of which not all may be named. `notes` say what could not be told for sure.

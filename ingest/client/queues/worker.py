@@ -15,17 +15,19 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from core.recent import Recent
-from ingest.addresses import Kind
+from core.security.ip_addresses import Kind
+from core.security.outbound import AddressPolicy, OutboundSettings, Refusal, place_of
+from ingest import addresses
 from ingest.client.calls import Namespaces, without_declaration
 from ingest.client.http_server import Response, Server, in_thread
 from ingest.client.later import open_push
 from ingest.client.listener import HandledOnce, accepted
 from ingest.client.received import Asker, ReceivedMessage, Verify
 from ingest.client.transport import RequestsTransport, Transport
-from ingest.client.values import ClientError, RemoteSubscription
+from ingest.client.values import BrokerUnreachable, ClientError, RemoteSubscription
 from ingest.soap import answers
 from topic_model.expressions import CONCRETE, write_topic
 from topic_model.namespaces import ACTION_BW, ARBORCAST_QUEUE, SOAP11, WSA, WSNT
@@ -44,6 +46,11 @@ _REPLY_ACTION = f"{ARBORCAST_QUEUE}/Reply"
 _WAITS_S = (0.2, 0.5, 1.0)
 
 _INVALID, _NOT_ANSWERED = 422, 424
+
+_ALLOW = "; to answer there, name its network: Worker(allow=...)"
+
+# Rules about the kind of an address, which a broker may have, not about how its URL is written.
+_KINDS = frozenset(get_args(Kind)) - {"public"}
 
 # Answers that could not be brought yet: bytes, twice, and for how long.
 _KEPT = 32 * 1024 * 1024
@@ -65,12 +72,22 @@ class Subscribes(Protocol):
         """As `Client.proof_for`."""
 
 
+class _Way:
+    """Where answers may go, and what takes them there."""
+
+    def __init__(self, policy: AddressPolicy) -> None:
+        self.policy = policy
+        self.transport = RequestsTransport(policy=policy)
+
+
 class Worker(Server):
     """Serves queues. `handle` runs in threads, `capacity` at a time for each queue; the request is acknowledged when it
     returns. What it raises makes the broker send the request again, but for `Invalid`.
 
-    `advertised` is the address that the broker reaches it at, `url` when left out. `transport` carries the answers;
-    `verify` is as for `Listener`.
+    `advertised` is the address that the broker reaches it at, `url` when left out. Users choose where their answers go.
+    So they go to the brokers that are served, to public addresses, to this machine where all these brokers are on it,
+    and to the networks in `allow` (`"10.0.0.0/8, 192.168.7.9"`), and nowhere else. `transport` carries the answers:
+    one of the caller's own gets URLs that are judged by their text alone. `verify` is as for `Listener`.
     """
 
     def __init__(
@@ -83,35 +100,45 @@ class Worker(Server):
         advertised: str = "",
         verify: Verify | None = None,
         transport: Transport | None = None,
+        allow: str = "",
     ) -> None:
+        self._far = _Way(AddressPolicy(OutboundSettings(allow=allow)))
+        self._near = _Way(AddressPolicy(OutboundSettings("loopback", allow)))
         self.capacity = capacity
         self._handle_request = handle
         self._advertised = advertised
         self._verify = verify
-        self._own = RequestsTransport()
-        self._transport: Transport = self._own if transport is None else transport
+        self._to_broker = RequestsTransport()
+        self._given = transport
         self._repeats = HandledOnce()
         self._lock = threading.Lock()
         self._kept: Recent[str, str] = Recent(_KEPT, age_s=_KEPT_S)
         self._clients: list[Subscribes] = []
+        self._brokers: dict[tuple[str, int], bool] = {}  # host and port, and whether that is this machine
         super().__init__(self._handled, port, host, "worker")
 
     def serve(self, client: Subscribes, topic: str, namespaces: Namespaces = None) -> RemoteSubscription:
         """Have a broker send the requests of a queue here from now on; unsubscribing ends that. Answers to pull points
         of that broker say who we are, as the client does."""
         self._clients.append(client)
-        return client.subscribe(topic, to=self._advertised or self.url, queue=self.capacity, namespaces=namespaces)
+        to = self._advertised or self.url
+        subscription = client.subscribe(topic, to=to, queue=self.capacity, namespaces=namespaces)
+        # Its pull points have the same host and port.
+        refusal = AddressPolicy().check_url(subscription.address)
+        self._brokers[place_of(subscription.address)] = refusal is not None and refusal.rule == "loopback"
+        return subscription
 
     def stop(self) -> None:
         """Stop receiving. Requests at work are not acknowledged any more: others get them."""
         super().stop()
-        self._own.close()
+        for own in (self._to_broker, self._far.transport, self._near.transport):
+            own.close()
 
     async def _handled(self, headers: Mapping[str, str], body: bytes) -> Response:
         return await in_thread("request", lambda: self._worked(headers, body))
 
     def _worked(self, headers: Mapping[str, str], body: bytes) -> Response:
-        messages = accepted(headers, body, self._verify, open_push(headers, self._transport))
+        messages = accepted(headers, body, self._verify, open_push(headers, self._given or self._to_broker))
         if isinstance(messages, Response):
             return messages
         try:
@@ -155,16 +182,24 @@ class Worker(Server):
                 self._kept.put(each, answer, len(answer))
 
     def _answer(self, asker: Asker, request: ReceivedMessage, answer: str) -> bool:
-        """Bring somebody the answer; whether it has arrived."""
+        """Bring a user the answer; whether it has arrived, or never will."""
+        address = asker.reply_to.address
+        transport, refusal = self._way_to(address)
+        if refusal is not None:
+            logger.warning("the answer to %s is not sent: %s %s%s", asker.message_id, address, refusal.reason, _ALLOW)
+            return True
         headers, body = reply_to(asker, request, answer)
         for client in self._clients:
-            headers |= client.proof_for(asker.reply_to.address)
+            headers |= client.proof_for(address)
         why = ""
         for wait_s in (*_WAITS_S, None):
             try:
-                status = self._transport.post(asker.reply_to.address, headers, body).status
-            except ClientError as error:
+                status = transport.post(address, headers, body).status
+            except BrokerUnreachable as error:
                 why = str(error)
+            except ClientError as error:
+                logger.warning("the answer to %s is not sent: %s%s", asker.message_id, error, _ALLOW)
+                return True
             else:
                 if 200 <= status < 300:
                     return True
@@ -173,6 +208,14 @@ class Worker(Server):
                 time.sleep(wait_s)
         logger.warning("the answer to %s could not be brought, it is tried again: %s", asker.message_id, why)
         return False
+
+    def _way_to(self, address: str) -> tuple[Transport, Refusal | None]:
+        """What carries an answer there, and why none may go there."""
+        judge = self._near if self._brokers and all(self._brokers.values()) else self._far
+        refusal = judge.policy.check_url(address)
+        if (refusal is None or refusal.rule in _KINDS) and place_of(address) in self._brokers:
+            return self._given or self._to_broker, None
+        return self._given or judge.transport, refusal
 
 
 def _text(answer: str | bytes | None) -> str:
@@ -185,7 +228,7 @@ def reply_to(asker: Asker, request: ReceivedMessage, answer: str) -> tuple[dict[
     """The HTTP headers and body of an answer. A pull point takes only notifications, and keeps no headers."""
     remote, action = asker.reply_to, _REPLY_ACTION
     related = f"<wsa:RelatesTo>{answers.text(asker.message_id)}</wsa:RelatesTo>"
-    if Kind.PULL_POINT.value in remote.address:
+    if addresses.Kind.PULL_POINT.value in remote.address:
         action = f"{ACTION_BW}/NotificationConsumer/Notify"
         answer = (
             f'<wsnt:Notify xmlns:wsnt="{WSNT}"><wsnt:NotificationMessage>{_topic(request)}<wsnt:ProducerReference>'

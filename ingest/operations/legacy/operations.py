@@ -110,7 +110,7 @@ async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Requ
             parts.check_alone(gateway, request, message.package.partition(" ")[2])
     gateway.check_new(message.topic for message in asked.messages)
     check_fan_out(gateway, request, (message.topic for message in asked.messages))
-    await accept(gateway, notifications)
+    await accept(gateway, notifications, owner=owner_of(request.caller))
     return NOTIFIED
 
 

@@ -138,7 +138,8 @@ class SubscriptionsScreen:
         # Clients change their subscriptions, too: each is taken as it is at this moment.
         await self._console.changes.catch_up()
         control = self._console.control
-        found = [each for each in map(control.table.get, chosen) if each is not None and each.trigger is None]
+        known = (each for each in map(control.table.get, chosen) if each is not None)
+        found = [each for each in known if each.trigger is None and each.peer is None]
         if action == "end" and not text_of(form, "sure"):
             return self._console.page(
                 request, "subscriptions/end.html", subscriptions=[self._facts(each) for each in found], onward=onward

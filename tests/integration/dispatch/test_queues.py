@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from core.security.keyring import add_key
 from dispatch.operations.audit.examine import audit
 from ingest.access.users_file import User, hash_password, write_users
 from ingest.client import Client, Credentials, FaultReceived
@@ -171,9 +172,13 @@ def test_users_and_servers_who_have_to_say_who_they_are(own: Own, job_logs: Logs
     write_users({name: User(name, hash_password(f"of-{name}")) for name in ("anna", "bert")}, users)
     policy.write_text(
         f'[[allow]]\ndo = ["publish"]\ntopics = ["{topic}"]\nusers = ["anna"]\n'
-        f'[[allow]]\ndo = ["subscribe"]\ntopics = ["{topic}"]\nusers = ["bert"]\n'
+        f'[[allow]]\ndo = ["subscribe", "serve"]\ntopics = ["{topic}"]\nusers = ["bert"]\n'
     )
     access = f'[access]\nmethods = "basic"\nusers_file = "{users}"\npolicy_file = "{policy}"\n'
+    keys = own.job.settings.secrets.key_file  # by these the gateway sees which server was given the request
+    if not Path(keys).exists():
+        add_key(Path(keys), "k")
+    access += f'[secrets]\nkey_file = "{keys}"\n'
 
     def handle(request: ReceivedMessage) -> bytes:
         if b"bad" in request.payload:

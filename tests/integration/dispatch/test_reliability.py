@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 
 from core.settings import KafkaSettings
 from dispatch.logs.attempts import FINAL
-from dispatch.redelivery.events import SYSTEM
 from tests.support.command import wait_until
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running, subscription
 from tests.support.receiver import Receiver
@@ -19,6 +18,7 @@ from topic_model.expressions.conditions import XPATH_1
 from topic_model.records.control import ControlRecord, SubscriptionEnded, Tombstone, suspension_key
 from topic_model.records.control_log import ControlFollower
 from topic_model.subscriptions import DeliveryPolicy, XPathFilter
+from topic_model.topics import SYSTEM
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -13,13 +13,15 @@ import requests
 from core.errors import InfrastructureError
 from core.security.outbound import AddressPolicy
 from ingest.client.listener import Listener
-from ingest.consumers import OwnershipProof
+from ingest.consumers import DnsCheck, OwnershipProof
 from ingest.errors import ConsumerRefused
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver, refusing_url
+from topic_model.records.control import TopicPolicy, TopicRecord
+from topic_model.topics import TopicPath
 
 Behaviour = Callable[[BaseHTTPRequestHandler, str, bytes], tuple[int, bytes]]
 
@@ -170,3 +172,83 @@ def test_our_listener_agrees() -> None:
         odd = requests.post(listener.url, headers={"Arborcast-Challenge": "<script>alert(1)</script>"}, timeout=60)
         assert (odd.status_code, odd.content) == (400, b"")
     assert got == []
+
+
+def asking(reply_to: str, message_id: str = "urn:uuid:1") -> bytes:
+    header = f"<wsa:MessageID>{message_id}</wsa:MessageID>"
+    header += f"<wsa:ReplyTo><wsa:Address>{reply_to}</wsa:Address></wsa:ReplyTo>"
+    return soap.envelope(soap.notify(soap.message("t:jobs")), header=header)
+
+
+def with_queue(proof: OwnershipProof) -> GatewayParts:
+    made = GatewayParts()
+    made.gateway.proof = proof
+    made.table.apply(TopicRecord(TopicPath("{urn:t}jobs"), policy=TopicPolicy(queue=True)))
+    return made
+
+
+def test_the_reply_to_of_a_request_agrees_once_an_hour(consumer: Callable[[Behaviour], str]) -> None:
+    """A server is told to answer there: without it a user could have any public address called."""
+    words: list[str] = []
+
+    def agree(_: BaseHTTPRequestHandler, word: str, body: bytes) -> tuple[int, bytes]:
+        words.append(word)
+        return 200, word.encode()
+
+    gateway, url = with_queue(OwnershipProof(THIS_MACHINE)), consumer(agree)
+
+    async def many() -> list[int]:
+        broker = "/wsn/NotificationBroker"
+        sent = [gateway.request("POST", broker, asking(url, f"urn:{number}")) for number in range(40)]
+        return [each.status for each in await asyncio.gather(*sent)]
+
+    assert asyncio.run(many()) == [202] * 40
+    assert gateway.post(asking(url)).status == 202
+    assert len(words) == 1
+    assert gateway.post(asking(url + "other")).status == 202
+    assert len(words) == 2
+
+    stored = len(gateway.notifications.accepted)
+    refused = gateway.post(asking(consumer(lambda handler, word, body: (202, b""))))
+    assert "did not agree" in refused.reason
+    assert len(gateway.notifications.accepted) == stored
+    pull_point = gateway.post(soap.envelope("<wsnt:CreatePullPoint/>")).text("Address") or ""
+    assert gateway.post(asking(pull_point)).status == 202, "our own pull points need not be asked"
+
+
+def test_the_name_of_a_reply_to_is_looked_up_once_a_minute() -> None:
+    looked: list[str] = []
+    found = {"good": "127.0.0.1", "inside": "169.254.169.254"}
+
+    def resolve(host: str, port: int) -> list[str]:
+        looked.append(host)
+        return [found[host]]
+
+    gateway = with_queue(OwnershipProof(THIS_MACHINE))
+    gateway.gateway.proof, gateway.gateway.dns_check = None, DnsCheck(THIS_MACHINE, resolve)
+    assert [gateway.post(asking("http://good/a")).status for _ in range(3)] == [202] * 3
+    refused = gateway.post(asking("http://inside/a"))
+    assert "wsa:ReplyTo" in refused.reason
+    assert "may not be reached" in refused.reason
+    assert looked == ["good", "inside"]
+
+
+def test_a_publisher_that_is_to_be_subscribed_at_agrees(consumer: Callable[[Behaviour], str]) -> None:
+    gateway = parts()
+
+    def register(url: str, demand: str) -> HttpAnswer:
+        topic = soap.topic("t:a").replace("wsnt:Topic", "br:Topic")
+        return gateway.post(
+            soap.envelope(
+                '<br:RegisterPublisher xmlns:br="http://docs.oasis-open.org/wsn/br-2"><br:PublisherReference>'
+                f"<wsa:Address>{url}</wsa:Address></br:PublisherReference>{topic}"
+                f"<br:Demand>{demand}</br:Demand></br:RegisterPublisher>"
+            )
+        )
+
+    silent = consumer(lambda handler, word, body: (202, b""))
+    refused = register(silent, "true")
+    assert refused.fault == "PublisherRegistrationRejectedFault"
+    assert len(gateway.registrations) == 0
+    assert register(silent, "false").status == 200, "nobody calls it"
+    assert register(consumer(lambda handler, word, body: (200, word.encode())), "true").status == 200

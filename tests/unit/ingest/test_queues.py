@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from ingest.soap import times
 from tests.support import soap_messages as soap
-from tests.support.gateway_parts import GatewayParts, only_subscription, path_of
+from tests.support.gateway_parts import RESULT_KEYS, GatewayParts, only_subscription, path_of
 from tests.support.guarded_gateway import ANNA, BERT, OLGA, Clock, guarded
 from topic_model.namespaces import WSA, WSRF_RP
 from topic_model.records.control import TopicPolicy, TopicRecord
+from topic_model.records.results import AskedRequest, write_answer_mark
 from topic_model.subscriptions import EndpointReference
 from topic_model.topics import TopicPath
 
@@ -142,11 +144,15 @@ users = ["anna", "bert"]
 [[allow]]
 do = ["subscribe"]
 topics = ["t:jobs"]
-users = ["olga"]
+users = ["bert", "olga"]
+[[allow]]
+do = ["serve"]
+topics = ["t:jobs"]
+groups = ["operators"]
 """
 
 
-def answering(relates_to: str = "urn:uuid:1", topic: str = "t:jobs") -> bytes:
+def answering(relates_to: str = "urn:uuid:1", topic: str = "t:jobs", mark: str = "") -> bytes:
     related = f"<wsa:RelatesTo>{relates_to}</wsa:RelatesTo>" * bool(relates_to)
     producer = (
         "<wsnt:ProducerReference><wsa:Address>urn:me</wsa:Address>"
@@ -154,12 +160,26 @@ def answering(relates_to: str = "urn:uuid:1", topic: str = "t:jobs") -> bytes:
     )
     return soap.envelope(
         "<wsnt:Notify><wsnt:NotificationMessage>"
-        f"{soap.topic(topic)}{producer}<wsnt:Message><x/></wsnt:Message></wsnt:NotificationMessage></wsnt:Notify>"
+        f"{soap.topic(topic)}{producer}<wsnt:Message><x/></wsnt:Message></wsnt:NotificationMessage></wsnt:Notify>",
+        header=f'<q:Answer xmlns:q="urn:arborcast:queue">{mark}</q:Answer>' * bool(mark),
     )
 
 
-def test_who_serves_a_queue_may_answer_into_the_pull_point_of_another(tmp_path: Path) -> None:
-    """And nobody else may, nor put anything else there; and whoever asks names a pull point of its own."""
+@pytest.mark.parametrize(("right", "may"), [("serve", True), ("manage", True), ("publish", False)])
+def test_to_serve_a_queue_is_a_right_of_its_own(tmp_path: Path, right: str, may: bool) -> None:
+    parts = guarded(tmp_path, Clock(), RIGHTS.replace('"serve"', f'"{right}"'))
+    parts.table.apply(TopicRecord(QUEUE, policy=TopicPolicy(queue=True)))
+    answer = parts.post(serving(), authorization=OLGA)
+    assert answer.status == 200 if may else "olga may not serve 't:jobs'" in answer.reason
+    refused = parts.post(serving(), authorization=BERT)
+    assert refused.fault == "SubscribeCreationFailedFault"
+    assert "bert may not serve" in refused.reason
+    plain = soap.envelope(soap.subscribe(filters=soap.topic_expression("t:jobs")))
+    assert parts.post(plain, authorization=BERT).status == 200
+
+
+def test_a_server_answers_into_the_pull_point_of_another_what_it_was_asked_and_no_more(tmp_path: Path) -> None:
+    """The job marks each request for the server that it gives it to; and whoever asks names a pull point of its own."""
     parts = guarded(tmp_path, Clock(), RIGHTS)
     parts.table.apply(TopicRecord(QUEUE, policy=TopicPolicy(queue=True)))
     create = soap.envelope("<wsnt:CreatePullPoint/>")
@@ -168,12 +188,31 @@ def test_who_serves_a_queue_may_answer_into_the_pull_point_of_another(tmp_path: 
     request = asking(f"<wsa:Address>{made}</wsa:Address>")
     assert "that is not there" in parts.post(request, authorization=BERT).reason
     assert parts.post(request, authorization=ANNA).status == 202
-    assert parts.post(answering(), path, authorization=OLGA).fault == "ResourceUnknownFault"
     assert parts.post(serving(), authorization=OLGA).status == 200
-    for refused in (answering(relates_to=""), answering(topic="t:plain"), soap.envelope(soap.notify())):
-        assert parts.post(refused, path, authorization=OLGA).fault == "ResourceUnknownFault"
-    assert parts.post(answering(), path, authorization=BERT).fault == "ResourceUnknownFault"
-    assert parts.post(answering(), path, authorization=OLGA).status == 202
+
+    now_ms = times.to_ms(parts.now)
+    asked = AskedRequest(path.rpartition("/")[2], "urn:uuid:1", "olga")
+
+    def marked(until_ms: int = now_ms, **changes: str) -> str:
+        return write_answer_mark(asked._replace(**changes), until_ms, RESULT_KEYS)
+
+    good = marked()
+    for wrong in (
+        answering(),
+        soap.envelope(soap.notify()),
+        answering(mark="1"),
+        answering(mark=f"{now_ms + 1}.{good.partition('.')[2]}"),
+        answering(mark=good.replace(".k.", ".j.")),
+        answering(relates_to="", mark=good),
+        answering(relates_to="urn:uuid:2", mark=good),
+        answering(mark=marked(now_ms - 1)),
+        answering(mark=marked(server="bert")),
+        answering(mark=marked(point="another")),
+    ):
+        assert parts.post(wrong, path, authorization=OLGA).fault == "ResourceUnknownFault"
+    assert parts.post(answering(mark=good), path, authorization=BERT).fault == "ResourceUnknownFault"
+    assert parts.pull_log.records == []
+    assert parts.post(answering(mark=good), path, authorization=OLGA).status == 202
     taken = parts.post(soap.envelope("<wsnt:GetMessages/>"), path, authorization=ANNA)
     assert taken.text("RelatesTo") == "urn:uuid:1"
 

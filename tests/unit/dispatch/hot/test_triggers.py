@@ -16,7 +16,7 @@ from dispatch.hot.batch_outcomes import BatchOutcomes
 from dispatch.hot.intake import Diversions, Intake
 from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from dispatch.hot.sink_journal import LogDelivery
-from dispatch.hot.triggers import Refused, derived_id, is_kept, published
+from dispatch.hot.triggers import OwnerRates, Refused, derived_id, is_kept, published, shares
 from dispatch.hot.waiting import Received
 from dispatch.logs.attempts import Attempt
 from dispatch.matching.filters import Allowance, Conditions, Judge
@@ -25,10 +25,10 @@ from ingest.addresses import NotificationIds
 from tests.support.fake_journal import FakeJournal
 from tests.support.routing import make_trigger
 from topic_model.records import notifications
-from topic_model.records.notifications import MOST_HOPS, Notification, made_at
+from topic_model.records.notifications import MOST_HOPS, MOST_TRIGGERED, Notification, made_at
 from topic_model.routing import Found
 from topic_model.subscriptions import DeliveryPolicy, Subscription, TriggerTarget
-from topic_model.topics import TopicPath
+from topic_model.topics import SYSTEM, TopicPath
 
 NOW_MS = 5_000_000
 RULES = TopicRules()
@@ -107,6 +107,51 @@ def test_the_ninth_in_a_row_is_not_published() -> None:
         hops.append(each.hops)
     assert hops == list(range(1, MOST_HOPS + 1))
     assert refused(trigger(), each).error == "hops"
+
+
+@given(st.integers(0, MOST_TRIGGERED), st.sets(st.text(max_size=3), max_size=60))
+def test_shares_with_what_is_published_are_no_more_than_there_may_be(left: int, triggers: set[str]) -> None:
+    found = shares(left, triggers)
+    assert found == shares(left, reversed(list(triggers))), "a repeated batch shares in the same way"
+    assert len(found) == min(left, len(triggers))
+    assert not found or sum(found.values()) + len(found) == left
+
+
+def test_triggers_that_multiply_publish_a_thousand_because_of_one() -> None:
+    """24 on one topic, 54 on the next: 1,296 without a budget."""
+    many, more = (World(*(trigger(f"{of}{number}") for number in range(count))) for of, count in (("a", 24), ("b", 54)))
+    many.run(cause(accepted_ms=1))
+    many.kafka.take()
+    first = [found for _, _, found in many.kafka.taken]
+    more.run(*first)
+    more.kafka.take(5_000)
+    second = [found for _, _, found in more.kafka.taken]
+    assert (len(first), len(second)) == (24, MOST_TRIGGERED - 24)
+    assert {each.triggers_left for each in second} == {0}
+    refused = [row for row in more.rows() if row[2] == "cancelled"]
+    assert len(refused) == 24 * 54 - len(second)
+    assert {row[3] for row in refused} == {"hops"}
+    last = World(trigger("c"))
+    last.run(second[0])
+    assert last.rows()[0][2:] == ("cancelled", "hops")
+
+
+def test_what_triggers_publish_counts_for_their_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "_rates", OwnerRates())
+    owned = [msgspec.structs.replace(trigger(name), owner=name[0]) for name in ("a1", "a2", "b1")]
+    world = World(*owned, rules=TopicRules(per_minute=3))
+    world.run(cause(id="n1", accepted_ms=1), cause(id="n2", accepted_ms=2))
+    world.kafka.take()
+    refused = [row[:2] for row in world.rows() if row[2:] == ("cancelled", "skipped")]
+    assert refused == [("n2", "a2")], "anna's four are one too many, bert's two are not"
+    rates = OwnerRates()
+    assert [rates.may_publish("a", 2, now) for now in (0, 0, 0, 29, 31, 32, 600, 600, 600)] == [
+        *(True, True, False, False, True, False, True, True, False)
+    ]
+
+
+def test_a_trigger_made_before_publishes_no_operator_events() -> None:
+    assert "only the engine" in refused(trigger(to=f"{SYSTEM}/breaker/closed"), cause(accepted_ms=1)).detail
 
 
 def test_what_the_gateway_would_not_accept_is_not_published() -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 from lxml import etree
 
+from core.security.keyring import KeyRing
+from core.settings import SecretSettings
+from dispatch.delivery.credentials import Vault
 from dispatch.delivery.envelope import Envelope
 from dispatch.delivery.transport.contract import PushResult
 from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED, World, retry
 from topic_model.records.notifications import Notification
+from topic_model.records.results import ANSWER, AskedRequest, may_answer
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
 
@@ -366,6 +371,38 @@ def test_a_server_learns_where_the_answer_is_awaited_and_nobody_else() -> None:
     )
     assert entry in Envelope(server).request([asked], 1).body
     assert b"Request" not in Envelope(plain).request([asked], 1).body
+
+
+def test_a_server_is_given_a_mark_for_the_pull_point_where_an_answer_is_awaited() -> None:
+    """Of each request that it does, until the lifespan ends, and a minute: it may be given it at the last moment."""
+    keys = KeyRing({"k": b"k" * 32})
+    point = EndpointReference("http://gateway/wsn/pullpoints/p1")
+
+    def asked(number: int, reply_point: str = "p1", valid_until_ms: int = 0) -> Notification:
+        return Notification(
+            *(f"n{number}", TopicPath("q"), b"<x/>", 1_000),
+            message_id=f"urn:{number}",
+            reply_to=point,
+            reply_point=reply_point,
+            valid_until_ms=valid_until_ms,
+        )
+
+    def body(server: Subscription, now_s: float = 2.0) -> bytes:
+        together = [asked(0), asked(1, valid_until_ms=5_000), asked(2, reply_point="")]
+        return Envelope(server, Vault(SecretSettings(), keys), lifespan_s=20.0).request(together, 1, now_s).body
+
+    server = Subscription("server", EndpointReference("http://h/"), queue=1, owner="bert")
+    entries = etree.fromstring(body(server)).iter("{*}Request")
+    marks = [entry.findtext(f".//{{*}}ReferenceParameters/{ANSWER}") for entry in entries]
+    for number, until_ms in enumerate((81_000, 65_000)):
+        mark, request = marks[number], AskedRequest("p1", f"urn:{number}", "bert")
+        assert mark is not None
+        assert may_answer(mark, request, until_ms, keys)
+        assert not may_answer(mark, request, until_ms + 1, keys)
+    assert marks[2] is None, "another address needs none"
+    assert b">90000." in body(server, 30.0), "what is sent again later may be answered, too"
+    assert b"Answer" not in body(msgspec.structs.replace(server, owner=""))
+    assert b"Answer" not in body(msgspec.structs.replace(server, queue=0))
 
 
 def test_equal_requests_that_wait_are_done_once_at_the_place_of_the_first() -> None:

@@ -53,6 +53,13 @@ def test_what_may_not_be_is_found_and_certain(owner: str, topic: str, why: str) 
     assert found(owner, topic) == [(why, True)]
 
 
+def test_a_server_is_found_whose_owner_may_not_serve_its_queue() -> None:
+    one = msgspec.structs.replace(make_subscription("s", parse_friendly("a/b", {}).normal), owner="anna", queue=1)
+    (finding,) = review([one], USERS.get, POLICY, others_know_users=False)
+    assert (finding.reason, finding.certain) == ("its owner may not serve that queue", True)
+    assert list(review([one], USERS.get, DEFAULT, others_know_users=False)) == []
+
+
 def test_a_trigger_is_found_whose_owner_may_not_publish_what_it_does() -> None:
     one = make_trigger("t", parse_friendly("a//.", {}).normal, "b", owner="anna")
     assert list(review([one], USERS.get, POLICY, others_know_users=False)) == []

@@ -18,6 +18,8 @@ from tests.support.soap_messages import addressing, envelope, message, notify, s
 from topic_model.records.control import TopicPolicy, TopicRecord
 from topic_model.topics import TopicPath
 
+BR = "http://docs.oasis-open.org/wsn/br-2"
+
 
 def test_publishing_where_it_is_allowed(parts: GatewayParts) -> None:
     assert parts.post(envelope(notify(message("t:a/b"))), authorization=ANNA).status == 202
@@ -95,6 +97,42 @@ def test_one_owner_may_have_so_many(parts: GatewayParts) -> None:
     path = (first.text("Address") or "").removeprefix("http://127.0.0.1:8080")
     assert parts.post(envelope("<wsnt:Unsubscribe/>"), path, authorization=ANNA).status == 200
     assert ask(3).status == 200
+
+
+@pytest.mark.parametrize("what", ["pull_points", "registrations", "triggers"])
+def test_no_owner_has_more_than_its_share(parts: GatewayParts, what: str) -> None:
+    for fold in parts.control.folds:
+        fold.apply(TopicRecord(TopicPath("{urn:t}a/to")))
+    parts.gateway.settings = dataclasses.replace(
+        parts.gateway.settings, share_per_owner=50, pull_points=4, registrations=4, triggers=4
+    )
+    numbers = iter(range(10))
+
+    def ask(who: str) -> HttpAnswer:
+        match what:
+            case "pull_points":
+                body, path = "<wsnt:CreatePullPoint/>", "/wsn/CreatePullPoint"
+            case "registrations":
+                registered = topic("t:a").replace("wsnt:Topic", "br:Topic")
+                body = f"<br:RegisterPublisher xmlns:br='{BR}'>{registered}</br:RegisterPublisher>"
+                path = "/wsn/NotificationBroker"
+            case _:
+                body = (
+                    f"<p:CreateTrigger xmlns:p='urn:arborcast:policy' Name='t{next(numbers)}'><wsnt:Filter>"
+                    f"{topic_expression('t:a/on')}</wsnt:Filter><p:Publish>{topic('t:a/to')}</p:Publish></p:CreateTrigger>"
+                )
+                path = "/wsn/NotificationBroker"
+        return parts.post(envelope(body), path, authorization=who)
+
+    first = ask(ANNA)
+    assert [first.status, ask(ANNA).status] == [200, 200]
+    refused = ask(ANNA)
+    assert "gateway.share_per_owner allows 2" in refused.reason
+    assert [ask(BERT).status, ask(BERT).status] == [200, 200], "what is left is for others"
+    if what == "pull_points":
+        path = (first.text("Address") or "").removeprefix("http://127.0.0.1:8080")
+        assert parts.post(envelope("<wsnt:DestroyPullPoint/>"), path, authorization=ANNA).status == 200
+        assert ask(ANNA).status == 200
 
 
 def created(parts: GatewayParts, who: str, name: str = "") -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import requests
@@ -20,7 +22,8 @@ from ingest.client.queues import worker as worker_module
 from ingest.client.queues.replies import PulledReplies
 from ingest.client.queues.worker import Invalid, Worker, reply_to
 from ingest.client.received import Asker
-from ingest.client.values import BrokerUnreachable, RemotePullPoint
+from ingest.client.transport import HttpAnswer
+from ingest.client.values import BrokerUnreachable, RemotePullPoint, RemoteSubscription
 from topic_model.records.notifications import Notification
 from topic_model.subscriptions import EndpointReference, Subscription
 from topic_model.topics import TopicPath
@@ -71,8 +74,75 @@ def user() -> Iterator[Heard]:
 
 @contextmanager
 def working(handle: Callable[[ReceivedMessage], str | bytes | None]) -> Iterator[Worker]:
-    with Worker(handle) as worker:
+    with Worker(handle, allow="127.0.0.0/8") as worker:
         yield worker
+
+
+class Serves:
+    """A client of a broker at this address."""
+
+    def __init__(self, broker: str) -> None:
+        self._broker = broker
+
+    def subscribe(self, topic: str | None, **_: object) -> RemoteSubscription:
+        return RemoteSubscription(f"{self._broker}/wsn/subscriptions/s")
+
+    def proof_for(self, address: str) -> dict[str, str]:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("brokers", "allow", "answered"),
+    [
+        ((), "", False),
+        (("http://broker.example:8080",), "", False),
+        (("http://127.0.0.1:8080",), "", True),
+        (("http://127.0.0.1:8080", "http://broker.example:8080"), "", False),
+        (("http://broker.example:8080",), "127.0.0.1", True),
+    ],
+)
+@pytest.mark.parametrize("named", [False, True])
+def test_answers_go_where_the_operator_of_a_server_lets_them(
+    user: Heard,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    brokers: tuple[str, ...],
+    allow: str,
+    answered: bool,
+    named: bool,
+) -> None:
+    """A user names any URL. One that is refused is no reason to do the request again, nor to have it sent again."""
+    real = socket.getaddrinfo
+
+    def resolve(host: str, *rest: Any, **more: Any) -> Any:
+        return real("127.0.0.1" if host == "user.example" else host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    url = user.listener.url.replace("127.0.0.1", "user.example" if named else "127.0.0.1")
+    done: list[ReceivedMessage] = []
+    with Worker(done.append, allow=allow) as worker:
+        for broker in brokers:
+            worker.serve(Serves(broker), "jobs")
+        assert push(worker, asked(user=url)).status_code == 202
+        assert push(worker, asked(user=url), attempt=2).status_code == 202
+    assert len(done) == 1
+    assert bool(user.answers) is answered
+    assert ("name its network" in caplog.text) is not answered
+
+
+def test_a_broker_in_a_private_network_takes_answers_into_its_pull_points() -> None:
+    posted: list[str] = []
+
+    class Posts:
+        def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
+            posted.append(url)
+            return HttpAnswer(202)
+
+    with Worker(lambda _: None, transport=Posts()) as worker:
+        worker.serve(Serves("http://10.0.0.5:8080"), "jobs")
+        for number, url in enumerate(("http://10.0.0.5:8080/wsn/pullpoints/p", "http://10.0.0.5/wsn/pullpoints/p")):
+            assert push(worker, asked(f"n{number}", url)).status_code == 202
+    assert posted == ["http://10.0.0.5:8080/wsn/pullpoints/p"]
 
 
 def test_a_request_is_done_answered_and_then_acknowledged(user: Heard) -> None:

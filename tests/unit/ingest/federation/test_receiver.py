@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from core.errors import InfrastructureError
@@ -18,10 +19,10 @@ from ingest.state.repeats import RepeatMemory
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from topic_model.records.control import PeerInterest, SubscriptionRecord, TopicPolicy, TopicRecord
-from topic_model.records.notifications import Notification
+from topic_model.records.notifications import MOST_TRIGGERED, Notification
 from topic_model.records.peers import INTEREST_PATH, PATH, encode_interest, encode_push
 from topic_model.subscriptions import EndpointReference, Peer, Subscription
-from topic_model.topics import TopicPath
+from topic_model.topics import SYSTEM, TopicPath
 
 
 class Engine:
@@ -79,15 +80,28 @@ def test_what_comes_is_stored_with_its_way_and_its_words(engine: Engine) -> None
     sent = notification(
         path=("H/x",), priority=200, valid_until_ms=99, reliable=True, type="x", distribution="to:H", cause="c", hops=3
     )
+    sent = msgspec.structs.replace(sent, triggers_left=70_000)
     assert engine.push(sent).status == 200
     (found,) = engine.accepted
     assert (found.id, found.topic, found.payload, found.path) == ("n1", "a/b", b"<x/>", ("H/x", "G/b"))
     assert (found.priority, found.valid_until_ms, found.reliable, found.type) == (100, 99, True, "x")
     assert (found.distribution, found.cause, found.hops) == ("to:H", "c", 3)
+    assert found.triggers_left == MOST_TRIGGERED, "no engine is believed more"
     assert found.accepted_ms == int(engine.parts.now.timestamp() * 1000)
     assert found.control == engine.parts.table.position
     assert TopicPath("a/b") in engine.parts.table.topics, "an open set adds it, as for any publisher"
     assert engine.receiver.taken == {"G/b": 1}
+
+
+def test_what_triggers_may_still_publish_goes_over_with_it(engine: Engine) -> None:
+    engine.push(notification(triggers_left=7))
+    assert [each.triggers_left for each in engine.accepted] == [7]
+
+
+def test_no_engine_publishes_operator_events_here(engine: Engine) -> None:
+    assert engine.push(notification(topic=f"{SYSTEM}/breaker/closed"), notification("n2")).status == 200
+    assert [each.id for each in engine.accepted] == ["n2"]
+    assert engine.receiver.dropped == {"topic": 1}
 
 
 def test_the_topics_own_policy_counts_where_nothing_was_said(engine: Engine) -> None:

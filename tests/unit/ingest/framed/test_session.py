@@ -29,7 +29,10 @@ from ingest.zeromq.edge import ZmqEdge
 from tests.support.framed import FramedEdge, framed_edge
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import guarded
+from tests.support.routing import make_trigger
+from topic_model.records.control import SubscriptionRecord, TriggerRecord
 from topic_model.records.pull import StoredMessage
+from topic_model.subscriptions import EndpointReference, Peer, Subscription
 
 
 @pytest.fixture
@@ -214,6 +217,23 @@ def test_messages_come_and_are_gone_when_acknowledged(edge: FramedEdge, connecti
     wait_for(lambda: not edge.parts.pull_log.store.ids())
     consumer.unsubscribe()
     assert list(edge.parts.table.subscriptions()) == []
+
+
+def test_links_of_the_federation_and_triggers_are_no_subscriptions_to_end(edge: FramedEdge, dial: Connects) -> None:
+    """Without users, too: the ids of links follow from the names of engines."""
+    link = Subscription(
+        "peer-berlin", EndpointReference("http://berlin/"), form="peer", peer=Peer("G/here", "G/berlin")
+    )
+    for fold in edge.parts.control.folds:
+        fold.apply(SubscriptionRecord(link))
+        fold.apply(TriggerRecord(make_trigger("hot", "a", "b")))
+    raw = dial(edge)
+    for name in ("peer-berlin", "hot"):
+        raw.send(frames.encode(FrameKind.UNSUBSCRIBE, 5, frames.UnsubscribeBody(name)))
+        error = raw.error()
+        assert (error.code, error.text) == ("UnknownResource", f"there is no subscription '{name}' (any more)")
+    assert edge.parts.control.records == []
+    assert edge.parts.table.get("peer-berlin") == link
 
 
 def test_text_and_properties_arrive_as_they_were_sent(edge: FramedEdge, connection: Connection) -> None:

@@ -79,8 +79,8 @@ def test_what_it_needs_is_what_it_says() -> None:
     assert {each.partition(">")[0] for each in project["dependencies"]} == {*CLIENT_NEEDS}
     assert set(project["dependencies"]) <= set(engine["dependencies"])
     assert (project["version"], project["requires-python"]) == (engine["version"], engine["requires-python"])
-    # requests comes with requests-futures, and idna with requests.
-    assert client_package.foreign(ROOT) == {"lxml", "msgspec", "requests_futures", "requests", "idna"}
+    # requests comes with requests-futures, idna and urllib3 with requests.
+    assert client_package.foreign(ROOT) == {"lxml", "msgspec", "requests_futures", "requests", "idna", "urllib3"}
 
 
 def test_it_publishes_subscribes_listens_verifies_and_pulls(target: Path) -> None:

@@ -11,8 +11,8 @@ from dispatch.logs.attempts import Evaluation, Matched, State, encode, encode_ev
 from dispatch.operations.audit.balance import Balance, balance
 from dispatch.operations.audit.ledger import EXPIRED, LAPSED, Ledger
 from dispatch.operations.audit.report import Tally
-from dispatch.redelivery.events import SYSTEM
 from tests.support.written_attempts import T0, TOPIC, evaluation, row, rows
+from topic_model.topics import SYSTEM
 
 HOUR_MS = 3_600_000
 

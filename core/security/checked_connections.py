@@ -11,8 +11,11 @@ import socket
 import time
 from typing import Any
 
-from urllib3.connection import HTTPConnection
-from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NameResolutionError, NewConnectionError
 
 from core.security.outbound import AddressPolicy, GuardedSockets, Refusal
 
@@ -107,3 +110,52 @@ class CheckedConnection(HTTPConnection):
         opened.connect(address)
         # What holds from here on is a time-out per read, which the pool sets for each request.
         opened.settimeout(self.timeout if isinstance(self.timeout, (int, float)) else None)
+
+
+class CheckedTlsConnection(CheckedConnection, HTTPSConnection):
+    """The same with TLS."""
+
+
+class CheckedAdapter(HTTPAdapter):
+    """An adapter of requests whose connections ask `policy`; those to a proxy do not, and the proxy has to judge. Its
+    connections are of the classes `plain` and `tls`."""
+
+    def __init__(
+        self,
+        policy: AddressPolicy,
+        connections: int,
+        size: int,
+        *,
+        block: bool = False,
+        plain: type[CheckedConnection] = CheckedConnection,
+        tls: type[CheckedTlsConnection] = CheckedTlsConnection,
+    ) -> None:
+        self._policy = policy
+        self._plain, self._tls = plain, tls
+        super().__init__(pool_connections=connections, pool_maxsize=size, pool_block=block)
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, **kwargs)
+        self.poolmanager.pool_classes_by_scheme = self._pools(self._policy)
+
+    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
+        manager = super().proxy_manager_for(*args, **kwargs)
+        # The proxy is of the operator's choosing.
+        manager.pool_classes_by_scheme = self._pools(None)
+        return manager
+
+    def _pools(self, policy: AddressPolicy | None) -> dict[str, type[HTTPConnectionPool]]:
+        # urllib3 lets nothing but classes be chosen.
+        plain = type("_Plain", (self._plain,), {"policy": policy})
+        tls = type("_Tls", (self._tls,), {"policy": policy})
+        return {
+            "http": type("_Pool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
+            "https": type("_TlsPool", (HTTPSConnectionPool,), {"ConnectionCls": tls}),
+        }
+
+
+def refusal_in(error: requests.RequestException) -> Refusal | None:
+    """Why a request was not sent, where the policy refused every address; None for other errors."""
+    cause = error.args[0] if error.args else None
+    reason = cause.reason if isinstance(cause, MaxRetryError) else cause
+    return reason.refusal if isinstance(reason, AddressRefused) else None

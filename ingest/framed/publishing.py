@@ -56,7 +56,7 @@ class FrameSender(Protocol):
     def send(self, data: bytes) -> None: ...
 
     def read(self, more: bool, why: str) -> None:
-        """Leave what comes in the network, until that is taken back for the same reason: with others it goes on."""
+        """Leave what comes in the network for this reason, or no longer for this one; it is read when none is left."""
 
 
 class _Wanted(NamedTuple):

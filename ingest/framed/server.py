@@ -37,7 +37,7 @@ _CONNECT_S = 20.0
 _MOST_UNKNOWN = 1_000
 
 # Why a connection is not read.
-_UNREAD_ANSWERS, _MEMORY = "it does not read what it is sent", "the memory for requests is used up"
+_UNREAD_ANSWERS, _MEMORY = "answers are not read", "no memory for requests is free"
 
 # What a client does not read is kept up to this, and further requests of it are left in the network.
 _UNREAD = 256 * 1024
@@ -57,7 +57,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._server = server
         self._decoder = Decoder(min(MOST_UNKNOWN_BYTES, server.edge.limits.max_frame_bytes))
         self._memory: Reservation | None = None  # for the frame that is not whole
-        self._held: set[str] = set()  # why it is not read
+        self._held: frozenset[str] = frozenset()  # why it is not read
         self._transport: asyncio.Transport | None = None
         self._peer = ""
         self._writable: asyncio.Event | None = None  # only while the client does not read
@@ -171,10 +171,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     def read(self, more: bool, why: str) -> None:
         """See SessionLink."""
         transport, before = self._transport, bool(self._held)
-        if more:
-            self._held.discard(why)
-        else:
-            self._held.add(why)
+        self._held = self._held - {why} if more else self._held | {why}
         if transport is None or transport.is_closing() or before == bool(self._held):
             return
         if self._held:
@@ -295,7 +292,7 @@ class FramedServer:
         self._connections.add(connection)
         many, too_many = self._unknown.opened(host), self._peers is not None and self._peers.opened(host)
         if many:
-            return f"{_MOST_UNKNOWN} connections from this address wait for their CONNECTED"
+            return f"{_MOST_UNKNOWN} connections from this address have no CONNECTED yet"
         if too_many:
             return "there are too many connections from this address"
         if len(self._connections) > self._settings.max_connections:

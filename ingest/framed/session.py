@@ -44,7 +44,7 @@ MOST_UNKNOWN_BYTES: Final = 16 * 1024
 """A frame of a client that is not known yet, and what it sends until then."""
 
 # Why a connection is not read.
-_CONNECTING, _ASKED = "who this is is not known yet", "many requests wait"
+_CONNECTING, _ASKED = "CONNECT is under way", "many requests wait"
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class SessionLink(publishing.FrameSender, Protocol):
         """Return when the client reads what it is sent."""
 
     def known(self) -> None:
-        """It is known who this is: frames may be as long as the settings say."""
+        """CONNECTED is sent: frames may have framed.max_frame_bytes."""
 
     def close(self) -> None:
         """Send what is to be sent, then end."""
@@ -108,14 +108,13 @@ class FramedSession:
         self._given: dict[int, Sender] = {}
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asked: deque[tuple[Frame, Callable[[Frame], Coroutine[Any, Any, str]]]] = deque()
+        # These are made when they are needed: an idle connection is small.
+        self._asked: deque[tuple[Frame, Callable[[Frame], Coroutine[Any, Any, str]]]] | None = None
+        self._claiming: asyncio.Semaphore | None = None
+        self._many_unanswered: asyncio.Event | None = None  # set when there are few again
         self._answering = 0
         self._subscribing = 0
         self._memory = Reservation(edge.inflight)
-        self._few_unanswered = asyncio.Event()
-        self._few_unanswered.set()
-        self.claiming = asyncio.Semaphore(_MOST_CLAIMING)
-        """See Way."""
         self.connected = False
 
     def received(self, frame: Frame) -> None:
@@ -177,7 +176,7 @@ class FramedSession:
                 if consumer is not None:
                     consumer.answered(frame.correlation, taken=frame.kind == FrameKind.ACK)
                     if len(self._given) < _MOST_UNANSWERED:
-                        self._few_unanswered.set()
+                        self._go_on()
             case FrameKind.PING:
                 self._link.send(frames.encode(FrameKind.PONG, frame.correlation))
             case FrameKind.PONG:
@@ -261,6 +260,8 @@ class FramedSession:
         if size > SMALL:
             self._refuse(frame, TooLarge(f"a {_NAMES[frame.kind]} may have {SMALL} bytes, this one has {size}"))
             return
+        if self._asked is None:
+            self._asked = deque()
         self._asked.append((frame, work))
         self._edge.inflight.count(self._memory, size)
         if self._answering < _MOST_ASKED:
@@ -335,16 +336,28 @@ class FramedSession:
     def _forget(self, consumer: Sender) -> None:
         """Await no answers to the messages of a subscription that has ended."""
         self._given = {number: each for number, each in self._given.items() if each is not consumer}
-        self._few_unanswered.set()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._many_unanswered is not None:
+            self._many_unanswered.set()
+            self._many_unanswered = None
 
     def number(self, consumer: Sender) -> int:
         """For a message that is about to be sent: its answer goes to this consumer."""
         number = next(self._numbers) % _NUMBERS
         self._given[number] = consumer
-        if len(self._given) >= _MOST_UNANSWERED:
-            self._few_unanswered.clear()
+        if len(self._given) >= _MOST_UNANSWERED and self._many_unanswered is None:
+            self._many_unanswered = asyncio.Event()
         self._edge.counts.sent += 1
         return number
+
+    @property
+    def claiming(self) -> asyncio.Semaphore:
+        """See Way."""
+        if self._claiming is None:
+            self._claiming = asyncio.Semaphore(_MOST_CLAIMING)
+        return self._claiming
 
     def unreadable(self, consumer: Sender, offset: int, error: PeerError) -> None:
         """See Way."""
@@ -362,8 +375,8 @@ class FramedSession:
 
     async def until_writable(self) -> None:
         """See Way."""
-        while not self._few_unanswered.is_set():
-            await self._few_unanswered.wait()
+        while self._many_unanswered is not None:
+            await self._many_unanswered.wait()
         await self._link.until_writable()
 
     def _refuse(self, frame: Frame, error: BaseException) -> None:

@@ -1,7 +1,7 @@
 """Which prefixes receivers have asked for, and on which connections.
 
-A prefix ends when each connection that has asked for it has taken that back, or is closed. The word of another
-connection does not count: XPUB passes on a cancellation of a peer that has never asked. `sweep` finds the closed ones.
+A prefix ends when each connection that has asked for it has taken that back, or is closed. The cancellation of another
+connection does not count: XPUB passes on that of a peer that has never asked. `sweep` finds the closed ones.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from dispatch.delivery.transport.contract import (
     RESULT_HEADER,
     USER_AGENT,
     Callback,
+    Excess,
     Failure,
     PushRequest,
     PushResult,
@@ -85,6 +86,19 @@ _current = _Current()
 class _Watched(CheckedConnection):
     """Tells the push at hand which connection it is on, and whether that was opened for it."""
 
+    excess: Excess
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a kept connection may be used again: it is open, and has nothing to read."""
+        receiver = (self.host.lower(), self.port)
+        if self.sock is None or receiver in self.excess:
+            return False
+        if super().is_connected:
+            return True
+        self.excess.look(receiver, self.sock)
+        return False
+
     def connect(self) -> None:
         super().connect()
         if _current.push is not None:
@@ -102,10 +116,10 @@ class _WatchedTls(_Watched, HTTPSConnection):
     pass
 
 
-def _pools(policy: AddressPolicy | None) -> dict[str, type[HTTPConnectionPool]]:
+def _pools(policy: AddressPolicy | None, excess: Excess) -> dict[str, type[HTTPConnectionPool]]:
     """Pool classes by scheme, whose connections ask this policy; urllib3 lets nothing but classes be chosen."""
-    plain = type("_Plain", (_Watched,), {"policy": policy})
-    tls = type("_Tls", (_WatchedTls,), {"policy": policy})
+    plain = type("_Plain", (_Watched,), {"policy": policy, "excess": excess})
+    tls = type("_Tls", (_WatchedTls,), {"policy": policy, "excess": excess})
     return {
         "http": type("_Pool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
         "https": type("_TlsPool", (HTTPSConnectionPool,), {"ConnectionCls": tls}),
@@ -115,16 +129,17 @@ def _pools(policy: AddressPolicy | None) -> dict[str, type[HTTPConnectionPool]]:
 class _Adapter(HTTPAdapter):
     def __init__(self, policy: AddressPolicy, connections: int, size: int) -> None:
         self._policy = policy
+        self._excess = Excess()
         super().__init__(pool_connections=connections, pool_maxsize=size)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)
-        self.poolmanager.pool_classes_by_scheme = _pools(self._policy)
+        self.poolmanager.pool_classes_by_scheme = _pools(self._policy, self._excess)
 
     def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
         manager = super().proxy_manager_for(*args, **kwargs)
         # The proxy is of the operator's choosing.
-        manager.pool_classes_by_scheme = _pools(None)
+        manager.pool_classes_by_scheme = _pools(None, self._excess)
         return manager
 
 

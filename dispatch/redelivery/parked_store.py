@@ -88,6 +88,14 @@ class WaitingDelivery(NamedTuple):
     notification: Notification
 
 
+def _waiting(lane: str, row: tuple[Any, ...]) -> WaitingDelivery:
+    batch, part, place, redrive, number, counted, due_ms, decided_ms, awaits, notification = row
+    tries = Tries(number, counted, due_ms, decided_ms, awaits)
+    return WaitingDelivery(
+        Delivery(lane, Place(batch, part, place, redrive)), tries, notifications.decode(notification)
+    )
+
+
 def newest_batch(file: Path) -> int:
     """The highest number of a batch of what waits there, as of the last commit; NO_BATCH when nothing does. In any
     thread. Raises InfrastructureError."""
@@ -232,9 +240,10 @@ class ParkedStore:
         """The first deliveries of a lane that were never tried: by priority, then in the order of their turns."""
         return self._read(lane, f"tried = 0 {_BY_PRIORITY}", limit)
 
-    def equal(self, lane: str, merge: bytes, limit: int) -> list[WaitingDelivery]:
-        """The deliveries of a lane that were never tried and are equal, in the order of their turns."""
-        return self._read(lane, f"merge = ? AND merge != x'' AND tried = 0 {_BY_PRIORITY}", merge, limit)
+    def equal(self, lane: str, merge: bytes, limit: int) -> Iterator[WaitingDelivery]:
+        """The deliveries of a lane that were never tried and are equal, in the order of their turns; read one by one,
+        before the next change."""
+        return self._each(lane, f"merge = ? AND merge != x'' AND tried = 0 {_BY_PRIORITY}", merge, limit)
 
     def oldest_untried(self, lane: str, limit: int) -> list[WaitingDelivery]:
         """The deliveries of a lane that were never tried, and wait for the longest."""
@@ -374,15 +383,14 @@ class ParkedStore:
         self._db.close()
 
     def _read(self, lane: str, condition: str, *values: object) -> list[WaitingDelivery]:
-        rows = self._rows(_READ + condition, (lane, *values))
-        return [
-            WaitingDelivery(
-                Delivery(lane, Place(batch, part, place, redrive)),
-                Tries(number, counted, due_ms, decided_ms, awaits),
-                notifications.decode(notification),
-            )
-            for batch, part, place, redrive, number, counted, due_ms, decided_ms, awaits, notification in rows
-        ]
+        return [_waiting(lane, row) for row in self._rows(_READ + condition, (lane, *values))]
+
+    def _each(self, lane: str, condition: str, *values: object) -> Iterator[WaitingDelivery]:
+        try:
+            for row in self._db.execute(_READ + condition, (lane, *values)):
+                yield _waiting(lane, row)
+        except sqlite3.Error as error:
+            raise self._trouble(error) from error
 
     def _rows(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         try:

@@ -47,6 +47,9 @@ _AT_A_TIME = 250
 # Envelope, Body, Subscribe, ConsumerReference, (EndpointReference,) ReferenceParameters, parameter.
 _PARAMETER_DEPTH = 7
 
+# Bytes.
+_MOST_PRODUCER = 16 * 1024
+
 _MESSAGE = wsnt("NotificationMessage")
 _TOPIC = wsnt("Topic")
 _CONTENT = wsnt("Message")
@@ -297,6 +300,11 @@ def _read_message(
             payload, kind = source.fragment(part_node.children[0]), str(part[0].tag)
         elif name == _PRODUCER:
             producer = source.fragment(part_node)
+            if len(producer) > _MOST_PRODUCER:
+                raise InvalidRequest(
+                    f"NotificationMessage {number}: a wsnt:ProducerReference has {_MOST_PRODUCER} bytes at most, this "
+                    f"one {len(producer)}"
+                )
             if old:
                 producer = _SLASHED.sub(rb"\g<1>\g<2>\g<1>", producer)
         elif name == PUBLICATION:

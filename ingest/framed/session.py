@@ -232,11 +232,11 @@ class FramedSession:
             self._link.send(frames.encode(FrameKind.RECEIPT, frame.correlation, ReceiptBody(made)))
 
     async def _subscribe(self, frame: Frame) -> str:
-        caller, _ = self._enter(frame)
+        caller, client = self._enter(frame)
         wanted = frames.read_body(frame, frames.SubscribeBody)
         if len(self._consumers) >= _MOST_SUBSCRIPTIONS:
             raise InvalidRequest(f"a connection may have {_MOST_SUBSCRIPTIONS} subscriptions")
-        made = await subscriptions.subscribe(self._edge.gateway, wanted, caller)
+        made = await subscriptions.subscribe(self._edge.gateway, wanted, caller, client)
         if made.id in self._consumers:
             raise InvalidRequest(f"this connection has the subscription {wanted.name!r} already")
         consumer = Sender(self._edge.gateway, self, made.id, wanted.window)

@@ -93,7 +93,7 @@ async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Repl
     policy = read_policy(request.operation.find(wsnt("SubscriptionPolicy")))
     wanted = _read_subscribe(gateway, request, policy, now)
     if policy.current_message:
-        await check_few(gateway, wanted)
+        await check_few(gateway, wanted, request.client)
     if not wanted.pull_point:
         await check_name(gateway.dns_check, wanted.consumer.address)
         if gateway.proof is not None and gateway.table.find_equal(wanted) is None:

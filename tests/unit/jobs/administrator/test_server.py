@@ -134,3 +134,13 @@ def test_secrets_that_cannot_be(tmp_path: Path) -> None:
             SharedKeys(str(file))
     with pytest.raises(ConfigError, match="cannot be read"):
         SharedKeys(str(tmp_path / "none"))
+
+
+def test_a_recorded_heartbeat_or_registration_is_not_taken_again(keys: SharedKeys, tmp_path: Path) -> None:
+    app = AdministratorApp(keys, tmp_path / "members.json")
+    for path, body in (("/members", REGISTRATION), ("/members/a/heartbeat", msgspec.json.encode(Beat(1)))):
+        headers = keys.signed("POST", path, body)
+        assert asyncio.run(ask(app, "POST", path, body, headers))[0] == 200
+        status, _, answer = asyncio.run(ask(app, "POST", path, body, headers))
+        assert (status, b"taken before" in answer) == (401, True)
+        assert asked(app, keys, "POST", path, body)[0] == 200, "signed again"

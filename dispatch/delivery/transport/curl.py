@@ -84,8 +84,10 @@ class CurlTransport:
         self._multi = pycurl.CurlMulti()
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, int] = {}  # events by descriptor: the selector's own table is much slower
-        self._kept: set[int] = set()  # in the selector too; a number stays when libcurl closes its connection
-        self._receivers: dict[int, tuple[str, int]] = {}  # by descriptor, of HTTP/1.1
+        # Connections that libcurl does not watch, by descriptor: whether nothing may come there. The selector has them,
+        # too, and a number stays when libcurl closes its connection.
+        self._kept: dict[int, bool] = {}
+        self._receivers: dict[int, tuple[str, int]] = {}  # by descriptor
         self._excess = Excess()
         self._waiting: deque[_Handle] = deque()
         self._timer_at: float | None = None
@@ -191,8 +193,9 @@ class CurlTransport:
             done = [(curl, 0, "") for curl in succeeded] + failed
             for curl, code, message in done:
                 handle = self._active.pop(curl)
-                if handle.multiplexed:
-                    self._receivers.pop(curl.getinfo(pycurl.ACTIVESOCKET), None)
+                descriptor = curl.getinfo(pycurl.ACTIVESOCKET)
+                if descriptor in self._kept:
+                    self._kept[descriptor] = not handle.multiplexed
                 result = handle.result(code, message)
                 callback = handle.callback
                 self._multi.remove_handle(curl)
@@ -212,9 +215,10 @@ class CurlTransport:
             if descriptor not in self._receivers:
                 self._selector.unregister(descriptor)
                 return
-            self._kept.add(descriptor)
-            if before != pycurl.POLL_IN:
-                self._selector.modify(descriptor, selectors.EVENT_READ)
+            with contextlib.suppress(OSError):  # it may be closed by now, and then the selector has forgotten it
+                if before != pycurl.POLL_IN:
+                    self._selector.modify(descriptor, selectors.EVENT_READ)
+                self._kept[descriptor] = False
             return
         self._watched[descriptor] = event
         if before is not None:
@@ -222,7 +226,7 @@ class CurlTransport:
             return
         if descriptor in self._kept:
             # Perhaps another connection with the number of one that libcurl closed: `modify` would change nothing.
-            self._kept.remove(descriptor)
+            del self._kept[descriptor]
             self._selector.unregister(descriptor)
         self._selector.register(descriptor, _EVENTS[event])
 
@@ -230,12 +234,13 @@ class CurlTransport:
         self._receivers[descriptor] = place_of(url)
 
     def _look(self, descriptor: int) -> None:
-        """A kept connection is readable: it is closed, or its receiver has sent more than was asked."""
-        self._kept.remove(descriptor)
+        """A kept connection is readable: it is closed, or its receiver has sent more than was asked. Of another one,
+        libcurl reads when it wants to."""
+        over = self._kept.pop(descriptor)
         self._selector.unregister(descriptor)
-        receiver = self._receivers.pop(descriptor, None)
-        if receiver is None:
+        if not over:
             return
+        receiver = self._receivers.pop(descriptor)
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as kept:
             if kept.family in (socket.AF_INET, socket.AF_INET6):
                 self._excess.look(receiver, kept)

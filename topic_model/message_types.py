@@ -53,7 +53,10 @@ def read_type(text: str, namespaces: Mapping[str | None, str]) -> str:
     namespace = namespaces.get(qname[1])
     if qname[1] and not namespace:
         raise ValueError(f"the prefix of {text[:100]!r} is not declared")
-    return f"{{{namespace}}}{qname[2]}" if namespace else qname[2]
+    found = f"{{{namespace}}}{qname[2]}" if namespace else qname[2]
+    if len(found) > MOST:
+        raise ValueError(f"{text[:60]!r} with its namespace is longer than {MOST} characters")
+    return found
 
 
 class _Enough(Exception):

@@ -2,8 +2,8 @@
 
 A browser sends the requests of any page to any address that it reaches, loopback included. It marks them with headers
 that no script can set: Origin (RFC 6454) and Sec-Fetch-* (Fetch Metadata). After DNS rebinding (a name of the attacker
-resolves to a loopback address) page and server are of one origin, and only the Host header shows it. Other programs send
-neither Origin nor Sec-Fetch-*, and as Host the name in the URL that they use.
+resolves to a loopback address) page and server are of one origin, and only the Host header shows it. Other programs
+send neither Origin nor Sec-Fetch-*, and as Host the name in the URL that they use.
 """
 
 from __future__ import annotations

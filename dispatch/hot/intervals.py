@@ -38,6 +38,10 @@ _OVER_MS = 10_000
 
 _FEWEST = 1_000
 
+# Lanes of all partitions together that a worker, or who reads the log back, knows of: some tens of megabytes. Beyond it
+# those that end first are forgotten, so that a message more passes.
+_MOST = 100_000
+
 
 class Intervals:
     """What runs in a task. `passed` is what it knows of the partitions that it has had something of."""
@@ -67,7 +71,16 @@ class Intervals:
     def _forget_over(self, known: dict[Lane, int], now_ms: int) -> None:
         for lane in [lane for lane, until_ms in known.items() if until_ms < now_ms - _OVER_MS]:
             del known[lane]
-        self._room = max(_FEWEST, 2 * len(known))
+        most = _MOST // len(self.passed)
+        _forget_first(known, most)
+        self._room = max(_FEWEST, min(2 * len(known), most))
+
+
+def _forget_first(known: dict[Lane, int], most: int) -> None:
+    """Of more than so many those that end first, and some more: it is not to be done for each."""
+    if len(known) > most:
+        for lane in sorted(known, key=known.__getitem__)[: len(known) - most // 2]:
+            del known[lane]
 
 
 def lane_of(subscription_id: str, policy: DeliveryPolicy, topic: TopicPath) -> Lane:
@@ -124,6 +137,7 @@ def fold(
                 if (policy := policies.get(name)) is not None:
                     lane = lane_of(name, policy, each.topic)
                     known[lane] = max(known.get(lane, 0), each.accepted_ms + policy.interval_ms)
+        _forget_first(known, _MOST // len(passed))
 
 
 # What was accepted within this time is read back whatever it takes; what is older, for the sake of long intervals, as

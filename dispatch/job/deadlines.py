@@ -32,6 +32,9 @@ _T = TypeVar("_T")
 # Of a subscription that has a deadline for each topic: beyond so many topics nothing is told.
 _MOST_TOPICS = 10_000
 
+# And of all such subscriptions together.
+_MOST = 100_000
+
 _LOOK_S = 0.1
 
 # Without a deadline anywhere: how often it is looked whether somebody asks for one.
@@ -62,6 +65,7 @@ class Deadlines:
         self._asked: dict[str, _Asked] = {}
         self._turns: TimerQueue[Quiet] = TimerQueue()
         self._missed: set[Quiet] = set()
+        self._topics = 0  # of those with a deadline for each
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -84,6 +88,8 @@ class Deadlines:
     def forget(self, subscription: str) -> None:
         """It is over, paused or suspended."""
         known = self._asked.pop(subscription, None)
+        if known is not None and known.per_topic:
+            self._topics -= len(known.since_ms)
         for topic in known.since_ms if known is not None else ():
             silence = Quiet(subscription, topic)
             self._turns.cancel(silence)
@@ -96,8 +102,10 @@ class Deadlines:
             return None
         silence = Quiet(subscription, topic if known.per_topic else "")
         last_ms = known.since_ms.get(silence.topic)
-        if last_ms is None and len(known.since_ms) >= _MOST_TOPICS:
-            return None
+        if last_ms is None:
+            if len(known.since_ms) >= _MOST_TOPICS or self._topics >= _MOST:
+                return None
+            self._topics += 1
         if last_ms is not None and accepted_ms <= last_ms:
             return None
         self._came(silence, accepted_ms)

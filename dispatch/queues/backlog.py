@@ -68,8 +68,11 @@ _NEVER_MS = 1 << 62
 _PASSED_OVER = 100
 
 
-# So many equal requests are done together.
+# So many equal requests are done together, and no more than so many bytes: of what names where the answers are awaited,
+# which is all in one push, and of payloads, which are in memory.
 _TOGETHER = 200
+_TOGETHER_ASKED = 256 * 1024
+_TOGETHER_BYTES = 16 * 1024 * 1024
 
 
 class QueueRequest(NamedTuple):
@@ -117,7 +120,7 @@ class Backlog:
         heads = self._store.untried(lane, 1)
         if heads and heads[0].notification.merge:
             # The first of its equals is the head.
-            heads = self._store.equal(lane, heads[0].notification.merge, _TOGETHER)
+            heads = _few(self._store.equal(lane, heads[0].notification.merge, _TOGETHER))
         return QueueRequest(heads, maybe_sent=any(map(self._is_maybe_sent, heads))) if heads else None
 
     def _sent_with(self, delivery: Delivery) -> Iterator[WaitingDelivery]:
@@ -191,6 +194,22 @@ class Backlog:
             return False
         asked = self._store.ask(f"SELECT turn FROM waiting WHERE {_KEY}", *_row(waiting.delivery))  # noqa: S608
         return any(turn <= last for (turn,) in asked)
+
+
+def _few(equal: Iterator[WaitingDelivery]) -> list[WaitingDelivery]:
+    """The first of these, and as many others as fit beside it."""
+    found: list[WaitingDelivery] = []
+    asked, size = _TOGETHER_ASKED, _TOGETHER_BYTES
+    for each in equal:
+        reply_to = each.notification.reply_to
+        if reply_to is not None:
+            asked -= len(reply_to.address) + sum(map(len, reply_to.reference_parameters))
+            asked -= len(each.notification.message_id)
+        size -= len(each.notification.payload)
+        if found and min(asked, size) < 0:
+            break
+        found.append(each)
+    return found
 
 
 def _with(delivery: Delivery) -> str:

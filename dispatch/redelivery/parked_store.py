@@ -98,6 +98,14 @@ class WaitingDelivery(NamedTuple):
     notification: Notification
 
 
+def _waiting(lane: str, row: tuple[Any, ...]) -> WaitingDelivery:
+    batch, part, place, redrive, number, counted, due_ms, decided_ms, awaits, notification = row
+    tries = Tries(number, counted, due_ms, decided_ms, awaits)
+    return WaitingDelivery(
+        Delivery(lane, Place(batch, part, place, redrive)), tries, notifications.decode(notification)
+    )
+
+
 def newest_batch(file: Path) -> int:
     """The highest number of a batch of what waits there, as of the last commit; NO_BATCH when nothing does. In any
     thread. Raises InfrastructureError."""
@@ -254,9 +262,10 @@ class ParkedStore:
         everywhere here: no more than _READ_BYTES of them, but at least one."""
         return self._read(lane, f"tried = 0 {_BY_PRIORITY}", limit)
 
-    def equal(self, lane: str, merge: bytes, limit: int) -> list[WaitingDelivery]:
-        """The deliveries of a lane that were never tried and are equal, in the order of their turns."""
-        return self._read(lane, f"merge = ? AND merge != x'' AND tried = 0 {_BY_PRIORITY}", merge, limit)
+    def equal(self, lane: str, merge: bytes, limit: int) -> Iterator[WaitingDelivery]:
+        """The deliveries of a lane that were never tried and are equal, in the order of their turns; read one by one,
+        before the next change."""
+        return self._each(lane, f"merge = ? AND merge != x'' AND tried = 0 {_BY_PRIORITY}", merge, limit)
 
     def under_way(self, lane: str) -> bool:
         """Whether a worker waits for the answer to the first push of deliveries of a lane."""
@@ -416,18 +425,24 @@ class ParkedStore:
         try:
             # Row by row: SQLite reads a message with its row.
             with closing(self._db.execute(_READ + condition, (lane, *values))) as rows:
-                for batch, part, place, redrive, number, counted, due_ms, decided_ms, awaits, notification in rows:
-                    delivery = Delivery(lane, Place(batch, part, place, redrive))
-                    if delivery in besides:
+                for row in rows:
+                    if Delivery(lane, Place(*row[:4])) in besides:
                         continue
-                    size += len(notification)
+                    size += len(row[-1])
                     if found and size > most_bytes:
                         break
-                    tries = Tries(number, counted, due_ms, decided_ms, awaits)
-                    found.append(WaitingDelivery(delivery, tries, notifications.decode(notification)))
+                    found.append(_waiting(lane, row))
         except sqlite3.Error as error:
             raise self._trouble(error) from error
         return found
+
+    def _each(self, lane: str, condition: str, *values: object) -> Iterator[WaitingDelivery]:
+        try:
+            with closing(self._db.execute(_READ + condition, (lane, *values))) as rows:
+                for row in rows:
+                    yield _waiting(lane, row)
+        except sqlite3.Error as error:
+            raise self._trouble(error) from error
 
     def _rows(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         try:

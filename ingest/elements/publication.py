@@ -39,6 +39,9 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 _LONGEST_MS = 366 * 86_400_000
 
+# It is read once for each message.
+_MOST_MERGE = 1_000
+
 # What SOAP and its security put on a header block.
 _AROUND = (
     f"{{{SOAP11}}}",
@@ -126,7 +129,7 @@ def read_said(texts: Mapping[str, str], namespaces: Mapping[str | None, str], wh
         _type(texts[TYPE], namespaces, where) if TYPE in texts else "",
         priority_of(texts[PRIORITY], where) if PRIORITY in texts else None,
         _boolean(texts[RELIABLE], where) if RELIABLE in texts else False,
-        texts.get(MERGE, ""),
+        _merge(texts.get(MERGE, ""), where),
     )
 
 
@@ -207,6 +210,12 @@ def _boolean(text: str, where: str) -> bool:
     if found is None:
         raise InvalidRequest(f"{where}: Reliable is true or false, not {text.strip():.60}")
     return found
+
+
+def _merge(text: str, where: str) -> str:
+    if len(text) > _MOST_MERGE:
+        raise InvalidRequest(f"{where}: Merge has {_MOST_MERGE} characters at most, this one {len(text)}")
+    return text
 
 
 def _type(text: str, namespaces: Mapping[str | None, str], where: str) -> str:

@@ -20,6 +20,9 @@ from topic_model.records.notifications import Notification
 from topic_model.subscriptions import EndpointReference
 from topic_model.topics import TopicPath
 
+# Bytes of an address with what stands beside it: up to 200 of them go to a server with one request of a queue.
+_MOST = 16 * 1024
+
 # Envelope, Header, ReplyTo, ReferenceParameters, parameter.
 _DEPTH = 5
 
@@ -54,7 +57,11 @@ def _read(request: Request) -> EndpointReference | None:
     element = None if header is None else header.find(wsa("ReplyTo"))
     if element is None or (element.findtext(wsa("Address")) or "").strip().startswith(WSA):
         return None
-    return read_reference(element, Source(request.document, request.root, _DEPTH, header))
+    found = read_reference(element, Source(request.document, request.root, _DEPTH, header))
+    size = sum(len(part.encode()) for part in (found.address, *found.reference_parameters, *found.metadata))
+    if size > _MOST:
+        raise InvalidRequest(f"a wsa:ReplyTo has {_MOST} bytes at most, this one {size}")
+    return found
 
 
 def _header(request: Request) -> etree._Element | None:

@@ -6,14 +6,19 @@ is of no use at another one.
 
 from __future__ import annotations
 
+import logging
+import stat
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from core.errors import ConfigError, SecretError, SignatureError
 from core.files import WatchedFile
 from core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, check, key_of, sign
+
+logger = logging.getLogger(__name__)
 
 
 def parse_secrets(text: str, where: str) -> tuple[bytes, ...]:
@@ -36,6 +41,9 @@ class SharedKeys:
 
     def __init__(self, file: str, now: Callable[[], float] = time.time) -> None:
         self._file = WatchedFile(Path(file), parse_secrets)
+        with suppress(OSError):
+            if Path(file).stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                logger.warning("others than its owner may read the secrets of the federation in %s", file)
         self._now = now
 
     @property

@@ -11,6 +11,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from core.errors import InfrastructureError, PeerError, RecordVersionError, TopicError, TopicNotSupported
@@ -21,6 +22,7 @@ from ingest.elements.publication import Publication
 from ingest.errors import Forbidden, InvalidRequest, MalformedMessage, PeerRefused
 from ingest.federation.interests import PeerInterests
 from ingest.federation.keys import SharedKeys
+from ingest.http.inflight import SMALL
 from ingest.operations.acceptance import accept, check_types
 from ingest.operations.gateway import Gateway
 from ingest.soap import times
@@ -78,11 +80,15 @@ class PeerReceiver:
     async def take(self, path: str, headers: Mapping[str, str], body: bytes) -> None:
         """A request; names of headers are in lower case. Raises SignatureError, MalformedMessage, PeerRefused, or
         InfrastructureError: then all of it is to come again."""
-        if path == INTEREST_PATH:
-            self._keys.check_request("POST", path, headers, body)
+        interest = path == INTEREST_PATH
+        check = partial(self._keys.check_request, "POST", path) if interest else self._keys.check_push
+        if len(body) > SMALL:
+            await asyncio.to_thread(check, headers, body)
+        else:
+            check(headers, body)
+        if interest:
             await self._take_interest(_read(peers.decode_interest, body))
         else:
-            self._keys.check_push(headers, body)
             await self.take_push(_read(peers.decode_push, body))
 
     def read_datagram(self, data: bytes) -> peers.PeerPush:

@@ -293,13 +293,13 @@ class FramedSession:
             self._link.send(frames.encode(FrameKind.RECEIPT, frame.correlation, ReceiptBody(made)))
 
     async def _subscribe(self, frame: Frame) -> str:
-        caller, _ = self._enter(frame)
+        caller, client = self._enter(frame)
         wanted = frames.read_body(frame, frames.SubscribeBody)
         if len(self._consumers) + self._subscribing >= _MOST_SUBSCRIPTIONS:
             raise InvalidRequest(f"a connection may have {_MOST_SUBSCRIPTIONS} subscriptions")
         self._subscribing += 1
         try:
-            made = await subscriptions.subscribe(self._edge.gateway, wanted, caller)
+            made = await subscriptions.subscribe(self._edge.gateway, wanted, caller, client)
         finally:
             self._subscribing -= 1
         if made.id in self._consumers:

@@ -54,7 +54,7 @@ _LASTS = timedelta(hours=1)
 _RENEW_S = _LASTS.total_seconds() / 2
 
 
-async def subscribe(gateway: Gateway, wanted: SubscribeBody, caller: Caller | None) -> Subscription:
+async def subscribe(gateway: Gateway, wanted: SubscribeBody, caller: Caller | None, client: str) -> Subscription:
     """The subscription that is wanted, new or found by its name; one of that name that wants something else changes.
 
     Raises PeerError or InfrastructureError.
@@ -85,7 +85,7 @@ async def subscribe(gateway: Gateway, wanted: SubscribeBody, caller: Caller | No
         pull_point=identifier,
     )
     if wanted.current:
-        await check_few(gateway, made)
+        await check_few(gateway, made, client)
     async with gateway.locks.hold(identifier):
         there = gateway.table.get(identifier)
         if there is not None and _same(there, made):

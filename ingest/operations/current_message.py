@@ -149,8 +149,9 @@ async def get_current_message(gateway: Gateway, request: Request, _target: Targe
     )
 
 
-async def check_few(gateway: Gateway, subscription: Subscription) -> None:
-    """Raises UnsupportedPolicy when more topics of a subscription have a current message than can be sent at once."""
+async def check_few(gateway: Gateway, subscription: Subscription, client: str) -> None:
+    """Raises UnsupportedPolicy when more topics of a subscription have a current message than can be sent at once,
+    TooManyRequests when so many pushes have been caused by its client in the last minute: these count as its own."""
     paths = await _topics_with_message(gateway, subscription)
     if len(paths) > _MAX_MESSAGES:
         raise UnsupportedPolicy(
@@ -158,6 +159,8 @@ async def check_few(gateway: Gateway, subscription: Subscription) -> None:
             "subscribe to fewer, or without this policy",
             (CURRENT_MESSAGE,),
         )
+    if gateway.gate is not None:
+        gateway.gate.publishes(client, lambda: len(paths))
 
 
 class Since(NamedTuple):

@@ -48,6 +48,9 @@ _AT_A_TIME = 250
 # Envelope, Body, Subscribe, ConsumerReference, (EndpointReference,) ReferenceParameters, parameter.
 _PARAMETER_DEPTH = 7
 
+# Bytes.
+_MOST_PRODUCER = 16 * 1024
+
 _MESSAGE = wsnt("NotificationMessage")
 _TOPIC = wsnt("Topic")
 _CONTENT = wsnt("Message")
@@ -92,7 +95,7 @@ async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Repl
     policy = read_policy(request.operation.find(wsnt("SubscriptionPolicy")))
     wanted = _read_subscribe(gateway, request, policy, now)
     if policy.current_message:
-        await check_few(gateway, wanted)
+        await check_few(gateway, wanted, request.client)
     if not wanted.pull_point:
         await check_name(gateway.dns_check, wanted.consumer.address)
         if gateway.proof is not None and gateway.table.find_equal(wanted) is None:
@@ -301,6 +304,11 @@ def _read_message(
             check_payload(payload, part[0])
         elif name == _PRODUCER:
             producer = source.fragment(part_node)
+            if len(producer) > _MOST_PRODUCER:
+                raise InvalidRequest(
+                    f"NotificationMessage {number}: a wsnt:ProducerReference has {_MOST_PRODUCER} bytes at most, this "
+                    f"one {len(producer)}"
+                )
             if old:
                 producer = _SLASHED.sub(rb"\g<1>\g<2>\g<1>", producer)
         elif name == PUBLICATION:

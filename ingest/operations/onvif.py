@@ -81,7 +81,7 @@ async def create_pull_point_subscription(gateway: Gateway, request: Request, _ta
         pull_point=identifier,
     )
     if policy.current_message:
-        await check_few(gateway, created)
+        await check_few(gateway, created, request.client)
     check_room(gateway, created.owner)
     created, since = await commit_new(gateway, created)
     if policy.current_message:

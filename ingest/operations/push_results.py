@@ -25,6 +25,7 @@ from core.settings import KafkaSettings, SecretSettings
 from ingest.errors import MalformedMessage, ResultRefused
 from ingest.operations import publish
 from ingest.soap.faults import Answer
+from ingest.state.changes import KeyedLocks
 from topic_model.records import results
 from topic_model.records.results import PATH, Result, State
 
@@ -72,6 +73,7 @@ class PushResults:
         self._keys = keys
         self._now = now
         self._said: Recent[str, State] = Recent(_REMEMBERED, age_s=3_600.0)
+        self._locks = KeyedLocks()
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="results-log")
 
     async def take(self, path: str, body: bytes) -> None:
@@ -93,15 +95,17 @@ class PushResults:
                 "(push.callback_s): it counts as failed, and its messages are pushed again",
                 410,
             )
-        before = self._said.get(promise.push)
-        if before == said.state:
-            return
-        if before is not None:
-            raise ResultRefused(f"this push was said to be {before} before, and the first word counts", 409)
-        result = Result(promise, said.state, now_ms, said.text[:_MOST_TEXT])
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._writers, self._log.append_encoded, [results.encode(result)])
-        self._said.put(promise.push, said.state, len(promise.push))
+        # A repetition waits until it is known what became of the first.
+        async with self._locks.hold(promise.push):
+            before = self._said.get(promise.push)
+            if before == said.state:
+                return
+            if before is not None:
+                raise ResultRefused(f"this push was said to be {before} before, and the first word counts", 409)
+            result = Result(promise, said.state, now_ms, said.text[:_MOST_TEXT])
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._writers, self._log.append_encoded, [results.encode(result)])
+            self._said.put(promise.push, said.state, len(promise.push))
 
     def close(self) -> None:
         """Take nothing more."""

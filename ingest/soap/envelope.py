@@ -42,6 +42,10 @@ _OURS = {
 }
 
 
+# It is stored with each message of its request.
+_MOST_ID = 2_048
+
+
 @dataclass(frozen=True, slots=True)
 class Addressing:
     """The WS-Addressing headers of a request, empty strings for absent ones."""
@@ -149,7 +153,10 @@ def _addressing(header: etree._Element, namespace: str, understood: str) -> Addr
             raise NotUnderstood(f"the header {block.tag!s:.200} must be understood and is not", str(block.tag))
     if not found:
         return None
-    return Addressing(found.get("Action", ""), found.get("MessageID", ""), found.get("To", ""))
+    message_id = found.get("MessageID", "")
+    if len(message_id) > _MOST_ID:
+        raise MalformedMessage(f"a wsa:MessageID has {_MOST_ID} characters at most, this one {len(message_id)}")
+    return Addressing(found.get("Action", ""), message_id, found.get("To", ""))
 
 
 def _mandatory(block: etree._Element, namespace: str) -> bool:

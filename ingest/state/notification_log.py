@@ -158,15 +158,12 @@ class NotificationLog:
         """
         if self._producer is None:
             raise InfrastructureError("the Kafka broker does not answer", RETRY_AFTER_S)
-        records = [encode(notification) for notification in notifications]
-        current = [encode(notification) for notification in retained]
+        room = self._limit - self.unacknowledged_bytes
+        records, room = self._encoded(notifications, room)
+        current, _ = self._encoded(retained, room)
         began = self._loop.time()
         accepted = sum(not each.only for each in notifications)
         append = _Append(self._loop.create_future(), records, current, began, began + self._timeout_s, accepted)
-        if self.unacknowledged_bytes + append.size > self._limit:
-            raise InfrastructureError(
-                f"Kafka is slow: {self.unacknowledged_bytes} bytes wait for its acknowledgement", RETRY_AFTER_S
-            )
         self._gathered.append(append)
         if not self._under_way:
             self._hand_over()
@@ -177,6 +174,18 @@ class NotificationLog:
         if self._sweep is None:
             self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_late)
         return append.future
+
+    def _encoded(self, notifications: Sequence[Notification], room: int) -> tuple[list[tuple[bytes, bytes]], int]:
+        """Their records, and what is left of the room in bytes. Encodes no more than one record beyond it."""
+        records = []
+        for notification in notifications:
+            records.append(encode(notification))
+            room -= len(records[-1][1])
+            if room < 0:
+                raise InfrastructureError(
+                    f"Kafka is slow: {self.unacknowledged_bytes} bytes wait for its acknowledgement", RETRY_AFTER_S
+                )
+        return records, room
 
     def _hand_over(self) -> None:
         """Give what has gathered to the producer."""

@@ -15,6 +15,8 @@ import msgspec
 from core.errors import ConfigError, PeerError, SignatureError
 from core.files import write_atomically
 from core.reasons import reason_of
+from core.recent import Recent
+from core.security.signatures import ID_HEADER
 from core.security.web_pages import PageRule, page_headers
 from ingest.errors import MalformedMessage, TooLarge
 from ingest.federation.calls import LONG_POLL_S, MEMBERS, TOPOLOGY
@@ -35,6 +37,10 @@ _LOOK_S = 0.5
 # What is known of who was heard of when is no older than that after a crash.
 _SAVE_S = 10.0
 
+# A signature is good for five minutes before and after its time. Bytes, twice: some hundred thousand requests.
+_TAKEN_S = 600.0
+_TAKEN = 32 * 1024 * 1024
+
 _T = TypeVar("_T")
 
 
@@ -51,6 +57,7 @@ class AdministratorApp:
         self._members = MemberRegister(_load(state), clock(), _now_ms())
         self._changed = asyncio.Event()
         self._saved = clock()
+        self._taken: Recent[str, bool] = Recent(_TAKEN, _TAKEN_S, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -68,6 +75,8 @@ class AdministratorApp:
             if body is None:
                 return
             self._keys.check_request(method, f"{path}?{query}" if query else path, headers, body)
+            if method == "POST":
+                self._take_once(headers[ID_HEADER])
             answer = await self._answer(method, path, query, body)
         except PeerError as error:
             logger.warning("%s %s was refused: %s", method, path[:100], error)
@@ -75,6 +84,12 @@ class AdministratorApp:
             return
         signed = [(key.encode(), value.encode()) for key, value in self._keys.answered(headers, answer).items()]
         await send_answer(send, 200, answer, _JSON, signed)
+
+    def _take_once(self, request: str) -> None:
+        """Raises SignatureError for the id of a request that was taken before: it may be a recorded one."""
+        if self._taken.get(request) is not None:
+            raise SignatureError("this request was taken before: sign another one")
+        self._taken.put(request, True, len(request))
 
     async def look_forever(self) -> None:
         """Find out who is silent, until cancelled. Raises OSError where the state cannot be kept."""

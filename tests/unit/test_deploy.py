@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -255,3 +257,25 @@ def test_the_image_installs_what_we_have_tested_and_no_more() -> None:
     names = {each.partition("==")[0] for each in ours}
     assert {re.match(r"[\w-]+", each)[0].lower() for each in wanted} <= names  # type: ignore[index]
     assert not names & {"pytest", "moto", "jupyterlab", "mypy"}
+
+
+def test_the_jobs_properties_go_into_a_file_of_its_own(tmp_path: Path) -> None:
+    """They hold secrets: neither into a file that is there, nor where a link leads."""
+    temporary, commands, planted = tmp_path / "tmp", tmp_path / "bin", tmp_path / "planted"
+    for folder in (temporary, commands):
+        folder.mkdir()
+    planted.write_text("")
+    (temporary / "spark.properties").symlink_to(planted)
+    for name, line in (
+        ("arborcast", "echo secret"),
+        ("python", "echo x"),
+        ("spark-submit", 'stat -c %a "$2"; cat "$2"'),
+    ):
+        (commands / name).write_text(f"#!/bin/sh\n{line}\n")
+        (commands / name).chmod(0o755)
+    environment = {"PATH": f"{commands}:{os.environ['PATH']}", "TMPDIR": str(temporary)}
+    for _ in range(2):
+        ran = subprocess.run(["/bin/sh", DEPLOY / "run-job", "x"], env=environment, capture_output=True, check=True)
+        assert ran.stdout == b"600\nsecret\n"
+    assert planted.read_text() == ""
+    assert len(list(temporary.glob("spark.properties.*"))) == 1, "a start removes what the one before has left"

@@ -91,15 +91,17 @@ class Piece(NamedTuple):
     text: str
 
 
-# Of a limit so much has to be left for content: a character may have four bytes.
-_LEAST_ROOM = 4
+# Of a limit so many bytes have to be left for content: each part is a push of its own.
+_LEAST_ROOM = 64
+
+_MOST_LEAVING = 10_000
 
 
 def split(content: str, topic: TopicPath, identification: str, limit: int, *, alone: bool) -> Iterator[Piece]:
     """The message with this content in parts, each, with the wrapper around it, of at most `limit` bytes in UTF-8. None
     when it fits whole. The content is cut between characters.
 
-    Raises ValueError when the wrapper leaves no room, or there would be more than MOST_PARTS.
+    Raises ValueError when the wrapper leaves too little room, or there would be too many parts.
     """
     written = content.encode()
     around = len(wrapped("", topic, identification, Fragment(True, True, alone, MOST_PARTS - 1)).encode())
@@ -107,9 +109,12 @@ def split(content: str, topic: TopicPath, identification: str, limit: int, *, al
         return
     room = limit - around
     if room < _LEAST_ROOM:
-        raise ValueError(f"the wrapper of a part has {around} bytes, and a part may have {limit}")
-    if len(written) > room * MOST_PARTS:
-        raise ValueError(f"a message of {len(written)} bytes has more than {MOST_PARTS} parts of {limit}")
+        raise ValueError(
+            f"the wrapper of a part has {around} bytes, and a part may have {limit}: at least {around + _LEAST_ROOM} "
+            "are needed"
+        )
+    if len(written) > room * _MOST_LEAVING:
+        raise ValueError(f"a message of {len(written)} bytes has more than {_MOST_LEAVING} parts of {limit}")
     begin = number = 0
     while begin < len(written):
         end = min(begin + room, len(written))

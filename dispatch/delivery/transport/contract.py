@@ -14,11 +14,17 @@
   neither asked for nor unpacked. A head of more than 300 KiB is a failure.
 - Connections are kept alive and reused. When a kept connection turns out to have been closed by the receiver before a
   byte of the answer came, the push is sent once more on a new connection: that is no failure of the receiver's.
+- What a kept connection has to read before a push is sent on it is no answer to that push: the connection is closed,
+  and its receiver gets a new connection for each push from then on (`Excess`). Bytes that arrive between this look and
+  the answer cannot be told from the answer.
 - The callback runs exactly once per push, on the thread that calls `drive`. Nothing that a receiver does raises.
 """
 
 from __future__ import annotations
 
+import logging
+import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +33,11 @@ from typing import Literal, Protocol
 
 from core.recent import Recent
 from core.security.outbound import AddressPolicy, Refusal
+
+logger = logging.getLogger(__name__)
+
+# Of TLS 1.3: an alert has 19 bytes, a key update 22, padding aside. An answer of HTTP/1.1 has more.
+_SHORT_RECORD = 30
 
 # Bytes of URLs, twice: some ten thousand of ordinary length.
 _REMEMBERED = 4 * 1024 * 1024
@@ -46,6 +57,49 @@ class UrlJudge:
             known = (self._policy.check_url(url),)
             self._known.put(url, known, len(url))
         return known[0]
+
+
+class Excess:
+    """The receivers (host and port) that sent more on a kept connection than was asked, such as a second answer.
+
+    Belongs to one transport; any of its threads may use it. A receiver is forgotten when it gets no push for an hour
+    or two.
+    """
+
+    def __init__(self) -> None:
+        self._known: Recent[tuple[str, int], bool] = Recent(1024 * 1024, 3_600.0)
+        self._lock = threading.Lock()
+        self.empty = True
+
+    def __contains__(self, receiver: tuple[str, int]) -> bool:
+        if self.empty:
+            return False
+        with self._lock:
+            return self._known.get(receiver) is not None
+
+    def look(self, receiver: tuple[str, int], kept: socket.socket) -> None:
+        """Judge a kept connection that is readable although no push is under way on it."""
+        try:
+            head = socket.socket.recv(kept, 64, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # of TLS the record as it is
+        except OSError:
+            return
+        if receiver in self or not is_excess(head):
+            return
+        logger.warning(
+            "The receiver at %s:%d sends more than one answer to a push: each push to it gets a new connection",
+            *receiver,
+        )
+        with self._lock:
+            self._known.put(receiver, True, len(receiver[0]))
+            self.empty = False
+
+
+def is_excess(head: bytes) -> bool:
+    """Whether the first unread bytes of a kept connection are more than the end of this connection: neither nothing,
+    nor a 408 (the answer of a server that is tired of waiting), nor a short record of TLS (an alert, a key update)."""
+    if head[:1] in (b"\x15", b"\x17"):
+        return head[:1] == b"\x17" and int.from_bytes(head[3:5], "big") > _SHORT_RECORD
+    return head != b"" and head[8:13] != b" 408 "
 
 
 USER_AGENT = "arborcast/0.1"

@@ -4,7 +4,8 @@ Sockets are watched by our own selector (`socket_action`) rather than by libcurl
 descriptors above 1023 and walks through all of them on every call.
 
 libcurl itself sends a push again, on a new connection, when a reused connection turns out to be closed before a byte of
-the answer came; so nothing of that is written here.
+the answer came; so nothing of that is written here. It does not always look whether there is something to read on a
+connection that it uses again, so the selector watches kept connections too, and pushes begin behind a look at it.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ import selectors
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import certifi
 import pycurl
 
 from core import fence
-from core.security.outbound import AddressPolicy, GuardedSockets
+from core.security.outbound import AddressPolicy, GuardedSockets, place_of
 from core.security.uris import to_uri
 from dispatch.delivery.transport.contract import (
     RESULT_HEADER,
     USER_AGENT,
     Callback,
+    Excess,
     Failure,
     PushRequest,
     PushResult,
@@ -80,7 +83,13 @@ class CurlTransport:
         self._urls = UrlJudge(policy)
         self._multi = pycurl.CurlMulti()
         self._selector = selectors.DefaultSelector()
-        self._watched: set[int] = set()  # the selector's own table says so much more slowly
+        self._watched: dict[int, int] = {}  # events by descriptor: the selector's own table is much slower
+        # Connections that libcurl does not watch, by descriptor: whether nothing may come there. The selector has them,
+        # too, and a number stays when libcurl closes its connection.
+        self._kept: dict[int, bool] = {}
+        self._receivers: dict[int, tuple[str, int]] = {}  # by descriptor
+        self._excess = Excess()
+        self._waiting: deque[_Handle] = deque()
         self._timer_at: float | None = None
         self._free: dict[str, list[_Handle]] = {}
         self._active: dict[Any, _Handle] = {}
@@ -105,7 +114,9 @@ class CurlTransport:
             return
         # By certificate, for a handle cannot take one off again; libcurl keeps their connections apart by itself.
         free = self._free.get(request.client_certificate)
-        handle = free.pop() if free else _Handle(self._settings, self._policy, request.client_certificate)
+        handle = (
+            free.pop() if free else _Handle(self._settings, self._policy, request.client_certificate, self._connected)
+        )
         try:
             handle.prepare(request, callback)
         except (pycurl.error, UnicodeError, ValueError) as error:
@@ -114,8 +125,7 @@ class CurlTransport:
             self._refused.append((callback, PushResult(0, "address", str(error))))
             return
         self._active[handle.curl] = handle
-        # libcurl asks for its first turn through the timer function; `drive` gives it.
-        self._multi.add_handle(handle.curl)
+        self._waiting.append(handle)
 
     def drive(self, timeout_s: float) -> None:
         for _ in range(len(self._refused)):
@@ -139,6 +149,8 @@ class CurlTransport:
             self._wake.send(b"!")
 
     def close(self) -> None:
+        while self._waiting:
+            del self._active[self._waiting.pop().curl]
         for curl in list(self._active):
             self._multi.remove_handle(curl)
         self._active.clear()
@@ -153,7 +165,17 @@ class CurlTransport:
         """Let libcurl work on the sockets that are ready, waiting for one of them, or for its timer, if need be."""
         if self._timer_at is not None:
             timeout_s = min(timeout_s, max(self._timer_at - time.monotonic(), 0.0))
-        for key, mask in self._selector.select(timeout_s):
+        ready = self._selector.select(timeout_s)
+        for key, _ in ready:
+            # Before libcurl has a turn, in which it may close a connection and give its descriptor to another.
+            if key.fd in self._kept:
+                self._look(key.fd)
+        while self._waiting:
+            handle = self._waiting.popleft()
+            handle.keep_alive(self._excess.empty or place_of(handle.url) not in self._excess)
+            # libcurl asks for its first turn through the timer function.
+            self._multi.add_handle(handle.curl)
+        for key, mask in ready:
             if key.fileobj is self._woken:
                 self._woken.recv(4096)
                 continue
@@ -171,6 +193,9 @@ class CurlTransport:
             done = [(curl, 0, "") for curl in succeeded] + failed
             for curl, code, message in done:
                 handle = self._active.pop(curl)
+                descriptor = curl.getinfo(pycurl.ACTIVESOCKET)
+                if descriptor in self._kept:
+                    self._kept[descriptor] = not handle.multiplexed
                 result = handle.result(code, message)
                 callback = handle.callback
                 self._multi.remove_handle(curl)
@@ -182,16 +207,46 @@ class CurlTransport:
                 return finished
 
     def _watch(self, event: int, descriptor: int, multi: object, data: object) -> None:
-        known = descriptor in self._watched
+        before = self._watched.get(descriptor)
         if event == pycurl.POLL_REMOVE:
-            if known:
-                self._watched.remove(descriptor)
+            if before is None:
+                return
+            del self._watched[descriptor]
+            if descriptor not in self._receivers:
                 self._selector.unregister(descriptor)
-        elif known:
+                return
+            with contextlib.suppress(OSError):  # it may be closed by now, and then the selector has forgotten it
+                if before != pycurl.POLL_IN:
+                    self._selector.modify(descriptor, selectors.EVENT_READ)
+                self._kept[descriptor] = False
+            return
+        self._watched[descriptor] = event
+        if before is not None:
             self._selector.modify(descriptor, _EVENTS[event])
-        else:
-            self._watched.add(descriptor)
-            self._selector.register(descriptor, _EVENTS[event])
+            return
+        if descriptor in self._kept:
+            # Perhaps another connection with the number of one that libcurl closed: `modify` would change nothing.
+            del self._kept[descriptor]
+            self._selector.unregister(descriptor)
+        self._selector.register(descriptor, _EVENTS[event])
+
+    def _connected(self, descriptor: int, url: str) -> None:
+        self._receivers[descriptor] = place_of(url)
+
+    def _look(self, descriptor: int) -> None:
+        """A kept connection is readable: it is closed, or its receiver has sent more than was asked. Of another one,
+        libcurl reads when it wants to."""
+        over = self._kept.pop(descriptor)
+        self._selector.unregister(descriptor)
+        if not over:
+            return
+        receiver = self._receivers.pop(descriptor)
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as kept:
+            if kept.family in (socket.AF_INET, socket.AF_INET6):
+                self._excess.look(receiver, kept)
+                # So that libcurl finds a closed connection, and no answer, where it uses this one again.
+                kept.recv(65_536, socket.MSG_DONTWAIT)
+                kept.shutdown(socket.SHUT_RDWR)
 
     def _set_timer(self, timeout_ms: int) -> None:
         self._timer_at = None if timeout_ms < 0 else time.monotonic() + timeout_ms / 1000
@@ -200,14 +255,24 @@ class CurlTransport:
 class _Handle:
     """An easy handle with what belongs to its present push; kept and used again."""
 
-    def __init__(self, settings: PushSettings, policy: AddressPolicy, certificate: str) -> None:
+    def __init__(
+        self,
+        settings: PushSettings,
+        policy: AddressPolicy,
+        certificate: str,
+        connected: Callable[[int, str], None],
+    ) -> None:
+        self._connected = connected
+        self._http2 = settings.http2
+        self._may_multiplex = False
+        self._keeps_alive = True
         self.certificate = certificate
         self._limit = settings.max_response_bytes
         self._keep = settings.keep_response_bytes
         self._kept = b""
         self._received = 0
         self._overflow = False
-        self._url = ""
+        self.url = ""
         self.callback: Callback = _nobody
         self.curl = curl = pycurl.Curl()
         curl.setopt(pycurl.POST, 1)
@@ -224,7 +289,7 @@ class _Handle:
         curl.setopt(pycurl.HTTP_VERSION, version)
         _secure(curl, settings, certificate)
         self._sockets = GuardedSockets(policy)
-        curl.setopt(pycurl.SOCKOPTFUNCTION, _keep_from_children)
+        curl.setopt(pycurl.SOCKOPTFUNCTION, self._opened)
         if not settings.proxy:
             curl.setopt(pycurl.OPENSOCKETFUNCTION, self._open)
         curl.setopt(pycurl.CONNECTTIMEOUT_MS, int(settings.connect_timeout_s * 1000))
@@ -239,15 +304,28 @@ class _Handle:
         self._sockets.begin()
         self._kept, self._received, self._overflow = b"", 0, False
         self.callback = callback
-        if request.url != self._url:
-            self._url = ""
+        if request.url != self.url:
+            self.url = ""
             self.curl.setopt(pycurl.URL, to_uri(request.url))
-            self._url = request.url
+            self.url = request.url
+            self._may_multiplex = self._http2 and request.url[:6].lower() == "https:"
         # Without the empty Expect a larger body waits for "100 Continue", which many receivers never send.
         lines = [f"{name}: {value}" for name, value in request.headers]
         lines.append("Expect:")
         self.curl.setopt(pycurl.HTTPHEADER, lines)
         self.curl.setopt(pycurl.POSTFIELDS, request.body)
+
+    def keep_alive(self, wanted: bool) -> None:
+        """Whether the push may use a kept connection, and leave its own for another."""
+        if wanted != self._keeps_alive:
+            self._keeps_alive = wanted
+            self.curl.setopt(pycurl.FRESH_CONNECT, not wanted)
+            self.curl.setopt(pycurl.FORBID_REUSE, not wanted)
+
+    @property
+    def multiplexed(self) -> bool:
+        """Whether the answer came over HTTP/2, where each names its request, and frames may come at any time."""
+        return self._may_multiplex and self.curl.getinfo(pycurl.INFO_HTTP_VERSION) == pycurl.CURL_HTTP_VERSION_2_0
 
     def clear(self) -> None:
         """Let go of the push: an idle handle must not keep the largest message that it ever carried."""
@@ -298,6 +376,12 @@ class _Handle:
         opened = self._sockets.open(address.family, address.socktype, address.protocol, address.addr)
         return pycurl.SOCKET_BAD if opened is None else opened
 
+    def _opened(self, descriptor: int, purpose: int) -> int:
+        # pycurl works on a duplicate of the socket that it is given, and the duplicate would be inherited.
+        os.set_inheritable(descriptor, False)
+        self._connected(descriptor, self.url)
+        return int(pycurl.SOCKOPT_OK)
+
     def _take(self, data: bytes) -> int:
         self._received += len(data)
         if len(self._kept) < self._keep:
@@ -319,12 +403,6 @@ def _secure(curl: Any, settings: PushSettings, own_certificate: str) -> None:
         key = certificate if own_certificate else settings.tls_client_key or certificate
         curl.setopt(pycurl.SSLCERT, os.fsencode(certificate))
         curl.setopt(pycurl.SSLKEY, os.fsencode(key))
-
-
-def _keep_from_children(descriptor: int, purpose: int) -> int:
-    # pycurl works on a duplicate of the socket that it is given, and the duplicate would be inherited.
-    os.set_inheritable(descriptor, False)
-    return int(pycurl.SOCKOPT_OK)
 
 
 def _nobody(result: PushResult) -> None:

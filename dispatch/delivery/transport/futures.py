@@ -35,6 +35,7 @@ from dispatch.delivery.transport.contract import (
     RESULT_HEADER,
     USER_AGENT,
     Callback,
+    Excess,
     Failure,
     PushRequest,
     PushResult,
@@ -87,6 +88,19 @@ _current = _Current()
 class _Watched(CheckedConnection):
     """Tells the push at hand which connection it is on, and whether that was opened for it."""
 
+    excess: Excess
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a kept connection may be used again: it is open, and has nothing to read."""
+        receiver = (self.host.lower(), self.port)
+        if self.sock is None or receiver in self.excess:
+            return False
+        if super().is_connected:
+            return True
+        self.excess.look(receiver, self.sock)
+        return False
+
     def connect(self) -> None:
         super().connect()
         if _current.push is not None:
@@ -115,9 +129,12 @@ class _LeanSession(requests.Session):
         self._certificate = (certificate, settings.tls_client_key or certificate) if certificate else None
         self._proxies = dict.fromkeys(("http", "https"), settings.proxy) if settings.proxy else {}
         self.adapters.clear()
+        # urllib3 lets nothing but classes be chosen.
+        excess = {"excess": Excess()}
+        plain, tls = type("_Plain", (_Watched,), excess), type("_Tls", (_WatchedTls,), excess)
         for scheme in ("http://", "https://"):
             idle = settings.max_idle_connections or 1
-            self.mount(scheme, CheckedAdapter(policy, idle, threads, plain=_Watched, tls=_WatchedTls))
+            self.mount(scheme, CheckedAdapter(policy, idle, threads, plain=plain, tls=tls))
 
     def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> Any:
         push: _Push = kwargs["push"]

@@ -197,3 +197,34 @@ def test_the_publishers_prefixes_are_kept_else_those_that_the_tree_knows() -> No
     assert published(parts, "q:a", 'xmlns:q="urn:p"') == "q"
     assert published(parts, "a", "") == ""
     assert [record.prefixes for record in parts.control.records if isinstance(record, TopicRecord)] == ["", "p", ""]
+
+
+def producer(size: int) -> str:
+    return f"<wsnt:ProducerReference><wsa:Address>urn:{'p' * size}</wsa:Address></wsnt:ProducerReference>"
+
+
+def merged(key: str) -> str:
+    publication = f'<p:Publication xmlns:p="urn:arborcast:policy" Merge="{key}"/>'
+    return soap.notify().replace("</wsnt:Notify>", publication + "</wsnt:Notify>")
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (soap.envelope(soap.notify(), header=soap.addressing("urn:any", "u" * 2_049)), "MessageID"),
+        (soap.envelope(soap.notify(soap.message().replace("<wsnt:Me", producer(16_384) + "<wsnt:Me", 1))), "Producer"),
+        (soap.envelope(merged("k" * 1_001)), "Merge"),
+    ],
+)
+def test_what_is_stored_with_each_message_of_a_request_is_bounded(request_: bytes, words: str) -> None:
+    parts = GatewayParts()
+    answer = parts.post(request_)
+    assert (answer.status >= 400, words in answer.reason) == (True, True), answer.reason
+    assert parts.notifications.accepted == []
+
+
+def test_as_much_as_it_may_be_is_taken() -> None:
+    parts = GatewayParts()
+    message = soap.message().replace("<wsnt:Message>", producer(16_000) + "<wsnt:Message>")
+    assert parts.post(soap.envelope(soap.notify(message), header=soap.addressing("", "u" * 2_048))).status == 202
+    assert parts.post(soap.envelope(merged("k" * 1_000))).status == 202

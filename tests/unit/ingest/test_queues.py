@@ -279,6 +279,21 @@ def test_requests_are_equal_by_their_canonical_payload_and_key(parts: GatewayPar
     assert len({first, another, keyed}) == 3
 
 
+def test_long_requests_are_equal_byte_for_byte(parts: GatewayParts) -> None:
+    long = SAME[0].replace("<!-- -->", "x" * 20_000)
+    one, same, otherwise, keyed = merges(
+        parts, (long, ""), (long, ""), (long.replace(' a="1"', "  a='1'"), ""), (long, "k")
+    )
+    assert one == same
+    assert len({one, otherwise, keyed}) == 3
+
+
+def test_where_an_answer_is_awaited_is_bounded_in_bytes(parts: GatewayParts) -> None:
+    assert parts.post(asking(USER.replace("me<", "m" * 16_000 + "<"))).status == 202
+    assert "wsa:ReplyTo" in parts.post(asking(USER.replace("me<", "m" * 16_400 + "<"))).reason
+    assert len(parts.notifications.accepted) == 1
+
+
 def test_nothing_is_equal_on_other_topics_or_where_the_queue_does_not_merge(parts: GatewayParts) -> None:
     parts.table.apply(TopicRecord(QUEUE, policy=TopicPolicy(queue=True, merge=False)))
     assert merges(parts, (SAME[0], "")) == [b""]

@@ -39,6 +39,8 @@ def test_the_name_of_the_payload_element(payload: bytes, found: str) -> None:
 def test_a_type_as_it_is_written(text: str, meant: str) -> None:
     assert read_type(text, {"p": "urn:plant", None: "urn:default"}) == meant
     assert read_type("reading", {}) == "reading"
+    with pytest.raises(ValueError, match="longer than"):
+        read_type("p:reading", {"p": "urn:" + "p" * MOST})
 
 
 @pytest.mark.parametrize("text", ["", "q:reading", "4", "a b", "{urn:x}", "{urn: x}a", "p:", ":a", "a" * (MOST + 1)])

@@ -234,3 +234,29 @@ def test_evaluations_of_earlier_versions_are_read() -> None:
     assert found is not None
     fold(passed, [found], {0: 9}, POLICIES)
     assert passed == {0: {}}
+
+
+def test_of_more_topics_than_are_known_those_whose_interval_ends_first_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(intervals, "_MOST", 4_000)
+    known, daily = Intervals(), asking("s", 86_400_000)
+    topics = [TopicPath(f"t{number}") for number in range(12_000)]
+    for partition in (0, 1):
+        for number, topic in enumerate(topics):
+            assert known.passes(daily, partition, topic, 1_000_000 + number)
+            assert len(known.passed[partition]) <= 4_000
+    assert len(known.passed[1]) <= 2_000, "two partitions share it"
+    assert not known.passes(daily, 1, topics[-1], 2_000_000)
+    assert known.passes(daily, 1, topics[0], 2_000_000), "forgotten, so one more passes"
+
+
+def test_what_is_read_back_is_bounded_as_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intervals, "_MOST", 4_000)
+    passed: dict[int, dict[intervals.Lane, int]] = {}
+    policies = {"s": asking("s", 86_400_000).policy}
+    for begin in range(0, 12_000, 100):
+        matched = [Matched(f"n{at}", TopicPath(f"t{at}"), at, at, 1, ("s",)) for at in range(begin, begin + 100)]
+        fold(passed, [Evaluation(7, 0, 0, matched)], {}, policies)
+        assert len(passed[7]) <= 4_000
+    assert ("s", "t11999") in passed[7]

@@ -218,3 +218,17 @@ def test_a_silence_is_not_forgotten_while_the_log_cannot_be_asked(watching: Watc
         watching.round(1_500)
     watching.end = 5
     assert watching.round() == ["deadline-missed s"]
+
+
+def test_no_more_topics_are_watched_than_may_be_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "_MOST", 3)
+    made = Deadlines()
+    for name in ("s", "t", "all"):
+        made.watch(asking(name, deadline_per="subscription" if name == "all" else "topic"), 0)
+    for name in ("s", "t", "all"):
+        for topic in ("a", "b"):
+            made.matched(name, topic, 10)
+    assert missed(made, 5_000) == {Quiet("s", "a"): 10, Quiet("s", "b"): 10, Quiet("t", "a"): 10, Quiet("all"): 10}
+    made.forget("s")
+    made.matched("t", "b", 20)
+    assert missed(made, 5_000) == {Quiet("t", "b"): 20}, "there is room again"

@@ -423,6 +423,19 @@ def test_equal_requests_that_wait_are_done_once_at_the_place_of_the_first() -> N
     assert world.log == {}
 
 
+def test_no_more_is_done_together_than_one_push_may_say_of_those_who_ask() -> None:
+    world = World()
+    world.serve("s", takes_ms=100)
+    world.ask("busy", merge=b"e")
+    world.run(50)
+    for number in range(60):
+        world.ask(f"r{number:02}", merge=b"e", reply_to=f"http://user/{number}?{'q' * 16_000}")
+    world.run(HOUR_MS)
+    together = [len(each.notifications) for each in world.arrivals]
+    assert (sum(together), set(together[1:-1])) == (61, {16})
+    assert Counter(world.states().values()) == {"delivered": 61}
+
+
 def test_what_is_done_together_is_sent_again_together_and_ends_together() -> None:
     world = World(retry=retry(breaker_failures=1_000))
     world.serve("s")

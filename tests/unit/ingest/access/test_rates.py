@@ -8,9 +8,11 @@ from ingest.access.gate import Gate
 from ingest.access.rates import Buckets, PeerConnections, Rates, client_key
 from ingest.access.settings import LimitSettings
 from ingest.errors import TooManyRequests
+from ingest.settings import TopicSettings
 from tests.support import legacy_messages as legacy
 from tests.support.gateway_parts import GatewayParts
 from tests.support.soap_messages import envelope, message, notify, subscribe, topic_expression
+from topic_model.namespaces import ARBORCAST_POLICY
 
 
 class Clock:
@@ -142,6 +144,19 @@ def test_what_a_publisher_causes_is_limited() -> None:
     assert parts.post(envelope(nobody)).status == 202
     assert parts.post(old).status == 200
     assert len(parts.notifications.accepted) == accepted + 2
+
+
+def test_current_messages_that_a_subscriber_asks_for_are_limited_as_what_a_publisher_causes() -> None:
+    parts = GatewayParts(topics=TopicSettings(retain_all=True))
+    parts.gateway.gate = Gate(limited(Clock(), deliveries_per_minute=6))
+    for number in range(4):
+        assert parts.post(envelope(notify(message(f"t:a/b{number}")))).status == 202
+    wanted = f'<wsnt:SubscriptionPolicy><p:CurrentMessage xmlns:p="{ARBORCAST_POLICY}"/></wsnt:SubscriptionPolicy>'
+    asking = envelope(subscribe("http://127.0.0.1:9/", topic_expression("t:a//."), more=wanted))
+    assert [parts.post(asking).status for _ in range(3)] == [200, 200, 429]
+    assert len([each for each in parts.notifications.accepted if each.only]) == 8
+    plain = envelope(subscribe("http://127.0.0.1:9/", topic_expression("t:a//.")))
+    assert parts.post(plain).status == 200, "nothing is sent for it"
 
 
 def test_without_that_limit_nobody_counts(monkeypatch: pytest.MonkeyPatch) -> None:

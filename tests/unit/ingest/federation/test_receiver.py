@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -276,3 +278,33 @@ def test_how_it_leaves_for_the_group_is_said_when_it_is_accepted(engine: Engine)
     engine.parts.gateway.federation.inside_fast = True
     engine.parts.post(soap.envelope(soap.notify(soap.message("c"))))
     assert engine.accepted[-1].fast
+
+
+def test_the_signature_of_a_large_request_is_checked_in_a_thread(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[bool] = []
+    check = engine.keys.check_push
+
+    def checked(headers: Mapping[str, str], body: bytes) -> None:
+        threads.append(threading.current_thread() is threading.main_thread())
+        check(headers, body)
+
+    monkeypatch.setattr(engine.keys, "check_push", checked)
+    assert engine.push(notification()).status == 200
+    assert engine.push(notification("n2", payload=b"<x>" + b"x" * 70_000 + b"</x>")).status == 200
+    assert engine.send(b"x" * 70_000, signed=False).status == 401
+    assert engine.send(b"x" * 70_000, INTEREST_PATH).status == 400
+    assert threads == [True, False, False, False]
+    assert len(engine.accepted) == 2
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_a_file_of_secrets_that_others_may_read_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
+) -> None:
+    file = tmp_path / "federation.key"
+    file.write_text(new_secret())
+    file.chmod(mode)
+    SharedKeys(str(file))
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * (mode != 0o600)

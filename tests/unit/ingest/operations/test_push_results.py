@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ from core.security.keyring import KeyRing
 from ingest.access.gate import Gate
 from ingest.access.rates import Rates
 from ingest.access.settings import LimitSettings
+from ingest.errors import ResultRefused
+from ingest.operations.push_results import PushResults
 from tests.support.gateway_parts import RESULT_KEYS, START, GatewayParts, HttpAnswer
 from tests.support.guarded_gateway import Clock, guarded
 from tests.support.served_app import exchange, served
@@ -47,6 +52,35 @@ def test_said_again_it_is_the_same_and_said_otherwise_it_is_refused() -> None:
     refused = post(parts, state="failed")
     assert (refused.status, len(parts.results.taken)) == (409, 1)
     assert b"said to be delivered before" in refused.body
+
+
+def test_equal_results_at_the_same_moment_are_stored_once() -> None:
+    class Log:
+        def __init__(self) -> None:
+            self.appended: list[bytes] = []
+            self.go_on = threading.Event()
+
+        def append_encoded(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> int:
+            assert self.go_on.wait(60)
+            self.appended += [key for key, _ in encoded]
+            return 0
+
+        def close(self) -> None: ...
+
+    async def scenario() -> None:
+        log = Log()
+        taking = PushResults(log, RESULT_KEYS, lambda: NOW_MS / 1000)
+        same = [asyncio.create_task(taking.take(ADDRESS, b'{"state": "failed"}')) for _ in range(5)]
+        other = asyncio.create_task(taking.take(ADDRESS, b'{"state": "delivered"}'))
+        await asyncio.sleep(0.01)
+        log.go_on.set()
+        await asyncio.gather(*same)
+        with pytest.raises(ResultRefused, match="the first word counts"):
+            await other
+        assert len(log.appended) == 1
+        taking.close()
+
+    asyncio.run(scenario())
 
 
 def test_until_its_time_is_over() -> None:

@@ -19,7 +19,7 @@ from core.settings import KafkaSettings
 from ingest.settings import GatewaySettings
 from ingest.state import notification_log
 from ingest.state.notification_log import NotificationLog
-from topic_model.records.notifications import Notification, decode
+from topic_model.records.notifications import Notification, decode, encode
 from topic_model.topics import TopicPath
 
 KAFKA = KafkaSettings(request_timeout_s=1)
@@ -424,5 +424,28 @@ def test_what_is_under_way_can_be_waited_for_however_it_ends(brokers: Brokers) -
         await asyncio.wait_for(waiting, 120)
         with pytest.raises(InfrastructureError):
             future.result()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_too_much_is_not_encoded_to_its_end(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[int] = []
+
+    def counted(notification: Notification) -> tuple[bytes, bytes]:
+        key, value = encode(notification)
+        encoded.append(len(value))
+        return key, value
+
+    monkeypatch.setattr(notification_log, "encode", counted)
+
+    async def scenario() -> None:
+        log = await connected(GatewaySettings(max_unacknowledged_bytes=1024 * 1024))
+        for notifications, retained in (([one(size=400_000)] * 1_000, []), ([one(size=600_000)], [one(size=600_000)])):
+            encoded.clear()
+            with pytest.raises(InfrastructureError, match="Kafka is slow"):
+                log.append(notifications, retained)
+            assert sum(encoded) < 1_500_000
+        assert (log.unacknowledged_bytes, brokers.producers[0].sent) == (0, [])
+        await log.stop()
 
     asyncio.run(scenario())

@@ -146,3 +146,13 @@ def test_pages_of_others_are_refused(keys: SharedKeys, tmp_path: Path) -> None:
         assert asyncio.run(ask(app, "POST", "/members", REGISTRATION, signed))[0] == 403
         assert asyncio.run(ask(app, "GET", "/health/live", b"", headers))[0] == 403
     assert not (tmp_path / "members.json").exists()
+
+
+def test_a_recorded_heartbeat_or_registration_is_not_taken_again(keys: SharedKeys, tmp_path: Path) -> None:
+    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
+    for path, body in (("/members", REGISTRATION), ("/members/a/heartbeat", msgspec.json.encode(Beat(1)))):
+        headers = keys.signed("POST", path, body)
+        assert asyncio.run(ask(app, "POST", path, body, headers))[0] == 200
+        status, _, answer = asyncio.run(ask(app, "POST", path, body, headers))
+        assert (status, b"taken before" in answer) == (401, True)
+        assert asked(app, keys, "POST", path, body)[0] == 200, "signed again"

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
+import fcntl
+import socket
+import ssl
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,11 +17,12 @@ from urllib.parse import quote
 
 import pytest
 
-from dispatch.delivery.transport.contract import LONGEST_RETRY_AFTER_S, PushRequest, PushResult, Transport
+from dispatch.delivery.transport.contract import LONGEST_RETRY_AFTER_S, PushRequest, PushResult, Transport, is_excess
 from dispatch.delivery.transport.curl import CurlTransport
 from dispatch.delivery.transport.futures import FuturesTransport
 from dispatch.delivery.verdict import policy_of, wait_ms
 from dispatch.settings import PushSettings, RetrySettings
+from tests.support.certificates import Certificates, make_certificates
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver, refusing_url
 from topic_model.subscriptions import DEFAULT_POLICY
@@ -221,6 +227,103 @@ def test_connection_is_reused(transport: Transport, receiver: Receiver) -> None:
 
     assert len({request.connection for request in receiver.received("/reuse")}) == 1
     assert [result.reused for result in results] == [False, True, True, True, True]
+
+
+class SendsMore:
+    """Refuses each request with 500, and sends `more` after the first answer, when it is let; b"" ends the connection
+    there, of TLS with an alert."""
+
+    def __init__(self, tls: ssl.SSLContext | None, more: bytes) -> None:
+        self._tls = tls
+        self._more = more
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"{'https' if tls else 'http'}://localhost:{self._listener.getsockname()[1]}/"
+        self.connections = 0
+        self._let, self._sent = threading.Event(), threading.Event()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._let.set()
+        self._listener.close()
+
+    def send_more(self) -> None:
+        """Returns when the client's end of the connection has all of it."""
+        self._let.set()
+        assert self._sent.wait(60)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.connections += 1
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            if self._tls:
+                connection = self._tls.wrap_socket(connection, server_side=True)
+            with connection:
+                while request := connection.recv(65_536):
+                    while b"<x/>" not in request:
+                        request += connection.recv(65_536)
+                    connection.sendall(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")
+                    if self._let.wait() and not self._sent.is_set():
+                        self._send(connection)
+
+    def _send(self, connection: socket.socket) -> None:
+        if self._more:
+            connection.sendall(self._more)
+        elif isinstance(connection, ssl.SSLSocket):
+            connection.settimeout(0)  # the alert is sent, its answer not waited for
+            with contextlib.suppress(ssl.SSLWantReadError):
+                connection.unwrap()
+            connection.settimeout(None)
+        else:
+            connection.shutdown(socket.SHUT_WR)
+        while int.from_bytes(fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder):
+            time.sleep(0.01)  # not acknowledged yet
+        self._sent.set()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+SECOND = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_second_answer_is_none_to_the_next_push_and_ends_the_reuse_of_connections(
+    make: Callable[..., Transport], certificates: Certificates, tls: bool
+) -> None:
+    transport = make(tls_ca_file=certificates.authority)
+    with contextlib.closing(SendsMore(certificates.server() if tls else None, SECOND)) as receiver:
+        assert push(transport, receiver.url).status == 500
+        receiver.send_more()
+        for number in (2, 3, 4):
+            assert push(transport, receiver.url).status == 500
+            assert receiver.connections == number
+
+
+@pytest.mark.parametrize(("tls", "more"), [(False, b""), (True, b""), (False, SECOND.replace(b"200 OK", b"408 Late"))])
+def test_a_receiver_that_ends_an_idle_connection_keeps_the_next_one(
+    make: Callable[..., Transport], certificates: Certificates, tls: bool, more: bytes
+) -> None:
+    transport = make(tls_ca_file=certificates.authority)
+    with contextlib.closing(SendsMore(certificates.server() if tls else None, more)) as receiver:
+        assert push(transport, receiver.url).status == 500
+        receiver.send_more()
+        for _ in range(3):
+            assert push(transport, receiver.url).status == 500
+        assert receiver.connections == 2
+
+
+def test_which_unread_bytes_are_more_than_the_end_of_a_connection() -> None:
+    for answer in (SECOND, b"x", b"\x17\x03\x03\x00\x40"):
+        assert is_excess(answer)
+    for end in (b"", b"HTTP/1.0 408 Request Time-out\r\n", b"\x15\x03\x03\x00\x40", b"\x17\x03\x03\x00\x13"):
+        assert not is_excess(end)
 
 
 def test_stale_connection_is_no_failure(transport: Transport) -> None:

@@ -80,7 +80,10 @@ def decode(key: bytes, value: bytes | None) -> LeaseRecord:
 class Lease:
     """The lease as one candidate sees it. Times are seconds of one monotonic clock.
 
-    `me` is this process and no other: a name that stays when the process is started again, then # and anything.
+    `me` is this process and no other: a name that stays when the process is started again, then # and anything. `sole`
+    is that of the holder's last record. `began` is when our first record was read back, `shown` when the last one was.
+    `others` are the names of other gateways, and when each was seen: for an hour, also when it has released the lease,
+    since other workers of it may still answer.
     """
 
     me: str

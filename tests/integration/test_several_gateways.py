@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from core.eventlog.topics import ensure_topics
 from core.settings import KafkaSettings
 from ingest.client import Client, ClientError, FuturesClient
+from ingest.state.changes import GatewayPositions
 from jobs.cli.topics_work import read_tree
-from jobs.gateway.lease import HOLD_S
+from jobs.gateway.lease import HOLD_S, LeaseKeeper
+from tests.support.command import wait_until
 from tests.support.gateway_process import GatewayRun, gateway_run
 
 pytestmark = [pytest.mark.kafka]
@@ -63,6 +66,22 @@ def test_what_one_has_answered_the_other_knows(pair: tuple[GatewayRun, GatewayRu
             first.destroy_pull_point(at(one, point.address, other))
             with pytest.raises(ClientError):
                 second.get_messages(point.address)
+
+
+def test_a_gateway_asks_nothing_of_kafka_until_another_one_comes(kafka_settings: KafkaSettings) -> None:
+    ensure_topics(kafka_settings)
+    one, other = GatewayPositions(), GatewayPositions()
+    keepers = [LeaseKeeper(kafka_settings, f"h/{port}", lambda _: None, its) for port, its in ((1, one), (2, other))]
+    keepers[0].start()
+    try:
+        wait_until(lambda: one.shown and one.newest() is not None, 120, "the first is the sole one")
+        keepers[1].start()
+        wait_until(lambda: other.shown, 120, "the second is known")
+        assert one.newest() is None
+        assert other.newest() is None
+    finally:
+        for keeper in keepers:
+            keeper.stop()
 
 
 def test_duties_are_taken_over_from_one_that_was_killed(tmp_path: Path, pair: tuple[GatewayRun, GatewayRun]) -> None:

@@ -183,9 +183,9 @@ def test_messages_are_found_in_large_bodies_where_they_are_parsed(monkeypatch: p
     threads: list[threading.Thread] = []
 
     class Noted(fragments.Source):
-        def __init__(self, *arguments: Any) -> None:
+        def __init__(self, *arguments: Any, **more: Any) -> None:
             threads.append(threading.current_thread())
-            super().__init__(*arguments)
+            super().__init__(*arguments, **more)
 
     monkeypatch.setattr(envelope, "Source", Noted)
     assert GatewayParts().post(soap.envelope(soap.notify(*[soap.message()] * 1_000))).status == 202

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from typing import Protocol
 
 from core.errors import InfrastructureError
 from core.eventlog.consumer import LogConsumer
+from core.fence import clock
 from core.settings import KafkaSettings
 from ingest.state.log_view import ControlLogView
 from topic_model.records.control import ControlRecord
@@ -92,9 +92,10 @@ class GatewayPositions:
         """The view of this worker is at this position."""
         self._words[self._own] = position
 
-    def is_sole_until(self, monotonic_s: float) -> None:
-        """Until this time no other gateway answers without the knowledge of this one; 0 where another may."""
-        self._words[0] = int(monotonic_s * 1e9)
+    def is_sole_until(self, until_s: float) -> None:
+        """Until this time of `core.fence.clock` no other gateway answers without the knowledge of this one; 0 where
+        another may."""
+        self._words[0] = int(until_s * 1e9)
 
     @property
     def shown(self) -> bool:
@@ -108,7 +109,7 @@ class GatewayPositions:
     def newest(self) -> int | None:
         """A position behind all that this gateway has answered for; None when another gateway may have answered for
         more."""
-        return max(self._words[2:]) if time.monotonic_ns() < self._words[0] else None
+        return max(self._words[2:]) if clock() * 1e9 < self._words[0] else None
 
 
 # Appends wait in threads. So many at a time share the broker's answers, which is enough for thousands per second.

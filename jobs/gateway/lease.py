@@ -20,7 +20,6 @@ import dataclasses
 import logging
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from core.eventlog.follower import LogFollower
 from core.eventlog.topics import LEASE_LOG
 from core.eventlog.versions import Versioned, VersionedCodec
 from core.eventlog.writers import LogWriter
+from core.fence import clock
 from core.settings import KafkaSettings
 from directory.sync.sync import DirectorySync
 from ingest.state.changes import GatewayPositions
@@ -178,7 +178,7 @@ class LeaseKeeper:
     @property
     def holds(self) -> bool:
         """Whether what must be done once is ours at this very moment."""
-        return self._told and time.monotonic() - self._sent < HOLD_S
+        return self._told and clock() - self._sent < HOLD_S
 
     @property
     def holder(self) -> str:
@@ -207,14 +207,14 @@ class LeaseKeeper:
             except Exception:
                 logger.exception("the lease on what must be done once cannot be looked after")
             # Whatever happened: without a fresh word of ours in the log it may be another's by now.
-            self._tell(self._lease.mine and time.monotonic() - self._sent < HOLD_S)
+            self._tell(self._lease.mine and clock() - self._sent < HOLD_S)
             self._stopping.wait(RENEW_S)
         self._let_go()
         self._follower.close()
 
     def _look(self) -> None:
         self._follower.read_to_end(_REQUEST_S)
-        now = time.monotonic()
+        now = clock()
         if not self._lease.is_alone(now):
             self._positions.is_sole_until(0)  # before a renewal that says so is in the log
         word = self._lease.next(now)
@@ -225,7 +225,7 @@ class LeaseKeeper:
                 self._sent = now
             sole = word.sole and self._lease.mine and self._lease.is_alone(now)
             self._positions.is_sole_until(now + HOLD_S if sole else 0)
-        if self._lease.is_known(time.monotonic()):
+        if self._lease.is_known(clock()):
             self._positions.shown = True
 
     def _let_go(self) -> None:
@@ -239,7 +239,7 @@ class LeaseKeeper:
                 logger.info("the others will wait for the lease to run out: %s", error)
 
     def _apply(self, record: LeaseRecord, _offset: int) -> None:
-        self._lease.apply(record, time.monotonic())
+        self._lease.apply(record, clock())
 
     def _tell(self, holds: bool) -> None:
         if holds != self._told:

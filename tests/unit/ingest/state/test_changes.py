@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InfrastructureError
+from core.fence import clock
 from core.settings import KafkaSettings
 from ingest.operations.acceptance import accept
 from ingest.state.changes import ControlChanges, GatewayPositions, KeyedLocks, LogEnd, SharedCommits
@@ -211,7 +211,7 @@ class Worker:
         self.end = self.questions = 0
         memory = memoryview(bytearray(GatewayPositions.size(2)))
         own, self.sibling = GatewayPositions(memory, 0), GatewayPositions(memory, 1)
-        own.is_sole_until(time.monotonic() + 3600 if sole else 0)
+        own.is_sole_until(clock() + 3600 if sole else 0)
         kafka = KafkaSettings()
         self._view = ControlLogView(kafka, ControlView(), lambda error: pytest.fail(str(error)), moved=own.moved)
         monkeypatch.setattr(self._view, "_loop", asyncio.get_running_loop(), raising=False)

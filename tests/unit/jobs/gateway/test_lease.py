@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -167,8 +166,8 @@ class Gateways:
         self.log: list[tuple[bytes, bytes]] = []
         self.steps = deque(steps)
         self.busy: set[str] = set()
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(time, "monotonic_ns", lambda: int(self.now * 1e9))
+        monkeypatch.setattr("jobs.gateway.lease.clock", lambda: self.now)
+        monkeypatch.setattr("ingest.state.changes.clock", lambda: self.now)
         self.positions = {name: GatewayPositions() for name in names}
         self.keepers = {
             name: LeaseKeeper(KafkaSettings(), name, lambda _: None, positions)

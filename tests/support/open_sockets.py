@@ -69,6 +69,11 @@ def _answer(port: int, sent: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         try:
             connection.sendall(sent)
+            with contextlib.suppress(TimeoutError):
+                connection.settimeout(5)
+                return connection.recv(65_536)
+            # It waits for more. Spark closes a half-closed connection, maybe before its answer is out.
+            connection.settimeout(60)
             connection.shutdown(socket.SHUT_WR)
             return connection.recv(65_536)
         except TimeoutError:

@@ -105,7 +105,7 @@ def test_requests_wait_for_a_server_also_while_the_job_is_away(own: Own, receive
     asked = [ask(own, "jobs") for _ in range(5)]
     own.attempts(5)
     job.restart()
-    own.subscribe("s", receiver.url("/late"), "jobs", queue=2)
+    own.subscribe("s", receiver.url("/late"), "jobs", queue=1)
     receiver.wait_for(5, "/late")
     assert requests_at(receiver, "/late") == Counter(asked)
     assert [each.headers["arborcast-notification-id"] for each in receiver.received("/late")] == asked

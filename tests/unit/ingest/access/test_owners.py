@@ -52,7 +52,7 @@ INSIDE = {
     ("rl", "SetTerminationTime"): "<rl:RequestedLifetimeDuration>PT1H</rl:RequestedLifetimeDuration>",
     ("rp", "GetResourceProperty"): "wsnt:ConsumerReference",
     ("rp", "GetMultipleResourceProperties"): "<rp:ResourceProperty>wsnt:ConsumerReference</rp:ResourceProperty>",
-    ("wsnt", "Notify"): message("{urn:t}a"),
+    ("wsnt", "Notify"): message("t:a"),
 }
 
 # At a registration's address, notifications are asked about as at the broker's: may this one publish there?

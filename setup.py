@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parent
 
 def _write_commit(root: Path) -> None:
     # A build does not have the folder that it builds on its path.
-    sys.path.insert(0, str(ROOT))
-    from jobs.install import version
+    sys.path.insert(0, str(ROOT / "src"))
+    from arborcast.engine.install import version
 
-    commit = os.environ.get("SOURCE_COMMIT") or version.commit(ROOT)
-    file = root / "jobs" / "install" / version.FILE
+    commit = os.environ.get("SOURCE_COMMIT") or version.commit(ROOT / "engine" / "install")
+    file = root / "arborcast" / "engine" / "install" / version.FILE
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"{commit}\n", encoding="ascii")
 
@@ -37,7 +37,7 @@ class BuildWithCommit(build_py):
 class ArchiveWithCommit(sdist):
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, files)
-        _write_commit(Path(base_dir))
+        _write_commit(Path(base_dir, "src"))
 
 
 setup(cmdclass={"build_py": BuildWithCommit, "sdist": ArchiveWithCommit})

@@ -17,17 +17,17 @@ from pathlib import Path
 
 import psutil
 
-from core.eventlog.client import make_producer
-from core.eventlog.topics import ensure_topics
-from core.settings import KafkaSettings
+from arborcast.core.eventlog.client import make_producer
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord
+from arborcast.topic_model.records.control_log import ControlLog
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import DeliveryForm, EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import new_broker, settings_for
 from tests.support.dispatch_process import ROOT, Bundle, DispatchProcess, running_job
-from topic_model.records import notifications
-from topic_model.records.control import ControlRecord, SubscriptionRecord
-from topic_model.records.control_log import ControlLog
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import DeliveryForm, EndpointReference, Subscription, TopicFilter
-from topic_model.topics import TopicPath
 
 # An 800-byte payload: the size that the other systems were measured with.
 PAYLOAD = b'<m:measured xmlns:m="urn:bench">' + b"x" * 754 + b"</m:measured>"

@@ -1,4 +1,4 @@
-"""Writes the package before it is built: its source is the engine's client (see jobs/install/client_package.py)."""
+"""Writes the package before it is built: its source is the engine's client (see engine/install/client_package.py)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ROOT = HERE.parent
 
 # An archive of sources has the package in it, and no tree around it.
 if (ROOT / "jobs" / "install" / "client_package.py").is_file():
-    sys.path.insert(0, str(ROOT))
-    from jobs.install.client_package import write
+    sys.path.insert(0, str(ROOT / "src"))
+    from arborcast.engine.install.client_package import write
 
-    write(ROOT, HERE)
+    write(ROOT / "src", HERE)
     shutil.rmtree(HERE / "build", ignore_errors=True)  # setuptools would go on packing modules that are gone
 
 setup()

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from core import liveness
-from core.files import new_shared_memory, shared_memory
+from arborcast.core import liveness
+from arborcast.core.files import new_shared_memory, shared_memory
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from mmap import mmap
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from core.errors import ConfigError
-from core.reasons import reason_of
+from arborcast.core.errors import ConfigError
+from arborcast.core.reasons import reason_of
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""How far something has come that takes its time: told by what does it, shown by who has a screen (`jobs.terminal`)."""
+"""Progress of long operations: reported by the operation, shown by the terminal (`engine.terminal`)."""
 
 from __future__ import annotations
 

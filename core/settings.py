@@ -1,8 +1,8 @@
 """Settings of what every part shares, and the helper with which all packages declare theirs.
 
-Settings are frozen data classes, declared beside the code that uses them and passed down; only `jobs.settings.loading`
-reads files and the environment. `setting()` puts the sentence for the reference page and the allowed range next to the
-default.
+Settings are frozen data classes, declared beside the code that uses them and passed down; only
+`engine.settings.loading` reads files and the environment. `setting()` puts the sentence for the reference page and the
+allowed range next to the default.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from core.errors import ConfigError
+from arborcast.core.errors import ConfigError
 
 
 @dataclass(frozen=True)

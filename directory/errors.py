@@ -10,7 +10,7 @@ InfrastructureError
 
 from __future__ import annotations
 
-from core.errors import InfrastructureError
+from arborcast.core.errors import InfrastructureError
 
 
 class DirectoryError(InfrastructureError):

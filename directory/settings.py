@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from core.errors import ConfigError
-from core.settings import setting
+from arborcast.core.errors import ConfigError
+from arborcast.core.settings import setting
 
 
 @dataclass(frozen=True)

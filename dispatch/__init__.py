@@ -11,7 +11,7 @@
     job/, spark/    the job as a whole; Spark
 
 May live here: everything between the `notifications` log and a subscriber's endpoint, and the tables that say what
-happened. May not: SOAP parsing of requests (that is `ingest`), process management and settings files (`jobs`).
+happened. May not: SOAP parsing of requests (that is `ingest`), process management and settings files (`engine`).
 Code that runs in Spark's Python workers lives in importable modules here, never in a script.
 """
 

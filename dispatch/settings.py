@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from core.errors import ConfigError
-from core.security.outbound import AddressPolicy
-from core.settings import KafkaSettings, SecretSettings, setting
-from core.telemetry.tracing import NO_TRACING, TracingSettings
+from arborcast.core.errors import ConfigError
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.core.settings import KafkaSettings, SecretSettings, setting
+from arborcast.core.telemetry.tracing import NO_TRACING, TracingSettings
 
 
 @dataclass(frozen=True)

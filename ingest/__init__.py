@@ -12,7 +12,7 @@
     client/        for publishers and subscribers written in Python
 
 May live here: everything that speaks WS-Notification to the outside. May not: pushing (that is `dispatch`), process
-management and settings files (that is `jobs`). Nothing here imports `dispatch` or `jobs`.
+management and settings files (that is `engine`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from enum import Enum
 from hashlib import blake2b
 from urllib.parse import urlsplit
 
-from core.security.uris import to_uri
+from arborcast.core.security.uris import to_uri
 
 _SEQUENCE_BITS = 12
 

@@ -22,13 +22,13 @@ from typing import Any
 import certifi
 import pycurl
 
-from core.errors import InfrastructureError
-from core.recent import Recent
-from core.security.ip_addresses import read_address
-from core.security.outbound import AddressPolicy, GuardedSockets, Refusal, place_of
-from core.security.uris import to_uri
-from ingest.elements.endpoints import CHALLENGE_HEADER, refused
-from ingest.errors import ConsumerRefused, NoAnswer, NotCalled
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.recent import Recent
+from arborcast.core.security.ip_addresses import read_address
+from arborcast.core.security.outbound import AddressPolicy, GuardedSockets, Refusal, place_of
+from arborcast.core.security.uris import to_uri
+from arborcast.ingest.elements.endpoints import CHALLENGE_HEADER, refused
+from arborcast.ingest.errors import ConsumerRefused, NoAnswer, NotCalled
 
 _CONNECT_S = 5
 

@@ -46,8 +46,8 @@ import math
 from datetime import datetime
 from typing import Literal
 
-from core.errors import DeliveryError, EnvelopeError, FilterError, InfrastructureError, PeerError
-from topic_model.subscriptions import SoapVersion
+from arborcast.core.errors import DeliveryError, EnvelopeError, FilterError, InfrastructureError, PeerError
+from arborcast.topic_model.subscriptions import SoapVersion
 
 
 class UnreadableRequest(EnvelopeError):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from core.errors import ConfigError, TopicError
-from core.security.web_pages import PageRule, read_origins
-from core.settings import setting
-from topic_model.topics import TopicPath, is_system, parse_path
+from arborcast.core.errors import ConfigError, TopicError
+from arborcast.core.security.web_pages import PageRule, read_origins
+from arborcast.core.settings import setting
+from arborcast.topic_model.topics import TopicPath, is_system, parse_path
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class GatewaySettings:
     def __post_init__(self) -> None:
         if self.trusted_proxies:
             # Here, so that a command which only reads settings does not load what reads requests.
-            from ingest.access.proxies import trusted_networks
+            from arborcast.ingest.access.proxies import trusted_networks
 
             trusted_networks(self.trusted_proxies)
         read_origins(self.page_origins, "gateway.page_origins")

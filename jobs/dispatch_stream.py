@@ -26,11 +26,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-# spark-submit puts this script's folder first on the import path, where `import settings`, `import cli` and the like
-# would find our own modules instead of whatever package of that name a library wants.
-_HERE = os.path.dirname(os.path.abspath(__file__))
-if sys.path and os.path.abspath(sys.path[0]) == _HERE:
-    sys.path[0] = os.path.dirname(_HERE)
+# spark-submit puts the folder of this script first on the import path: `import settings` or `import cli` in a library
+# would find modules of that folder.
+if sys.path and os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(__file__)):
+    del sys.path[0]
 
 # What allocates memory inside delta-rs and Arrow reads these when the libraries are loaded. As they are, each of
 # delta-rs' many threads keeps what it once used, and Arrow its largest batches: after an hour of commits a hundred MiB
@@ -42,9 +41,9 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-from core.errors import ConfigError
-from core.security.ip_addresses import is_loopback
-from dispatch.spark.properties import BIND_ADDRESS
+from arborcast.core.errors import ConfigError
+from arborcast.core.security.ip_addresses import is_loopback
+from arborcast.dispatch.spark.properties import BIND_ADDRESS
 
 
 def open_session() -> SparkSession:
@@ -63,25 +62,25 @@ def open_session() -> SparkSession:
 # Spark's JVM takes seconds until there is a session. Python loads the rest of the job meanwhile.
 _opening = ThreadPoolExecutor(1).submit(open_session) if __name__ == "__main__" else None
 
-from core import fence
-from core.errors import ArborcastError
-from core.files import write_atomically
-from core.telemetry import log_format
-from core.telemetry.jvm import declare_jvm
-from dispatch.job.heartbeat import FILE, Heart, WorkerBeats, new_file
-from dispatch.job.lease import JobLease
-from dispatch.job.runtime import DispatchJob
-from dispatch.matching.bases import workers_are_here
-from dispatch.monitoring.jvm import SparkJvm
-from dispatch.monitoring.metrics import JobMetrics
-from dispatch.settings import JobSettings, TopicRules
-from dispatch.spark.query_supervisor import StopGate
-from jobs.monitoring.endpoint import serve_job_sometime
-from jobs.settings.loading import Settings, level_of, load_settings
-from jobs.settings.outbound import describe, policy_of
-from jobs.stack.home import make_home
-from jobs.stack.state import has_own_broker, reachable_kafka
-from jobs.terminal import complain
+from arborcast.core import fence
+from arborcast.core.errors import ArborcastError
+from arborcast.core.files import write_atomically
+from arborcast.core.telemetry import log_format
+from arborcast.core.telemetry.jvm import declare_jvm
+from arborcast.dispatch.job.heartbeat import FILE, Heart, WorkerBeats, new_file
+from arborcast.dispatch.job.lease import JobLease
+from arborcast.dispatch.job.runtime import DispatchJob
+from arborcast.dispatch.matching.bases import workers_are_here
+from arborcast.dispatch.monitoring.jvm import SparkJvm
+from arborcast.dispatch.monitoring.metrics import JobMetrics
+from arborcast.dispatch.settings import JobSettings, TopicRules
+from arborcast.dispatch.spark.query_supervisor import StopGate
+from arborcast.engine.embedded.home import make_home
+from arborcast.engine.embedded.state import has_own_broker, reachable_kafka
+from arborcast.engine.monitoring.endpoint import serve_job_sometime
+from arborcast.engine.settings.loading import Settings, level_of, load_settings
+from arborcast.engine.settings.outbound import describe, policy_of
+from arborcast.engine.terminal import complain
 
 logger = logging.getLogger("arborcast.dispatch")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from topic_model.projections.suspensions import Suspensions
-from topic_model.records.control import ControlRecord
-from topic_model.routing import History, RoutingTable
+from arborcast.topic_model.projections.suspensions import Suspensions
+from arborcast.topic_model.records.control import ControlRecord
+from arborcast.topic_model.routing import History, RoutingTable
 
 
 class Projection(Protocol):

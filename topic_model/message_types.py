@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from xml.parsers import expat
 
-from topic_model.topics import NCNAME
+from arborcast.topic_model.topics import NCNAME
 
 MOST = 1_000
 """Characters of a type. A longer one, of a payload, is not kept beside it."""

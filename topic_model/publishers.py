@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from topic_model.subscriptions import EndpointReference, SoapVersion, TopicFilter
+from arborcast.topic_model.subscriptions import EndpointReference, SoapVersion, TopicFilter
 
 
 class Upstream(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

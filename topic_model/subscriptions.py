@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from core.security.uris import to_uri
-from topic_model.namespaces import ARBORCAST_DELIVERY, WSA
-from topic_model.topics import TopicPath
+from arborcast.core.security.uris import to_uri
+from arborcast.topic_model.namespaces import ARBORCAST_DELIVERY, WSA
+from arborcast.topic_model.topics import TopicPath
 
 if TYPE_CHECKING:
     from lxml import etree

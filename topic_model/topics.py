@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final, NewType
 
-from core.errors import TopicError
+from arborcast.core.errors import TopicError
 
 TopicPath = NewType("TopicPath", str)
 """A canonical topic path, made by `make_path` or `parse_path` and by nothing else."""

@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord, TopicRecord
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.harness import Report, run
 from benchmarks.through_gateway import OUTCOME, Rig, rig
-from topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord, TopicRecord
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
-from topic_model.topics import TopicPath
 
 _RATE = 500
 

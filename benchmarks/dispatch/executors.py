@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from arborcast.dispatch.realtime.gearbox import Gear
 from benchmarks.dispatching import Dispatching, dispatching, out_of_order, percentile
 from benchmarks.harness import Report, run, warn
-from dispatch.realtime.gearbox import Gear
 from tests.support.bare_python import bare_python
 from tests.support.command import Engine
 from tests.support.dispatch_process import Bundle

@@ -10,18 +10,18 @@ import subprocess
 import sys
 import time
 
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.transport.contract import PushResult
+from arborcast.dispatch.delivery.transport.curl import CurlTransport
+from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.settings import PushSettings
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.harness import Report, run
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.transport.contract import PushResult
-from dispatch.delivery.transport.curl import CurlTransport
-from dispatch.hot.lanes import LaneLimits, Lanes
-from dispatch.hot.waiting import Received
-from dispatch.settings import PushSettings
 from tests.support.dispatch_process import ROOT
 from tests.support.outbound import THIS_MACHINE
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription
-from topic_model.topics import TopicPath
 
 _TOPIC = TopicPath("a")
 

@@ -12,15 +12,15 @@ import time
 import urllib.request
 from collections.abc import Sequence
 
+from arborcast.core.eventlog.client import Producer, make_producer
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import SubscriptionRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.dispatching import PAYLOAD, Dispatching, dispatching, percentile
 from benchmarks.harness import Report, run
-from core.eventlog.client import Producer, make_producer
 from tests.support.receiver import Receiver
-from topic_model.records import notifications
-from topic_model.records.control import SubscriptionRecord
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
-from topic_model.topics import TopicPath
 
 _PROBES_S = 0.1
 _TOPICS = 8

@@ -19,14 +19,14 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
+from arborcast.ingest.client import LegacyClient
+from arborcast.ingest.client.listener import Listener, ReceivedMessage
+from arborcast.topic_model.records.control import SubscriptionRecord
+from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
 from benchmarks.dispatching import Dispatching, dispatching, percentile
 from benchmarks.harness import Report, run
-from ingest.client import LegacyClient
-from ingest.client.listener import Listener, ReceivedMessage
 from tests.support.dispatch_process import ROOT
 from tests.support.gateway_process import GatewayRun, gateway_run
-from topic_model.records.control import SubscriptionRecord
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
 
 # With the wrapper around a part ten of these are 30,000 bytes.
 _TENTH = 3_500

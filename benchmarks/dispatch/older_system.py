@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.harness import Report, run
 from benchmarks.through_gateway import OUTCOME, Outcome, Rig, rig
-from topic_model.records.control import TopicRecord
-from topic_model.topics import TopicPath
 
 FLOOR = 460
 

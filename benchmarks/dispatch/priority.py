@@ -16,11 +16,11 @@ from collections.abc import Mapping
 
 import msgspec
 
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.topic_model.records.control import SubscriptionRecord
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from benchmarks.dispatching import Arrival, Dispatching, dispatching, out_of_order, percentile, settings_arguments
 from benchmarks.harness import Report, Table, run
-from core.eventlog.scan import LogScan
-from topic_model.records.control import SubscriptionRecord
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 
 TITLE = "Ten urgent ones a second behind what waits"
 

@@ -24,10 +24,10 @@ from typing import Any
 import psutil
 import pyspark
 
+from arborcast.core.eventlog.client import Admin, make_producer
+from arborcast.engine.install import java
 from benchmarks.dispatching import PAYLOAD, Dispatching, dispatching
 from benchmarks.harness import Report, run
-from core.eventlog.client import Admin, make_producer
-from jobs.install import java
 from tests.support.dispatch_process import ROOT
 
 _PUSH = "--push"

@@ -5,11 +5,11 @@ python -m benchmarks.dispatch.scaling [--quick] [--json FILE]
 
 from __future__ import annotations
 
+from arborcast.topic_model.records.control import SubscriptionRecord, TopicRecord
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.harness import Report, run
 from benchmarks.through_gateway import OUTCOME, Outcome, Rig, rig
-from topic_model.records.control import SubscriptionRecord, TopicRecord
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
-from topic_model.topics import TopicPath
 
 _PUBLISHERS = 8
 

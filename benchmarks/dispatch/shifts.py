@@ -19,9 +19,9 @@ from unittest.mock import patch
 
 from pyspark.sql import SparkSession
 
+from arborcast.dispatch.realtime.gearbox import Gear
 from benchmarks.dispatching import Arrival, Surroundings, out_of_order, percentile, surroundings
 from benchmarks.harness import Report, Table, run
-from dispatch.realtime.gearbox import Gear
 from tests.support.dispatch_job import RunningJob, job_settings, running
 from tests.support.spark import new_session
 
@@ -40,7 +40,7 @@ def measure(report: Report) -> None:
         around.subscribe(["one"])
         spark = new_session(around.home / "spark")
         # The shortest that Spark allows is five seconds.
-        with patch("dispatch.realtime.query._BATCH", f"{_BATCH_S} seconds"), _running(spark, around) as job:
+        with patch("arborcast.dispatch.realtime.query._BATCH", f"{_BATCH_S} seconds"), _running(spark, around) as job:
             _between_batches(around, table, times)
             assert job.gears.gear == "realtime"
         with _running(spark, around) as job:

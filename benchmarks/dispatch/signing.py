@@ -11,14 +11,14 @@ from functools import partial
 
 import msgspec
 
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.settings import SecretSettings
+from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference, Protection, SigningSecret, Subscription
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.harness import Report, run, seconds
-from core.security.keyring import KeyRing
-from core.settings import SecretSettings
-from dispatch.delivery.credentials import Vault
-from dispatch.delivery.envelope import Envelope
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Protection, SigningSecret, Subscription
-from topic_model.topics import TopicPath
 
 _TOPIC = TopicPath("{urn:t}bench/p1")
 _SIZES = (200, 1_000, 10_000, 100_000)

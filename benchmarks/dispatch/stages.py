@@ -10,25 +10,25 @@ import sys
 import time
 from collections.abc import Callable
 
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.transport.contract import PushRequest, Transport
+from arborcast.dispatch.delivery.transport.curl import CurlTransport
+from arborcast.dispatch.delivery.transport.futures import FuturesTransport
+from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.matching.filters import Conditions, Subject
+from arborcast.dispatch.settings import PushSettings
+from arborcast.topic_model.expressions.conditions import XPATH_1
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import SubscriptionRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.snapshot import Snapshot, SnapshotView
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, XPathFilter
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.harness import Report, run, seconds
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.transport.contract import PushRequest, Transport
-from dispatch.delivery.transport.curl import CurlTransport
-from dispatch.delivery.transport.futures import FuturesTransport
-from dispatch.hot.lanes import LaneLimits, Lanes
-from dispatch.hot.waiting import Received
-from dispatch.matching.filters import Conditions, Subject
-from dispatch.settings import PushSettings
 from tests.support.dispatch_process import ROOT
 from tests.support.outbound import THIS_MACHINE
-from topic_model.expressions.conditions import XPATH_1
-from topic_model.records import notifications
-from topic_model.records.control import SubscriptionRecord
-from topic_model.records.notifications import Notification
-from topic_model.routing import RoutingTable
-from topic_model.snapshot import Snapshot, SnapshotView
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, XPathFilter
-from topic_model.topics import TopicPath
 
 _TOPIC = TopicPath("{urn:t}bench/p1")
 _PAYLOAD = b'<b:m xmlns:b="urn:bench" size="7"><b:a>1</b:a>' + b"x" * 740 + b"</b:m>"

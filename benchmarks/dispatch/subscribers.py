@@ -9,11 +9,11 @@ from contextlib import suppress
 
 import psutil
 
+from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from benchmarks.harness import Report, run
 from benchmarks.through_gateway import OUTCOME, Rig, rig
 from tests.support.receiver import refusing_url
-from topic_model.records.control import SubscriptionEnded, SubscriptionRecord
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 
 
 def measure(report: Report) -> None:

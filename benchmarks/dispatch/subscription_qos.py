@@ -13,19 +13,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from arborcast.core.eventlog.client import make_producer
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.attempts import Matched, evaluation_in
+from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import SubscriptionRecord, TopicRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import History, Recipients, RoutingTable
+from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.dispatching import PAYLOAD, Dispatching, dispatching, percentile
 from benchmarks.harness import Report, run, seconds
-from core.eventlog.client import make_producer
-from core.eventlog.scan import LogScan
-from core.settings import KafkaSettings
-from dispatch.logs.attempts import Matched, evaluation_in
-from dispatch.matching.filters import Allowance, Conditions, Judge
-from topic_model.records import notifications
-from topic_model.records.control import SubscriptionRecord, TopicRecord
-from topic_model.records.notifications import Notification
-from topic_model.routing import History, Recipients, RoutingTable
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
-from topic_model.topics import TopicPath
 
 _TOPIC = TopicPath("bench/topic0")
 

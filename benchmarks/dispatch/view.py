@@ -13,13 +13,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from arborcast.dispatch.matching.bases import FileBases, SharedBase, SnapshotRebuilder
+from arborcast.topic_model.records.control import SubscriptionRecord
+from arborcast.topic_model.routing import Overlay, RoutingTable
+from arborcast.topic_model.snapshot import Snapshot, SnapshotView
 from benchmarks.harness import Report, run
 from benchmarks.model.routing_data import subscription, topic
 from benchmarks.model.routing_snapshot import table_of
-from dispatch.matching.bases import FileBases, SharedBase, SnapshotRebuilder
-from topic_model.records.control import SubscriptionRecord
-from topic_model.routing import Overlay, RoutingTable
-from topic_model.snapshot import Snapshot, SnapshotView
 
 
 class _Worker:

@@ -11,8 +11,8 @@ import time
 from concurrent.futures import Future
 from pathlib import Path
 
+from arborcast.ingest.client import Batching, Client, FuturesClient
 from benchmarks.harness import Report, run
-from ingest.client import Batching, Client, FuturesClient
 from tests.support.broker import new_broker, settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run
 

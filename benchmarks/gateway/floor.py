@@ -29,18 +29,18 @@ import uvicorn
 import uvloop
 from lxml import etree
 
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.http.asgi import Receive, Scope, Send
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.ingest.soap.xml_reading import make_parser
+from arborcast.ingest.state.notification_log import NotificationLog
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.gateway.gateway import load, request_file
 from benchmarks.harness import Report, run
-from core.settings import KafkaSettings
-from ingest.http.asgi import Receive, Scope, Send
-from ingest.settings import GatewaySettings
-from ingest.soap.xml_reading import make_parser
-from ingest.state.notification_log import NotificationLog
 from tests.support.broker import new_broker, settings_for
 from tests.support.gateway_process import gateway_run
 from tests.support.held_port import HeldPort
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
 
 _SERVE = "--serve"
 _OWN, _PLAIN = "floor, own append", "floor, plain append"

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import psutil
 
+from arborcast.ingest.framed import frames
+from arborcast.ingest.framed.frames import HEAD_BYTES, FrameKind
 from benchmarks.gateway.gateway import PAYLOAD, load, request_file
 from benchmarks.harness import Report, run
-from ingest.framed import frames
-from ingest.framed.frames import HEAD_BYTES, FrameKind
 from tests.support.broker import new_broker, settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.held_port import HeldPort

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from arborcast.ingest.client import Client
 from benchmarks.harness import Report, run
-from ingest.client import Client
 from tests.support import soap_messages as soap
 from tests.support.broker import new_broker, settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run

@@ -16,14 +16,14 @@ from tempfile import TemporaryDirectory
 import psutil
 import requests
 
+from arborcast.core.eventlog.topics import PULL_LOG
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.ingest.operations.pull_points import PULL
+from arborcast.topic_model.records.pull import StoredMessage, encode
 from benchmarks.harness import Report, median_ms, run
-from core.eventlog.topics import PULL_LOG
-from core.eventlog.writers import LogWriter
-from ingest.operations.pull_points import PULL
 from tests.support import soap_messages as soap
 from tests.support.broker import new_broker, settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run
-from topic_model.records.pull import StoredMessage, encode
 
 _ELEMENT = soap.message(payload=f"<n>{'x' * 500}</n>").replace(
     "<wsnt:NotificationMessage>", f'<wsnt:NotificationMessage xmlns:wsnt="{soap.WSNT}">'

@@ -26,24 +26,24 @@ import msgspec
 import psutil
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.settings import KafkaSettings, SecretSettings
+from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.transport.contract import PushResult
+from arborcast.dispatch.delivery.transport.curl import CurlTransport
+from arborcast.dispatch.settings import PushSettings
+from arborcast.ingest.access.users_file import made, write_users
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference, Protection, SigningSecret, Subscription
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.gateway import guarded_load as guarded
 from benchmarks.harness import Report, run
-from core.security.keyring import KeyRing
-from core.settings import KafkaSettings, SecretSettings
-from dispatch.delivery.credentials import Vault
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.transport.contract import PushResult
-from dispatch.delivery.transport.curl import CurlTransport
-from dispatch.settings import PushSettings
-from ingest.access.users_file import made, write_users
 from tests.support import soap_messages as soap
 from tests.support.broker import new_broker, settings_for
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.outbound import THIS_MACHINE
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Protection, SigningSecret, Subscription
-from topic_model.topics import TopicPath
 
 _PAYLOAD = '<o:order xmlns:o="urn:o" id="1234567890">' + "<o:line>widget, blue, 12</o:line>" * 10 + "</o:order>"
 _PASSWORD = "a password of some length"  # noqa: S105  # of nobody

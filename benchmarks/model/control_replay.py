@@ -12,12 +12,12 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from arborcast.topic_model.records.control import ControlRecord
+from arborcast.topic_model.records.control_log import ControlFollower, ControlLog
+from arborcast.topic_model.routing import RoutingTable
 from benchmarks.harness import Report, resident, run
 from benchmarks.model.routing_apply import mixed
 from tests.support.broker import new_broker, settings_for
-from topic_model.records.control import ControlRecord
-from topic_model.records.control_log import ControlFollower, ControlLog
-from topic_model.routing import RoutingTable
 
 _CHUNK = 5_000
 _TIMEOUT_S = 600

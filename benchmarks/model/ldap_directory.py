@@ -13,18 +13,18 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from arborcast.directory.entries.changes import Put
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores.contract import Directory
+from arborcast.directory.stores.file import FileDirectory
+from arborcast.directory.stores.ldap import LdapDirectory
+from arborcast.directory.sync.sync import DirectorySync
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.harness import Report, run
-from directory.entries.changes import Put
-from directory.settings import DirectorySettings
-from directory.stores.contract import Directory
-from directory.stores.file import FileDirectory
-from directory.stores.ldap import LdapDirectory
-from directory.sync.sync import DirectorySync
 from tests.support import slapd as support
 from tests.support.directory import Log, Watch, eventually
 from tests.support.slapd_provision import provision
-from topic_model.records.control import TopicRecord
-from topic_model.topics import TopicPath
 
 
 def make_topics(count: int) -> list[TopicRecord]:

@@ -12,9 +12,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
-from benchmarks.harness import Report, median_ms, resident, run
-from benchmarks.model.routing_data import NAMESPACE, NOW_MS, subscription, topic
-from topic_model.records.control import (
+from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,
@@ -22,9 +20,11 @@ from topic_model.records.control import (
     decode,
     encode,
 )
-from topic_model.routing import RoutingTable
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
+from benchmarks.harness import Report, median_ms, resident, run
+from benchmarks.model.routing_data import NAMESPACE, NOW_MS, subscription, topic
 
 _CHUNK = 10_000
 

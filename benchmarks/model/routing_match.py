@@ -13,14 +13,14 @@ from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from arborcast.topic_model.patterns.alternatives import Reach
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.records.control import SubscriptionRecord, TopicRecord
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath, ancestors
 from benchmarks.harness import Report, run, warn
 from benchmarks.model.routing_data import NAMESPACE, subscription, topic
-from topic_model.patterns.alternatives import Reach
-from topic_model.patterns.patterns import parse_normal
-from topic_model.records.control import SubscriptionRecord, TopicRecord
-from topic_model.routing import RoutingTable
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath, ancestors
 
 _CHUNK = 1_000
 _HOT = 1_000

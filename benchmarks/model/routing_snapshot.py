@@ -15,19 +15,19 @@ import tempfile
 import time
 from pathlib import Path
 
+from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.snapshot import Snapshot, SnapshotView
 from benchmarks.harness import Report, median_ms, resident, run, seconds
 from benchmarks.model.routing_data import NAMESPACE, subscription, topic
 from benchmarks.model.routing_match import nanoseconds
-from topic_model.records.control import SubscriptionEnded, SubscriptionRecord
-from topic_model.routing import RoutingTable
-from topic_model.snapshot import Snapshot, SnapshotView
 
 # Run in a new process, as a Spark worker is one: from the file (or its bytes) to the first answer.
 _WORKER = """
 import sys, time, pickle
 from pathlib import Path
 import psutil
-from topic_model.snapshot import Snapshot, SnapshotView
+from arborcast.topic_model.snapshot import Snapshot, SnapshotView
 before = psutil.Process().memory_info().rss
 begin = time.perf_counter()
 if sys.argv[1] == "mapped":

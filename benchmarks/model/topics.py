@@ -12,14 +12,14 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 
+from arborcast.core.errors import ExpressionError
+from arborcast.topic_model import expressions
+from arborcast.topic_model.documents import read_json, read_topic_set, write_json, write_topic_set
+from arborcast.topic_model.patterns.patterns import Pattern, parse_normal
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.tree import TopicTree
 from benchmarks.harness import Report, resident, run, seconds
-from core.errors import ExpressionError
-from topic_model import expressions
-from topic_model.documents import read_json, read_topic_set, write_json, write_topic_set
-from topic_model.patterns.patterns import Pattern, parse_normal
-from topic_model.records.control import TopicRecord
-from topic_model.topics import TopicPath
-from topic_model.tree.tree import TopicTree
 
 NAMESPACES = {"tns": "urn:t", "wsnt": "http://docs.oasis-open.org/wsn/b-2"}
 ROOT = TopicPath("{urn:t}root")

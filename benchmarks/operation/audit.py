@@ -17,19 +17,19 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+from arborcast.core.eventlog.writers import DurableWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog, Matched
+from arborcast.dispatch.operations.audit import audit
+from arborcast.topic_model.expressions import parse_friendly
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import SubscriptionRecord
+from arborcast.topic_model.records.control_log import ControlLog
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.harness import Report, resident, run
-from core.eventlog.writers import DurableWriter
-from core.settings import KafkaSettings
-from dispatch.logs.attempts import Attempt, AttemptsLog, Matched
-from dispatch.operations.audit import audit
 from tests.support.broker import new_broker, settings_for
-from topic_model.expressions import parse_friendly
-from topic_model.records import notifications
-from topic_model.records.control import SubscriptionRecord
-from topic_model.records.control_log import ControlLog
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription
-from topic_model.topics import TopicPath
 
 _FAN_OUT = 10
 _TOPICS = 1_000

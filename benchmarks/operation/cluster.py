@@ -13,8 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from arborcast.core.settings import KafkaSettings
 from benchmarks.harness import Report, run
-from core.settings import KafkaSettings
 from tests.support.broker_cluster import BrokerCluster, running_brokers
 from tests.support.dispatch_process import running_job
 from tests.support.gateway_process import GatewayRun, gateway_run

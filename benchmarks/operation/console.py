@@ -28,15 +28,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psutil
 import requests
 
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.processes.processes import free_port
+from arborcast.engine.settings.loading import toml
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.records.control_log import ControlLog
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.harness import Report, Table, run
-from core.settings import KafkaSettings
-from jobs.processes.processes import free_port
-from jobs.settings.loading import toml
 from tests.support.broker import new_broker, settings_for
 from tests.support.chromium_provision import provision
-from topic_model.records.control import TopicRecord
-from topic_model.records.control_log import ControlLog
-from topic_model.topics import TopicPath
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -221,7 +221,7 @@ def _console(kafka: KafkaSettings, home: Path) -> Iterator[tuple[str, psutil.Pro
         f"bootstrap_servers = {toml(kafka.bootstrap_servers)}\nprefix = {toml(kafka.prefix)}\n"
     )
     begun = time.monotonic()
-    process = subprocess.Popen([sys.executable, "-m", "jobs.console", "--config", str(file)], env=dict(os.environ))
+    process = subprocess.Popen([sys.executable, "-m", "arborcast.console", "--config", str(file)], env=dict(os.environ))
     try:
         url = f"http://127.0.0.1:{port}"
         while not _ready(f"{url}/topics"):

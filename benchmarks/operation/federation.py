@@ -19,16 +19,16 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from arborcast.dispatch.delivery.envelope import ID_HEADER
+from arborcast.ingest.client import Client
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.records.control_log import ControlLog
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.dispatching import percentile
 from benchmarks.harness import Report, run
-from dispatch.delivery.envelope import ID_HEADER
-from ingest.client import Client
 from tests.support.broker import new_broker, settings_for
 from tests.support.federation import EngineRun, carried, federation, until
 from tests.support.receiver import Receiver
-from topic_model.records.control import TopicPolicy, TopicRecord
-from topic_model.records.control_log import ControlLog
-from topic_model.topics import TopicPath
 
 _HERE, _THERE, _GROUP = "/here", "/there", "/group"
 

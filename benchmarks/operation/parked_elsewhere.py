@@ -15,12 +15,12 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from arborcast.engine.processes import processes
+from arborcast.topic_model.records.control import SubscriptionRecord
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from benchmarks.dispatching import Dispatching, dispatching, percentile
 from benchmarks.harness import Report, run
 from benchmarks.operation.redelivery import park
-from jobs.processes import processes
-from topic_model.records.control import SubscriptionRecord
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 
 _RATE = 500.0
 _FOLDED_WITHIN_S = 1_200.0

@@ -16,14 +16,14 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
+from arborcast.core.eventlog.client import make_producer
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.dispatching import PAYLOAD, Dispatching, dispatching, percentile
 from benchmarks.harness import Report, run
-from core.eventlog.client import make_producer
-from topic_model.records import notifications
-from topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
-from topic_model.topics import TopicPath
 
 _SERVERS = 3
 _TAKES_S = 0.01

@@ -18,19 +18,19 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
+from arborcast.dispatch.matching.view import SubscriptionListener
+from arborcast.dispatch.redelivery.redeliverer import Redeliverer
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.engine.processes import processes
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import DeliveryForm, EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.harness import Report, resident, run
-from core.eventlog.topics import ensure_topics
-from core.security.outbound import AddressPolicy, OutboundSettings
-from core.settings import KafkaSettings
-from dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
-from dispatch.matching.view import SubscriptionListener
-from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.settings import PushSettings, RetrySettings
-from jobs.processes import processes
 from tests.support.broker import new_broker, settings_for
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import DeliveryForm, EndpointReference, Subscription
-from topic_model.topics import TopicPath
 
 PAYLOAD = b"<n>" + b"x" * 500 + b"</n>"
 

@@ -14,12 +14,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord
+from arborcast.topic_model.subscriptions import (
+    DeliveryPolicy,
+    EndpointReference,
+    Reliability,
+    Subscription,
+    TopicFilter,
+)
 from benchmarks.dispatching import Arrival, Dispatching, dispatching, out_of_order, percentile
 from benchmarks.harness import Report, run
 from tests.support.held_port import HeldPort
 from tests.support.receiver import Receiver
-from topic_model.records.control import SubscriptionEnded, SubscriptionRecord
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Reliability, Subscription, TopicFilter
 
 _GEARS = ("realtime", "batch")
 _NOBODY = "nobody"

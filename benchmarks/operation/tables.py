@@ -18,20 +18,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from arborcast.analysis import Tables
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.recording.archive import notification_rows
+from arborcast.dispatch.recording.attempts_tables import EndedDeliveries
+from arborcast.dispatch.recording.upkeep import Upkeep
+from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from arborcast.engine.settings.loading import load_settings
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.harness import Report, run
-from dispatch.logs import attempts
-from dispatch.logs.attempts import Attempt
-from dispatch.recording.archive import notification_rows
-from dispatch.recording.attempts_tables import EndedDeliveries
-from dispatch.recording.upkeep import Upkeep
-from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES
-from dispatch.tables.delta_table import DeltaTableWriter, rows_of
-from jobs.notebook import Tables
-from jobs.settings.loading import load_settings
 from tests.support.table_rows import Logged, attempts_tables, logged, write
-from topic_model.records import notifications
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
 
 # What a commit holds at 1,000/s and an interval of 5 s.
 _BATCH = 5_000

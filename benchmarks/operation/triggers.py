@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TriggerRecord
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, Trigger
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.dispatching import Dispatching, dispatching, percentile
 from benchmarks.harness import Report, run
-from core.eventlog.scan import LogScan
-from topic_model.records import notifications
-from topic_model.records.control import ControlRecord, TopicRecord, TriggerRecord
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, Trigger
-from topic_model.topics import TopicPath
 
 _STEPS = ("bench//.", "chain/one", "chain/two", "chain/three")
 _MOST = 1.5 * len(_STEPS)

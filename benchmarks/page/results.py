@@ -20,8 +20,8 @@ from typing import Any
 
 import psutil
 
-from jobs.install import java
-from jobs.processes.errors import StackError
+from arborcast.engine.install import java
+from arborcast.engine.processes.errors import StackError
 
 ROOT = Path(__file__).parents[2]
 
@@ -162,7 +162,7 @@ def versions() -> dict[str, str]:
         found["Java"] = java.find_java().version
     except StackError:
         found["Java"] = "none"
-    jars = (ROOT / "jobs/install/jars.sha256").read_text(encoding="utf-8")
+    jars = (ROOT / "engine/install/jars.sha256").read_text(encoding="utf-8")
     if kafka := re.search(r"broker/kafka_2\.13-(\S+)\.jar", jars):
         found["Kafka broker"] = kafka[1]
     for package in _PACKAGES:

@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from core.progress import untold
-from jobs.install import jars, java
-from jobs.install.jars import default_cache
-from jobs.processes import processes
+from arborcast.core.progress import untold
+from arborcast.engine.install import jars, java
+from arborcast.engine.install.jars import default_cache
+from arborcast.engine.processes import processes
 from tests.support import soap_messages as soap
 
 _FOLDER = Path(__file__).parent

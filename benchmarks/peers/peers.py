@@ -20,17 +20,17 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from arborcast.core.eventlog.client import make_producer
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 from benchmarks.harness import Report, Table, run, warn
 from benchmarks.peers.others import CamelRoutes, CxfBroker, running
 from benchmarks.through_gateway import OUTCOME, Outcome, Rig, check, rig
-from core.eventlog.client import make_producer
-from core.eventlog.topics import ensure_topics
-from core.settings import KafkaSettings
 from tests.support.broker import new_broker, settings_for
 from tests.support.dispatch_process import ROOT
-from topic_model.records import notifications
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
 
 # Name, publishers, subscribers.
 _CASES = (("1x1", 1, 1), ("16x1", 16, 1), ("8x10", 8, 10), ("8x50", 8, 50))

@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from core.settings import KafkaSettings
+from arborcast.core.settings import KafkaSettings
 from tests.support.broker import new_broker, settings_for
 from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.dispatch_process import DispatchProcess

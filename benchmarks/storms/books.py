@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from core.errors import InfrastructureError
-from core.eventlog.client import ConsumerRecord
-from core.eventlog.scan import LogScan
-from core.settings import KafkaSettings
-from dispatch.logs.attempts import FINAL
-from dispatch.operations.audit import Report, audit
-from dispatch.operations.audit.ledger import decode
-from topic_model.records import notifications
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.attempts import FINAL
+from arborcast.dispatch.operations.audit import Report, audit
+from arborcast.dispatch.operations.audit.ledger import decode
+from arborcast.topic_model.records import notifications
 
 
 def states(kafka: KafkaSettings, receivers: Mapping[str, str]) -> dict[tuple[str, str], str]:

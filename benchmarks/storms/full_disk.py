@@ -21,6 +21,8 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from arborcast.dispatch.operations.audit import Report
+from arborcast.ingest.client import Client
 from benchmarks.storms.books import settle, states
 from benchmarks.storms.disk import Filling, small_disk
 from benchmarks.storms.judge import Findings, judge
@@ -28,8 +30,6 @@ from benchmarks.storms.load import Publisher, first_arrival
 from benchmarks.storms.receivers import Receivers
 from benchmarks.storms.record import Kill, Record, Wanted, arrivals
 from benchmarks.storms.victim import Victim
-from dispatch.operations.audit import Report
-from ingest.client import Client
 
 TOPIC = "full/a"
 WELL, FAILING = "well", "failing"

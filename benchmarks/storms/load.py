@@ -8,8 +8,8 @@ from pathlib import Path
 
 import requests
 
+from arborcast.ingest.client import Client, ClientError, Retries
 from benchmarks.storms.record import Accepted, Arrival, append, arrivals
-from ingest.client import Client, ClientError, Retries
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message
 
 _TIMEOUT_S = 20.0

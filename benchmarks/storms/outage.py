@@ -19,14 +19,14 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from arborcast.dispatch.operations.audit import Report
+from arborcast.ingest.client import Client
 from benchmarks.storms.books import settle, states
 from benchmarks.storms.judge import Findings, judge
 from benchmarks.storms.load import Publisher, first_arrival
 from benchmarks.storms.receivers import Receivers
 from benchmarks.storms.record import Kill, Record, Wanted, arrivals
 from benchmarks.storms.victim import Victim
-from dispatch.operations.audit import Report
-from ingest.client import Client
 
 TOPIC = "outage/a"
 NAME = "one"

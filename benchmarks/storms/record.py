@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from topic_model.subscriptions import Reliability
+from arborcast.topic_model.subscriptions import Reliability
 
 
 @dataclass(frozen=True, slots=True)

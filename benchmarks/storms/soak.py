@@ -22,11 +22,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from arborcast.dispatch.operations.audit import audit
+from arborcast.ingest.client import Client
 from benchmarks.storms.load import Publisher
 from benchmarks.storms.receivers import Receivers
 from benchmarks.storms.victim import Usage, Victim
-from dispatch.operations.audit import audit
-from ingest.client import Client
 
 WELL = tuple(f"well-{number}" for number in range(1, 19))
 SLOW, DEAD = "slow", "dead"

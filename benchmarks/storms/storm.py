@@ -28,14 +28,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from arborcast.dispatch.operations.audit import Report
+from arborcast.ingest.client import Client, Delivery
 from benchmarks.storms.books import settle, states
 from benchmarks.storms.judge import Findings, judge
 from benchmarks.storms.load import POISON, Publisher, Puller
 from benchmarks.storms.receivers import Receivers
 from benchmarks.storms.record import Kill, Record, Wanted, arrivals
 from benchmarks.storms.victim import PARTS, Usage, Victim
-from dispatch.operations.audit import Report
-from ingest.client import Client, Delivery
 
 TOPICS = ("storm/a", "storm/b", "storm/c", "storm/a/deep")
 

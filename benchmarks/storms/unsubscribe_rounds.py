@@ -30,12 +30,11 @@ from xml.sax.saxutils import quoteattr
 import msgspec
 import pyarrow.dataset as ds
 
-from benchmarks.storms.victim import Victim
-from core.eventlog.scan import LogScan
-from core.settings import KafkaSettings
-from dispatch.logs.parked import roomy
-from dispatch.settings import TableSettings
-from dispatch.tables import (
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.parked import roomy
+from arborcast.dispatch.settings import TableSettings
+from arborcast.dispatch.tables import (
     ATTEMPTS,
     DEAD_LETTERS,
     DELIVERIES,
@@ -46,8 +45,9 @@ from dispatch.tables import (
     SUBSCRIPTIONS,
     TOPICS,
 )
-from dispatch.tables.spec import TableSpec, is_there, open_table
-from ingest.client import Client, FuturesClient
+from arborcast.dispatch.tables.spec import TableSpec, is_there, open_table
+from arborcast.ingest.client import Client, FuturesClient
+from benchmarks.storms.victim import Victim
 
 TOPIC = "rounds/all"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 
-from core.settings import KafkaSettings
-from jobs.processes.processes import free_port
-from jobs.stack import state
-from jobs.stack.home import Home
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.embedded import state
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.processes.processes import free_port
 from tests.support.command import Engine
 
 PARTS = ("gateway", "kafka", "jvm", "driver", "worker", "supervisor")

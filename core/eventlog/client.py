@@ -14,10 +14,10 @@ from kafka import errors
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.partitioner import murmur2
 
-from core.errors import InfrastructureError
-from core.eventlog.client_fixes import ClosingSocket, LeanConsumer, LeanProducer, built
-from core.reasons import reason_of
-from core.settings import KafkaSettings
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client_fixes import ClosingSocket, LeanConsumer, LeanProducer, built
+from arborcast.core.reasons import reason_of
+from arborcast.core.settings import KafkaSettings
 
 # A broker that comes back should be found within seconds. kafka-python's default backs off up to 30 s.
 _RECONNECT_BACKOFF_MAX_MS = 1_000

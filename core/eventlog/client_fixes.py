@@ -21,7 +21,7 @@ from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from core.eventlog.client import RecordFuture
+    from arborcast.core.eventlog.client import RecordFuture
 
 # More than a record needs beside its key and value, with the batch that it may be alone in.
 _RECORD_OVERHEAD = 256

@@ -6,9 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from kafka import errors
 
-from core.errors import InfrastructureError
-from core.eventlog.client import RETRY_AFTER_S, Consumer, ConsumerRecord, TopicPartition, make_consumer, translated
-from core.settings import KafkaSettings
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import (
+    RETRY_AFTER_S,
+    Consumer,
+    ConsumerRecord,
+    TopicPartition,
+    make_consumer,
+    translated,
+)
+from arborcast.core.settings import KafkaSettings
 
 
 class Discontinued(InfrastructureError):

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from core.errors import InfrastructureError, RecordVersionError
-from core.eventlog.client import RETRY_AFTER_S, ConsumerRecord
-from core.eventlog.consumer import Discontinued, LogConsumer, Replaced
-from core.settings import KafkaSettings
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.eventlog.client import RETRY_AFTER_S, ConsumerRecord
+from arborcast.core.eventlog.consumer import Discontinued, LogConsumer, Replaced
+from arborcast.core.settings import KafkaSettings
 
 Record = TypeVar("Record")
 

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from core import liveness
-from core.errors import InfrastructureError
-from core.eventlog.client import RETRY_AFTER_S, ConsumerRecord
-from core.eventlog.consumer import Discontinued, LogConsumer
-from core.progress import Progress, untold
-from core.settings import KafkaSettings
+from arborcast.core import liveness
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import RETRY_AFTER_S, ConsumerRecord
+from arborcast.core.eventlog.consumer import Discontinued, LogConsumer
+from arborcast.core.progress import Progress, untold
+from arborcast.core.settings import KafkaSettings
 
 # Records of attempts have 150 kB, and only what was polled is in memory.
 _POLL_RECORDS = 200

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from core.errors import ConfigError
-from core.eventlog.client import Admin, PartitionState
-from core.settings import KafkaSettings
+from arborcast.core.errors import ConfigError
+from arborcast.core.eventlog.client import Admin, PartitionState
+from arborcast.core.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 

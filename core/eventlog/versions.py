@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import json, msgpack
 
-from core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.errors import InfrastructureError, RecordVersionError
 
 
 class Versioned(msgspec.Struct, frozen=True):

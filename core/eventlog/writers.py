@@ -11,9 +11,9 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import NamedTuple
 
-from core import liveness
-from core.errors import InfrastructureError
-from core.eventlog.client import (
+from arborcast.core import liveness
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import (
     RETRY_AFTER_S,
     Acknowledgement,
     Producer,
@@ -22,7 +22,7 @@ from core.eventlog.client import (
     producer_for,
     translated,
 )
-from core.settings import KafkaSettings
+from arborcast.core.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NameResolutionError, NewConnectionError
 
-from core.security.outbound import AddressPolicy, GuardedSockets, Refusal
+from arborcast.core.security.outbound import AddressPolicy, GuardedSockets, Refusal
 
 # As libcurl: all header lines together, those of interim answers included.
 _MAX_HEAD = 300 * 1024

@@ -24,9 +24,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from core.errors import SecretError
-from core.files import Stamp, stamp_of, write_atomically
-from core.reasons import reason_of
+from arborcast.core.errors import SecretError
+from arborcast.core.files import Stamp, stamp_of, write_atomically
+from arborcast.core.reasons import reason_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

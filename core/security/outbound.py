@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Literal
 from urllib.parse import urlsplit
 
-from core.errors import ConfigError
-from core.printable import is_printable
-from core.security.ip_addresses import (
+from arborcast.core.errors import ConfigError
+from arborcast.core.printable import is_printable
+from arborcast.core.security.ip_addresses import (
     MEANING,
     IpAddress,
     IpNetwork,
@@ -28,8 +28,8 @@ from core.security.ip_addresses import (
     read_host,
     read_networks,
 )
-from core.security.uris import to_uri
-from core.settings import setting
+from arborcast.core.security.uris import to_uri
+from arborcast.core.settings import setting
 
 _SCOPES: dict[str, frozenset[Kind]] = {
     "public": frozenset({"public"}),

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from core.errors import SecretError, SignatureError
-from core.security.uris import ascii_host
+from arborcast.core.errors import SecretError, SignatureError
+from arborcast.core.security.uris import ascii_host
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 

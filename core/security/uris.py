@@ -10,7 +10,7 @@ import re
 import unicodedata
 from urllib.parse import quote
 
-from core.printable import is_printable
+from arborcast.core.printable import is_printable
 
 _PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*+://)([^/?#]*+)(.*+)", re.DOTALL)
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from urllib.parse import urlsplit
 
-from core.errors import ConfigError
-from core.security.ip_addresses import is_loopback
+from arborcast.core.errors import ConfigError
+from arborcast.core.security.ip_addresses import is_loopback
 
 _LOOKED_AT = {name.encode(): name for name in ("host", "origin", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest")}
 

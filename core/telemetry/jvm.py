@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from core.telemetry.metrics import Labels, Registry
+from arborcast.core.telemetry.metrics import Labels, Registry
 
 
 class Collections(NamedTuple):

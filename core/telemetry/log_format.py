@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
-from core.printable import as_json, printable
+from arborcast.core.printable import as_json, printable
 
 Form = Literal["human", "json"]
 

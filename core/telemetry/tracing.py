@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from core.errors import ConfigError
-from core.settings import setting
+from arborcast.core.errors import ConfigError
+from arborcast.core.settings import setting
 
 HEADER = "traceparent"
 

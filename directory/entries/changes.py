@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from directory.entries.dn import Dn, Rdn, fold, format_dn
-from directory.entries.entries import Entry, EntrySet
-from directory.entries.mapping import (
+from arborcast.directory.entries.dn import Dn, Rdn, fold, format_dn
+from arborcast.directory.entries.entries import Entry, EntrySet
+from arborcast.directory.entries.mapping import (
     FACTS,
     NAMES,
     EntryProblem,
@@ -21,8 +21,8 @@ from directory.entries.mapping import (
     write_facts,
     write_rdn,
 )
-from topic_model.records.control import TopicRecord
-from topic_model.topics import TopicPath, ancestors
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import TopicPath, ancestors
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from directory.errors import DnError
+from arborcast.directory.errors import DnError
 
 Ava = tuple[str, str]
 """(attribute type in lower case, value)"""

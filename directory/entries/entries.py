@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from directory.entries.dn import Dn, fold, is_below
+from arborcast.directory.entries.dn import Dn, fold, is_below
 
 Attributes = Mapping[str, tuple[bytes, ...]]
 """Values by attribute type in lower case, in the order in which the directory gave them."""

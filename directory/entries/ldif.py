@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from directory.entries.dn import format_dn, parse_dn
-from directory.entries.entries import Entry
-from directory.errors import DnError, LdifError
+from arborcast.directory.entries.dn import format_dn, parse_dn
+from arborcast.directory.entries.entries import Entry
+from arborcast.directory.errors import DnError, LdifError
 
 # An entry of ours has some 200 bytes; these bounds leave room for a million topics and stop a runaway file.
 MAX_FILE_BYTES = 1 << 30

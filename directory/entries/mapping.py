@@ -12,13 +12,13 @@ from enum import Enum
 
 import msgspec
 
-from core.errors import TopicError
-from directory.entries.dn import Dn, Rdn, format_dn
-from directory.entries.entries import Entry
-from topic_model.records.control import TopicPolicy, TopicRecord
-from topic_model.topics import Step, TopicPath, split_path
-from topic_model.tree.distribution import check_routing
-from topic_model.tree.plans import check_record
+from arborcast.core.errors import TopicError
+from arborcast.directory.entries.dn import Dn, Rdn, format_dn
+from arborcast.directory.entries.entries import Entry
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import Step, TopicPath, split_path
+from arborcast.topic_model.tree.distribution import check_routing
+from arborcast.topic_model.tree.plans import check_record
 
 
 class ProblemKind(Enum):

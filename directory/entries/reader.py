@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from core.errors import TopicError
-from directory.entries.dn import Dn, fold, format_dn, is_below
-from directory.entries.entries import Entry, EntrySet
-from directory.entries.mapping import (
+from arborcast.core.errors import TopicError
+from arborcast.directory.entries.dn import Dn, fold, format_dn, is_below
+from arborcast.directory.entries.entries import Entry, EntrySet
+from arborcast.directory.entries.mapping import (
     EntryProblem,
     Listing,
     ProblemKind,
@@ -23,7 +23,7 @@ from directory.entries.mapping import (
     write_rdn,
     wrong_routing,
 )
-from topic_model.topics import Step, TopicPath, make_path
+from arborcast.topic_model.topics import Step, TopicPath, make_path
 
 
 def read_listing(entries: EntrySet, base: Dn) -> Listing:

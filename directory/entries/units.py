@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from core.errors import TopicError
-from directory.entries.dn import Dn, fold, format_dn, is_below
-from directory.entries.entries import Entry
-from directory.entries.mapping import EntryProblem, ProblemKind
-from topic_model.records.control import TopicRecord
-from topic_model.topics import Step, TopicPath, make_path, split_path
-from topic_model.tree.plans import check_record
+from arborcast.core.errors import TopicError
+from arborcast.directory.entries.dn import Dn, fold, format_dn, is_below
+from arborcast.directory.entries.entries import Entry
+from arborcast.directory.entries.mapping import EntryProblem, ProblemKind
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import Step, TopicPath, make_path, split_path
+from arborcast.topic_model.tree.plans import check_record
 
 _ALIAS, _REFERRAL = "alias", "referral"
 

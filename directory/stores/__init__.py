@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.errors import ConfigError
-from directory.entries.dn import parse_dn
-from directory.errors import DnError
-from directory.settings import DirectorySettings
-from directory.stores.contract import Directory
+from arborcast.core.errors import ConfigError
+from arborcast.directory.entries.dn import parse_dn
+from arborcast.directory.errors import DnError
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores.contract import Directory
 
 
 def open_directory(settings: DirectorySettings, default_file: Path) -> Directory | None:
@@ -24,12 +24,12 @@ def open_directory(settings: DirectorySettings, default_file: Path) -> Directory
     except DnError as error:
         raise ConfigError(f"directory.base_dn: {error}") from error
     if settings.kind == "file":
-        from directory.stores.file import FileDirectory
+        from arborcast.directory.stores.file import FileDirectory
 
         return FileDirectory(Path(settings.file) if settings.file else default_file, settings)
     if not settings.url.startswith(("ldap://", "ldaps://", "ldapi://")):
         raise ConfigError(f"directory.url is {settings.url!r}; it must begin with ldap://, ldaps:// or ldapi://")
     # Only here, so that an engine with a file never pays for (or is warned by) ldap3.
-    from directory.stores.ldap import LdapDirectory
+    from arborcast.directory.stores.ldap import LdapDirectory
 
     return LdapDirectory(settings)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from directory.entries.changes import Change, Move, Put, Remove
-from directory.entries.mapping import EntryProblem, Listing, ProblemKind
-from directory.errors import DirectoryError
-from topic_model.topics import TopicPath
+from arborcast.directory.entries.changes import Change, Move, Put, Remove
+from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKind
+from arborcast.directory.errors import DirectoryError
+from arborcast.topic_model.topics import TopicPath
 
 
 class Watcher(Protocol):

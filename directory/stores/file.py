@@ -12,17 +12,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from core.files import Stamp, stamp_of, write_atomically
-from core.reasons import reason_of
-from directory.entries import ldif
-from directory.entries.changes import CannotPlan, Change, RenameEntry, Workspace, in_writing_order, renamed_entry
-from directory.entries.dn import Dn, format_dn, is_below, parse_dn
-from directory.entries.entries import Entry, EntrySet
-from directory.entries.mapping import NAMES, EntryProblem, Listing, ProblemKind
-from directory.entries.reader import ListingReader
-from directory.errors import DirectoryError, LdifError
-from directory.settings import DirectorySettings
-from directory.stores.contract import Watcher, Written, conflicts
+from arborcast.core.files import Stamp, stamp_of, write_atomically
+from arborcast.core.reasons import reason_of
+from arborcast.directory.entries import ldif
+from arborcast.directory.entries.changes import (
+    CannotPlan,
+    Change,
+    RenameEntry,
+    Workspace,
+    in_writing_order,
+    renamed_entry,
+)
+from arborcast.directory.entries.dn import Dn, format_dn, is_below, parse_dn
+from arborcast.directory.entries.entries import Entry, EntrySet
+from arborcast.directory.entries.mapping import NAMES, EntryProblem, Listing, ProblemKind
+from arborcast.directory.entries.reader import ListingReader
+from arborcast.directory.errors import DirectoryError, LdifError
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores.contract import Watcher, Written, conflicts
 
 # Editors write a file in several steps. One that has not changed for this long is taken to be complete.
 _SETTLE_SECONDS = 0.1

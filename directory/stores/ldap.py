@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from directory.entries.changes import (
+from arborcast.directory.entries.changes import (
     AddEntry,
     CannotPlan,
     Change,
@@ -25,16 +25,16 @@ from directory.entries.changes import (
     in_writing_order,
     renamed_entry,
 )
-from directory.entries.dn import Dn, format_dn, parse_dn
-from directory.entries.entries import EntrySet
-from directory.entries.mapping import EntryProblem, Listing, ProblemKind
-from directory.entries.reader import ListingReader
-from directory.errors import DirectoryError, DirectoryRefused
-from directory.settings import DirectorySettings
-from directory.stores.contract import Watcher, Written, conflicts, touched
-from directory.stores.ldap_client import EntryChanged, EntryRefused, LdapSession, WatchNotSupported
-from directory.stores.ldap_connection import NoSuchEntry
-from directory.stores.syncrepl import Mirror, ReloadNeeded, cookie_at
+from arborcast.directory.entries.dn import Dn, format_dn, parse_dn
+from arborcast.directory.entries.entries import EntrySet
+from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKind
+from arborcast.directory.entries.reader import ListingReader
+from arborcast.directory.errors import DirectoryError, DirectoryRefused
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores.contract import Watcher, Written, conflicts, touched
+from arborcast.directory.stores.ldap_client import EntryChanged, EntryRefused, LdapSession, WatchNotSupported
+from arborcast.directory.stores.ldap_connection import NoSuchEntry
+from arborcast.directory.stores.syncrepl import Mirror, ReloadNeeded, cookie_at
 
 _log = logging.getLogger(__name__)
 

@@ -18,12 +18,12 @@ from ldap3.operation.search import search_operation
 from ldap3.strategy.base import BaseStrategy
 from ldap3.utils.asn1 import decode_message_fast
 
-from directory.entries.dn import Dn, Rdn, format_dn, format_rdn, parse_dn
-from directory.entries.entries import Entry
-from directory.errors import DirectoryAway, DirectoryError, DnError
-from directory.settings import DirectorySettings
-from directory.stores import syncrepl
-from directory.stores.ldap_connection import (
+from arborcast.directory.entries.dn import Dn, Rdn, format_dn, format_rdn, parse_dn
+from arborcast.directory.entries.entries import Entry
+from arborcast.directory.errors import DirectoryAway, DirectoryError, DnError
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores import syncrepl
+from arborcast.directory.stores.ldap_connection import (
     BUSY,
     ENTRY_EXISTS,
     NO_SUCH_OBJECT,

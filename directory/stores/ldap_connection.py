@@ -17,9 +17,9 @@ import ldap3
 from ldap3.core.exceptions import LDAPExceptionError
 from ldap3.protocol.sasl.sasl import validate_simple_password
 
-from directory.errors import DirectoryAway, DirectoryError, DirectoryRefused
-from directory.settings import DirectorySettings
-from directory.stores.syncrepl import REFRESH_REQUIRED
+from arborcast.directory.errors import DirectoryAway, DirectoryError, DirectoryRefused
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores.syncrepl import REFRESH_REQUIRED
 
 # A server on the same network answers in milliseconds; what takes longer than this is not going to happen.
 _CONNECT_SECONDS = 5

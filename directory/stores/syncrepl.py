@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from uuid import UUID
 
-from directory.entries.dn import Dn, is_below
-from directory.entries.entries import Entry, EntrySet
+from arborcast.directory.entries.dn import Dn, is_below
+from arborcast.directory.entries.entries import Entry, EntrySet
 
 REQUEST_CONTROL = "1.3.6.1.4.1.4203.1.9.1.1"
 

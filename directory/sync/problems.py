@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from core.files import write_atomically
-from directory.entries.mapping import EntryProblem, ProblemKind
+from arborcast.core.files import write_atomically
+from arborcast.directory.entries.mapping import EntryProblem, ProblemKind
 
 _log = logging.getLogger(__name__)
 

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import msgspec
 
-from core.files import write_atomically
-from directory.entries.changes import Change, Move, Put, Remove
-from directory.entries.mapping import EntryProblem, Listing, ProblemKind, canonical
-from topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
-from topic_model.topics import TopicPath, ancestors
+from arborcast.core.files import write_atomically
+from arborcast.directory.entries.changes import Change, Move, Put, Remove
+from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKind, canonical
+from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
+from arborcast.topic_model.topics import TopicPath, ancestors
 
 _log = logging.getLogger(__name__)
 

@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from core.errors import InfrastructureError
-from directory.entries.changes import Change, Move
-from directory.entries.mapping import EntryProblem, Listing
-from directory.errors import DirectoryError
-from directory.stores.contract import Directory, touched
-from directory.sync.problems import SyncProblems, load_problems, save_problems
-from directory.sync.reconcile import Plan, first_contact, load_known, reconcile, save_known
-from topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
-from topic_model.topics import TopicPath
+from arborcast.core.errors import InfrastructureError
+from arborcast.directory.entries.changes import Change, Move
+from arborcast.directory.entries.mapping import EntryProblem, Listing
+from arborcast.directory.errors import DirectoryError
+from arborcast.directory.stores.contract import Directory, touched
+from arborcast.directory.sync.problems import SyncProblems, load_problems, save_problems
+from arborcast.directory.sync.reconcile import Plan, first_contact, load_known, reconcile, save_known
+from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
+from arborcast.topic_model.topics import TopicPath
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from core.recent import Recent
-from dispatch.delivery.turns import Turns
+from arborcast.core.recent import Recent
+from arborcast.dispatch.delivery.turns import Turns
 
 Scope = tuple[Literal["endpoint", "host"], str]
 

@@ -11,11 +11,11 @@ import binascii
 import re
 from pathlib import Path
 
-from core.errors import SecretError
-from core.security.keyring import KeyFile, Keys
-from core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, find_certificate, sign
-from core.settings import SecretSettings
-from topic_model.subscriptions import Protection, Subscription
+from arborcast.core.errors import SecretError
+from arborcast.core.security.keyring import KeyFile, Keys
+from arborcast.core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, find_certificate, sign
+from arborcast.core.settings import SecretSettings
+from arborcast.topic_model.subscriptions import Protection, Subscription
 
 AUTHORIZATION = "Authorization"
 

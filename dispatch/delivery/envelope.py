@@ -30,18 +30,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
-from core.errors import SecretError
-from core.recent import Recent
-from core.security.keyring import Marks
-from core.telemetry import tracing
-from core.telemetry.tracing import shared
-from dispatch.delivery.credentials import Guard, Vault
-from dispatch.delivery.transport.contract import PushRequest
-from topic_model.expressions import CONCRETE, write_topic
-from topic_model.legacy_content import unwrap
-from topic_model.namespaces import ARBORCAST_DELIVERY, ARBORCAST_QUEUE, HPWSN_PUSH, WSA, WSNT
-from topic_model.records.notifications import Notification
-from topic_model.records.packages import (
+from arborcast.core.errors import SecretError
+from arborcast.core.recent import Recent
+from arborcast.core.security.keyring import Marks
+from arborcast.core.telemetry import tracing
+from arborcast.core.telemetry.tracing import shared
+from arborcast.dispatch.delivery.credentials import Guard, Vault
+from arborcast.dispatch.delivery.transport.contract import PushRequest
+from arborcast.topic_model.expressions import CONCRETE, write_topic
+from arborcast.topic_model.legacy_content import unwrap
+from arborcast.topic_model.namespaces import ARBORCAST_DELIVERY, ARBORCAST_QUEUE, HPWSN_PUSH, WSA, WSNT
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.packages import (
     PACKAGE_HEADER,
     Fragment,
     Piece,
@@ -50,10 +50,10 @@ from topic_model.records.packages import (
     read_package,
     split,
 )
-from topic_model.records.peers import MEDIA_TYPE, encode_push
-from topic_model.records.results import PATH, AskedRequest, Promise, write_answer_mark, write_promise
-from topic_model.subscriptions import Subscription, parameter_blocks
-from topic_model.topics import TopicPath
+from arborcast.topic_model.records.peers import MEDIA_TYPE, encode_push
+from arborcast.topic_model.records.results import PATH, AskedRequest, Promise, write_answer_mark, write_promise
+from arborcast.topic_model.subscriptions import Subscription, parameter_blocks
+from arborcast.topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
 

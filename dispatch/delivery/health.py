@@ -19,8 +19,8 @@ from typing import Literal
 
 import msgspec
 
-from core.wall_clock import has_come
-from dispatch.settings import RetrySettings
+from arborcast.core.wall_clock import has_come
+from arborcast.dispatch.settings import RetrySettings
 
 Kind = Literal["quick", "slow", "failing", "unreachable"]
 

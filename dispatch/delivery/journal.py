@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from core.eventlog.writers import DurableWriter
-from dispatch.logs.attempts import BEHIND_S, Attempt, AttemptsLog
-from dispatch.logs.dead_letters import letter_of
-from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
-from topic_model.records.notifications import Notification
-from topic_model.records.results import Result
+from arborcast.core.eventlog.writers import DurableWriter
+from arborcast.dispatch.logs.attempts import BEHIND_S, Attempt, AttemptsLog
+from arborcast.dispatch.logs.dead_letters import letter_of
+from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.results import Result
 
 # Rows that wait for the record that keeps their message: half a kilobyte each.
 _MOST_HELD_BACK = 5_000

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from core.errors import SecretError
-from dispatch.delivery.transport.contract import PushResult
-from dispatch.logs.attempts import ErrorClass
+from arborcast.core.errors import SecretError
+from arborcast.dispatch.delivery.transport.contract import PushResult
+from arborcast.dispatch.logs.attempts import ErrorClass
 
 # The answer is cut off and may be anything, so it is not parsed: every stack writes the fault code at the beginning.
 # SOAP 1.1 calls the sender Client; both may have a prefix, and 1.1's a refinement after a dot. No tag reaches over the

@@ -13,14 +13,14 @@ import uuid
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
-from core.recent import Recent
-from core.telemetry.tracing import Span, Tracing, TracingSettings, make_tracing, sampled, shared
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.outcomes import Outcome, classify, unwritable
-from dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
-from dispatch.delivery.verdict import Push
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import Subscription
+from arborcast.core.recent import Recent
+from arborcast.core.telemetry.tracing import Span, Tracing, TracingSettings, make_tracing, sampled, shared
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.outcomes import Outcome, classify, unwritable
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
+from arborcast.dispatch.delivery.verdict import Push
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import Subscription
 
 logger = logging.getLogger(__name__)
 

@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from dispatch.delivery.outcomes import Outcome
-from dispatch.delivery.transport.contract import PushRequest, PushResult
-from dispatch.logs.attempts import Attempt, State
-from dispatch.settings import RetrySettings
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import DeliveryPolicy, Subscription
+from arborcast.dispatch.delivery.outcomes import Outcome
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
+from arborcast.dispatch.logs.attempts import Attempt, State
+from arborcast.dispatch.settings import RetrySettings
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription
 
 GONE = 410
 

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from dispatch.delivery.capacity import scopes_of
-from dispatch.delivery.health import Sign, quick_s
-from dispatch.delivery.journal import Journal
-from dispatch.delivery.outcomes import Outcome, failed
-from dispatch.delivery.verdict import (
+from arborcast.dispatch.delivery.capacity import scopes_of
+from arborcast.dispatch.delivery.health import Sign, quick_s
+from arborcast.dispatch.delivery.journal import Journal
+from arborcast.dispatch.delivery.outcomes import Outcome, failed
+from arborcast.dispatch.delivery.verdict import (
     DELIVERED,
     ON_ITS_WAY_MS,
     Push,
@@ -32,15 +32,15 @@ from dispatch.delivery.verdict import (
     untried,
     without_letter,
 )
-from dispatch.hot.lanes import Lane
-from dispatch.hot.waiting import Received
-from dispatch.logs.attempts import Attempt
-from dispatch.logs.parked import UNDER_WAY, Tries
-from dispatch.redelivery.held_lanes import PartitionReport
-from dispatch.settings import PushSettings, RetrySettings
-from topic_model.records.notifications import Notification
-from topic_model.records.results import Promise, Result, State
-from topic_model.subscriptions import Subscription
+from arborcast.dispatch.hot.lanes import Lane
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.logs.parked import UNDER_WAY, Tries
+from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.results import Promise, Result, State
+from arborcast.topic_model.subscriptions import Subscription
 
 # So many endpoints of one host that do not answer, and none that does: the host is unreachable.
 _SILENT_ENDPOINTS = 4

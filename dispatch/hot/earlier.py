@@ -20,11 +20,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from core.eventlog.client import ConsumerRecord, partition_of_key
-from core.eventlog.scan import LogScan, Stretch
-from core.settings import KafkaSettings
-from dispatch.logs import attempts
-from dispatch.logs.parked import Place
+from arborcast.core.eventlog.client import ConsumerRecord, partition_of_key
+from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.parked import Place
 
 logger = logging.getLogger(__name__)
 

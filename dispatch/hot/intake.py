@@ -10,22 +10,22 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from dispatch.delivery.outcomes import failed
-from dispatch.delivery.verdict import Verdict
-from dispatch.hot.batch_outcomes import NEWER, BatchOutcomes, PutOff, cancelled, waits
-from dispatch.hot.earlier import NOTHING, Earlier
-from dispatch.hot.intervals import Intervals
-from dispatch.hot.kept_back import KeptBack
-from dispatch.hot.lanes import Lanes
-from dispatch.hot.sink_journal import SinkJournal
-from dispatch.hot.triggers import OwnerRates, Refused, is_kept, published, shares
-from dispatch.hot.waiting import Received
-from dispatch.logs.attempts import Matched
-from dispatch.matching.filters import TOO_MUCH, Judge
-from dispatch.settings import TopicRules
-from topic_model.records.notifications import UNSTAMPED, Notification
-from topic_model.routing import Found
-from topic_model.subscriptions import Subscription, Trigger, queue_topic
+from arborcast.dispatch.delivery.outcomes import failed
+from arborcast.dispatch.delivery.verdict import Verdict
+from arborcast.dispatch.hot.batch_outcomes import NEWER, BatchOutcomes, PutOff, cancelled, waits
+from arborcast.dispatch.hot.earlier import NOTHING, Earlier
+from arborcast.dispatch.hot.intervals import Intervals
+from arborcast.dispatch.hot.kept_back import KeptBack
+from arborcast.dispatch.hot.lanes import Lanes
+from arborcast.dispatch.hot.sink_journal import SinkJournal
+from arborcast.dispatch.hot.triggers import OwnerRates, Refused, is_kept, published, shares
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.logs.attempts import Matched
+from arborcast.dispatch.matching.filters import TOO_MUCH, Judge
+from arborcast.dispatch.settings import TopicRules
+from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
+from arborcast.topic_model.routing import Found
+from arborcast.topic_model.subscriptions import Subscription, Trigger, queue_topic
 
 logger = logging.getLogger(__name__)
 

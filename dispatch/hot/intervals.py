@@ -13,14 +13,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
-from core.errors import InfrastructureError
-from core.eventlog.scan import LogScan
-from core.settings import KafkaSettings
-from dispatch.hot.earlier import appended_ms
-from dispatch.logs import attempts
-from dispatch.logs.attempts import Evaluation
-from topic_model.subscriptions import DeliveryPolicy, Subscription
-from topic_model.topics import TopicPath
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot.earlier import appended_ms
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import Evaluation
+from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription
+from arborcast.topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
 

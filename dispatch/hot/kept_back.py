@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
-from dispatch.hot.waiting import Received
-from topic_model.subscriptions import Subscription
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.topic_model.subscriptions import Subscription
 
 # At first; twice as long each time that the lane was not free by then.
 _FIRST_S = 0.25

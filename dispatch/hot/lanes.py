@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from dispatch.delivery.capacity import InFlightLimiter, Limits, Scopes, scopes_of
-from dispatch.delivery.turns import Turns
-from dispatch.hot.waiting import Received, WaitingByTopic, WaitingMessages
-from topic_model.records.peers import MOST_TOGETHER
-from topic_model.records.xml_ids import NAME, clash, xml_ids
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
+from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, Scopes, scopes_of
+from arborcast.dispatch.delivery.turns import Turns
+from arborcast.dispatch.hot.waiting import Received, WaitingByTopic, WaitingMessages
+from arborcast.topic_model.records.peers import MOST_TOGETHER
+from arborcast.topic_model.records.xml_ids import NAME, clash, xml_ids
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
 
 # Who answers within this time may have one more push under way; a tenth of what is still a quick answer.
 _AT_ONCE_S = 0.1

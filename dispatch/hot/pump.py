@@ -13,17 +13,17 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.outcomes import Outcome
-from dispatch.delivery.pushes import Pusher, PushSpans
-from dispatch.delivery.transport.contract import PushResult, Transport
-from dispatch.delivery.verdict import Push
-from dispatch.hot.batch_outcomes import UNANSWERED, BatchOutcomes, PutOff, waits
-from dispatch.hot.lanes import Lanes
-from dispatch.hot.waiting import Received
-from dispatch.monitoring.under_way import nobody
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.outcomes import Outcome
+from arborcast.dispatch.delivery.pushes import Pusher, PushSpans
+from arborcast.dispatch.delivery.transport.contract import PushResult, Transport
+from arborcast.dispatch.delivery.verdict import Push
+from arborcast.dispatch.hot.batch_outcomes import UNANSWERED, BatchOutcomes, PutOff, waits
+from arborcast.dispatch.hot.lanes import Lanes
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.monitoring.under_way import nobody
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
 
 # A batch is as long as its longest lane, and the next one waits for it. So when the others are through, what a slow
 # receiver has left is handed to the redelivery, which goes on at the receiver's own pace. Not so when most lanes are

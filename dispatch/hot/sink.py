@@ -23,31 +23,31 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 from pyspark.core.broadcast import Broadcast
 
-from core import liveness
-from core.errors import ArborcastError, InfrastructureError, RecordVersionError
-from core.recent import Recent
-from dispatch.delivery.capacity import Limits
-from dispatch.delivery.credentials import Vault
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.pushes import make_push_spans
-from dispatch.delivery.transport import make_transport
-from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.earlier import Earlier, recall
-from dispatch.hot.intake import Diversions, Intake
-from dispatch.hot.intervals import Intervals, Passed
-from dispatch.hot.lanes import LaneLimits, Lanes
-from dispatch.hot.pump import Pump
-from dispatch.hot.sink_journal import SinkJournal
-from dispatch.hot.waiting import Received
-from dispatch.job import heartbeat
-from dispatch.matching.filters import Allowance, Conditions, Judge
-from dispatch.matching.view import SharedView
-from dispatch.monitoring.under_way import Shown
-from dispatch.redelivery.held_lanes import PartitionReport
-from dispatch.settings import JobSettings, PushSettings, RetrySettings
-from topic_model.records import notifications
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import Subscription
+from arborcast.core import liveness
+from arborcast.core.errors import ArborcastError, InfrastructureError, RecordVersionError
+from arborcast.core.recent import Recent
+from arborcast.dispatch.delivery.capacity import Limits
+from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.pushes import make_push_spans
+from arborcast.dispatch.delivery.transport import make_transport
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
+from arborcast.dispatch.hot.earlier import Earlier, recall
+from arborcast.dispatch.hot.intake import Diversions, Intake
+from arborcast.dispatch.hot.intervals import Intervals, Passed
+from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
+from arborcast.dispatch.hot.pump import Pump
+from arborcast.dispatch.hot.sink_journal import SinkJournal
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.job import heartbeat
+from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
+from arborcast.dispatch.matching.view import SharedView
+from arborcast.dispatch.monitoring.under_way import Shown
+from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.settings import JobSettings, PushSettings, RetrySettings
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import Subscription
 
 logger = logging.getLogger(__name__)
 

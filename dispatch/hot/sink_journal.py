@@ -13,20 +13,20 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from core import fence
-from core.eventlog.client import Acknowledgement, Producer, make_producer, partition_of_key
-from core.eventlog.topics import PULL_LOG
-from core.eventlog.writers import DurableWriter
-from core.settings import KafkaSettings
-from dispatch.delivery.envelope import package_of, topic_element
-from dispatch.delivery.journal import Journal
-from dispatch.logs.attempts import BEHIND_S, Attempt, AttemptsLog, Matched
-from dispatch.logs.parked import DeadLetterLog, ParkingLog
-from topic_model.namespaces import ARBORCAST_DELIVERY, WSA, WSNT
-from topic_model.records import notifications, pull
-from topic_model.records.notifications import Notification
-from topic_model.records.pull import StoredMessage
-from topic_model.subscriptions import Subscription
+from arborcast.core import fence
+from arborcast.core.eventlog.client import Acknowledgement, Producer, make_producer, partition_of_key
+from arborcast.core.eventlog.topics import PULL_LOG
+from arborcast.core.eventlog.writers import DurableWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.delivery.envelope import package_of, topic_element
+from arborcast.dispatch.delivery.journal import Journal
+from arborcast.dispatch.logs.attempts import BEHIND_S, Attempt, AttemptsLog, Matched
+from arborcast.dispatch.logs.parked import DeadLetterLog, ParkingLog
+from arborcast.topic_model.namespaces import ARBORCAST_DELIVERY, WSA, WSNT
+from arborcast.topic_model.records import notifications, pull
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.pull import StoredMessage
+from arborcast.topic_model.subscriptions import Subscription
 
 
 def stored_element(notification: Notification, subscription: Subscription) -> bytes:

@@ -13,20 +13,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from core import fence
-from dispatch.hot.earlier import Beginning, Earlier, newest_batch, recall
-from dispatch.hot.intake import Diversions
-from dispatch.hot.intervals import Asking, Lane, Passed, recall_passed
-from dispatch.hot.sink import SinkJob, push_partition
-from dispatch.matching.view import RoutingView
-from dispatch.monitoring.metrics import JobMetrics, Stages
-from dispatch.monitoring.under_way import UnderWay
-from dispatch.redelivery.held_lanes import PartitionReport, Reports
-from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.settings import JobSettings
-from dispatch.spark.checkpoint_repair import HadoopFolder, first_number
-from dispatch.spark.query_supervisor import StopGate, StopRequested
-from dispatch.spark.source import read_log
+from arborcast.core import fence
+from arborcast.dispatch.hot.earlier import Beginning, Earlier, newest_batch, recall
+from arborcast.dispatch.hot.intake import Diversions
+from arborcast.dispatch.hot.intervals import Asking, Lane, Passed, recall_passed
+from arborcast.dispatch.hot.sink import SinkJob, push_partition
+from arborcast.dispatch.matching.view import RoutingView
+from arborcast.dispatch.monitoring.metrics import JobMetrics, Stages
+from arborcast.dispatch.monitoring.under_way import UnderWay
+from arborcast.dispatch.redelivery.held_lanes import PartitionReport, Reports
+from arborcast.dispatch.redelivery.redeliverer import Redeliverer
+from arborcast.dispatch.settings import JobSettings
+from arborcast.dispatch.spark.checkpoint_repair import HadoopFolder, first_number
+from arborcast.dispatch.spark.query_supervisor import StopGate, StopRequested
+from arborcast.dispatch.spark.source import read_log
 
 # Before anything is known: a quick worker has done so many in a fifth of a second, a very slow one in ten.
 _FIRST = 1_000

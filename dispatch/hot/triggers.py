@@ -10,11 +10,11 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from dispatch.logs.attempts import ErrorClass
-from dispatch.settings import TopicRules
-from topic_model.records.notifications import MOST_HOPS, MOST_TRIGGERED, Notification, made_at, type_of
-from topic_model.subscriptions import Trigger
-from topic_model.topics import is_system
+from arborcast.dispatch.logs.attempts import ErrorClass
+from arborcast.dispatch.settings import TopicRules
+from arborcast.topic_model.records.notifications import MOST_HOPS, MOST_TRIGGERED, Notification, made_at, type_of
+from arborcast.topic_model.subscriptions import Trigger
+from arborcast.topic_model.topics import is_system
 
 _OWNERS = 2_000
 

@@ -7,10 +7,10 @@ from heapq import heappop, heappush
 from itertools import chain
 from typing import NamedTuple
 
-from dispatch.logs.parked import Delivery, Place
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import DeliveryPolicy
-from topic_model.topics import TopicPath
+from arborcast.dispatch.logs.parked import Delivery, Place
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import DeliveryPolicy
+from arborcast.topic_model.topics import TopicPath
 
 
 class Received(NamedTuple):

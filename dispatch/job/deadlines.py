@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Literal, NamedTuple, TypeVar
 
-from core.errors import ArborcastError
-from core.eventlog.consumer import LogConsumer
-from core.settings import KafkaSettings
-from dispatch.redelivery.events import EventListener, OperatorEvent
-from dispatch.redelivery.held_lanes import PartitionReport
-from dispatch.redelivery.session import WatchedSubscriptions
-from dispatch.redelivery.timer_queue import TimerQueue
-from topic_model.subscriptions import Subscription
+from arborcast.core.errors import ArborcastError
+from arborcast.core.eventlog.consumer import LogConsumer
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
+from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.session import WatchedSubscriptions
+from arborcast.dispatch.redelivery.timer_queue import TimerQueue
+from arborcast.topic_model.subscriptions import Subscription
 
 logger = logging.getLogger(__name__)
 

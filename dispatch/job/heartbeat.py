@@ -32,9 +32,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from core import liveness
-from core.files import new_shared_memory, shared_memory
-from core.liveness import OwnTime, Silence
+from arborcast.core import liveness
+from arborcast.core.files import new_shared_memory, shared_memory
+from arborcast.core.liveness import OwnTime, Silence
 
 FILE = "ARBORCAST_WORKER_BEATS"
 

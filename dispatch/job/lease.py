@@ -9,7 +9,7 @@ clock, and two can never both believe that they have it.
 Who has not renewed for HOLD_S lets its pushes wait (`core.fence`), before another can have the lease. When
 it reads a later claim than its own it ends at once.
 
-`JobLeaseState` is pure; `JobLease` reads and appends. The gateways' lease (`jobs.gateway.lease`) has another form,
+`JobLeaseState` is pure; `JobLease` reads and appends. The gateways' lease (`engine.gateway.lease`) has another form,
 which gateways of the release before read: hence a log of its own.
 """
 
@@ -31,15 +31,15 @@ from typing import Literal
 
 import msgspec
 
-from core.errors import ArborcastError, InfrastructureError
-from core.eventlog.follower import LogFollower
-from core.eventlog.scan import LogScan, Stretch
-from core.eventlog.topics import JOB_LEASE_LOG, ensure_topics
-from core.eventlog.versions import Versioned, VersionedCodec
-from core.eventlog.writers import LogWriter
-from core.fence import Fence, clock
-from core.settings import KafkaSettings
-from dispatch.job.heartbeat import started_at
+from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.eventlog.follower import LogFollower
+from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.eventlog.topics import JOB_LEASE_LOG, ensure_topics
+from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.fence import Fence, clock
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.job.heartbeat import started_at
 
 logger = logging.getLogger(__name__)
 

@@ -24,17 +24,17 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from core.errors import InfrastructureError
-from core.eventlog.client import partition_of_key
-from core.eventlog.writers import DurableWriter
-from core.settings import KafkaSettings
-from dispatch.matching.view import RoutingView
-from dispatch.redelivery.events import NAMESPACE, EventKind, OperatorEvent
-from topic_model.records import notifications
-from topic_model.records.control import TopicRecord
-from topic_model.records.control_log import ControlLog
-from topic_model.records.notifications import UNSTAMPED, Notification
-from topic_model.topics import SYSTEM, TopicPath
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import partition_of_key
+from arborcast.core.eventlog.writers import DurableWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.matching.view import RoutingView
+from arborcast.dispatch.redelivery.events import NAMESPACE, EventKind, OperatorEvent
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.records.control_log import ControlLog
+from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
+from arborcast.topic_model.topics import SYSTEM, TopicPath
 
 logger = logging.getLogger(__name__)
 

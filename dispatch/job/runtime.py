@@ -13,34 +13,34 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from core.eventlog.client import make_producer, translated
-from core.eventlog.topics import ensure_topics
-from core.settings import KafkaSettings
-from dispatch.delivery.credentials import Vault
-from dispatch.delivery.pushes import make_push_spans
-from dispatch.hot.sink import SinkJob
-from dispatch.hot.stream import HotPath, accumulator, run_sink
-from dispatch.job.deadlines import DeadlineWatch
-from dispatch.job.heartbeat import keep_worker_alive
-from dispatch.job.operator_events import OperatorEvents
-from dispatch.logs import attempts
-from dispatch.matching.bases import bases_for, workers_are_here
-from dispatch.matching.unmatched import Unmatched
-from dispatch.matching.view import RoutingView
-from dispatch.monitoring.metrics import JobMetrics
-from dispatch.monitoring.sources import JobSources, QueryProgress, Watched, progress_of
-from dispatch.monitoring.under_way import UnderWay
-from dispatch.realtime.gears import Gears
-from dispatch.recording.recording import Recording
-from dispatch.recording.upkeep import OnSpark
-from dispatch.redelivery.events import OperatorEvent
-from dispatch.redelivery.held_lanes import PartitionReport
-from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.settings import JobSettings
-from dispatch.spark.checkpoint_repair import HadoopFolder, is_cut_off, reached_by_query
-from dispatch.spark.query_supervisor import StopGate
-from dispatch.spark.source import read_log
-from dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from arborcast.core.eventlog.client import make_producer, translated
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.pushes import make_push_spans
+from arborcast.dispatch.hot.sink import SinkJob
+from arborcast.dispatch.hot.stream import HotPath, accumulator, run_sink
+from arborcast.dispatch.job.deadlines import DeadlineWatch
+from arborcast.dispatch.job.heartbeat import keep_worker_alive
+from arborcast.dispatch.job.operator_events import OperatorEvents
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.matching.bases import bases_for, workers_are_here
+from arborcast.dispatch.matching.unmatched import Unmatched
+from arborcast.dispatch.matching.view import RoutingView
+from arborcast.dispatch.monitoring.metrics import JobMetrics
+from arborcast.dispatch.monitoring.sources import JobSources, QueryProgress, Watched, progress_of
+from arborcast.dispatch.monitoring.under_way import UnderWay
+from arborcast.dispatch.realtime.gears import Gears
+from arborcast.dispatch.recording.recording import Recording
+from arborcast.dispatch.recording.upkeep import OnSpark
+from arborcast.dispatch.redelivery.events import OperatorEvent
+from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.redeliverer import Redeliverer
+from arborcast.dispatch.settings import JobSettings
+from arborcast.dispatch.spark.checkpoint_repair import HadoopFolder, is_cut_off, reached_by_query
+from arborcast.dispatch.spark.query_supervisor import StopGate
+from arborcast.dispatch.spark.source import read_log
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
 
 logger = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ import socket
 import pyspark.worker
 from pyspark import daemon
 
-import dispatch.hot.sink
-from core.telemetry import log_format
-from dispatch.job import heartbeat
+import arborcast.dispatch.hot.sink
+from arborcast.core.telemetry import log_format
+from arborcast.dispatch.job import heartbeat
 
-__all__ = ["dispatch", "pyspark"]
+__all__ = ["arborcast", "pyspark"]
 
 _serve = daemon.worker
 

@@ -18,11 +18,11 @@ from typing import Literal
 
 import msgspec
 
-from core.eventlog.client import Producer, make_producer
-from core.eventlog.versions import Versioned, VersionedCodec
-from core.eventlog.writers import DurableWriter
-from core.settings import KafkaSettings
-from topic_model.topics import TopicPath
+from arborcast.core.eventlog.client import Producer, make_producer
+from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.core.eventlog.writers import DurableWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.topics import TopicPath
 
 VERSION = 4
 

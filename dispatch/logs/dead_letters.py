@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from core.eventlog.versions import Versioned, VersionedCodec
-from dispatch.logs.attempts import Attempt, ErrorClass, State
-from topic_model.records.notifications import Notification
+from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.dispatch.logs.attempts import Attempt, ErrorClass, State
+from arborcast.topic_model.records.notifications import Notification
 
 VERSION = 2
 

@@ -17,20 +17,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from core import fence
-from core.errors import InfrastructureError
-from core.eventlog.client import Acknowledgement, Producer, make_producer
-from core.eventlog.topics import PARKED_OVERHEAD, RESULTS_LOG
-from core.eventlog.versions import Versioned, VersionedCodec
-from core.eventlog.writers import DurableWriter
-from core.settings import KafkaSettings
-from core.wall_clock import has_come
-from dispatch.logs import dead_letters
-from dispatch.logs.attempts import partition_of_subscription
-from dispatch.logs.dead_letters import DeadLetter
-from topic_model.records import results
-from topic_model.records.notifications import Notification
-from topic_model.records.results import Result
+from arborcast.core import fence
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import Acknowledgement, Producer, make_producer
+from arborcast.core.eventlog.topics import PARKED_OVERHEAD, RESULTS_LOG
+from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.core.eventlog.writers import DurableWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import has_come
+from arborcast.dispatch.logs import dead_letters
+from arborcast.dispatch.logs.attempts import partition_of_subscription
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.topic_model.records import results
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.results import Result
 
 VERSION = 4
 

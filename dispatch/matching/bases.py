@@ -17,8 +17,8 @@ from typing import Protocol
 from pyspark import SparkContext
 from pyspark.core.broadcast import Broadcast
 
-from topic_model.routing import Checkpoint, Overlay, RoutingTable
-from topic_model.snapshot import Snapshot
+from arborcast.topic_model.routing import Checkpoint, Overlay, RoutingTable
+from arborcast.topic_model.snapshot import Snapshot
 
 
 class SharedBase(Protocol):

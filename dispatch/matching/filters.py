@@ -15,10 +15,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from core.errors import ConditionError
-from core.recent import Recent
-from dispatch.delivery.capacity import scopes_of
-from topic_model.expressions.conditions import (
+from arborcast.core.errors import ConditionError
+from arborcast.core.recent import Recent
+from arborcast.dispatch.delivery.capacity import scopes_of
+from arborcast.topic_model.expressions.conditions import (
     PER_MS,
     Condition,
     Document,
@@ -26,10 +26,10 @@ from topic_model.expressions.conditions import (
     compile_condition,
     parse_document,
 )
-from topic_model.records.notifications import Notification, type_of
-from topic_model.records.peers import goes_over
-from topic_model.routing import Found, Recipients
-from topic_model.subscriptions import Subscription, XPathFilter
+from arborcast.topic_model.records.notifications import Notification, type_of
+from arborcast.topic_model.records.peers import goes_over
+from arborcast.topic_model.routing import Found, Recipients
+from arborcast.topic_model.subscriptions import Subscription, XPathFilter
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from core.errors import ArborcastError
-from core.eventlog.scan import LogScan, Stretch
-from core.settings import KafkaSettings
-from topic_model.records.notifications import UNSTAMPED, notification_in
+from arborcast.core.errors import ArborcastError
+from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.records.notifications import UNSTAMPED, notification_in
 
 logger = logging.getLogger(__name__)
 

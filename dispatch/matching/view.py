@@ -19,18 +19,18 @@ from typing import NamedTuple, Protocol
 from pyspark import SparkContext
 from pyspark.core.broadcast import Broadcast
 
-from core.settings import KafkaSettings
-from dispatch.matching.bases import MIN_OVERLAY, Bases, SharedBase, SnapshotRebuilder
-from dispatch.monitoring.sources import ViewSize
-from topic_model.control_view import ControlView
-from topic_model.projections.suspensions import State
-from topic_model.records.control import ControlRecord, subscription_of
-from topic_model.records.control_log import ControlFollower
-from topic_model.routing import History, Overlay, PackedPast, Recipients, ViewStep, ViewSteps
-from topic_model.routing.table import Route
-from topic_model.snapshot import Snapshot, SnapshotView
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.matching.bases import MIN_OVERLAY, Bases, SharedBase, SnapshotRebuilder
+from arborcast.dispatch.monitoring.sources import ViewSize
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.projections.suspensions import State
+from arborcast.topic_model.records.control import ControlRecord, subscription_of
+from arborcast.topic_model.records.control_log import ControlFollower
+from arborcast.topic_model.routing import History, Overlay, PackedPast, Recipients, ViewStep, ViewSteps
+from arborcast.topic_model.routing.table import Route
+from arborcast.topic_model.snapshot import Snapshot, SnapshotView
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
 
 
 class SubscriptionListener(Protocol):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from core.telemetry.jvm import Collections, JvmFigures
+from arborcast.core.telemetry.jvm import Collections, JvmFigures
 
 # One reading is a dozen calls, each some 0.3 ms of CPU here and there: a page with seven figures is made from one, and
 # an engine at rest is not kept busy by those who look at it.

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from core.telemetry.metrics import BUCKETS, Registry
-from dispatch.monitoring.sources import Sources
-from dispatch.queues.parts import QueueFigures
-from dispatch.spark.query_supervisor import StopRequested
+from arborcast.core.telemetry.metrics import BUCKETS, Registry
+from arborcast.dispatch.monitoring.sources import Sources
+from arborcast.dispatch.queues.parts import QueueFigures
+from arborcast.dispatch.spark.query_supervisor import StopRequested
 
 WINDOW_S = 300.0
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from core.errors import InfrastructureError
-from core.eventlog.consumer import LogConsumer
-from core.settings import KafkaSettings
-from dispatch.queues.parts import QueueFigures
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.consumer import LogConsumer
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.queues.parts import QueueFigures
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from core import liveness
-from core.files import new_shared_memory, shared_memory
+from arborcast.core import liveness
+from arborcast.core.files import new_shared_memory, shared_memory
 
 # Tasks of a batch, one for each partition of the log. Of two that share a number one is shown.
 _TASKS = 1_024

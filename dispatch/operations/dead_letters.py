@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from core.eventlog.scan import LogScan
-from core.settings import KafkaSettings
-from core.wall_clock import has_come
-from dispatch.logs import dead_letters, parked
-from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, ErrorClass, State
-from dispatch.logs.dead_letters import DeadLetter
-from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
-from topic_model.topics import TopicPath
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import has_come
+from arborcast.dispatch.logs import dead_letters, parked
+from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, ErrorClass, State
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
+from arborcast.topic_model.topics import TopicPath
 
 # Letters, and bytes of them. Bounds memory, and what a crash in between leaves half done.
 _AT_ONCE = 500

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 
 import msgspec
 
-from core.errors import ArborcastError
-from core.eventlog.client import partition_of_key
-from core.eventlog.scan import LogScan, Stretch
-from core.eventlog.writers import DurableWriter
-from core.progress import Progress, untold
-from core.settings import KafkaSettings
-from dispatch.matching.filters import Conditions, Subject
-from topic_model.records import notifications
-from topic_model.records.notifications import Notification, notification_in, replayed
-from topic_model.routing import RoutingTable
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
+from arborcast.core.errors import ArborcastError
+from arborcast.core.eventlog.client import partition_of_key
+from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.eventlog.writers import DurableWriter
+from arborcast.core.progress import Progress, untold
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.matching.filters import Conditions, Subject
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import Notification, notification_in, replayed
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
 
 # Records are time-stamped by other clocks than notifications.
 _CLOCKS_MS = 60_000

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from core.eventlog.client import ConsumerRecord
-from core.eventlog.scan import LogScan, Stretch
-from core.settings import KafkaSettings
-from dispatch.logs import attempts, parked
-from dispatch.logs.attempts import NO_BATCH, Attempt, partition_of_subscription
-from dispatch.logs.parked import Delivery, Parked, Tries
-from topic_model.topics import TopicPath
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import attempts, parked
+from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, partition_of_subscription
+from arborcast.dispatch.logs.parked import Delivery, Parked, Tries
+from arborcast.topic_model.topics import TopicPath
 
 
 @dataclass(frozen=True)

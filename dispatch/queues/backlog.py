@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from dispatch.logs.parked import Delivery, Place
-from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
+from arborcast.dispatch.logs.parked import Delivery, Place
+from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 
 _SENT = (
     """CREATE TABLE IF NOT EXISTS sent (

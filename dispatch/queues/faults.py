@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape
 
-from dispatch.delivery.envelope import topic_element
-from dispatch.delivery.transport.contract import PushRequest
-from dispatch.logs.attempts import Attempt
-from topic_model.namespaces import ARBORCAST_QUEUE, SOAP11, WSA, WSA_FAULT_ACTION, WSNT
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, parameter_blocks
+from arborcast.dispatch.delivery.envelope import topic_element
+from arborcast.dispatch.delivery.transport.contract import PushRequest
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.topic_model.namespaces import ARBORCAST_QUEUE, SOAP11, WSA, WSA_FAULT_ACTION, WSNT
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference, parameter_blocks
 
 _PULL_POINT = "/wsn/pullpoints/"
 

@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from core.wall_clock import WatchedClock
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.pushes import Pusher
-from dispatch.delivery.transport.contract import Transport
-from dispatch.queues.servers import QueueServers
-from dispatch.redelivery.amounts import Amounts
-from dispatch.redelivery.endpoints import Endpoints
-from dispatch.redelivery.events import EventListener
-from dispatch.redelivery.lanes import ParkedLane, Subscriptions
-from dispatch.redelivery.parked_store import ParkedStore
-from dispatch.redelivery.pushes import RedeliveryJournal, RedeliveryOutcomes
-from dispatch.settings import PushSettings, RetrySettings
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
+from arborcast.core.wall_clock import WatchedClock
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.pushes import Pusher
+from arborcast.dispatch.delivery.transport.contract import Transport
+from arborcast.dispatch.queues.servers import QueueServers
+from arborcast.dispatch.redelivery.amounts import Amounts
+from arborcast.dispatch.redelivery.endpoints import Endpoints
+from arborcast.dispatch.redelivery.events import EventListener
+from arborcast.dispatch.redelivery.lanes import ParkedLane, Subscriptions
+from arborcast.dispatch.redelivery.parked_store import ParkedStore
+from arborcast.dispatch.redelivery.pushes import RedeliveryJournal, RedeliveryOutcomes
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
 
 
 class QueueFigures(NamedTuple):

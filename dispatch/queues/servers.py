@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from topic_model.subscriptions import Subscription
+from arborcast.topic_model.subscriptions import Subscription
 
 
 @dataclass(slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 
-from dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
-from dispatch.logs.attempts import Attempt
-from dispatch.queues.faults import fault_element, fault_of
-from dispatch.redelivery.pushes import RedeliveryJournal
-from topic_model.records.notifications import Notification
-from topic_model.records.pull import StoredMessage
-from topic_model.subscriptions import queue_topic
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.queues.faults import fault_element, fault_of
+from arborcast.dispatch.redelivery.pushes import RedeliveryJournal
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.pull import StoredMessage
+from arborcast.topic_model.subscriptions import queue_topic
 
 # Users are told so many at a time; with more than this to be told no more requests are ended.
 _AT_A_TIME = 32

@@ -14,11 +14,11 @@ import re
 from collections.abc import Collection
 from typing import Literal, NamedTuple
 
-from dispatch.delivery.outcomes import Outcome
-from dispatch.delivery.verdict import DELIVERED, GONE, RetryPolicy, Verdict, is_permanent, wait_ms
-from dispatch.logs.parked import Tries
-from topic_model.namespaces import ARBORCAST_QUEUE
-from topic_model.records.notifications import Notification
+from arborcast.dispatch.delivery.outcomes import Outcome
+from arborcast.dispatch.delivery.verdict import DELIVERED, GONE, RetryPolicy, Verdict, is_permanent, wait_ms
+from arborcast.dispatch.logs.parked import Tries
+from arborcast.topic_model.namespaces import ARBORCAST_QUEUE
+from arborcast.topic_model.records.notifications import Notification
 
 _INVALID = 422
 

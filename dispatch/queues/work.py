@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.outcomes import Outcome
-from dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, policy_of, untried
-from dispatch.logs.attempts import NO_BATCH
-from dispatch.logs.parked import Delivery, Tries
-from dispatch.queues.backlog import Backlog, QueueRequest
-from dispatch.queues.parts import Queue, QueueFigures, QueueParts
-from dispatch.queues.servers import QueueServer
-from dispatch.queues.users import QueueUsers
-from dispatch.queues.verdict import Sent, all_refuse, decide, said, sequence_of
-from dispatch.redelivery.events import OperatorEvent
-from dispatch.redelivery.lanes import ParkedLane
-from dispatch.redelivery.parked_store import WaitingDelivery
-from dispatch.redelivery.timer_queue import TimerQueue
-from topic_model.subscriptions import DEFAULT_POLICY, Subscription, queue_topic
+from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.outcomes import Outcome
+from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, policy_of, untried
+from arborcast.dispatch.logs.attempts import NO_BATCH
+from arborcast.dispatch.logs.parked import Delivery, Tries
+from arborcast.dispatch.queues.backlog import Backlog, QueueRequest
+from arborcast.dispatch.queues.parts import Queue, QueueFigures, QueueParts
+from arborcast.dispatch.queues.servers import QueueServer
+from arborcast.dispatch.queues.users import QueueUsers
+from arborcast.dispatch.queues.verdict import Sent, all_refuse, decide, said, sequence_of
+from arborcast.dispatch.redelivery.events import OperatorEvent
+from arborcast.dispatch.redelivery.lanes import ParkedLane
+from arborcast.dispatch.redelivery.parked_store import WaitingDelivery
+from arborcast.dispatch.redelivery.timer_queue import TimerQueue
+from arborcast.topic_model.subscriptions import DEFAULT_POLICY, Subscription, queue_topic
 
 # Of the pushes that may be under way half are for other subscriptions.
 _SHARE = 2

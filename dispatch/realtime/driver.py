@@ -12,18 +12,18 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from core.errors import ArborcastError, InfrastructureError
-from core.eventlog.consumer import LogConsumer
-from core.eventlog.follower import LogFollower
-from core.eventlog.topics import FEED_LOG, PROGRESS_LOG
-from core.eventlog.writers import Appending, LogWriter
-from core.settings import KafkaSettings
-from dispatch.matching.bases import SharedBase
-from dispatch.matching.view import Advance
-from dispatch.realtime.messages import Diverted, Feed, WorkerProgress, decode_progress, encode_feeds
-from dispatch.realtime.workers import WorkersOfRun
-from dispatch.redelivery.held_lanes import PartitionReport
-from topic_model.routing import ViewStep
+from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.eventlog.consumer import LogConsumer
+from arborcast.core.eventlog.follower import LogFollower
+from arborcast.core.eventlog.topics import FEED_LOG, PROGRESS_LOG
+from arborcast.core.eventlog.writers import Appending, LogWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.matching.bases import SharedBase
+from arborcast.dispatch.matching.view import Advance
+from arborcast.dispatch.realtime.messages import Diverted, Feed, WorkerProgress, decode_progress, encode_feeds
+from arborcast.dispatch.realtime.workers import WorkersOfRun
+from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.topic_model.routing import ViewStep
 
 logger = logging.getLogger(__name__)
 

@@ -15,27 +15,27 @@ from typing import Any, NamedTuple
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from core import fence
-from core.errors import ArborcastError, InfrastructureError
-from dispatch.hot.earlier import NOTHING, Beginning
-from dispatch.hot.stream import HotPath
-from dispatch.logs.attempts import NO_BATCH
-from dispatch.matching.bases import workers_are_here
-from dispatch.matching.view import RoutingView
-from dispatch.monitoring.metrics import JobMetrics
-from dispatch.monitoring.sources import progress_of
-from dispatch.monitoring.under_way import UnderWay
-from dispatch.realtime.driver import Feeder, Hearing, Told
-from dispatch.realtime.gearbox import LITTLE, WORTH_ELSEWHERE_S, WORTH_HERE_S, Gear, Gearbox, Load
-from dispatch.realtime.query import KnownEnds, realtime_session, start_realtime
-from dispatch.realtime.resuming import RECALL_S, Resuming, notifications
-from dispatch.realtime.task import RealtimeJob
-from dispatch.realtime.workers import WorkersHere, workers_elsewhere
-from dispatch.redelivery.held_lanes import PartitionReport
-from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.settings import JobSettings
-from dispatch.spark.checkpoint_repair import RANGE, HadoopFolder, is_cut_off, mended, settled
-from dispatch.spark.query_supervisor import QuerySupervisor, StopGate, StopRequested, waits_for_data
+from arborcast.core import fence
+from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.dispatch.hot.earlier import NOTHING, Beginning
+from arborcast.dispatch.hot.stream import HotPath
+from arborcast.dispatch.logs.attempts import NO_BATCH
+from arborcast.dispatch.matching.bases import workers_are_here
+from arborcast.dispatch.matching.view import RoutingView
+from arborcast.dispatch.monitoring.metrics import JobMetrics
+from arborcast.dispatch.monitoring.sources import progress_of
+from arborcast.dispatch.monitoring.under_way import UnderWay
+from arborcast.dispatch.realtime.driver import Feeder, Hearing, Told
+from arborcast.dispatch.realtime.gearbox import LITTLE, WORTH_ELSEWHERE_S, WORTH_HERE_S, Gear, Gearbox, Load
+from arborcast.dispatch.realtime.query import KnownEnds, realtime_session, start_realtime
+from arborcast.dispatch.realtime.resuming import RECALL_S, Resuming, notifications
+from arborcast.dispatch.realtime.task import RealtimeJob
+from arborcast.dispatch.realtime.workers import WorkersHere, workers_elsewhere
+from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.redeliverer import Redeliverer
+from arborcast.dispatch.settings import JobSettings
+from arborcast.dispatch.spark.checkpoint_repair import RANGE, HadoopFolder, is_cut_off, mended, settled
+from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, StopGate, StopRequested, waits_for_data
 
 logger = logging.getLogger(__name__)
 

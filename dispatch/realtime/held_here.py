@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 
-from dispatch.realtime.messages import Diverted
+from arborcast.dispatch.realtime.messages import Diverted
 
 
 class HeldHere:

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from core.errors import InfrastructureError
-from core.eventlog.scan import LogScan
-from core.eventlog.topics import PROGRESS_LOG
-from core.eventlog.versions import Versioned, VersionedCodec
-from core.eventlog.writers import DurableWriter
-from core.settings import KafkaSettings
-from dispatch.delivery.health import Sign
-from topic_model.routing import ViewStep
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.eventlog.topics import PROGRESS_LOG
+from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.core.eventlog.writers import DurableWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.delivery.health import Sign
+from arborcast.topic_model.routing import ViewStep
 
 VERSION = 2
 

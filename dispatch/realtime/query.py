@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dispatch.hot.earlier import Beginning
-from dispatch.realtime.task import RealtimeJob
-from dispatch.realtime.worker import push_rows
-from dispatch.spark.source import read_log
+from arborcast.dispatch.hot.earlier import Beginning
+from arborcast.dispatch.realtime.task import RealtimeJob
+from arborcast.dispatch.realtime.worker import push_rows
+from arborcast.dispatch.spark.source import read_log
 
 # Between two batches of Spark's nothing is delivered for some 300 ms; what a batch would give us, a place to begin
 # again, the log `progress` has.

@@ -13,16 +13,16 @@ from contextlib import closing
 
 from pyspark.sql import SparkSession
 
-from core.errors import InfrastructureError
-from core.eventlog.consumer import LogConsumer
-from core.settings import KafkaSettings
-from dispatch.hot.earlier import NOTHING, Beginning, appended_ms, earlier, newest_batch, recall_since
-from dispatch.logs.attempts import NO_BATCH
-from dispatch.realtime.driver import Hearing
-from dispatch.realtime.messages import ProgressLog, WorkerProgress
-from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.settings import JobSettings
-from dispatch.spark.checkpoint_repair import RANGE, RANGES, HadoopFolder, is_cut_off, mended, settled
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.consumer import LogConsumer
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot.earlier import NOTHING, Beginning, appended_ms, earlier, newest_batch, recall_since
+from arborcast.dispatch.logs.attempts import NO_BATCH
+from arborcast.dispatch.realtime.driver import Hearing
+from arborcast.dispatch.realtime.messages import ProgressLog, WorkerProgress
+from arborcast.dispatch.redelivery.redeliverer import Redeliverer
+from arborcast.dispatch.settings import JobSettings
+from arborcast.dispatch.spark.checkpoint_repair import RANGE, RANGES, HadoopFolder, is_cut_off, mended, settled
 
 logger = logging.getLogger(__name__)
 

@@ -21,23 +21,23 @@ from typing import NamedTuple, Protocol
 
 from pyspark.core.broadcast import Broadcast
 
-from core import liveness
-from dispatch.hot.batch_outcomes import BatchOutcomes, waits
-from dispatch.hot.earlier import Earlier
-from dispatch.hot.intake import HELD, SICK, Diversions, Intake
-from dispatch.hot.intervals import Intervals, Passed
-from dispatch.hot.kept_back import KeptBack
-from dispatch.hot.pump import PumpRun, SlowLanes
-from dispatch.hot.sink import Worker, make_lanes, read_notification
-from dispatch.hot.waiting import Received
-from dispatch.logs.attempts import WRITE_S
-from dispatch.matching.bases import SharedBase
-from dispatch.matching.filters import Allowance, Judge
-from dispatch.realtime.held_here import HeldHere
-from dispatch.realtime.messages import Diverted, Feed, WorkerProgress
-from dispatch.realtime.view_position import ViewPosition
-from dispatch.settings import JobSettings
-from topic_model.snapshot import Snapshot, SteppedView
+from arborcast.core import liveness
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes, waits
+from arborcast.dispatch.hot.earlier import Earlier
+from arborcast.dispatch.hot.intake import HELD, SICK, Diversions, Intake
+from arborcast.dispatch.hot.intervals import Intervals, Passed
+from arborcast.dispatch.hot.kept_back import KeptBack
+from arborcast.dispatch.hot.pump import PumpRun, SlowLanes
+from arborcast.dispatch.hot.sink import Worker, make_lanes, read_notification
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.logs.attempts import WRITE_S
+from arborcast.dispatch.matching.bases import SharedBase
+from arborcast.dispatch.matching.filters import Allowance, Judge
+from arborcast.dispatch.realtime.held_here import HeldHere
+from arborcast.dispatch.realtime.messages import Diverted, Feed, WorkerProgress
+from arborcast.dispatch.realtime.view_position import ViewPosition
+from arborcast.dispatch.settings import JobSettings
+from arborcast.topic_model.snapshot import Snapshot, SteppedView
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from topic_model.records.notifications import UNSTAMPED, Notification
+from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 
 logger = logging.getLogger(__name__)
 

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
-from core.errors import ArborcastError, InfrastructureError
-from core.eventlog.consumer import LogConsumer
-from core.eventlog.topics import FEED_LOG
-from core.settings import KafkaSettings
-from dispatch.hot.sink import worker_for
-from dispatch.job import heartbeat
-from dispatch.logs.parked import roomy
-from dispatch.realtime.messages import Feed, FeedPieces, ProgressLog, decode_feed
-from dispatch.realtime.task import RealtimeJob, Task, TaskLogs
-from dispatch.realtime.worker_lease import WorkerLease
+from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.eventlog.consumer import LogConsumer
+from arborcast.core.eventlog.topics import FEED_LOG
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot.sink import worker_for
+from arborcast.dispatch.job import heartbeat
+from arborcast.dispatch.logs.parked import roomy
+from arborcast.dispatch.realtime.messages import Feed, FeedPieces, ProgressLog, decode_feed
+from arborcast.dispatch.realtime.task import RealtimeJob, Task, TaskLogs
+from arborcast.dispatch.realtime.worker_lease import WorkerLease
 
 if TYPE_CHECKING:
     import pyarrow as pa

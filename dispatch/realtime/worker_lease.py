@@ -18,14 +18,14 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from types import TracebackType
 
-from core import fence
-from core.errors import InfrastructureError
-from core.eventlog.consumer import LogConsumer
-from core.eventlog.topics import FEED_LOG, PROGRESS_LOG
-from core.eventlog.writers import LogWriter
-from core.settings import KafkaSettings
-from dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S
-from dispatch.realtime.messages import WorkerProgress, encode_progress
+from arborcast.core import fence
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.consumer import LogConsumer
+from arborcast.core.eventlog.topics import FEED_LOG, PROGRESS_LOG
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S
+from arborcast.dispatch.realtime.messages import WorkerProgress, encode_progress
 
 logger = logging.getLogger(__name__)
 

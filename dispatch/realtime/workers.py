@@ -15,15 +15,15 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from core import fence
-from core.errors import InfrastructureError
-from core.eventlog.topics import FEED_LOG
-from core.eventlog.writers import LogWriter
-from core.liveness import OwnTime, Silence
-from core.settings import KafkaSettings
-from dispatch.job import heartbeat
-from dispatch.job.lease import LEASE_S
-from dispatch.realtime.messages import Feed, WorkerProgress, encode_feed
+from arborcast.core import fence
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.topics import FEED_LOG
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.liveness import OwnTime, Silence
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.job import heartbeat
+from arborcast.dispatch.job.lease import LEASE_S
+from arborcast.dispatch.realtime.messages import Feed, WorkerProgress, encode_feed
 
 logger = logging.getLogger(__name__)
 

@@ -15,15 +15,15 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from core.errors import InfrastructureError, RecordVersionError
-from core.eventlog.client import ConsumerRecord
-from core.eventlog.follower import Tail
-from core.settings import KafkaSettings
-from dispatch.recording.follower import GatheringFollower
-from dispatch.tables import NOTIFICATIONS
-from dispatch.tables.delta_table import Build, DeltaTableWriter, as_progress, build, days, times
-from topic_model.records import notifications
-from topic_model.records.notifications import Notification
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.follower import Tail
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.recording.follower import GatheringFollower
+from arborcast.dispatch.tables import NOTIFICATIONS
+from arborcast.dispatch.tables.delta_table import Build, DeltaTableWriter, as_progress, build, days, times
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import Notification
 
 logger = logging.getLogger(__name__)
 

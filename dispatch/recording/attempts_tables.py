@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from core.eventlog.client import ConsumerRecord
-from core.eventlog.follower import Tail
-from core.settings import KafkaSettings
-from dispatch.monitoring.sources import QueryProgress
-from dispatch.recording.follower import GatheringFollower
-from dispatch.spark.checkpoint_repair import RANGE
-from dispatch.tables import ATTEMPTS, DELIVERIES
-from dispatch.tables.delta_table import DeltaTableWriter, as_progress, rows_of
-from dispatch.tables.spec import quoted
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.follower import Tail
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.monitoring.sources import QueryProgress
+from arborcast.dispatch.recording.follower import GatheringFollower
+from arborcast.dispatch.spark.checkpoint_repair import RANGE
+from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter, as_progress, rows_of
+from arborcast.dispatch.tables.spec import quoted
 
 # The batches up to this one have been recorded, at least in part.
 _NEWEST = "newest-batch"

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from dispatch.delivery.health import Health
-from dispatch.recording.folds import moment
-from dispatch.recording.follower import Work
-from dispatch.tables import ENDPOINT_HEALTH
-from dispatch.tables.delta_table import DeltaTableWriter
+from arborcast.dispatch.delivery.health import Health
+from arborcast.dispatch.recording.folds import moment
+from arborcast.dispatch.recording.follower import Work
+from arborcast.dispatch.tables import ENDPOINT_HEALTH
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 
 
 class _Seen(NamedTuple):

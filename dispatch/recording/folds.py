@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from core.eventlog.client import ConsumerRecord
-from dispatch.logs import dead_letters, parked
-from dispatch.logs.parked import Parked, Place, Tried, Tries
-from dispatch.recording.state_tables import RowChanges, TableFold
-from dispatch.tables import DEAD_LETTERS, RETRIES, SUBSCRIPTIONS, TOPICS
-from topic_model.records import control
-from topic_model.records.control import (
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.dispatch.logs import dead_letters, parked
+from arborcast.dispatch.logs.parked import Parked, Place, Tried, Tries
+from arborcast.dispatch.recording.state_tables import RowChanges, TableFold
+from arborcast.dispatch.tables import DEAD_LETTERS, RETRIES, SUBSCRIPTIONS, TOPICS
+from arborcast.topic_model.records import control
+from arborcast.topic_model.records.control import (
     SubscriptionEnded,
     SubscriptionRecord,
     SubscriptionSuspended,
@@ -22,8 +22,8 @@ from topic_model.records.control import (
     suspension_key,
     topic_key,
 )
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath, ancestors, last_step, parent_of
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath, ancestors, last_step, parent_of
 
 _TOPIC = topic_key(TopicPath(""))
 _SUBSCRIPTION = subscription_key("")

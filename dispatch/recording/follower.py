@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from core.eventlog.client import ConsumerRecord
-from core.eventlog.consumer import Replaced
-from core.eventlog.follower import Tail
-from core.settings import KafkaSettings
-from dispatch.monitoring.sources import QueryProgress
-from dispatch.tables.delta_table import DeltaTableWriter
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.consumer import Replaced
+from arborcast.core.eventlog.follower import Tail
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.monitoring.sources import QueryProgress
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 
 logger = logging.getLogger(__name__)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from core.eventlog.client import ConsumerRecord
-from dispatch.recording.folds import moment
-from dispatch.recording.state_tables import RowChanges, TableFold
-from dispatch.redelivery.events import EventListener, OperatorEvent
-from dispatch.tables import INCOMPLETE
-from topic_model.records import fragments
-from topic_model.records.fragments import Assembled, GivenUp
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.dispatch.recording.folds import moment
+from arborcast.dispatch.recording.state_tables import RowChanges, TableFold
+from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
+from arborcast.dispatch.tables import INCOMPLETE
+from arborcast.topic_model.records import fragments
+from arborcast.topic_model.records.fragments import Assembled, GivenUp
 
 
 class IncompleteFold(TableFold):

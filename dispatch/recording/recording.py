@@ -10,27 +10,27 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from core.eventlog.topics import FRAGMENT_LOG
-from core.settings import KafkaSettings
-from dispatch.delivery.health import Health
-from dispatch.recording.archive import Archive
-from dispatch.recording.attempts_tables import AttemptsTables
-from dispatch.recording.endpoint_health import HealthHistory
-from dispatch.recording.folds import (
+from arborcast.core.eventlog.topics import FRAGMENT_LOG
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.delivery.health import Health
+from arborcast.dispatch.recording.archive import Archive
+from arborcast.dispatch.recording.attempts_tables import AttemptsTables
+from arborcast.dispatch.recording.endpoint_health import HealthHistory
+from arborcast.dispatch.recording.folds import (
     DeadLettersFold,
     RetriesFold,
     SubscriptionsFold,
     SuspensionsFold,
     TopicsFold,
 )
-from dispatch.recording.follower import Work
-from dispatch.recording.incomplete import IncompleteFold
-from dispatch.recording.state_tables import FoldedTables, RoutesSnapshot, TableFold
-from dispatch.recording.upkeep import Joiner, Upkeep
-from dispatch.redelivery.events import EventListener
-from dispatch.settings import TableSettings
-from dispatch.spark.query_supervisor import StopGate
-from dispatch.tables import (
+from arborcast.dispatch.recording.follower import Work
+from arborcast.dispatch.recording.incomplete import IncompleteFold
+from arborcast.dispatch.recording.state_tables import FoldedTables, RoutesSnapshot, TableFold
+from arborcast.dispatch.recording.upkeep import Joiner, Upkeep
+from arborcast.dispatch.redelivery.events import EventListener
+from arborcast.dispatch.settings import TableSettings
+from arborcast.dispatch.spark.query_supervisor import StopGate
+from arborcast.dispatch.tables import (
     ATTEMPTS,
     DEAD_LETTERS,
     DELIVERIES,
@@ -42,10 +42,10 @@ from dispatch.tables import (
     SUBSCRIPTIONS,
     TOPICS,
 )
-from dispatch.tables.delta_table import DeltaTableWriter
-from dispatch.tables.spec import TableSpec
-from topic_model.projections.suspensions import State
-from topic_model.routing.table import Route
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter
+from arborcast.dispatch.tables.spec import TableSpec
+from arborcast.topic_model.projections.suspensions import State
+from arborcast.topic_model.routing.table import Route
 
 logger = logging.getLogger(__name__)
 

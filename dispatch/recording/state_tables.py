@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from core.errors import InfrastructureError, RecordVersionError
-from core.eventlog.client import ConsumerRecord
-from core.eventlog.follower import Tail
-from core.settings import KafkaSettings
-from dispatch.recording.follower import TableFollower, Work
-from dispatch.tables import ROUTES
-from dispatch.tables.delta_table import OPERATION, DeltaTableWriter, as_progress
-from dispatch.tables.spec import TableSpec
-from topic_model.projections.suspensions import State
-from topic_model.routing.table import Route
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.follower import Tail
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.recording.follower import TableFollower, Work
+from arborcast.dispatch.tables import ROUTES
+from arborcast.dispatch.tables.delta_table import OPERATION, DeltaTableWriter, as_progress
+from arborcast.dispatch.tables.spec import TableSpec
+from arborcast.topic_model.projections.suspensions import State
+from arborcast.topic_model.routing.table import Route
 
 logger = logging.getLogger(__name__)
 

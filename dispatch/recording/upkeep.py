@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from dispatch.recording.follower import Work
-from dispatch.tables.delta_table import WRITER, turn_to_commit
-from dispatch.tables.spec import TableSpec, is_there, open_table
+from arborcast.dispatch.recording.follower import Work
+from arborcast.dispatch.tables.delta_table import WRITER, turn_to_commit
+from arborcast.dispatch.tables.spec import TableSpec, is_there, open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

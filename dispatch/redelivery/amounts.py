@@ -5,8 +5,8 @@ Kept by the database itself, beside what waits and in the same transactions; and
 
 from __future__ import annotations
 
-from dispatch.redelivery.parked_store import ParkedStore
-from dispatch.settings import RetrySettings
+from arborcast.dispatch.redelivery.parked_store import ParkedStore
+from arborcast.dispatch.settings import RetrySettings
 
 _TABLE = (
     "CREATE TEMP TABLE amount (lane TEXT PRIMARY KEY, messages INTEGER NOT NULL, bytes INTEGER NOT NULL) WITHOUT ROWID",

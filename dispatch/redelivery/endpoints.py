@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from dispatch.delivery.health import EndpointHealthRegistry, Health, Sign
-from dispatch.delivery.outcomes import Outcome
-from dispatch.delivery.transport.contract import PushResult
-from dispatch.redelivery.events import EventListener, OperatorEvent
-from dispatch.redelivery.parked_store import ParkedStore
-from dispatch.redelivery.timer_queue import TimerQueue
+from arborcast.dispatch.delivery.health import EndpointHealthRegistry, Health, Sign
+from arborcast.dispatch.delivery.outcomes import Outcome
+from arborcast.dispatch.delivery.transport.contract import PushResult
+from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
+from arborcast.dispatch.redelivery.parked_store import ParkedStore
+from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 
 logger = logging.getLogger(__name__)
 

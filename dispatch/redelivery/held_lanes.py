@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from pyspark.accumulators import AccumulatorParam
 
-from dispatch.delivery.health import Sign
+from arborcast.dispatch.delivery.health import Sign
 
 
 @dataclass

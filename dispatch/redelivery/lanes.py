@@ -6,17 +6,17 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.verdict import RetryPolicy
-from dispatch.logs.parked import Delivery
-from dispatch.redelivery.held_lanes import HeldLanes
-from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
-from dispatch.redelivery.timer_queue import TimerQueue
-from dispatch.settings import PushSettings
-from topic_model.records.peers import MOST_TOGETHER
-from topic_model.records.xml_ids import NO_IDS, clash, xml_ids
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.verdict import RetryPolicy
+from arborcast.dispatch.logs.parked import Delivery
+from arborcast.dispatch.redelivery.held_lanes import HeldLanes
+from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
+from arborcast.dispatch.redelivery.timer_queue import TimerQueue
+from arborcast.dispatch.settings import PushSettings
+from arborcast.topic_model.records.peers import MOST_TOGETHER
+from arborcast.topic_model.records.xml_ids import NO_IDS, clash, xml_ids
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
 
 
 class Subscriptions(Protocol):

@@ -16,13 +16,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from core.errors import InfrastructureError
-from core.wall_clock import TOLERANCE_MS
-from dispatch.logs import parked
-from dispatch.logs.attempts import NO_BATCH
-from dispatch.logs.parked import UNDER_WAY, Delivery, Parked, Place, Tries
-from topic_model.records import notifications
-from topic_model.records.notifications import Notification
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.wall_clock import TOLERANCE_MS
+from arborcast.dispatch.logs import parked
+from arborcast.dispatch.logs.attempts import NO_BATCH
+from arborcast.dispatch.logs.parked import UNDER_WAY, Delivery, Parked, Place, Tries
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import Notification
 
 # To be raised with every change of the tables: a file of another form is rebuilt from the log.
 _FORM = 8

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from core.eventlog.topics import PULL_LOG
-from core.eventlog.writers import DurableWriter
-from core.settings import KafkaSettings
-from core.wall_clock import WatchedClock
-from dispatch.delivery.capacity import InFlightLimiter, scopes_of
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.journal import Journal
-from dispatch.delivery.outcomes import Outcome, failed
-from dispatch.delivery.pushes import NO_REQUEST, NO_RESULT, Pusher
-from dispatch.delivery.verdict import (
+from arborcast.core.eventlog.topics import PULL_LOG
+from arborcast.core.eventlog.writers import DurableWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import WatchedClock
+from arborcast.dispatch.delivery.capacity import InFlightLimiter, scopes_of
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.journal import Journal
+from arborcast.dispatch.delivery.outcomes import Outcome, failed
+from arborcast.dispatch.delivery.pushes import NO_REQUEST, NO_RESULT, Pusher
+from arborcast.dispatch.delivery.verdict import (
     Push,
     RetryPolicy,
     Verdict,
@@ -24,18 +24,18 @@ from dispatch.delivery.verdict import (
     untried,
     without_letter,
 )
-from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog
-from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
-from dispatch.redelivery.amounts import Amounts
-from dispatch.redelivery.endpoints import Endpoints
-from dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
-from dispatch.redelivery.lanes import ParkedLane, ParkedLanes, Subscriptions
-from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
-from topic_model.records import pull
-from topic_model.records.notifications import Notification
-from topic_model.records.pull import StoredMessage
-from topic_model.subscriptions import Subscription
-from topic_model.topics import is_system
+from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog
+from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
+from arborcast.dispatch.redelivery.amounts import Amounts
+from arborcast.dispatch.redelivery.endpoints import Endpoints
+from arborcast.dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
+from arborcast.dispatch.redelivery.lanes import ParkedLane, ParkedLanes, Subscriptions
+from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
+from arborcast.topic_model.records import pull
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.pull import StoredMessage
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import is_system
 
 # How long outcomes may wait for Kafka. Giving up means that their pushes are made again.
 _SETTLE_S = 600.0

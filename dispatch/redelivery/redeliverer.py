@@ -14,22 +14,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from core import liveness
-from core.errors import ArborcastError, InfrastructureError
-from core.security.outbound import AddressPolicy
-from core.settings import KafkaSettings
-from dispatch.delivery.credentials import Vault
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.health import EndpointHealthRegistry
-from dispatch.delivery.pushes import PushSpans
-from dispatch.delivery.transport import make_transport
-from dispatch.logs.parked import Place
-from dispatch.queues.parts import QueueFigures
-from dispatch.redelivery.events import EventListener, OperatorEvent
-from dispatch.redelivery.held_lanes import HeldLanes, PartitionReport
-from dispatch.redelivery.parked_store import newest_batch, parked_behind
-from dispatch.redelivery.scheduler import RedeliveryContext
-from dispatch.redelivery.session import (
+from arborcast.core import liveness
+from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.health import EndpointHealthRegistry
+from arborcast.dispatch.delivery.pushes import PushSpans
+from arborcast.dispatch.delivery.transport import make_transport
+from arborcast.dispatch.logs.parked import Place
+from arborcast.dispatch.queues.parts import QueueFigures
+from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
+from arborcast.dispatch.redelivery.held_lanes import HeldLanes, PartitionReport
+from arborcast.dispatch.redelivery.parked_store import newest_batch, parked_behind
+from arborcast.dispatch.redelivery.scheduler import RedeliveryContext
+from arborcast.dispatch.redelivery.session import (
     Figures,
     RedeliverySession,
     SessionParts,
@@ -37,9 +37,9 @@ from dispatch.redelivery.session import (
     now_ms,
     opened_session,
 )
-from dispatch.settings import PushSettings, RetrySettings
-from topic_model.records.control import SubscriptionSuspended, Tombstone, ending, suspension_key
-from topic_model.records.control_log import ControlLog
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.records.control import SubscriptionSuspended, Tombstone, ending, suspension_key
+from arborcast.topic_model.records.control_log import ControlLog
 
 logger = logging.getLogger(__name__)
 

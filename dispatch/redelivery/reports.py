@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import cast
 
-from dispatch.delivery.outcomes import Outcome
-from dispatch.logs.attempts import ErrorClass
-from dispatch.logs.parked import UNDER_WAY
-from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
-from topic_model.records import results
-from topic_model.records.results import Result
+from arborcast.dispatch.delivery.outcomes import Outcome
+from arborcast.dispatch.logs.attempts import ErrorClass
+from arborcast.dispatch.logs.parked import UNDER_WAY
+from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
+from arborcast.topic_model.records import results
+from arborcast.topic_model.records.results import Result
 
 # A result whose deliveries are not there so long after it could come last is of a push that a crash has repeated.
 _KEPT_MS = 900_000

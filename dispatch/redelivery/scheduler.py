@@ -19,27 +19,27 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from core.wall_clock import WatchedClock
-from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.health import EndpointHealthRegistry, quick_s
-from dispatch.delivery.pushes import Pusher, PushSpans
-from dispatch.delivery.transport.contract import Transport
-from dispatch.delivery.verdict import RetryPolicy, policy_of
-from dispatch.matching.filters import Allowance, Conditions, judged
-from dispatch.queues.parts import QueueFigures, QueueParts
-from dispatch.queues.work import Queues
-from dispatch.redelivery.amounts import Amounts
-from dispatch.redelivery.endpoints import Endpoints
-from dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
-from dispatch.redelivery.held_lanes import HeldLanes
-from dispatch.redelivery.lanes import Choice, ParkedLane, ParkedLanes, Subscriptions
-from dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
-from dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
-from dispatch.redelivery.reports import NO_RESULT, AwaitedResults, outcome_of
-from dispatch.settings import PushSettings, RetrySettings
-from topic_model.records.results import Result
-from topic_model.subscriptions import Subscription, queue_topic
+from arborcast.core.wall_clock import WatchedClock
+from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.health import EndpointHealthRegistry, quick_s
+from arborcast.dispatch.delivery.pushes import Pusher, PushSpans
+from arborcast.dispatch.delivery.transport.contract import Transport
+from arborcast.dispatch.delivery.verdict import RetryPolicy, policy_of
+from arborcast.dispatch.matching.filters import Allowance, Conditions, judged
+from arborcast.dispatch.queues.parts import QueueFigures, QueueParts
+from arborcast.dispatch.queues.work import Queues
+from arborcast.dispatch.redelivery.amounts import Amounts
+from arborcast.dispatch.redelivery.endpoints import Endpoints
+from arborcast.dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
+from arborcast.dispatch.redelivery.held_lanes import HeldLanes
+from arborcast.dispatch.redelivery.lanes import Choice, ParkedLane, ParkedLanes, Subscriptions
+from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
+from arborcast.dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
+from arborcast.dispatch.redelivery.reports import NO_RESULT, AwaitedResults, outcome_of
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.records.results import Result
+from arborcast.topic_model.subscriptions import Subscription, queue_topic
 
 logger = logging.getLogger(__name__)
 

@@ -16,22 +16,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Protocol
 
-from core import liveness
-from core.errors import InfrastructureError, RecordVersionError
-from core.eventlog.client import ConsumerRecord
-from core.eventlog.consumer import Discontinued, LogConsumer, Replaced
-from core.eventlog.topics import RESULTS_LOG
-from core.settings import KafkaSettings
-from dispatch.delivery.transport.contract import Transport
-from dispatch.logs.parked import roomy
-from dispatch.matching.view import SubscriptionListener
-from dispatch.queues.parts import QueueFigures
-from dispatch.redelivery.endpoints import HealthMemory
-from dispatch.redelivery.lanes import Subscriptions
-from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
-from dispatch.redelivery.pushes import RedeliveryJournal, journal_for
-from dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
-from topic_model.records import results
+from arborcast.core import liveness
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.consumer import Discontinued, LogConsumer, Replaced
+from arborcast.core.eventlog.topics import RESULTS_LOG
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.delivery.transport.contract import Transport
+from arborcast.dispatch.logs.parked import roomy
+from arborcast.dispatch.matching.view import SubscriptionListener
+from arborcast.dispatch.queues.parts import QueueFigures
+from arborcast.dispatch.redelivery.endpoints import HealthMemory
+from arborcast.dispatch.redelivery.lanes import Subscriptions
+from arborcast.dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
+from arborcast.dispatch.redelivery.pushes import RedeliveryJournal, journal_for
+from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
+from arborcast.topic_model.records import results
 
 # The broker answers a question for what is new when there is something, or after this: an idle engine asks rarely.
 _WAIT_MS = 2_000

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from core.errors import InfrastructureError
+from arborcast.core.errors import InfrastructureError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dispatch.job.heartbeat import LIMIT
-from dispatch.settings import DispatchSettings
+from arborcast.dispatch.job.heartbeat import LIMIT
+from arborcast.dispatch.settings import DispatchSettings
 
 _LOGGING = Path(__file__).with_name("log4j2.properties").absolute()
 
@@ -124,7 +124,7 @@ _FIXED: Mapping[str, str] = {
     "spark.python.unix.domain.socket.enabled": "true",
     # Workers are forked from a daemon that has the sink imported: 25 MB less for each, and 0.3 s less for the first
     # notification of a new one.
-    "spark.python.daemon.module": "dispatch.job.worker_daemon",
+    "spark.python.daemon.module": "arborcast.dispatch.job.worker_daemon",
     # Plans are trivial and never change: no re-planning between stages (5-10 ms each).
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.adaptive.streaming.stateless.enabled": "false",

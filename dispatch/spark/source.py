@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from core.errors import ConfigError
-from core.settings import KafkaSettings
+from arborcast.core.errors import ConfigError
+from arborcast.core.settings import KafkaSettings
 
 _LONGEST_ATTEMPT_S = 5.0
 

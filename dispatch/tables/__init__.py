@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatch.tables.spec import Column, TableSpec
+from arborcast.dispatch.tables.spec import Column, TableSpec
 
 TOPICS = TableSpec(
     name="topics",

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from core.errors import InfrastructureError
-from dispatch.logs import attempts
-from dispatch.logs.attempts import Attempt
-from dispatch.tables import ATTEMPTS
-from dispatch.tables.repair import mend
-from dispatch.tables.spec import TableSpec
+from arborcast.core.errors import InfrastructureError
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.tables import ATTEMPTS
+from arborcast.dispatch.tables.repair import mend
+from arborcast.dispatch.tables.spec import TableSpec
 
 _DAY_MS = 86_400_000
 

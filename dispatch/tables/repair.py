@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from dispatch.tables.spec import TableSpec
+from arborcast.dispatch.tables.spec import TableSpec
 
 logger = logging.getLogger(__name__)
 

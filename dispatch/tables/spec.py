@@ -14,8 +14,8 @@ from deltalake import DeltaTable, Field, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
-from core.errors import InfrastructureError
-from dispatch.settings import TableSettings
+from arborcast.core.errors import InfrastructureError
+from arborcast.dispatch.settings import TableSettings
 
 if TYPE_CHECKING:
     # Who only looks rows up (`rows_with`) does without: loading it takes several times as long as the question.

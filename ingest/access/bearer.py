@@ -16,11 +16,11 @@ from typing import Any
 
 import jwt
 
-from core.errors import ArborcastError, ConfigError
-from core.files import WatchedFile
-from ingest.access.grants import Identity
-from ingest.access.settings import AccessSettings
-from ingest.access.users_file import may_be_name
+from arborcast.core.errors import ArborcastError, ConfigError
+from arborcast.core.files import WatchedFile
+from arborcast.ingest.access.grants import Identity
+from arborcast.ingest.access.settings import AccessSettings
+from arborcast.ingest.access.users_file import may_be_name
 
 MAX_TOKEN = 16 * 1024
 

@@ -10,18 +10,18 @@ from typing import Any, Final
 
 from lxml import etree
 
-from core.security.ip_addresses import is_loopback
-from ingest.access.bearer import Bearer, WrongToken
-from ingest.access.grants import Caller, ClientRequest, Identity
-from ingest.access.policy import DEFAULT, AccessPolicy
-from ingest.access.proxies import NONE, Proxies
-from ingest.access.rates import Rates, client_key
-from ingest.access.settings import METHODS, AccessSettings
-from ingest.access.username_token import NonceMemory, UsernameToken, digest_matches, find_token
-from ingest.access.users import Users
-from ingest.access.users_file import may_be_name
-from ingest.errors import NotAuthenticated, TokenRefused
-from ingest.http.tls import certificate_names
+from arborcast.core.security.ip_addresses import is_loopback
+from arborcast.ingest.access.bearer import Bearer, WrongToken
+from arborcast.ingest.access.grants import Caller, ClientRequest, Identity
+from arborcast.ingest.access.policy import DEFAULT, AccessPolicy
+from arborcast.ingest.access.proxies import NONE, Proxies
+from arborcast.ingest.access.rates import Rates, client_key
+from arborcast.ingest.access.settings import METHODS, AccessSettings
+from arborcast.ingest.access.username_token import NonceMemory, UsernameToken, digest_matches, find_token
+from arborcast.ingest.access.users import Users
+from arborcast.ingest.access.users_file import may_be_name
+from arborcast.ingest.errors import NotAuthenticated, TokenRefused
+from arborcast.ingest.http.tls import certificate_names
 
 CERTIFICATE: Final = "arborcast.certificate"
 """Where a request's scope has the certificate of its connection, checked, as the ssl module shows it."""

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ingest.errors import Forbidden
-from topic_model.expressions import XPathPattern, compile_normal
-from topic_model.patterns.alternatives import Alternative, Reach, anchors_above, is_virtual
-from topic_model.records.control import PullPointRecord
-from topic_model.subscriptions import TopicFilter
-from topic_model.topics import SYSTEM, TopicPath, is_system
-from topic_model.tree.tree import TopicTree
+from arborcast.ingest.errors import Forbidden
+from arborcast.topic_model.expressions import XPathPattern, compile_normal
+from arborcast.topic_model.patterns.alternatives import Alternative, Reach, anchors_above, is_virtual
+from arborcast.topic_model.records.control import PullPointRecord
+from arborcast.topic_model.subscriptions import TopicFilter
+from arborcast.topic_model.topics import SYSTEM, TopicPath, is_system
+from arborcast.topic_model.tree.tree import TopicTree
 
 
 @dataclass(frozen=True, slots=True)

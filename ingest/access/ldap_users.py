@@ -16,13 +16,20 @@ from typing import Any
 import ldap3
 from ldap3.utils.conv import escape_filter_chars
 
-from directory.errors import DirectoryError, DirectoryRefused
-from directory.settings import DirectorySettings
-from directory.stores.ldap_connection import RETRY_SECONDS, NoSuchEntry, can_bind_with, check, connect, translated
-from ingest.access.grants import Identity
-from ingest.access.settings import AccessSettings
-from ingest.access.users_file import MAX_PASSWORD, may_be_name
-from ingest.errors import IdentitiesAway
+from arborcast.directory.errors import DirectoryError, DirectoryRefused
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores.ldap_connection import (
+    RETRY_SECONDS,
+    NoSuchEntry,
+    can_bind_with,
+    check,
+    connect,
+    translated,
+)
+from arborcast.ingest.access.grants import Identity
+from arborcast.ingest.access.settings import AccessSettings
+from arborcast.ingest.access.users_file import MAX_PASSWORD, may_be_name
+from arborcast.ingest.errors import IdentitiesAway
 
 logger = logging.getLogger(__name__)
 

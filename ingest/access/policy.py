@@ -28,11 +28,11 @@ from functools import reduce
 from operator import or_
 from typing import Any, Literal, get_args
 
-from core.errors import ConfigError, ExpressionError
-from ingest.access.grants import ALL, NOTHING, Caller, Grant, Identity
-from topic_model.expressions import XPathPattern, compile_normal, parse_friendly
-from topic_model.patterns.alternatives import Reach, is_virtual
-from topic_model.subscriptions import Subscription
+from arborcast.core.errors import ConfigError, ExpressionError
+from arborcast.ingest.access.grants import ALL, NOTHING, Caller, Grant, Identity
+from arborcast.topic_model.expressions import XPathPattern, compile_normal, parse_friendly
+from arborcast.topic_model.patterns.alternatives import Reach, is_virtual
+from arborcast.topic_model.subscriptions import Subscription
 
 Action = Literal["publish", "subscribe", "manage", "serve"]
 

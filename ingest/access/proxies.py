@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
-from core.errors import ConfigError
-from core.security.ip_addresses import IpAddress, IpNetwork, plain, read_address, read_networks
-from ingest.access.rates import client_key
+from arborcast.core.errors import ConfigError
+from arborcast.core.security.ip_addresses import IpAddress, IpNetwork, plain, read_address, read_networks
+from arborcast.ingest.access.rates import client_key
 
 KEY = "gateway.trusted_proxies"
 

@@ -7,8 +7,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from ingest.access.settings import LimitSettings
-from ingest.errors import TooManyRequests
+from arborcast.ingest.access.settings import LimitSettings
+from arborcast.ingest.errors import TooManyRequests
 
 
 def client_key(host: str) -> str:

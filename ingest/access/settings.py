@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from core.errors import ConfigError
-from core.settings import setting
+from arborcast.core.errors import ConfigError
+from arborcast.core.settings import setting
 
 METHODS = ("basic", "bearer", "token", "certificate")
 """Ways to say who one is: HTTP Basic, signed tokens (JWT), WS-Security's UsernameToken, a TLS certificate."""

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from lxml import etree
 
-from core.errors import ConfigError
-from ingest.errors import IdentitiesAway, TokenRefused
-from topic_model.namespaces import WSSE
+from arborcast.core.errors import ConfigError
+from arborcast.ingest.errors import IdentitiesAway, TokenRefused
+from arborcast.topic_model.namespaces import WSSE
 
 WSU = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-utility-1.0.xsd"
 _PROFILE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-username-token-profile-1.0"

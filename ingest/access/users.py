@@ -18,14 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from core.errors import ConfigError
-from core.files import WatchedFile
-from directory.settings import DirectorySettings
-from ingest.access.grants import Identity
-from ingest.access.rates import Buckets
-from ingest.access.settings import AccessSettings
-from ingest.access.users_file import User, check_mode, hash_password, no_users, password_matches, read_users
-from ingest.errors import IdentitiesAway, TooManyRequests
+from arborcast.core.errors import ConfigError
+from arborcast.core.files import WatchedFile
+from arborcast.directory.settings import DirectorySettings
+from arborcast.ingest.access.grants import Identity
+from arborcast.ingest.access.rates import Buckets
+from arborcast.ingest.access.settings import AccessSettings
+from arborcast.ingest.access.users_file import User, check_mode, hash_password, no_users, password_matches, read_users
+from arborcast.ingest.errors import IdentitiesAway, TooManyRequests
 
 _ADDRESSES = 10_000
 
@@ -146,7 +146,7 @@ def user_source(access: AccessSettings, directory: DirectorySettings) -> UserSou
     if access.users == "file":
         return FileUsers(Path(access.users_file))
     # Only here, so that who has a file never pays for ldap3.
-    from ingest.access.ldap_users import LdapUsers
+    from arborcast.ingest.access.ldap_users import LdapUsers
 
     return LdapUsers(access, directory)
 

@@ -22,11 +22,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from core.errors import ConfigError
-from core.files import write_atomically
-from core.printable import is_printable
-from core.reasons import reason_of
-from ingest.access.grants import Identity
+from arborcast.core.errors import ConfigError
+from arborcast.core.files import write_atomically
+from arborcast.core.printable import is_printable
+from arborcast.core.reasons import reason_of
+from arborcast.ingest.access.grants import Identity
 
 # About 60 ms and 32 MB for each guess, on one core of a machine of today.
 _LOG_N, _R, _P = 15, 8, 1

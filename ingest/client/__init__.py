@@ -13,17 +13,17 @@
     triggers    who is called, or waits, for messages of certain topics
 
 The guide is docs/client.md. All of it is the distribution `arborcast-client`, too, with the modules it imports
-(`jobs.install.client_package`): nothing here may need more than requests-futures, lxml and msgspec.
+(`engine.install.client_package`): nothing here may need more than requests-futures, lxml and msgspec.
 """
 
 from __future__ import annotations
 
-from core.errors import ArborcastError, ExpressionError, SecretError, SignatureError
-from ingest.client.client import Client
-from ingest.client.futures import FuturesClient
-from ingest.client.legacy import LegacyClient, LegacyFuturesClient, LegacySubscription
-from ingest.client.transport import HttpAnswer, RequestsTransport, Transport
-from ingest.client.values import (
+from arborcast.core.errors import ArborcastError, ExpressionError, SecretError, SignatureError
+from arborcast.ingest.client.client import Client
+from arborcast.ingest.client.futures import FuturesClient
+from arborcast.ingest.client.legacy import LegacyClient, LegacyFuturesClient, LegacySubscription
+from arborcast.ingest.client.transport import HttpAnswer, RequestsTransport, Transport
+from arborcast.ingest.client.values import (
     Batching,
     BrokerUnavailable,
     BrokerUnreachable,

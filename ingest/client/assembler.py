@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import IO
 
-from ingest.client.received import PartOf, ReceivedMessage
-from topic_model.projections.open_messages import OpenMessage, OpenMessages
-from topic_model.records.fragments import Reason, StoredPart
-from topic_model.topics import TopicPath
+from arborcast.ingest.client.received import PartOf, ReceivedMessage
+from arborcast.topic_model.projections.open_messages import OpenMessage, OpenMessages
+from arborcast.topic_model.records.fragments import Reason, StoredPart
+from arborcast.topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
 

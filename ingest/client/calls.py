@@ -15,13 +15,13 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Generic, Literal, TypeVar
 
-from core.errors import ExpressionError
-from ingest.addresses import Kind
-from ingest.client import received
-from ingest.client.assembler import Assembler
-from ingest.client.publications import conditions, message_types, publications
-from ingest.client.received import ReceivedMessage, Reply
-from ingest.client.values import (
+from arborcast.core.errors import ExpressionError
+from arborcast.ingest.addresses import Kind
+from arborcast.ingest.client import received
+from arborcast.ingest.client.assembler import Assembler
+from arborcast.ingest.client.publications import conditions, message_types, publications
+from arborcast.ingest.client.received import ReceivedMessage, Reply
+from arborcast.ingest.client.values import (
     ClientError,
     Credentials,
     Delivery,
@@ -30,9 +30,9 @@ from ingest.client.values import (
     RemoteRegistration,
     RemoteSubscription,
 )
-from ingest.soap import answers, times
-from topic_model.expressions import CONCRETE, parse_friendly, write_topic
-from topic_model.namespaces import (
+from arborcast.ingest.soap import answers, times
+from arborcast.topic_model.expressions import CONCRETE, parse_friendly, write_topic
+from arborcast.topic_model.namespaces import (
     ACTION_BRW,
     ACTION_BW,
     ARBORCAST_POLICY,
@@ -43,10 +43,10 @@ from topic_model.namespaces import (
     WSNT,
     XSI,
 )
-from topic_model.patterns.patterns import EVERYTHING, parse_normal
-from topic_model.subscriptions import SoapVersion, TopicFilter, parameter_blocks
-from topic_model.topics import TopicPath
-from topic_model.tree.prefixes import prefixes_in
+from arborcast.topic_model.patterns.patterns import EVERYTHING, parse_normal
+from arborcast.topic_model.subscriptions import SoapVersion, TopicFilter, parameter_blocks
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.prefixes import prefixes_in
 
 ResultT = TypeVar("ResultT")
 Lasts = timedelta | datetime | None

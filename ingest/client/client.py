@@ -17,12 +17,12 @@ from uuid import uuid4
 
 import requests
 
-from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
-from ingest.client.publications import said_of
-from ingest.client.queues.replies import PulledReplies, Replies
-from ingest.client.received import read_reply, retry_after_s
-from ingest.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, RequestsTransport, Transport
-from ingest.client.values import (
+from arborcast.ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
+from arborcast.ingest.client.publications import said_of
+from arborcast.ingest.client.queues.replies import PulledReplies, Replies
+from arborcast.ingest.client.received import read_reply, retry_after_s
+from arborcast.ingest.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, RequestsTransport, Transport
+from arborcast.ingest.client.values import (
     BrokerUnreachable,
     ClientClosed,
     Credentials,
@@ -30,10 +30,10 @@ from ingest.client.values import (
     Remote,
     Retries,
 )
-from topic_model.subscriptions import SoapVersion
+from arborcast.topic_model.subscriptions import SoapVersion
 
 if TYPE_CHECKING:
-    from ingest.client.listener import Listener
+    from arborcast.ingest.client.listener import Listener
 
 
 class BrokerSession(requests.Session):

@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from core.errors import ConfigError
-from ingest.client.values import BrokerUnavailable, FaultReceived
-from ingest.framed import frames
-from ingest.framed.frames import LOOSE, Body, Decoder, Frame, FrameError, FrameKind
+from arborcast.core.errors import ConfigError
+from arborcast.ingest.client.values import BrokerUnavailable, FaultReceived
+from arborcast.ingest.framed import frames
+from arborcast.ingest.framed.frames import LOOSE, Body, Decoder, Frame, FrameError, FrameKind
 
 __all__ = ["Connection", "ConnectionFactory", "Consumer", "Message", "Outgoing", "Producer", "Session"]
 

@@ -17,12 +17,12 @@ from typing import Concatenate
 
 from requests_futures.sessions import FuturesSession
 
-from ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
-from ingest.client.client import BrokerClient, CallsT, P, arguments_of, describe, result_of
-from ingest.client.publications import said_of
-from ingest.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, Transport
-from ingest.client.values import Batching, ClientClosed, Credentials, FaultReceived, Retries
-from topic_model.subscriptions import SoapVersion
+from arborcast.ingest.client.calls import Call, Calls, Namespaces, ResultT, notification_message
+from arborcast.ingest.client.client import BrokerClient, CallsT, P, arguments_of, describe, result_of
+from arborcast.ingest.client.publications import said_of
+from arborcast.ingest.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, Transport
+from arborcast.ingest.client.values import Batching, ClientClosed, Credentials, FaultReceived, Retries
+from arborcast.topic_model.subscriptions import SoapVersion
 
 
 @dataclass

@@ -18,7 +18,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Self
 
-from core.security.web_pages import is_of_browser
+from arborcast.core.security.web_pages import is_of_browser
 
 MAX_BODY = 64 * 1024 * 1024
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from ingest.client.transport import HttpAnswer, Transport
-from ingest.client.values import BrokerUnreachable, ClientError, ResultNotTaken
+from arborcast.ingest.client.transport import HttpAnswer, Transport
+from arborcast.ingest.client.values import BrokerUnreachable, ClientError, ResultNotTaken
 
 _State = Literal["delivered", "refused", "failed"]
 

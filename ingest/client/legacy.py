@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from itertools import count
 from typing import IO
 
-from ingest.client.calls import Call, Calls, ResultT, as_text, single_topic, without_declaration
-from ingest.client.client import SynchronousClient, performed
-from ingest.client.futures import MAX_WAITING, AsynchronousClient, submitted
-from ingest.client.received import Reply
-from ingest.client.transport import CONNECTIONS, TIMEOUT_S, Transport
-from ingest.client.values import (
+from arborcast.ingest.client.calls import Call, Calls, ResultT, as_text, single_topic, without_declaration
+from arborcast.ingest.client.client import SynchronousClient, performed
+from arborcast.ingest.client.futures import MAX_WAITING, AsynchronousClient, submitted
+from arborcast.ingest.client.received import Reply
+from arborcast.ingest.client.transport import CONNECTIONS, TIMEOUT_S, Transport
+from arborcast.ingest.client.values import (
     ClientError,
     Credentials,
     FaultReceived,
@@ -29,12 +29,12 @@ from ingest.client.values import (
     Retries,
     UnreadableAnswer,
 )
-from ingest.soap.answers import text
-from topic_model.expressions import SIMPLE
-from topic_model.namespaces import ARBORCAST_POLICY, HPWSN, SOAP11, WSA, WSNT, wsa
-from topic_model.records.packages import MOST_PARTS, Fragment, wrapped
-from topic_model.subscriptions import SoapVersion
-from topic_model.topics import TopicPath
+from arborcast.ingest.soap.answers import text
+from arborcast.topic_model.expressions import SIMPLE
+from arborcast.topic_model.namespaces import ARBORCAST_POLICY, HPWSN, SOAP11, WSA, WSNT, wsa
+from arborcast.topic_model.records.packages import MOST_PARTS, Fragment, wrapped
+from arborcast.topic_model.subscriptions import SoapVersion
+from arborcast.topic_model.topics import TopicPath
 
 # What the old system's own clients write where there is no endpoint.
 _NO_ENDPOINT = "endpoint:null"

@@ -16,20 +16,20 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Literal
 
-from core.errors import PeerError, SignatureError
-from core.recent import Recent
-from core.security.web_pages import is_of_browser
-from ingest.client.assembler import Assembler
-from ingest.client.http_server import MAX_BODY, NO_PAGES, Response, Server, in_thread
-from ingest.client.later import OpenPush, open_push
-from ingest.client.queues.replies import Replies
-from ingest.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
-from ingest.client.transport import RequestsTransport, Transport
-from ingest.client.triggers import Namespaces, Triggers
-from ingest.elements.endpoints import CHALLENGE_HEADER, agreement
-from ingest.errors import UnreadableRequest
-from ingest.soap import faults
-from ingest.soap.times import utc_now
+from arborcast.core.errors import PeerError, SignatureError
+from arborcast.core.recent import Recent
+from arborcast.core.security.web_pages import is_of_browser
+from arborcast.ingest.client.assembler import Assembler
+from arborcast.ingest.client.http_server import MAX_BODY, NO_PAGES, Response, Server, in_thread
+from arborcast.ingest.client.later import OpenPush, open_push
+from arborcast.ingest.client.queues.replies import Replies
+from arborcast.ingest.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
+from arborcast.ingest.client.transport import RequestsTransport, Transport
+from arborcast.ingest.client.triggers import Namespaces, Triggers
+from arborcast.ingest.elements.endpoints import CHALLENGE_HEADER, agreement
+from arborcast.ingest.errors import UnreadableRequest
+from arborcast.ingest.soap import faults
+from arborcast.ingest.soap.times import utc_now
 
 __all__ = ["Assembler", "Listener", "ListenerApp", "OnMessage", "ReceivedMessage", "Verify", "read_push"]
 

@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from ingest.client.values import ClientError
-from ingest.soap import answers
-from topic_model.expressions.conditions import XPATH_1
-from topic_model.message_types import read_type
-from topic_model.namespaces import ARBORCAST_POLICY
+from arborcast.ingest.client.values import ClientError
+from arborcast.ingest.soap import answers
+from arborcast.topic_model.expressions.conditions import XPATH_1
+from arborcast.topic_model.message_types import read_type
+from arborcast.topic_model.namespaces import ARBORCAST_POLICY
 
 
 def said_of(

@@ -10,10 +10,10 @@ from typing import IO
 
 from lxml import etree
 
-from core.errors import PeerError
-from core.security.signatures import TOLERANCE_S, check, key_of, new_secret
-from ingest.client.later import Later, OpenPush
-from ingest.client.values import (
+from arborcast.core.errors import PeerError
+from arborcast.core.security.signatures import TOLERANCE_S, check, key_of, new_secret
+from arborcast.ingest.client.later import Later, OpenPush
+from arborcast.ingest.client.values import (
     BrokerUnavailable,
     ClientError,
     FaultReceived,
@@ -23,13 +23,13 @@ from ingest.client.values import (
     RemoteSubscription,
     UnreadableAnswer,
 )
-from ingest.elements.endpoints import read_reference
-from ingest.elements.topics import read_topic
-from ingest.errors import InvalidRequest
-from ingest.soap.envelope import Request, parse
-from ingest.soap.fragments import Source
-from topic_model.legacy_content import unwrap
-from topic_model.namespaces import (
+from arborcast.ingest.elements.endpoints import read_reference
+from arborcast.ingest.elements.topics import read_topic
+from arborcast.ingest.errors import InvalidRequest
+from arborcast.ingest.soap.envelope import Request, parse
+from arborcast.ingest.soap.fragments import Source
+from arborcast.topic_model.legacy_content import unwrap
+from arborcast.topic_model.namespaces import (
     ARBORCAST_DELIVERY,
     ARBORCAST_POLICY,
     HPWSN_PUSH,
@@ -40,14 +40,14 @@ from topic_model.namespaces import (
     wsn_br,
     wsnt,
 )
-from topic_model.records.packages import (
+from arborcast.topic_model.records.packages import (
     PACKAGE_HEADER,
     Fragment,
     read_content,
     read_package_header,
     unwrap_part,
 )
-from topic_model.topics import TopicPath
+from arborcast.topic_model.topics import TopicPath
 
 __all__ = ["ReceivedMessage", "SignedWith", "new_secret", "read_messages", "read_push", "read_push_request"]
 

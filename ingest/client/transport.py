@@ -10,10 +10,10 @@ import requests
 from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 
-from core.reasons import reason_of
-from core.security.checked_connections import CheckedAdapter, refusal_in
-from core.security.outbound import AddressPolicy
-from ingest.client.values import BrokerUnreachable, ClientError
+from arborcast.core.reasons import reason_of
+from arborcast.core.security.checked_connections import CheckedAdapter, refusal_in
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.ingest.client.values import BrokerUnreachable, ClientError
 
 # Connecting and answering. The answer waits for the broker's storage, which gives up by itself after ten seconds.
 TIMEOUT_S = (5.0, 30.0)

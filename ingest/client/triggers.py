@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ingest.client.received import OnMessage, ReceivedMessage
-from ingest.client.values import ClientError
-from topic_model.expressions import parse_friendly
-from topic_model.patterns.patterns import EVERYTHING, Pattern, parse_normal
-from topic_model.topics import TopicPath
+from arborcast.ingest.client.received import OnMessage, ReceivedMessage
+from arborcast.ingest.client.values import ClientError
+from arborcast.topic_model.expressions import parse_friendly
+from arborcast.topic_model.patterns.patterns import EVERYTHING, Pattern, parse_normal
+from arborcast.topic_model.topics import TopicPath
 
 __all__ = ["Triggers"]
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal, get_args
 
-from core.errors import ArborcastError, ConfigError
-from topic_model.subscriptions import Reliability
+from arborcast.core.errors import ArborcastError, ConfigError
+from arborcast.topic_model.subscriptions import Reliability
 
 
 class ClientError(ArborcastError):

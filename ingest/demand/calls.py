@@ -11,11 +11,11 @@ from uuid import uuid4
 
 from lxml import etree
 
-from core.security.outbound import AddressPolicy
-from ingest.addresses import OwnAddresses
-from ingest.consumers import DIRECT, OutboundRoute, post
-from ingest.elements.endpoints import check_consumer, read_reference
-from ingest.errors import (
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.ingest.addresses import OwnAddresses
+from arborcast.ingest.consumers import DIRECT, OutboundRoute, post
+from arborcast.ingest.elements.endpoints import check_consumer, read_reference
+from arborcast.ingest.errors import (
     ConsumerRefused,
     InvalidRequest,
     MalformedMessage,
@@ -24,11 +24,11 @@ from ingest.errors import (
     PublisherRefused,
     PublisherUnreachable,
 )
-from ingest.soap import answers, times
-from ingest.soap.answers import expression_element
-from ingest.soap.fragments import Source
-from ingest.soap.xml_reading import read_xml
-from topic_model.namespaces import (
+from arborcast.ingest.soap import answers, times
+from arborcast.ingest.soap.answers import expression_element
+from arborcast.ingest.soap.fragments import Source
+from arborcast.ingest.soap.xml_reading import read_xml
+from arborcast.topic_model.namespaces import (
     ACTION_BW,
     SOAP11,
     SOAP12,
@@ -37,8 +37,8 @@ from topic_model.namespaces import (
     XSI,
     wsnt,
 )
-from topic_model.publishers import Registration
-from topic_model.subscriptions import EndpointReference, TopicFilter, parameter_blocks
+from arborcast.topic_model.publishers import Registration
+from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter, parameter_blocks
 
 _TOTAL_S = 15
 _MAX_ANSWER = 1024 * 1024

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from core.recent import Recent
-from topic_model.patterns.alternatives import Alternative, Reach, anchors_above, is_below, root_anchor
-from topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
-from topic_model.publishers import Registration, Upstream
-from topic_model.routing import RoutingTable
-from topic_model.subscriptions import Subscription, TopicFilter
-from topic_model.topics import TopicPath, parent_of
+from arborcast.core.recent import Recent
+from arborcast.topic_model.patterns.alternatives import Alternative, Reach, anchors_above, is_below, root_anchor
+from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
+from arborcast.topic_model.publishers import Registration, Upstream
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.subscriptions import Subscription, TopicFilter
+from arborcast.topic_model.topics import TopicPath, parent_of
 
 
 @dataclass(frozen=True)

@@ -23,17 +23,17 @@ from typing import TypeVar
 
 import msgspec
 
-from core.errors import InfrastructureError
-from ingest.demand import steps
-from ingest.demand.calls import PublisherCalls
-from ingest.demand.steps import Act, ChangeUpstream, Step, SubscribeUpstream
-from ingest.errors import PublisherRefused, PublisherUnreachable
-from ingest.operations.gateway import Gateway
-from ingest.operations.publisher_registration import consumer_address
-from ingest.soap import times
-from topic_model.publishers import Registration, Upstream
-from topic_model.records.control import RegistrationRecord
-from topic_model.subscriptions import TopicFilter
+from arborcast.core.errors import InfrastructureError
+from arborcast.ingest.demand import steps
+from arborcast.ingest.demand.calls import PublisherCalls
+from arborcast.ingest.demand.steps import Act, ChangeUpstream, Step, SubscribeUpstream
+from arborcast.ingest.errors import PublisherRefused, PublisherUnreachable
+from arborcast.ingest.operations.gateway import Gateway
+from arborcast.ingest.operations.publisher_registration import consumer_address
+from arborcast.ingest.soap import times
+from arborcast.topic_model.publishers import Registration, Upstream
+from arborcast.topic_model.records.control import RegistrationRecord
+from arborcast.topic_model.subscriptions import TopicFilter
 
 logger = logging.getLogger(__name__)
 

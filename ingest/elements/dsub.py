@@ -19,14 +19,14 @@ from xml.sax.saxutils import quoteattr
 
 from lxml import etree
 
-from core.errors import ConditionError, TopicNotSupported
-from ingest.errors import InvalidRequest, UnknownFilters
-from ingest.soap.fragments import Source
-from ingest.soap.xml_reading import read_xml
-from topic_model.expressions.conditions import XPATH_1, compile_condition
-from topic_model.namespaces import DSUB
-from topic_model.subscriptions import TopicFilter, XPathFilter
-from topic_model.topics import TopicPath
+from arborcast.core.errors import ConditionError, TopicNotSupported
+from arborcast.ingest.errors import InvalidRequest, UnknownFilters
+from arborcast.ingest.soap.fragments import Source
+from arborcast.ingest.soap.xml_reading import read_xml
+from arborcast.topic_model.expressions.conditions import XPATH_1, compile_condition
+from arborcast.topic_model.namespaces import DSUB
+from arborcast.topic_model.subscriptions import TopicFilter, XPathFilter
+from arborcast.topic_model.topics import TopicPath
 
 RIM: Final = "urn:oasis:names:tc:ebxml-regrep:xsd:rim:3.0"
 LCM: Final = "urn:oasis:names:tc:ebxml-regrep:xsd:lcm:3.0"

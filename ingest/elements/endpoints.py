@@ -11,16 +11,16 @@ from collections.abc import Iterator
 
 from lxml import etree
 
-from core.security.outbound import AddressPolicy, Refusal, place_of
-from core.security.uris import to_uri
-from ingest.addresses import Kind, OwnAddresses
-from ingest.errors import ConsumerRefused, InvalidRequest
-from ingest.soap import answers
-from ingest.soap.fragments import Source
-from topic_model.namespaces import WSA, wsa
-from topic_model.projections.pull_points import PullPoints
-from topic_model.records.control import PullPointRecord
-from topic_model.subscriptions import EndpointReference, doubled_header
+from arborcast.core.security.outbound import AddressPolicy, Refusal, place_of
+from arborcast.core.security.uris import to_uri
+from arborcast.ingest.addresses import Kind, OwnAddresses
+from arborcast.ingest.errors import ConsumerRefused, InvalidRequest
+from arborcast.ingest.soap import answers
+from arborcast.ingest.soap.fragments import Source
+from arborcast.topic_model.namespaces import WSA, wsa
+from arborcast.topic_model.projections.pull_points import PullPoints
+from arborcast.topic_model.records.control import PullPointRecord
+from arborcast.topic_model.subscriptions import EndpointReference, doubled_header
 
 _MAX_ADDRESS = 2_048
 

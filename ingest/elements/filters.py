@@ -7,19 +7,19 @@ from typing import cast, get_args
 
 from lxml import etree
 
-from core.errors import ContentExpressionError, ProducerExpressionError
-from ingest.elements import dsub
-from ingest.elements.protection import CREDENTIALS, SIGNING, RequestedProtection, read_protection
-from ingest.elements.publication import duration_ms, priority_of
-from ingest.elements.topics import read_filter
-from ingest.errors import InvalidRequest, UnknownFilters, UnrecognizedPolicy, UnsupportedPolicy
-from topic_model.expressions import compile_normal
-from topic_model.expressions.conditions import check_content, check_producer
-from topic_model.expressions.item_filter import ITEM_FILTER, to_xpath
-from topic_model.message_types import read_type
-from topic_model.namespaces import ARBORCAST_POLICY, CURRENT_MESSAGE, DSUB, MESSAGE_TYPE, wsnt
-from topic_model.patterns.patterns import Pattern
-from topic_model.subscriptions import (
+from arborcast.core.errors import ContentExpressionError, ProducerExpressionError
+from arborcast.ingest.elements import dsub
+from arborcast.ingest.elements.protection import CREDENTIALS, SIGNING, RequestedProtection, read_protection
+from arborcast.ingest.elements.publication import duration_ms, priority_of
+from arborcast.ingest.elements.topics import read_filter
+from arborcast.ingest.errors import InvalidRequest, UnknownFilters, UnrecognizedPolicy, UnsupportedPolicy
+from arborcast.topic_model.expressions import compile_normal
+from arborcast.topic_model.expressions.conditions import check_content, check_producer
+from arborcast.topic_model.expressions.item_filter import ITEM_FILTER, to_xpath
+from arborcast.topic_model.message_types import read_type
+from arborcast.topic_model.namespaces import ARBORCAST_POLICY, CURRENT_MESSAGE, DSUB, MESSAGE_TYPE, wsnt
+from arborcast.topic_model.patterns.patterns import Pattern
+from arborcast.topic_model.subscriptions import (
     DEFAULT_POLICY,
     DeliveryForm,
     DeliveryPolicy,
@@ -29,7 +29,7 @@ from topic_model.subscriptions import (
     TopicFilter,
     XPathFilter,
 )
-from topic_model.tree.tree import TopicTree
+from arborcast.topic_model.tree.tree import TopicTree
 
 DELIVERY = f"{{{ARBORCAST_POLICY}}}Delivery"
 

@@ -20,13 +20,13 @@ from pathlib import Path
 import msgspec
 from lxml import etree
 
-from core.errors import SecretError
-from core.security.keyring import KeyFile, Keys, Marks
-from core.security.signatures import find_certificate, key_of, new_secret
-from core.settings import SecretSettings
-from ingest.errors import InvalidRequest, UnsupportedPolicy
-from topic_model.namespaces import ARBORCAST_POLICY
-from topic_model.subscriptions import Protection, SigningSecret, Subscription
+from arborcast.core.errors import SecretError
+from arborcast.core.security.keyring import KeyFile, Keys, Marks
+from arborcast.core.security.signatures import find_certificate, key_of, new_secret
+from arborcast.core.settings import SecretSettings
+from arborcast.ingest.errors import InvalidRequest, UnsupportedPolicy
+from arborcast.topic_model.namespaces import ARBORCAST_POLICY
+from arborcast.topic_model.subscriptions import Protection, SigningSecret, Subscription
 
 logger = logging.getLogger(__name__)
 

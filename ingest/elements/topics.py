@@ -11,18 +11,18 @@ from typing import Literal, NamedTuple
 
 from lxml import etree
 
-from core.errors import ExpressionError, UnknownDialect
-from ingest.access.grants import Caller, Grant, known_to
-from ingest.elements import dsub
-from ingest.errors import OperationRefused
-from ingest.soap.answers import expression_element
-from topic_model import expressions
-from topic_model.expressions import FULL, SIMPLE, write_topic
-from topic_model.namespaces import DSUB
-from topic_model.subscriptions import TopicFilter
-from topic_model.topics import TopicPath
-from topic_model.tree.prefixes import KnownPrefixes, prefixes_in
-from topic_model.tree.tree import TopicTree, topic_set
+from arborcast.core.errors import ExpressionError, UnknownDialect
+from arborcast.ingest.access.grants import Caller, Grant, known_to
+from arborcast.ingest.elements import dsub
+from arborcast.ingest.errors import OperationRefused
+from arborcast.ingest.soap.answers import expression_element
+from arborcast.topic_model import expressions
+from arborcast.topic_model.expressions import FULL, SIMPLE, write_topic
+from arborcast.topic_model.namespaces import DSUB
+from arborcast.topic_model.subscriptions import TopicFilter
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.prefixes import KnownPrefixes, prefixes_in
+from arborcast.topic_model.tree.tree import TopicTree, topic_set
 
 Form = Literal["set", "expressions"]
 

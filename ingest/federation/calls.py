@@ -11,11 +11,11 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from core.errors import DeliveryError, SignatureError
-from core.reasons import reason_of
-from ingest.errors import NoAnswer
-from ingest.federation.keys import SharedKeys
-from ingest.federation.topology import (
+from arborcast.core.errors import DeliveryError, SignatureError
+from arborcast.core.reasons import reason_of
+from arborcast.ingest.errors import NoAnswer
+from arborcast.ingest.federation.keys import SharedKeys
+from arborcast.ingest.federation.topology import (
     AdministratorRefused,
     Beat,
     MemberRegistration,

@@ -12,11 +12,11 @@ import socket
 from collections import Counter, deque
 from collections.abc import Callable
 
-from core.errors import InfrastructureError, PeerError, SignatureError
-from core.telemetry.metrics import Registry
-from ingest.errors import PeerRefused
-from ingest.federation.receiver import PeerReceiver
-from topic_model.records.peers import MOST_DATAGRAM, MOST_TOGETHER, PeerPush, is_like_datagram
+from arborcast.core.errors import InfrastructureError, PeerError, SignatureError
+from arborcast.core.telemetry.metrics import Registry
+from arborcast.ingest.errors import PeerRefused
+from arborcast.ingest.federation.receiver import PeerReceiver
+from arborcast.topic_model.records.peers import MOST_DATAGRAM, MOST_TOGETHER, PeerPush, is_like_datagram
 
 logger = logging.getLogger(__name__)
 

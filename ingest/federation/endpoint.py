@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable
 from xml.sax.saxutils import escape
 
-from core.errors import InfrastructureError, PeerError, SignatureError
-from core.telemetry.metrics import Registry
-from ingest.errors import Compressed, PeerRefused, TooLarge
-from ingest.federation.receiver import PeerReceiver
-from ingest.http.asgi import Receive, Scope, Send, read_body, send_answer
-from ingest.soap.faults import seconds_until
-from topic_model.records.peers import INTEREST_PATH, PATH
+from arborcast.core.errors import InfrastructureError, PeerError, SignatureError
+from arborcast.core.telemetry.metrics import Registry
+from arborcast.ingest.errors import Compressed, PeerRefused, TooLarge
+from arborcast.ingest.federation.receiver import PeerReceiver
+from arborcast.ingest.http.asgi import Receive, Scope, Send, read_body, send_answer
+from arborcast.ingest.soap.faults import seconds_until
+from arborcast.topic_model.records.peers import INTEREST_PATH, PATH
 
 logger = logging.getLogger(__name__)
 

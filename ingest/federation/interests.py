@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from topic_model.records.control import (
+from arborcast.topic_model.records.control import (
     ControlRecord,
     PeerInterest,
     SubscriptionEnded,
@@ -13,7 +13,7 @@ from topic_model.records.control import (
     interest_key,
     subscription_key,
 )
-from topic_model.routing.interest import together
+from arborcast.topic_model.routing.interest import together
 
 _KEY = interest_key("")
 _LINK_KEY = subscription_key("")

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from core.errors import ConfigError, SecretError, SignatureError
-from core.files import WatchedFile
-from core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, check, key_of, sign
+from arborcast.core.errors import ConfigError, SecretError, SignatureError
+from arborcast.core.files import WatchedFile
+from arborcast.core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, check, key_of, sign
 
 logger = logging.getLogger(__name__)
 

@@ -14,12 +14,25 @@ from typing import NamedTuple
 
 import msgspec
 
-from ingest.federation.interests import PeerInterests
-from ingest.federation.topology import Member, Topology
-from topic_model.patterns.patterns import parse_normal
-from topic_model.records.control import ControlRecord, SubscriptionRecord, Tombstone, interest_key, suspension_key
-from topic_model.records.peers import PATH, group_of
-from topic_model.subscriptions import Datagrams, DeliveryPolicy, EndpointReference, Peer, Subscription, TopicFilter
+from arborcast.ingest.federation.interests import PeerInterests
+from arborcast.ingest.federation.topology import Member, Topology
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.records.control import (
+    ControlRecord,
+    SubscriptionRecord,
+    Tombstone,
+    interest_key,
+    suspension_key,
+)
+from arborcast.topic_model.records.peers import PATH, group_of
+from arborcast.topic_model.subscriptions import (
+    Datagrams,
+    DeliveryPolicy,
+    EndpointReference,
+    Peer,
+    Subscription,
+    TopicFilter,
+)
 
 # Order is kept, and each message is tried until its lifespan ends.
 POLICY = DeliveryPolicy(reliability="strict")

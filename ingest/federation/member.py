@@ -20,20 +20,26 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from core.errors import DeliveryError, InfrastructureError, PeerError
-from core.files import write_atomically
-from core.settings import KafkaSettings
-from ingest.federation import links, takeover
-from ingest.federation.calls import Administrator, call
-from ingest.federation.interests import PeerInterests
-from ingest.federation.keys import SharedKeys
-from ingest.federation.settings import FederationSettings
-from ingest.federation.topology import AdministratorRefused, Member, MemberRegistration, Topology, read_topology
-from ingest.operations.gateway import Gateway
-from ingest.soap import times
-from topic_model.records.peers import INTEREST_PATH, datagram_url, encode_interest, group_of
-from topic_model.routing import interest
-from topic_model.subscriptions import Subscription
+from arborcast.core.errors import DeliveryError, InfrastructureError, PeerError
+from arborcast.core.files import write_atomically
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.federation import links, takeover
+from arborcast.ingest.federation.calls import Administrator, call
+from arborcast.ingest.federation.interests import PeerInterests
+from arborcast.ingest.federation.keys import SharedKeys
+from arborcast.ingest.federation.settings import FederationSettings
+from arborcast.ingest.federation.topology import (
+    AdministratorRefused,
+    Member,
+    MemberRegistration,
+    Topology,
+    read_topology,
+)
+from arborcast.ingest.operations.gateway import Gateway
+from arborcast.ingest.soap import times
+from arborcast.topic_model.records.peers import INTEREST_PATH, datagram_url, encode_interest, group_of
+from arborcast.topic_model.routing import interest
+from arborcast.topic_model.subscriptions import Subscription
 
 logger = logging.getLogger(__name__)
 

@@ -14,30 +14,37 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from core.errors import InfrastructureError, PeerError, RecordVersionError, TopicError, TopicNotSupported
-from core.settings import KafkaSettings
-from core.telemetry.tracing import read_traceparent
-from ingest.access.grants import check_reserved
-from ingest.elements.publication import Publication
-from ingest.errors import Forbidden, InvalidRequest, MalformedMessage, PeerRefused
-from ingest.federation.interests import PeerInterests
-from ingest.federation.keys import SharedKeys
-from ingest.http.inflight import SMALL
-from ingest.operations.acceptance import accept, check_types
-from ingest.operations.gateway import Gateway
-from ingest.soap import times
-from ingest.soap.xml_reading import check_payload, check_tags, read_xml
-from ingest.state.repeats import RepeatMemory, accepted_lately, steady_now
-from topic_model.message_types import MOST as MOST_TYPE
-from topic_model.patterns.patterns import parse_normal
-from topic_model.records import peers
-from topic_model.records.control import PeerInterest
-from topic_model.records.notifications import MOST_PRIORITY, MOST_TRIGGERED, Notification
-from topic_model.records.packages import read_package
-from topic_model.records.peers import INTEREST_PATH, MOST_TOGETHER, Forwarded, group_of, is_engine, why_not_taken
-from topic_model.routing.interest import MOST, MOST_CHARACTERS, is_summary
-from topic_model.topics import TopicPath, parse_path
-from topic_model.tree.distribution import distribution_of
+from arborcast.core.errors import InfrastructureError, PeerError, RecordVersionError, TopicError, TopicNotSupported
+from arborcast.core.settings import KafkaSettings
+from arborcast.core.telemetry.tracing import read_traceparent
+from arborcast.ingest.access.grants import check_reserved
+from arborcast.ingest.elements.publication import Publication
+from arborcast.ingest.errors import Forbidden, InvalidRequest, MalformedMessage, PeerRefused
+from arborcast.ingest.federation.interests import PeerInterests
+from arborcast.ingest.federation.keys import SharedKeys
+from arborcast.ingest.http.inflight import SMALL
+from arborcast.ingest.operations.acceptance import accept, check_types
+from arborcast.ingest.operations.gateway import Gateway
+from arborcast.ingest.soap import times
+from arborcast.ingest.soap.xml_reading import check_payload, check_tags, read_xml
+from arborcast.ingest.state.repeats import RepeatMemory, accepted_lately, steady_now
+from arborcast.topic_model.message_types import MOST as MOST_TYPE
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.records import peers
+from arborcast.topic_model.records.control import PeerInterest
+from arborcast.topic_model.records.notifications import MOST_PRIORITY, MOST_TRIGGERED, Notification
+from arborcast.topic_model.records.packages import read_package
+from arborcast.topic_model.records.peers import (
+    INTEREST_PATH,
+    MOST_TOGETHER,
+    Forwarded,
+    group_of,
+    is_engine,
+    why_not_taken,
+)
+from arborcast.topic_model.routing.interest import MOST, MOST_CHARACTERS, is_summary
+from arborcast.topic_model.topics import TopicPath, parse_path
+from arborcast.topic_model.tree.distribution import distribution_of
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from core.errors import ConfigError
-from core.security.signatures import NAME
-from core.settings import setting
+from arborcast.core.errors import ConfigError
+from arborcast.core.security.signatures import NAME
+from arborcast.core.settings import setting
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,9 @@ class FederationSettings:
 
     name: str = setting("", "What this engine is called among the others; empty for an engine by itself.")
     group: str = setting("", "The group that it is a member of.")
-    administrator: str = setting("", "URL of the administrator (python -m jobs.administrator): http://host:8095.")
+    administrator: str = setting(
+        "", "URL of the administrator (python -m arborcast.engine.administrator): http://host:8095."
+    )
     url: str = setting("", "URL under which the other engines reach this one's gateway; empty: gateway.public_url.")
     key_file: str = setting(
         "",

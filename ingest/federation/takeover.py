@@ -11,15 +11,15 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 
-from core.eventlog.client import partition_of_key
-from core.eventlog.scan import LogScan
-from core.eventlog.writers import DurableWriter
-from core.settings import KafkaSettings
-from ingest.federation.receiver import REMEMBERED_S
-from topic_model.patterns.patterns import parse_normal
-from topic_model.records.notifications import Notification, encode, notification_in, replayed
-from topic_model.records.peers import goes_over
-from topic_model.subscriptions import Subscription
+from arborcast.core.eventlog.client import partition_of_key
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.eventlog.writers import DurableWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.federation.receiver import REMEMBERED_S
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.records.notifications import Notification, encode, notification_in, replayed
+from arborcast.topic_model.records.peers import goes_over
+from arborcast.topic_model.subscriptions import Subscription
 
 # A member takes a moment to see that its representative does not answer, and what that had taken may not have gone on.
 _BEFORE_S = 15.0

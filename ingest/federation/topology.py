@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from core.errors import DeliveryError
+from arborcast.core.errors import DeliveryError
 
 State = Literal["live", "suspect", "gone"]
 

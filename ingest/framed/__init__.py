@@ -5,5 +5,5 @@
     server    the connections: accepted, bounded, swept
 
 A door beside SOAP to the same `Gateway`: the same rights, rates, logs and tables. The folder can be deleted; then
-`jobs/gateway/process.py` has one part less.
+`engine/gateway/process.py` has one part less.
 """

@@ -17,7 +17,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from core.errors import PeerError
+from arborcast.core.errors import PeerError
 
 MAGIC: Final = b"ARBC"
 VERSION: Final = 1

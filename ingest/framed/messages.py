@@ -14,20 +14,20 @@ from xml.sax.saxutils import escape
 
 from lxml import etree
 
-from core.errors import ExpressionError
-from ingest.client.received import read_messages
-from ingest.elements.filters import DELIVERY, Filters, read_delivery_policy, read_filters
-from ingest.errors import InvalidRequest
-from ingest.framed.frames import MessageBody, SubscribeBody
-from ingest.soap.fragments import Source
-from ingest.soap.xml_reading import read_xml
-from ingest.state.pull_queues import HandedOut
-from topic_model import legacy_content
-from topic_model.expressions import parse_friendly
-from topic_model.namespaces import ARBORCAST_POLICY, MESSAGE_TYPE, WSA, WSNT, wsa, wsnt
-from topic_model.patterns.patterns import EVERYTHING, parse_normal
-from topic_model.subscriptions import DeliveryPolicy
-from topic_model.topics import TopicPath
+from arborcast.core.errors import ExpressionError
+from arborcast.ingest.client.received import read_messages
+from arborcast.ingest.elements.filters import DELIVERY, Filters, read_delivery_policy, read_filters
+from arborcast.ingest.errors import InvalidRequest
+from arborcast.ingest.framed.frames import MessageBody, SubscribeBody
+from arborcast.ingest.soap.fragments import Source
+from arborcast.ingest.soap.xml_reading import read_xml
+from arborcast.ingest.state.pull_queues import HandedOut
+from arborcast.topic_model import legacy_content
+from arborcast.topic_model.expressions import parse_friendly
+from arborcast.topic_model.namespaces import ARBORCAST_POLICY, MESSAGE_TYPE, WSA, WSNT, wsa, wsnt
+from arborcast.topic_model.patterns.patterns import EVERYTHING, parse_normal
+from arborcast.topic_model.subscriptions import DeliveryPolicy
+from arborcast.topic_model.topics import TopicPath
 
 _ANONYMOUS = "http://www.w3.org/2005/08/addressing/anonymous"
 

@@ -14,16 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ingest.access.gate import CERTIFICATE
-from ingest.access.rates import PeerConnections
-from ingest.access.settings import LimitSettings
-from ingest.framed import frames
-from ingest.framed.frames import Decoder, FrameError, FrameKind
-from ingest.framed.session import MOST_UNKNOWN_BYTES, Counts, Edge, FramedSession, FrameLimits
-from ingest.http.inflight import RETRY_AFTER_S, Inflight, Reservation
-from ingest.http.tls import ServerTls, TlsAcceptor
-from ingest.operations.gateway import Gateway
-from ingest.settings import FramedSettings
+from arborcast.ingest.access.gate import CERTIFICATE
+from arborcast.ingest.access.rates import PeerConnections
+from arborcast.ingest.access.settings import LimitSettings
+from arborcast.ingest.framed import frames
+from arborcast.ingest.framed.frames import Decoder, FrameError, FrameKind
+from arborcast.ingest.framed.session import MOST_UNKNOWN_BYTES, Counts, Edge, FramedSession, FrameLimits
+from arborcast.ingest.http.inflight import RETRY_AFTER_S, Inflight, Reservation
+from arborcast.ingest.http.tls import ServerTls, TlsAcceptor
+from arborcast.ingest.operations.gateway import Gateway
+from arborcast.ingest.settings import FramedSettings
 
 logger = logging.getLogger(__name__)
 

@@ -14,15 +14,15 @@ from typing import Any, Final, Protocol
 
 from lxml import etree
 
-from core.errors import ArborcastError, InfrastructureError, PeerError
-from ingest.access.grants import Caller, ClientRequest
-from ingest.errors import AccessRefused, InvalidRequest, NotAuthenticated, TooLarge, TooManyRequests
-from ingest.framed import frames, publishing, subscriptions
-from ingest.framed.frames import Frame, FrameError, FrameKind, ReceiptBody
-from ingest.framed.publishing import Publisher
-from ingest.framed.subscriptions import Sender
-from ingest.http.inflight import SMALL, Inflight, Reservation
-from ingest.operations.gateway import Gateway
+from arborcast.core.errors import ArborcastError, InfrastructureError, PeerError
+from arborcast.ingest.access.grants import Caller, ClientRequest
+from arborcast.ingest.errors import AccessRefused, InvalidRequest, NotAuthenticated, TooLarge, TooManyRequests
+from arborcast.ingest.framed import frames, publishing, subscriptions
+from arborcast.ingest.framed.frames import Frame, FrameError, FrameKind, ReceiptBody
+from arborcast.ingest.framed.publishing import Publisher
+from arborcast.ingest.framed.subscriptions import Sender
+from arborcast.ingest.http.inflight import SMALL, Inflight, Reservation
+from arborcast.ingest.operations.gateway import Gateway
 
 logger = logging.getLogger(__name__)
 

@@ -15,16 +15,33 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from core.errors import InfrastructureError, PeerError, UnknownResource
-from core.telemetry.metrics import CONTENT_TYPE, Registry
-from ingest.access.gate import Gate
-from ingest.access.grants import ClientRequest
-from ingest.addresses import FACTORIES, Kind, Target, target_of
-from ingest.errors import AccessRefused, Compressed, PageRefused, TooLarge, UnknownOperation, UnreadableRequest
-from ingest.http.asgi import Headers, Receive, Scope, Send, header, read_body, send_answer, traceparent_of, until_gone
-from ingest.http.cross_origin import admit
-from ingest.http.inflight import RESERVATION, SMALL, FreedMemory, Inflight, Reservation
-from ingest.operations import (
+from arborcast.core.errors import InfrastructureError, PeerError, UnknownResource
+from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry
+from arborcast.ingest.access.gate import Gate
+from arborcast.ingest.access.grants import ClientRequest
+from arborcast.ingest.addresses import FACTORIES, Kind, Target, target_of
+from arborcast.ingest.errors import (
+    AccessRefused,
+    Compressed,
+    PageRefused,
+    TooLarge,
+    UnknownOperation,
+    UnreadableRequest,
+)
+from arborcast.ingest.http.asgi import (
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    header,
+    read_body,
+    send_answer,
+    traceparent_of,
+    until_gone,
+)
+from arborcast.ingest.http.cross_origin import admit
+from arborcast.ingest.http.inflight import RESERVATION, SMALL, FreedMemory, Inflight, Reservation
+from arborcast.ingest.operations import (
     current_message,
     notification_broker,
     onvif,
@@ -36,16 +53,16 @@ from ingest.operations import (
     subscription_manager,
     triggers,
 )
-from ingest.operations.gateway import Gateway, Operation, Reply, Stored
-from ingest.operations.legacy import operations as legacy
-from ingest.operations.legacy import plain
-from ingest.soap import answers, faults
-from ingest.soap.envelope import Request, parse
-from ingest.soap.faults import Answer
-from ingest.soap.wsdl import FOLDER, ServiceDescriptions
-from ingest.soap.xml_reading import COPIES, NODE_MEMORY, memory_to_read
-from topic_model.namespaces import wsnt
-from topic_model.records.peers import PATH as PEERS
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, Stored
+from arborcast.ingest.operations.legacy import operations as legacy
+from arborcast.ingest.operations.legacy import plain
+from arborcast.ingest.soap import answers, faults
+from arborcast.ingest.soap.envelope import Request, parse
+from arborcast.ingest.soap.faults import Answer
+from arborcast.ingest.soap.wsdl import FOLDER, ServiceDescriptions
+from arborcast.ingest.soap.xml_reading import COPIES, NODE_MEMORY, memory_to_read
+from arborcast.topic_model.namespaces import wsnt
+from arborcast.topic_model.records.peers import PATH as PEERS
 
 
 class RequestMetrics:

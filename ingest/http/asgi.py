@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from core.telemetry.tracing import read_traceparent
-from ingest.errors import Compressed, TooLarge
+from arborcast.core.telemetry.tracing import read_traceparent
+from arborcast.ingest.errors import Compressed, TooLarge
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import Any
 
-from core.security.web_pages import PageRule, page_headers
-from ingest.errors import PageRefused
-from ingest.http.asgi import Headers, Scope, Send, header
+from arborcast.core.security.web_pages import PageRule, page_headers
+from arborcast.ingest.errors import PageRefused
+from arborcast.ingest.http.asgi import Headers, Scope, Send, header
 
 # A page sees no other headers of an answer.
 _SHOWN = b"arborcast-notification-id, retry-after, www-authenticate"

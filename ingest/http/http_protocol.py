@@ -19,11 +19,11 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from ingest.access.gate import CERTIFICATE
-from ingest.access.rates import PeerConnections
-from ingest.http.inflight import RESERVATION, SMALL, Inflight, Reservation
-from ingest.http.tls import Handshakes
-from ingest.settings import GatewaySettings
+from arborcast.ingest.access.gate import CERTIFICATE
+from arborcast.ingest.access.rates import PeerConnections
+from arborcast.ingest.http.inflight import RESERVATION, SMALL, Inflight, Reservation
+from arborcast.ingest.http.tls import Handshakes
+from arborcast.ingest.settings import GatewaySettings
 
 # Headers of an offer to upgrade, which are also the words that announce them in the Connection header.
 _UPGRADE = frozenset({b"upgrade", b"http2-settings"})

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from core.errors import InfrastructureError
+from arborcast.core.errors import InfrastructureError
 
 # Large requests often come together: once, when they are through, and not again at once.
 _PAUSE_S = 1.0

@@ -11,8 +11,8 @@ from typing import Any
 
 import uvicorn
 
-from core.errors import ConfigError
-from core.security.ip_addresses import EVERYWHERE
+from arborcast.core.errors import ConfigError
+from arborcast.core.security.ip_addresses import EVERYWHERE
 
 BACKLOG = 1_024
 """Connections that wait to be accepted; beyond it the kernel makes clients try again after a second."""

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from ingest.access.proxies import NONE, Proxies
-from ingest.access.rates import PeerConnections
-from ingest.access.settings import LimitSettings
-from ingest.http.asgi import Receive, Scope, Send
-from ingest.http.http_protocol import GatewayProtocol
-from ingest.http.inflight import RESERVATION, Inflight
-from ingest.http.listening import BACKLOG, UvicornServer, listen_on, server_config
-from ingest.http.tls import Handshakes, ServerTls, TlsAcceptor
-from ingest.settings import GatewaySettings
+from arborcast.ingest.access.proxies import NONE, Proxies
+from arborcast.ingest.access.rates import PeerConnections
+from arborcast.ingest.access.settings import LimitSettings
+from arborcast.ingest.http.asgi import Receive, Scope, Send
+from arborcast.ingest.http.http_protocol import GatewayProtocol
+from arborcast.ingest.http.inflight import RESERVATION, Inflight
+from arborcast.ingest.http.listening import BACKLOG, UvicornServer, listen_on, server_config
+from arborcast.ingest.http.tls import Handshakes, ServerTls, TlsAcceptor
+from arborcast.ingest.settings import GatewaySettings
 
 if TYPE_CHECKING:
     # Loads all operations, which other servers have no use for.
-    from ingest.http.app import GatewayApp
+    from arborcast.ingest.http.app import GatewayApp
 
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.errors import ConfigError
-from core.files import Stamp, stamp_of
-from ingest.access.rates import client_key
-from ingest.access.settings import TlsSettings
+from arborcast.core.errors import ConfigError
+from arborcast.core.files import Stamp, stamp_of
+from arborcast.ingest.access.rates import client_key
+from arborcast.ingest.access.settings import TlsSettings
 
 logger = logging.getLogger(__name__)
 

@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 from lxml import etree
 
-from ingest.access.grants import check_reserved
-from ingest.elements.publication import NOTHING_SAID, Publication
-from ingest.errors import InvalidRequest
-from ingest.operations.gateway import AnswersPeers, Gateway
-from ingest.soap import times
-from ingest.state.repeats import fingerprint
-from topic_model.records.notifications import MOST_PRIORITY, UNSTAMPED, Notification, type_of
-from topic_model.routing import RoutingTable
-from topic_model.tree.tree import TopicTree
+from arborcast.ingest.access.grants import check_reserved
+from arborcast.ingest.elements.publication import NOTHING_SAID, Publication
+from arborcast.ingest.errors import InvalidRequest
+from arborcast.ingest.operations.gateway import AnswersPeers, Gateway
+from arborcast.ingest.soap import times
+from arborcast.ingest.state.repeats import fingerprint
+from arborcast.topic_model.records.notifications import MOST_PRIORITY, UNSTAMPED, Notification, type_of
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.tree.tree import TopicTree
 
 # Bytes of a payload that is written as canonical XML, which is done on the event loop: a few milliseconds. libxml2's
 # time grows with the square of the namespace declarations.

@@ -15,12 +15,12 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from core.errors import TopicNotSupported
-from ingest.errors import TooManyTopics
-from ingest.settings import TopicSettings
-from topic_model.records.control import TopicRecord
-from topic_model.routing import RoutingTable
-from topic_model.topics import TopicPath, ancestors
+from arborcast.core.errors import TopicNotSupported
+from arborcast.ingest.errors import TooManyTopics
+from arborcast.ingest.settings import TopicSettings
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.topics import TopicPath, ancestors
 
 _WINDOW_S = 60
 

@@ -10,25 +10,25 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from core.errors import InfrastructureError, TopicNotSupported
-from core.eventlog.client import RETRY_AFTER_S
-from core.eventlog.follower import LogFollower
-from core.eventlog.scan import LogReader
-from core.settings import KafkaSettings
-from ingest.access.grants import check_read
-from ingest.addresses import FACTORIES, Target
-from ingest.elements.topics import read_topic
-from ingest.errors import InvalidRequest, OperationRefused, UnsupportedPolicy
-from ingest.operations.gateway import Gateway, Operation, Reply
-from ingest.soap.envelope import Request
-from ingest.soap.times import to_ms
-from topic_model.expressions import XPathPattern, compile_normal
-from topic_model.namespaces import ACTION_BW, CURRENT_MESSAGE, WSNT, wsnt
-from topic_model.records import notifications
-from topic_model.records.notifications import UNSTAMPED, Notification
-from topic_model.routing.history import standing
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
+from arborcast.core.errors import InfrastructureError, TopicNotSupported
+from arborcast.core.eventlog.client import RETRY_AFTER_S
+from arborcast.core.eventlog.follower import LogFollower
+from arborcast.core.eventlog.scan import LogReader
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.access.grants import check_read
+from arborcast.ingest.addresses import FACTORIES, Target
+from arborcast.ingest.elements.topics import read_topic
+from arborcast.ingest.errors import InvalidRequest, OperationRefused, UnsupportedPolicy
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
+from arborcast.ingest.soap.envelope import Request
+from arborcast.ingest.soap.times import to_ms
+from arborcast.topic_model.expressions import XPathPattern, compile_normal
+from arborcast.topic_model.namespaces import ACTION_BW, CURRENT_MESSAGE, WSNT, wsnt
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
+from arborcast.topic_model.routing.history import standing
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
 

@@ -11,34 +11,34 @@ from typing import Protocol
 
 import msgspec
 
-from core.errors import UnknownResource
-from core.security.outbound import AddressPolicy
-from core.telemetry.tracing import Tracing
-from ingest.access.gate import Gate
-from ingest.addresses import Kind, NotificationIds, OwnAddresses, Target
-from ingest.consumers import DIRECT, DnsCheck, OutboundRoute, OwnershipProof
-from ingest.elements.protection import Protector
-from ingest.elements.topics import TopicSets
-from ingest.errors import NotRegistered, OperationRefused
-from ingest.http.asgi import Receive, Scope, Send
-from ingest.operations.admission import Admitted, TopicAdmission
-from ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
-from ingest.soap import times
-from ingest.soap.envelope import Request
-from ingest.soap.times import utc_now
-from ingest.soap.wsdl import ServiceDescriptions
-from ingest.state.changes import CommitsChanges, KeyedLocks, SharedCommits
-from ingest.state.fragment_log import HoldsParts
-from ingest.state.pull_queues import PullQueues
-from ingest.state.repeats import Repeats
-from topic_model.namespaces import wsa, wsnt
-from topic_model.projections.owners import Owners
-from topic_model.projections.pull_points import PullPoints
-from topic_model.projections.registrations import Registrations, permits
-from topic_model.projections.suspensions import Suspensions
-from topic_model.records.notifications import Notification
-from topic_model.routing import RoutingTable
-from topic_model.topics import TopicPath
+from arborcast.core.errors import UnknownResource
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.core.telemetry.tracing import Tracing
+from arborcast.ingest.access.gate import Gate
+from arborcast.ingest.addresses import Kind, NotificationIds, OwnAddresses, Target
+from arborcast.ingest.consumers import DIRECT, DnsCheck, OutboundRoute, OwnershipProof
+from arborcast.ingest.elements.protection import Protector
+from arborcast.ingest.elements.topics import TopicSets
+from arborcast.ingest.errors import NotRegistered, OperationRefused
+from arborcast.ingest.http.asgi import Receive, Scope, Send
+from arborcast.ingest.operations.admission import Admitted, TopicAdmission
+from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
+from arborcast.ingest.soap import times
+from arborcast.ingest.soap.envelope import Request
+from arborcast.ingest.soap.times import utc_now
+from arborcast.ingest.soap.wsdl import ServiceDescriptions
+from arborcast.ingest.state.changes import CommitsChanges, KeyedLocks, SharedCommits
+from arborcast.ingest.state.fragment_log import HoldsParts
+from arborcast.ingest.state.pull_queues import PullQueues
+from arborcast.ingest.state.repeats import Repeats
+from arborcast.topic_model.namespaces import wsa, wsnt
+from arborcast.topic_model.projections.owners import Owners
+from arborcast.topic_model.projections.pull_points import PullPoints
+from arborcast.topic_model.projections.registrations import Registrations, permits
+from arborcast.topic_model.projections.suspensions import Suspensions
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.topics import TopicPath
 
 
 class NotificationSink(Protocol):

@@ -10,27 +10,27 @@ from datetime import timedelta
 
 from lxml import etree
 
-from core.errors import UnknownResource
-from ingest import addresses
-from ingest.access.grants import check_subscribe, owner_of
-from ingest.addresses import Kind, Target
-from ingest.elements.filters import read_filters, read_policy
-from ingest.errors import InvalidRequest, OperationRefused
-from ingest.operations.current_message import check_few, send_current_messages
-from ingest.operations.gateway import Gateway, Operation, Reply, check_room
-from ingest.operations.notification_broker import (
+from arborcast.core.errors import UnknownResource
+from arborcast.ingest import addresses
+from arborcast.ingest.access.grants import check_subscribe, owner_of
+from arborcast.ingest.addresses import Kind, Target
+from arborcast.ingest.elements.filters import read_filters, read_policy
+from arborcast.ingest.errors import InvalidRequest, OperationRefused
+from arborcast.ingest.operations.current_message import check_few, send_current_messages
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_room
+from arborcast.ingest.operations.notification_broker import (
     check_supported,
     commit_new,
     requested_termination,
     termination_element,
 )
-from ingest.operations.subscription_manager import locked_subscription, replace
-from ingest.soap import answers, times
-from ingest.soap.envelope import Request
-from topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, XPATH
-from topic_model.expressions.item_filter import ITEM_FILTER
-from topic_model.namespaces import WSA, WSNT
-from topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.ingest.operations.subscription_manager import locked_subscription, replace
+from arborcast.ingest.soap import answers, times
+from arborcast.ingest.soap.envelope import Request
+from arborcast.topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, XPATH
+from arborcast.topic_model.expressions.item_filter import ITEM_FILTER
+from arborcast.topic_model.namespaces import WSA, WSNT
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 
 TEV = "http://www.onvif.org/ver10/events/wsdl"
 

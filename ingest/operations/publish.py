@@ -12,11 +12,20 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from core.errors import InfrastructureError, PeerError, TopicError, TopicNotSupported
-from ingest.access.grants import check_publish, owner_of
-from ingest.addresses import Target
-from ingest.elements.publication import LIFESPAN, MERGE, PRIORITY, RELIABLE, TYPE, VALID_UNTIL, Publication, read_said
-from ingest.errors import (
+from arborcast.core.errors import InfrastructureError, PeerError, TopicError, TopicNotSupported
+from arborcast.ingest.access.grants import check_publish, owner_of
+from arborcast.ingest.addresses import Target
+from arborcast.ingest.elements.publication import (
+    LIFESPAN,
+    MERGE,
+    PRIORITY,
+    RELIABLE,
+    TYPE,
+    VALID_UNTIL,
+    Publication,
+    read_said,
+)
+from arborcast.ingest.errors import (
     AccessRefused,
     Compressed,
     InvalidRequest,
@@ -26,16 +35,16 @@ from ingest.errors import (
     TooLarge,
     WrongMedia,
 )
-from ingest.operations.acceptance import accept
-from ingest.operations.gateway import Gateway, Operation, Stored, check_fan_out, check_topics
-from ingest.soap import times
-from ingest.soap.envelope import Request
-from ingest.soap.faults import Answer, seconds_until
-from ingest.soap.xml_reading import check_payload, check_tags, read_xml
-from topic_model import legacy_content
-from topic_model.message_types import kept_type
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath, parse_path
+from arborcast.ingest.operations.acceptance import accept
+from arborcast.ingest.operations.gateway import Gateway, Operation, Stored, check_fan_out, check_topics
+from arborcast.ingest.soap import times
+from arborcast.ingest.soap.envelope import Request
+from arborcast.ingest.soap.faults import Answer, seconds_until
+from arborcast.ingest.soap.xml_reading import check_payload, check_tags, read_xml
+from arborcast.topic_model import legacy_content
+from arborcast.topic_model.message_types import kept_type
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath, parse_path
 
 PATH = "/publish/"
 

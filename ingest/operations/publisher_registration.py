@@ -6,24 +6,30 @@ from datetime import datetime
 
 from lxml import etree
 
-from core.errors import ExpressionError, UnknownDialect, UnknownResource
-from ingest.access.grants import check_offer, may_manage, owner_of
-from ingest.addresses import Kind, Target, resource_id
-from ingest.consumers import check_name
-from ingest.elements.endpoints import check_consumer, read_reference
-from ingest.elements.topics import read_filter
-from ingest.errors import ConsumerRefused, OperationRefused, UnacceptableTermination
-from ingest.operations.gateway import Gateway, Operation, Reply, check_share
-from ingest.operations.notification_broker import check_supported, requested_termination
-from ingest.soap import answers, times
-from ingest.soap.envelope import Request
-from topic_model.expressions import XPATH
-from topic_model.namespaces import ACTION_BRW, WSA, WSN_BR, wsn_br
-from topic_model.patterns.patterns import parse_normal
-from topic_model.publishers import Registration
-from topic_model.records.control import ControlRecord, EndReason, RegistrationEnded, RegistrationRecord, Tombstone
-from topic_model.records.control import registration_key as key_of
-from topic_model.subscriptions import EndpointReference, TopicFilter
+from arborcast.core.errors import ExpressionError, UnknownDialect, UnknownResource
+from arborcast.ingest.access.grants import check_offer, may_manage, owner_of
+from arborcast.ingest.addresses import Kind, Target, resource_id
+from arborcast.ingest.consumers import check_name
+from arborcast.ingest.elements.endpoints import check_consumer, read_reference
+from arborcast.ingest.elements.topics import read_filter
+from arborcast.ingest.errors import ConsumerRefused, OperationRefused, UnacceptableTermination
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_share
+from arborcast.ingest.operations.notification_broker import check_supported, requested_termination
+from arborcast.ingest.soap import answers, times
+from arborcast.ingest.soap.envelope import Request
+from arborcast.topic_model.expressions import XPATH
+from arborcast.topic_model.namespaces import ACTION_BRW, WSA, WSN_BR, wsn_br
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.publishers import Registration
+from arborcast.topic_model.records.control import (
+    ControlRecord,
+    EndReason,
+    RegistrationEnded,
+    RegistrationRecord,
+    Tombstone,
+)
+from arborcast.topic_model.records.control import registration_key as key_of
+from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
 
 # Envelope, Body, RegisterPublisher, PublisherReference, (EndpointReference,) ReferenceParameters, parameter.
 _PARAMETER_DEPTH = 7

@@ -14,26 +14,26 @@ from contextlib import AsyncExitStack
 import msgspec
 from lxml import etree
 
-from core.errors import InfrastructureError, SecretError, UnknownResource
-from ingest import addresses
-from ingest.access.grants import may_manage, owner_of
-from ingest.addresses import FACTORIES, Kind, Target
-from ingest.elements.publication import NOTHING_SAID, of_request
-from ingest.elements.topics import read_topic
-from ingest.errors import InvalidRequest, OperationRefused
-from ingest.operations.gateway import Gateway, Operation, Reply, check_share
-from ingest.soap import answers, times
-from ingest.soap.envelope import Request
-from ingest.soap.xml_reading import check_payload
-from topic_model.namespaces import ACTION_BW, WSA, WSNT, wsa, wsnt
-from topic_model.records.control import (
+from arborcast.core.errors import InfrastructureError, SecretError, UnknownResource
+from arborcast.ingest import addresses
+from arborcast.ingest.access.grants import may_manage, owner_of
+from arborcast.ingest.addresses import FACTORIES, Kind, Target
+from arborcast.ingest.elements.publication import NOTHING_SAID, of_request
+from arborcast.ingest.elements.topics import read_topic
+from arborcast.ingest.errors import InvalidRequest, OperationRefused
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_share
+from arborcast.ingest.soap import answers, times
+from arborcast.ingest.soap.envelope import Request
+from arborcast.ingest.soap.xml_reading import check_payload
+from arborcast.topic_model.namespaces import ACTION_BW, WSA, WSNT, wsa, wsnt
+from arborcast.topic_model.records.control import (
     ControlRecord,
     PullPointRecord,
     ending,
     ending_pull_point,
 )
-from topic_model.records.pull import StoredMessage
-from topic_model.records.results import ANSWER, AskedRequest, may_answer
+from arborcast.topic_model.records.pull import StoredMessage
+from arborcast.topic_model.records.results import ANSWER, AskedRequest, may_answer
 
 logger = logging.getLogger(__name__)
 

@@ -16,18 +16,18 @@ from typing import Protocol
 
 import msgspec
 
-from core.errors import InfrastructureError, PeerError, SecretError
-from core.eventlog.topics import RESULTS_LOG
-from core.eventlog.writers import LogWriter
-from core.recent import Recent
-from core.security.keyring import KeyFile, Marks, UnknownKey
-from core.settings import KafkaSettings, SecretSettings
-from ingest.errors import MalformedMessage, ResultRefused
-from ingest.operations import publish
-from ingest.soap.faults import Answer
-from ingest.state.changes import KeyedLocks
-from topic_model.records import results
-from topic_model.records.results import PATH, Result, State
+from arborcast.core.errors import InfrastructureError, PeerError, SecretError
+from arborcast.core.eventlog.topics import RESULTS_LOG
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.recent import Recent
+from arborcast.core.security.keyring import KeyFile, Marks, UnknownKey
+from arborcast.core.settings import KafkaSettings, SecretSettings
+from arborcast.ingest.errors import MalformedMessage, ResultRefused
+from arborcast.ingest.operations import publish
+from arborcast.ingest.soap.faults import Answer
+from arborcast.ingest.state.changes import KeyedLocks
+from arborcast.topic_model.records import results
+from arborcast.topic_model.records.results import PATH, Result, State
 
 __all__ = ["LIMIT", "PATH", "PushResults", "refused"]
 

@@ -20,20 +20,20 @@ from datetime import datetime
 
 from lxml import etree
 
-from ingest.access.grants import Caller
-from ingest.addresses import Kind, Target
-from ingest.elements.endpoints import reference_content
-from ingest.elements.filters import write_delivery_policy
-from ingest.errors import InvalidRequest, OperationRefused, UnacceptableTermination
-from ingest.operations.gateway import Gateway, Operation, Reply
-from ingest.operations.notification_broker import requested_termination
-from ingest.operations.publisher_registration import find_registration
-from ingest.operations.subscription_manager import end, locked_subscription, replace
-from ingest.soap import answers, times
-from ingest.soap.answers import expression_element
-from ingest.soap.envelope import Request
-from topic_model.expressions import DIALECTS
-from topic_model.namespaces import (
+from arborcast.ingest.access.grants import Caller
+from arborcast.ingest.addresses import Kind, Target
+from arborcast.ingest.elements.endpoints import reference_content
+from arborcast.ingest.elements.filters import write_delivery_policy
+from arborcast.ingest.errors import InvalidRequest, OperationRefused, UnacceptableTermination
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
+from arborcast.ingest.operations.notification_broker import requested_termination
+from arborcast.ingest.operations.publisher_registration import find_registration
+from arborcast.ingest.operations.subscription_manager import end, locked_subscription, replace
+from arborcast.ingest.soap import answers, times
+from arborcast.ingest.soap.answers import expression_element
+from arborcast.ingest.soap.envelope import Request
+from arborcast.topic_model.expressions import DIALECTS
+from arborcast.topic_model.namespaces import (
     ACTION_RLW,
     ACTION_RPW,
     ARBORCAST_POLICY,
@@ -50,8 +50,8 @@ from topic_model.namespaces import (
     wsrf_rl,
     wsrf_rp,
 )
-from topic_model.publishers import Registration
-from topic_model.subscriptions import Subscription, TopicFilter, XPathFilter
+from arborcast.topic_model.publishers import Registration
+from arborcast.topic_model.subscriptions import Subscription, TopicFilter, XPathFilter
 
 
 async def set_termination_time(gateway: Gateway, request: Request, target: Target) -> Reply:

@@ -9,19 +9,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
-from core.errors import InfrastructureError, UnknownResource
-from ingest.access.grants import Caller, may_manage
-from ingest.addresses import Kind, Target
-from ingest.elements.protection import read_credentials, read_secret, secret_element
-from ingest.errors import InvalidRequest
-from ingest.operations import publisher_registration, pull_points
-from ingest.operations.gateway import Gateway, Operation, Reply
-from ingest.operations.notification_broker import requested_termination, termination_element
-from ingest.soap import times
-from ingest.soap.envelope import Request
-from topic_model.namespaces import ACTION_BW, ARBORCAST_POLICY, WSNT, wsnt
-from topic_model.records.control import SubscriptionRecord, Tombstone, ending, suspension_key
-from topic_model.subscriptions import Subscription
+from arborcast.core.errors import InfrastructureError, UnknownResource
+from arborcast.ingest.access.grants import Caller, may_manage
+from arborcast.ingest.addresses import Kind, Target
+from arborcast.ingest.elements.protection import read_credentials, read_secret, secret_element
+from arborcast.ingest.errors import InvalidRequest
+from arborcast.ingest.operations import publisher_registration, pull_points
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
+from arborcast.ingest.operations.notification_broker import requested_termination, termination_element
+from arborcast.ingest.soap import times
+from arborcast.ingest.soap.envelope import Request
+from arborcast.topic_model.namespaces import ACTION_BW, ARBORCAST_POLICY, WSNT, wsnt
+from arborcast.topic_model.records.control import SubscriptionRecord, Tombstone, ending, suspension_key
+from arborcast.topic_model.subscriptions import Subscription
 
 
 async def renew(gateway: Gateway, request: Request, target: Target) -> Reply:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from core.errors import InfrastructureError
-from ingest.operations.gateway import Gateway
-from topic_model.records.control import ControlRecord
-from topic_model.tree.places import Places
+from arborcast.core.errors import InfrastructureError
+from arborcast.ingest.operations.gateway import Gateway
+from arborcast.topic_model.records.control import ControlRecord
+from arborcast.topic_model.tree.places import Places
 
 logger = logging.getLogger("arborcast.gateway")
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from uuid import uuid4
 from xml.sax.saxutils import escape, quoteattr
 
-from ingest.soap.envelope import Addressing
-from topic_model.namespaces import PREFIXES, SOAP11, SOAP12, WSA, WSNT
-from topic_model.subscriptions import SoapVersion
+from arborcast.ingest.soap.envelope import Addressing
+from arborcast.topic_model.namespaces import PREFIXES, SOAP11, SOAP12, WSA, WSNT
+from arborcast.topic_model.subscriptions import SoapVersion
 
 
 def expression_element(

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from lxml import etree
 
-from ingest.access.grants import Caller
-from ingest.errors import MalformedMessage, NotUnderstood, Packaged, UnreadableRequest, VersionMismatch
-from ingest.soap.fragments import Source
-from ingest.soap.xml_reading import check_tags, read_xml
-from topic_model.namespaces import ARBORCAST_POLICY, SOAP11, SOAP12, WSA, WSSE, wsnt
-from topic_model.subscriptions import SoapVersion
+from arborcast.ingest.access.grants import Caller
+from arborcast.ingest.errors import MalformedMessage, NotUnderstood, Packaged, UnreadableRequest, VersionMismatch
+from arborcast.ingest.soap.fragments import Source
+from arborcast.ingest.soap.xml_reading import check_tags, read_xml
+from arborcast.topic_model.namespaces import ARBORCAST_POLICY, SOAP11, SOAP12, WSA, WSSE, wsnt
+from arborcast.topic_model.subscriptions import SoapVersion
 
 MAX_BLOCKS = 100
 """So many header blocks are looked at: those of WS-Security and WS-Addressing are ten together."""

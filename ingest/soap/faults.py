@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
 
-from core.errors import InfrastructureError, PeerError
-from ingest.errors import (
+from arborcast.core.errors import InfrastructureError, PeerError
+from arborcast.ingest.errors import (
     AccessRefused,
     Compressed,
     ConsumerRefused,
@@ -25,10 +25,10 @@ from ingest.errors import (
     UnrecognizedPolicy,
     UnsupportedPolicy,
 )
-from ingest.soap import answers, times
-from ingest.soap.answers import text
-from ingest.soap.envelope import Addressing
-from topic_model.namespaces import (
+from arborcast.ingest.soap import answers, times
+from arborcast.ingest.soap.answers import text
+from arborcast.ingest.soap.envelope import Addressing
+from arborcast.topic_model.namespaces import (
     ARBORCAST_OUTBOUND,
     PREFIXES,
     SOAP12,
@@ -45,7 +45,7 @@ from topic_model.namespaces import (
     WSSE,
     wsnt,
 )
-from topic_model.subscriptions import SoapVersion
+from arborcast.topic_model.subscriptions import SoapVersion
 
 DECLARED: dict[str, str] = dict.fromkeys(
     (

@@ -20,8 +20,8 @@ from collections.abc import Container
 import msgspec
 from lxml import etree
 
-from ingest.errors import TooLarge
-from ingest.soap.xml_reading import ATTRIBUTE
+from arborcast.ingest.errors import TooLarge
+from arborcast.ingest.soap.xml_reading import ATTRIBUTE
 
 # Only ever run over documents that a parser accepted; linear on anything. What never ends reaches to the end of the
 # text, and no tag reaches over the beginning of the next: else each would be searched to the end again.

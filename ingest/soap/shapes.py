@@ -18,9 +18,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 from lxml import etree
 
-from core.recent import Recent
-from ingest.soap.envelope import Request
-from ingest.soap.fragments import Inherited, Source, element_between, stand_alone
+from arborcast.core.recent import Recent
+from arborcast.ingest.soap.envelope import Request
+from arborcast.ingest.soap.fragments import Inherited, Source, element_between, stand_alone
 
 _T = TypeVar("_T")
 

@@ -12,7 +12,7 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 
-from ingest.errors import UnacceptableTermination
+from arborcast.ingest.errors import UnacceptableTermination
 
 # Beyond this a time is a mistake, and datetime ends at 9999.
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)

@@ -14,10 +14,10 @@ from pathlib import Path, PurePosixPath
 
 from lxml import etree
 
-from core.errors import InfrastructureError
-from ingest.addresses import Kind, OwnAddresses, Target
-from ingest.soap.answers import attribute
-from topic_model.namespaces import ACTION_BRW, ACTION_BW, ACTION_RPW, HPWSN
+from arborcast.core.errors import InfrastructureError
+from arborcast.ingest.addresses import Kind, OwnAddresses, Target
+from arborcast.ingest.soap.answers import attribute
+from arborcast.topic_model.namespaces import ACTION_BRW, ACTION_BW, ACTION_RPW, HPWSN
 
 _SUFFIXES = frozenset({".wsdl", ".xsd"})
 

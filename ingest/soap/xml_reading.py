@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from lxml import etree
 
-from ingest.errors import MalformedMessage
+from arborcast.ingest.errors import MalformedMessage
 
 # libxml2 takes any number of attributes and declarations, and so do we, in linear time. Receivers of a payload may not:
 # many a parser compares each attribute with each other. libxml2's own bounds (256 levels, names of 50,000 characters,

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from core.errors import InfrastructureError
-from core.eventlog.consumer import LogConsumer
-from core.fence import clock
-from core.settings import KafkaSettings
-from ingest.state.log_view import ControlLogView
-from topic_model.records.control import ControlRecord
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.consumer import LogConsumer
+from arborcast.core.fence import clock
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.state.log_view import ControlLogView
+from arborcast.topic_model.records.control import ControlRecord
 
 
 class LogEnd:

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from core.eventlog.follower import LogFollower
-from core.eventlog.scan import LogReader
-from core.eventlog.topics import FRAGMENT_LOG
-from core.eventlog.writers import LogWriter
-from core.settings import KafkaSettings
-from ingest.state.log_view import POLL_S, LogView
-from topic_model.projections.open_messages import OpenMessage, OpenMessages
-from topic_model.records.fragments import FragmentRecord, StoredPart, decode, encode
+from arborcast.core.eventlog.follower import LogFollower
+from arborcast.core.eventlog.scan import LogReader
+from arborcast.core.eventlog.topics import FRAGMENT_LOG
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.state.log_view import POLL_S, LogView
+from arborcast.topic_model.projections.open_messages import OpenMessage, OpenMessages
+from arborcast.topic_model.records.fragments import FragmentRecord, StoredPart, decode, encode
 
 # Messages are mostly put together within the second, so their parts are mostly in memory: up to this.
 _RESIDENT_BYTES = 16 * 1024 * 1024

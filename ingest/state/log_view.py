@@ -16,12 +16,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from core.errors import InfrastructureError
-from core.eventlog.follower import LogFollower
-from core.settings import KafkaSettings
-from topic_model.control_view import ControlView
-from topic_model.records.control import ControlRecord
-from topic_model.records.control_log import ControlFollower
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.follower import LogFollower
+from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.records.control import ControlRecord
+from arborcast.topic_model.records.control_log import ControlFollower
 
 logger = logging.getLogger(__name__)
 

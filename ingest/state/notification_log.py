@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from core.errors import InfrastructureError
-from core.eventlog.client import (
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import (
     RETRY_AFTER_S,
     Acknowledgement,
     Producer,
@@ -29,10 +29,10 @@ from core.eventlog.client import (
     partition_of_key,
     producer_for,
 )
-from core.recent import Recent
-from core.settings import KafkaSettings
-from ingest.settings import GatewaySettings
-from topic_model.records.notifications import Notification, encode
+from arborcast.core.recent import Recent
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.topic_model.records.notifications import Notification, encode
 
 logger = logging.getLogger(__name__)
 

@@ -17,18 +17,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from core.errors import InfrastructureError
-from core.eventlog.client import Admin
-from core.eventlog.follower import LogFollower
-from core.eventlog.scan import LogReader
-from core.eventlog.topics import PULL_LOG
-from core.eventlog.writers import LogWriter
-from core.settings import KafkaSettings
-from ingest.state.changes import KeyedLocks
-from ingest.state.log_view import POLL_S, LogView
-from topic_model.projections.pull_store import PullLimits, PullStore, WaitingMessage
-from topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage, decode, encode
-from topic_model.records.xml_ids import any_clash
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import Admin
+from arborcast.core.eventlog.follower import LogFollower
+from arborcast.core.eventlog.scan import LogReader
+from arborcast.core.eventlog.topics import PULL_LOG
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.state.changes import KeyedLocks
+from arborcast.ingest.state.log_view import POLL_S, LogView
+from arborcast.topic_model.projections.pull_store import PullLimits, PullStore, WaitingMessage
+from arborcast.topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage, decode, encode
+from arborcast.topic_model.records.xml_ids import any_clash
 
 _Keyed = tuple[str, PullRecord]
 

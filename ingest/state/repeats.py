@@ -20,10 +20,10 @@ from mmap import mmap
 
 import msgspec
 
-from core.errors import InfrastructureError
-from core.eventlog.scan import LogScan
-from core.settings import KafkaSettings
-from topic_model.records.notifications import Notification, notification_in
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.records.notifications import Notification, notification_in
 
 _FINGERPRINT = 16
 

@@ -7,5 +7,5 @@
     edge       the loop between the two
 
 The edges are a client of the framed edge (`ingest/client/framed.py`): rights, rates, logs and tables are the gateway's.
-The folder can be deleted, and `jobs/gateway/zmq_edge.py`, which runs it.
+The folder can be deleted, and `engine/gateway/zmq_edge.py`, which runs it.
 """

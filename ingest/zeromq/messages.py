@@ -12,9 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from core.errors import PeerError, TopicError
-from ingest.framed.frames import LOOSE, PublishBody
-from topic_model.topics import parse_path
+from arborcast.core.errors import PeerError, TopicError
+from arborcast.ingest.framed.frames import LOOSE, PublishBody
+from arborcast.topic_model.topics import parse_path
 
 Form = Literal["slash", "colon"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from ingest.zeromq.messages import MessageError
+from arborcast.ingest.zeromq.messages import MessageError
 
 Peer = tuple[int, int]
 """A connection of this process: the number of its file and its inode, which no later connection has."""

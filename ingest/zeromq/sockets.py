@@ -14,9 +14,9 @@ import zmq
 import zmq.auth
 from zmq.auth.thread import ThreadAuthenticator
 
-from core.errors import ConfigError
-from ingest.settings import ZmqSettings
-from ingest.zeromq.prefixes import LONGEST_PREFIX
+from arborcast.core.errors import ConfigError
+from arborcast.ingest.settings import ZmqSettings
+from arborcast.ingest.zeromq.prefixes import LONGEST_PREFIX
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 
-from core.errors import ArborcastError
-from ingest.client.framed import Connection, ConnectionFactory, published
-from ingest.client.values import BrokerUnavailable, FaultReceived
-from ingest.framed import frames
-from ingest.framed.frames import Frame, FrameKind
+from arborcast.core.errors import ArborcastError
+from arborcast.ingest.client.framed import Connection, ConnectionFactory, published
+from arborcast.ingest.client.values import BrokerUnavailable, FaultReceived
+from arborcast.ingest.framed import frames
+from arborcast.ingest.framed.frames import Frame, FrameKind
 
 logger = logging.getLogger(__name__)
 

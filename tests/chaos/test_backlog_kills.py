@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from arborcast.core.eventlog.client import TopicPartition, make_consumer
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.attempts import Attempt, decode
+from arborcast.dispatch.operations.audit import audit
 from benchmarks.storms.backlog_kills import Arrivals, Kill, judge
-from core.eventlog.client import TopicPartition, make_consumer
-from core.settings import KafkaSettings
-from dispatch.logs.attempts import Attempt, decode
-from dispatch.operations.audit import audit
 from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.dispatch_process import running_job
 from tests.support.receiver import Received, Receiver

@@ -14,12 +14,13 @@ import pytest
 import requests
 from deltalake import DeltaTable
 
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations.audit import audit
+from arborcast.engine.embedded.kafka_broker import KafkaBroker
+from arborcast.topic_model.records import notifications
 from benchmarks.storms import outage
 from benchmarks.storms.books import everything
 from benchmarks.storms.disk import Filling, small_disk
-from core.settings import KafkaSettings
-from dispatch.operations.audit import audit
-from jobs.stack.kafka_broker import KafkaBroker
 from tests.support.broker import new_broker, settings_for
 from tests.support.command import wait_until
 from tests.support.dispatch_job import Logs, logs, subscription
@@ -27,7 +28,6 @@ from tests.support.dispatch_process import DispatchProcess, running_job
 from tests.support.gateway_process import gateway_run
 from tests.support.receiver import Receiver
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message
-from topic_model.records import notifications
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from core.settings import KafkaSettings
-from dispatch.operations.audit import audit
-from jobs.stack.kafka_broker import KafkaBroker
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations.audit import audit
+from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from tests.support.broker import settings_for
 from tests.support.dispatch_process import running_job
 from tests.support.receiver import Receiver

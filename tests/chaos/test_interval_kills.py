@@ -9,13 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from core.settings import KafkaSettings
-from dispatch.operations.audit import audit
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations.audit import audit
+from arborcast.topic_model.subscriptions import DeliveryPolicy
 from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import running_job, with_suppressed_kill
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad, ids
-from topic_model.subscriptions import DeliveryPolicy
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
 

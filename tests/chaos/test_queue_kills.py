@@ -14,17 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from core.settings import KafkaSettings
-from dispatch.operations.audit import audit
-from ingest.client import Client, ClientError, Retries
-from ingest.client.listener import Listener
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations.audit import audit
+from arborcast.ingest.client import Client, ClientError, Retries
+from arborcast.ingest.client.listener import Listener
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import TopicPath
 from tests.support.command import wait_until
 from tests.support.dispatch_job import logs
 from tests.support.dispatch_process import DispatchProcess, running_job, with_suppressed_kill
 from tests.support.gateway_process import gateway_run
 from tests.support.queue_server import QueueServer
-from topic_model.records.control import TopicPolicy, TopicRecord
-from topic_model.topics import TopicPath
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from core.settings import KafkaSettings
+from arborcast.core.settings import KafkaSettings
 from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import DispatchProcess
 from tests.support.receiver import Receiver

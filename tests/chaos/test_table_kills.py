@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from core.eventlog.follower import Tail
-from core.settings import KafkaSettings
-from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS
-from dispatch.tables.delta_table import rows_of
-from dispatch.tables.spec import TableSpec
+from arborcast.core.eventlog.follower import Tail
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS
+from arborcast.dispatch.tables.delta_table import rows_of
+from arborcast.dispatch.tables.spec import TableSpec
+from arborcast.topic_model.records import notifications
 from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import DispatchProcess, running_job
 from tests.support.receiver import Receiver
-from topic_model.records import notifications
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
 

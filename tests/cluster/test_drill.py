@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from jobs.processes import processes
+from arborcast.engine.processes import processes
 from tests.support.command import COMMAND, Engine, wait_until
 from tests.support.receiver import Receiver
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message, subscribe, topic_expression

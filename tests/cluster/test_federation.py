@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from core.eventlog.scan import LogScan
-from core.settings import KafkaSettings
-from dispatch.logs import attempts
-from ingest.client import Client, ClientError, LegacyClient
-from ingest.client.listener import Listener, ReceivedMessage
-from jobs.administrator.members import GONE_S
-from jobs.cli import app
+from arborcast.cli import app
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import attempts
+from arborcast.engine.administrator.members import GONE_S
+from arborcast.ingest.client import Client, ClientError, LegacyClient
+from arborcast.ingest.client.listener import Listener, ReceivedMessage
 from tests.support import legacy_messages as legacy
 from tests.support.federation import AdministratorRun, Arrivals, EngineRun, carried, federation, until
 from tests.support.receiver import Receiver

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from core.eventlog.topics import ensure_topics
-from core.settings import KafkaSettings
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
 from tests.support.broker_cluster import BrokerCluster, running_brokers
 from tests.support.command import Engine
 from tests.support.dispatch_process import running_job

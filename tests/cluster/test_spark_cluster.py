@@ -17,11 +17,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from core.settings import KafkaSettings
-from dispatch.matching.bases import MIN_OVERLAY
-from dispatch.operations.audit import audit
-from dispatch.realtime.gearbox import WORTH_ELSEWHERE_S, Gear, Gearbox
-from dispatch.realtime.messages import read_progress
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.matching.bases import MIN_OVERLAY
+from arborcast.dispatch.operations.audit import audit
+from arborcast.dispatch.realtime.gearbox import WORTH_ELSEWHERE_S, Gear, Gearbox
+from arborcast.dispatch.realtime.messages import read_progress
 from tests.support.bare_python import bare_python
 from tests.support.command import Engine, wait_until
 from tests.support.dispatch_job import logs, subscription

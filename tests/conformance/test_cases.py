@@ -17,16 +17,16 @@ import pytest
 import requests
 from lxml import etree
 
-from core.settings import KafkaSettings
-from ingest.soap.faults import DECLARED
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.soap.faults import DECLARED
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.records.control_log import ControlLog
+from arborcast.topic_model.topics import TopicPath
 from tests.conformance.given import GIVEN, PREFIXES, Variables, send, variables
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.xpath import elements
-from topic_model.records.control import TopicPolicy, TopicRecord
-from topic_model.records.control_log import ControlLog
-from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka
 

@@ -8,15 +8,15 @@ import pytest
 from lxml import etree
 from msgspec import structs
 
-from dispatch.delivery.envelope import Envelope
-from dispatch.logs.attempts import Attempt, ErrorClass, State
-from dispatch.queues.faults import fault_element, fault_of
-from ingest.client.queues.worker import reply_to
-from ingest.client.received import read_push_request
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.logs.attempts import Attempt, ErrorClass, State
+from arborcast.dispatch.queues.faults import fault_element, fault_of
+from arborcast.ingest.client.queues.worker import reply_to
+from arborcast.ingest.client.received import read_push_request
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, queue_of
+from arborcast.topic_model.topics import TopicPath
 from tests.support import oasis
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription, queue_of
-from topic_model.topics import TopicPath
 
 CONSUMER = EndpointReference("http://h/?a&b", ('<p:session xmlns:p="urn:p">1</p:session>',), ('<m xmlns="urn:m"/>',))
 PRODUCER = (

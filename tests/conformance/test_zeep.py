@@ -11,7 +11,7 @@ import pytest
 import requests
 from lxml import etree
 
-from core.settings import KafkaSettings
+from arborcast.core.settings import KafkaSettings
 from tests.conformance.given import PREFIXES
 from tests.support import legacy_messages as legacy
 from tests.support.gateway_process import GatewayRun, gateway_run

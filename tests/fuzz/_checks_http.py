@@ -10,7 +10,7 @@ import random
 import zlib
 from collections.abc import Sequence
 
-from ingest.settings import GatewaySettings
+from arborcast.ingest.settings import GatewaySettings
 from tests.support.bare_connection import Asked, BareConnection, Noting
 
 _LIMITS = GatewaySettings(max_header_bytes=1_024, max_headers=16)

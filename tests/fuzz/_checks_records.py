@@ -8,25 +8,25 @@ from collections.abc import Callable
 import msgspec
 from lxml import etree
 
-from core.errors import ArborcastError, InfrastructureError
-from core.security.keyring import KeyRing
-from core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, check
-from core.settings import SecretSettings
-from dispatch.delivery.credentials import Vault
-from dispatch.delivery.envelope import Envelope
-from dispatch.logs import attempts, dead_letters, parked
-from dispatch.logs.attempts import Attempt
-from ingest.errors import MalformedMessage
-from ingest.federation.receiver import read_forwarded
-from topic_model.expressions import (
+from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, check
+from arborcast.core.settings import SecretSettings
+from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.logs import attempts, dead_letters, parked
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.ingest.errors import MalformedMessage
+from arborcast.ingest.federation.receiver import read_forwarded
+from arborcast.topic_model.expressions import (
     FULL,
     XPATH,
 )
-from topic_model.patterns.patterns import parse_normal
-from topic_model.records import control, fragments, notifications, peers, pull
-from topic_model.records.notifications import Notification
-from topic_model.routing import RoutingTable
-from topic_model.subscriptions import (
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.records import control, fragments, notifications, peers, pull
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.subscriptions import (
     DeliveryForm,
     EndpointReference,
     Peer,
@@ -38,7 +38,7 @@ from topic_model.subscriptions import (
     Trigger,
     XPathFilter,
 )
-from topic_model.topics import TopicPath
+from arborcast.topic_model.topics import TopicPath
 
 KEYS = KeyRing({"k1": b"k" * 32})
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 
-from core.errors import ArborcastError, ConditionError, ExpressionError, SecretError, SignatureError
-from core.security.keyring import KeyRing, parse_keys
-from core.security.signatures import check, key_of
-from directory.entries import ldif
-from directory.entries.dn import format_dn, parse_dn
-from directory.errors import DnError, LdifError
-from topic_model.expressions import (
+from arborcast.core.errors import ArborcastError, ConditionError, ExpressionError, SecretError, SignatureError
+from arborcast.core.security.keyring import KeyRing, parse_keys
+from arborcast.core.security.signatures import check, key_of
+from arborcast.directory.entries import ldif
+from arborcast.directory.entries.dn import format_dn, parse_dn
+from arborcast.directory.errors import DnError, LdifError
+from arborcast.topic_model.expressions import (
     DIALECTS,
     FULL,
     XPathPattern,
@@ -20,14 +20,14 @@ from topic_model.expressions import (
     parse,
     parse_friendly,
 )
-from topic_model.expressions.conditions import Unanswerable, compile_condition, parse_document
-from topic_model.patterns.patterns import parse_normal
-from topic_model.records import control
-from topic_model.routing import RoutingTable
-from topic_model.routing.rest import selects_any
-from topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
-from topic_model.topics import TopicPath
-from topic_model.tree.tree import TopicTree
+from arborcast.topic_model.expressions.conditions import Unanswerable, compile_condition, parse_document
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.records import control
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.routing.rest import selects_any
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.tree import TopicTree
 
 KEYS = KeyRing({"k1": b"k" * 32})
 

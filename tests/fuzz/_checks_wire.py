@@ -13,19 +13,19 @@ from xml.sax.saxutils import quoteattr
 
 from lxml import etree
 
-from core.errors import PeerError
-from core.security.keyring import KeyRing
-from core.settings import SecretSettings
-from ingest.client.received import read_push
-from ingest.elements.protection import Protector
+from arborcast.core.errors import PeerError
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.settings import SecretSettings
+from arborcast.ingest.client.received import read_push
+from arborcast.ingest.elements.protection import Protector
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import PullPointRecord, SubscriptionRecord
+from arborcast.topic_model.records.packages import read_package_header, unwrap_part
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.one_reading import hidden, is_taken
-from topic_model.records import notifications
-from topic_model.records.control import PullPointRecord, SubscriptionRecord
-from topic_model.records.packages import read_package_header, unwrap_part
-from topic_model.subscriptions import EndpointReference, Subscription
 
 KEYS = KeyRing({"k1": b"k" * 32})
 _SECRET = "whsec_" + "QUFB" * 8

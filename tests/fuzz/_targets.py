@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from core.security.keyring import KeyRing
+from arborcast.core.security.keyring import KeyRing
 from tests.fuzz._checks_framed import FRAME_SEEDS, PART, ZMQ_SEEDS, check_frames, check_zeromq
 from tests.fuzz._checks_http import HTTP_SEEDS, HTTP_SNIPPETS, check_http
 from tests.fuzz._checks_records import (

@@ -15,18 +15,18 @@ import httpx
 import psutil
 import pytest
 
-from core.settings import KafkaSettings
-from ingest.access.users_file import made, write_users
-from jobs.cli.topics_work import read_tree
-from jobs.processes.processes import free_port, resident
-from jobs.settings.loading import toml
+from arborcast.admin.topics_work import read_tree
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.processes.processes import free_port, resident
+from arborcast.engine.settings.loading import toml
+from arborcast.ingest.access.users_file import made, write_users
+from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
+from arborcast.topic_model.records.control_log import ControlLog
+from arborcast.topic_model.topics import TopicPath
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.command import wait_until
 from tests.support.console import submitted
 from tests.support.routing import make_subscription
-from topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
-from topic_model.records.control_log import ControlLog
-from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka
 
@@ -55,7 +55,7 @@ def console(
             ]
         )
     )
-    process = subprocess.Popen([sys.executable, "-m", "jobs.console", "--config", str(file)])
+    process = subprocess.Popen([sys.executable, "-m", "arborcast.console", "--config", str(file)])
     try:
         url = f"http{'s' * bool(tls)}://127.0.0.1:{port}"
         wait_until(lambda: _answers(process, f"{url}/topics", tls), PATIENCE_S, "the console shows topics")

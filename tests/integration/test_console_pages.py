@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from jobs.console import console
-from jobs.console.commands import CommandFailed
-from jobs.console.screens.topics import looking
-from jobs.console.screens.topics.messages import LastMessages, Message
+from arborcast.console import console
+from arborcast.console.commands import CommandFailed
+from arborcast.console.screens.topics import looking
+from arborcast.console.screens.topics.messages import LastMessages, Message
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import TopicPath
 from tests.support.chromium import Visitors, faults
 from tests.support.console import ConsoleParts, served
 from tests.support.console_answers import ANSWERS, FEDERATED, answering
 from tests.support.console_example import example
-from topic_model.records.control import TopicRecord
-from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.browser
 

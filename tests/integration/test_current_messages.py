@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import requests
 
-from core.eventlog.topics import ensure_topics
-from core.settings import KafkaSettings
-from ingest.operations.current_message import RetainedMessages
-from ingest.settings import GatewaySettings
-from ingest.state.notification_log import NotificationLog
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.operations.current_message import RetainedMessages
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.ingest.state.notification_log import NotificationLog
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.records.control_log import ControlLog
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import gateway_run
-from topic_model.records.control import TopicPolicy, TopicRecord
-from topic_model.records.control_log import ControlLog
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka
 

@@ -9,17 +9,17 @@ from typing import Protocol
 
 import pytest
 
-from core.errors import InfrastructureError
-from directory.entries.changes import Move, Put, Remove
-from directory.entries.mapping import Listing, ProblemKind
-from directory.settings import DirectorySettings
-from directory.stores import open_directory
-from directory.stores.contract import Directory
-from directory.sync.sync import DirectorySync
+from arborcast.core.errors import InfrastructureError
+from arborcast.directory.entries.changes import Move, Put, Remove
+from arborcast.directory.entries.mapping import Listing, ProblemKind
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores import open_directory
+from arborcast.directory.stores.contract import Directory
+from arborcast.directory.sync.sync import DirectorySync
+from arborcast.topic_model.records.control import TopicRemoved
+from arborcast.topic_model.topics import parse_path
 from tests.support.directory import Log, Watch, eventually, topic
 from tests.support.slapd import SUFFIX, Slapd
-from topic_model.records.control import TopicRemoved
-from topic_model.topics import parse_path
 
 _bases = itertools.count()
 

@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 import requests
 
-from core.eventlog.scan import LogScan
-from core.settings import KafkaSettings
-from jobs.stack.kafka_broker import KafkaBroker
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.embedded.kafka_broker import KafkaBroker
+from arborcast.topic_model.legacy_content import unwrap
+from arborcast.topic_model.records import fragments
+from arborcast.topic_model.records.fragments import GivenUp
+from arborcast.topic_model.records.notifications import Notification, notification_in
+from arborcast.topic_model.records.packages import read_package
 from tests.support import legacy_messages as legacy
 from tests.support.broker import settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run
-from topic_model.legacy_content import unwrap
-from topic_model.records import fragments
-from topic_model.records.fragments import GivenUp
-from topic_model.records.notifications import Notification, notification_in
-from topic_model.records.packages import read_package
 
 pytestmark = [pytest.mark.kafka]
 

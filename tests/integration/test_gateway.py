@@ -16,20 +16,26 @@ import pytest
 import requests
 from lxml import etree
 
-from core.eventlog.client import TopicPartition, make_consumer, make_producer
-from core.settings import KafkaSettings
-from ingest.client import BrokerUnavailable, Client, ClientError, FaultReceived, Retries
-from jobs.stack.kafka_broker import KafkaBroker
+from arborcast.core.eventlog.client import TopicPartition, make_consumer, make_producer
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.embedded.kafka_broker import KafkaBroker
+from arborcast.ingest.client import BrokerUnavailable, Client, ClientError, FaultReceived, Retries
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    Tombstone,
+    TopicRecord,
+)
+from arborcast.topic_model.records.control_log import ControlFollower
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.bad_requests import CASES, LIMIT, BadRequest
 from tests.support.broker import settings_for
 from tests.support.gateway_parts import HttpAnswer
 from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
-from topic_model.records import notifications
-from topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord, Tombstone, TopicRecord
-from topic_model.records.control_log import ControlFollower
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka
 
@@ -291,7 +297,7 @@ def test_a_record_of_a_newer_version_stops_it_with_a_clear_message(
 
 def test_a_busy_port_is_named(gateway: GatewayRun) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "jobs.gateway", "--config", str(gateway.config)],
+        [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(gateway.config)],
         capture_output=True,
         text=True,
         cwd=ROOT,

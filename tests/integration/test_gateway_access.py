@@ -11,11 +11,11 @@ import pytest
 import requests
 from typer.testing import CliRunner
 
-from core.settings import KafkaSettings
-from ingest.access.users_file import User, hash_password, write_users
-from jobs.cli import app
-from jobs.monitoring.stack_monitor import own_page
-from jobs.stack import engine
+from arborcast.cli import app
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.embedded import engine
+from arborcast.engine.monitoring.stack_monitor import own_page
+from arborcast.ingest.access.users_file import User, hash_password, write_users
 from tests.support.certificates import make_certificates
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.guarded_gateway import digest

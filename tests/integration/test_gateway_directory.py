@@ -11,8 +11,8 @@ import pytest
 import requests
 from typer.testing import CliRunner
 
-from core.settings import KafkaSettings
-from jobs.cli import app
+from arborcast.cli import app
+from arborcast.core.settings import KafkaSettings
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.slapd import BASE_DN, ENGINE_DN, ENGINE_PASSWORD, SUFFIX, Slapd
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message

@@ -15,12 +15,12 @@ import psutil
 import pytest
 import requests
 
-from core.eventlog.client import TopicPartition, make_consumer
-from core.settings import KafkaSettings
-from ingest.client import Client, ClientError
+from arborcast.core.eventlog.client import TopicPartition, make_consumer
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.client import Client, ClientError
+from arborcast.topic_model.records import notifications
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
-from topic_model.records import notifications
 
 pytestmark = pytest.mark.kafka
 
@@ -135,7 +135,7 @@ def test_all_stop_within_seconds(two: GatewayRun) -> None:
 
 def test_a_second_one_does_not_share_the_port(two: GatewayRun) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "jobs.gateway", "--config", str(two.config)],
+        [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(two.config)],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from jobs.monitoring.samples import Scrape
-from jobs.monitoring.stack_monitor import get, role
+from arborcast.engine.monitoring.samples import Scrape
+from arborcast.engine.monitoring.stack_monitor import get, role
 from tests.support.command import Engine, wait_until
 from tests.support.receiver import Receiver
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from core.eventlog.topics import ensure_topics
-from core.settings import KafkaSettings
-from dispatch.job import lease
-from dispatch.job.lease import HOLD_S, LEASE_S, is_held
-from jobs.stack.kafka_broker import KafkaBroker
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.job import lease
+from arborcast.dispatch.job.lease import HOLD_S, LEASE_S, is_held
+from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from tests.support.broker import settings_for
 
 pytestmark = pytest.mark.kafka
@@ -28,9 +28,9 @@ pytestmark = pytest.mark.kafka
 _JOB = """
 import json, os, sys, threading, time
 from pathlib import Path
-from core.settings import KafkaSettings
-from core import fence
-from dispatch.job.lease import JobLease
+from arborcast.core.settings import KafkaSettings
+from arborcast.core import fence
+from arborcast.dispatch.job.lease import JobLease
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())

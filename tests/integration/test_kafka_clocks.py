@@ -9,9 +9,9 @@ from typing import Any
 import kafka
 import pytest
 
-from core.eventlog.client import TopicPartition, make_consumer
-from core.eventlog.topics import ensure_topics, specifications
-from core.settings import KafkaSettings
+from arborcast.core.eventlog.client import TopicPartition, make_consumer
+from arborcast.core.eventlog.topics import ensure_topics, specifications
+from arborcast.core.settings import KafkaSettings
 
 pytestmark = pytest.mark.kafka
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from core.errors import InfrastructureError
-from core.eventlog.client import Admin, TopicPartition, make_consumer, make_producer
-from core.settings import KafkaSettings
-from dispatch.spark.source import connection_options
-from jobs.install import jars, java
-from jobs.processes import processes
-from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker, controller_port
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import Admin, TopicPartition, make_consumer, make_producer
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.spark.source import connection_options
+from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker, controller_port
+from arborcast.engine.install import jars, java
+from arborcast.engine.processes import processes
 from tests.support.certificates import Certificates, make_certificates
 
 PASSWORD = 'p"a\\ss; word'  # noqa: S105  # with all that has to be escaped somewhere

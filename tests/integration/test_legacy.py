@@ -10,7 +10,7 @@ import requests
 from lxml import etree
 from pyspark.sql import SparkSession
 
-from core.settings import KafkaSettings
+from arborcast.core.settings import KafkaSettings
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.dispatch_job import job_settings, running

@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from core.security.signatures import new_secret
-from jobs.settings.loading import Settings, load_settings
-from jobs.stack.home import Home
-from jobs.stack.kafka_broker import remembered_controller_port
+from arborcast.core.security.signatures import new_secret
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.embedded.kafka_broker import remembered_controller_port
+from arborcast.engine.settings.loading import Settings, load_settings
 from tests.support.command import Engine
 from tests.support.held_port import HeldPort
 from tests.support.open_sockets import answers_to_stranger, listening

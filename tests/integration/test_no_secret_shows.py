@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import requests
 
-from core.eventlog.client import TopicPartition, make_consumer
-from core.security.signatures import new_secret
-from core.settings import KafkaSettings
-from ingest.client import Client, Credentials, FaultReceived
+from arborcast.core.eventlog.client import TopicPartition, make_consumer
+from arborcast.core.security.signatures import new_secret
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.client import Client, Credentials, FaultReceived
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import ROOT, GatewayRun
 
@@ -35,7 +35,15 @@ def gateway(tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.M
     config = tmp_path / "arborcast.toml"
     with config.open("a") as stream:
         stream.write("[secrets]\ncredentials_over_http = true\n")
-    command = [sys.executable, "-c", "from jobs.cli import main; main()", "keys", "new", "--config", str(config)]
+    command = [
+        sys.executable,
+        "-c",
+        "from arborcast.cli import main; main()",
+        "keys",
+        "new",
+        "--config",
+        str(config),
+    ]
     subprocess.run(command, check=True, cwd=ROOT, timeout=60)
     run.start()
     yield run

@@ -10,17 +10,17 @@ from contextlib import closing
 
 import pytest
 
-from core.errors import InfrastructureError
-from core.eventlog.client import Admin, make_producer
-from core.eventlog.consumer import LogConsumer
-from core.eventlog.follower import LogFollower
-from core.eventlog.scan import LogReader
-from core.eventlog.topics import PULL_LOG, ensure_topics
-from core.eventlog.writers import LogWriter
-from core.settings import KafkaSettings
-from ingest.state.pull_queues import PullLog, PullQueues, PullView
-from topic_model.projections.pull_store import PullLimits
-from topic_model.records.pull import StoredMessage, decode
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import Admin, make_producer
+from arborcast.core.eventlog.consumer import LogConsumer
+from arborcast.core.eventlog.follower import LogFollower
+from arborcast.core.eventlog.scan import LogReader
+from arborcast.core.eventlog.topics import PULL_LOG, ensure_topics
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.state.pull_queues import PullLog, PullQueues, PullView
+from arborcast.topic_model.projections.pull_store import PullLimits
+from arborcast.topic_model.records.pull import StoredMessage, decode
 
 pytestmark = pytest.mark.kafka
 

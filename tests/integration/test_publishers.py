@@ -9,7 +9,7 @@ import pytest
 import requests
 from lxml import etree
 
-from core.settings import KafkaSettings
+from arborcast.core.settings import KafkaSettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.publisher import Publisher

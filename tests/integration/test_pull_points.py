@@ -13,13 +13,13 @@ import pytest
 import requests
 from lxml import etree
 
-from core.eventlog.topics import PULL_LOG
-from core.eventlog.writers import LogWriter
-from core.settings import KafkaSettings
-from ingest.operations.pull_points import PULL
+from arborcast.core.eventlog.topics import PULL_LOG
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.operations.pull_points import PULL
+from arborcast.topic_model.records.pull import Claimed, StoredMessage, encode
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import GatewayRun, gateway_run
-from topic_model.records.pull import Claimed, StoredMessage, encode
 
 pytestmark = pytest.mark.kafka
 

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from core.errors import InfrastructureError, SecretError
-from core.security.keyring import KeyRing, parse_keys
-from core.security.signatures import key_of, new_secret
-from core.settings import KafkaSettings
-from ingest.client import Client, Credentials
-from jobs.cli import app
-from jobs.cli.topics_work import read_table
+from arborcast.admin.topics_work import read_table
+from arborcast.cli import app
+from arborcast.core.errors import InfrastructureError, SecretError
+from arborcast.core.security.keyring import KeyRing, parse_keys
+from arborcast.core.security.signatures import key_of, new_secret
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.client import Client, Credentials
+from arborcast.topic_model.projections.resealing import key_id, sealed_in
+from arborcast.topic_model.records.control import ControlRecord
+from arborcast.topic_model.records.control_log import ControlLog
 from tests.support.gateway_process import ROOT, GatewayRun
-from topic_model.projections.resealing import key_id, sealed_in
-from topic_model.records.control import ControlRecord
-from topic_model.records.control_log import ControlLog
 
 pytestmark = pytest.mark.kafka
 
@@ -35,7 +35,16 @@ def gateway(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[GatewayRu
     run = GatewayRun(
         tmp_path, kafka_settings, more='[secrets]\ncredentials_over_http = true\n[stack]\nbroker = "external"\n'
     )
-    command = [sys.executable, "-c", "from jobs.cli import main; main()", "keys", "new", "--id", "k1", "--config"]
+    command = [
+        sys.executable,
+        "-c",
+        "from arborcast.cli import main; main()",
+        "keys",
+        "new",
+        "--id",
+        "k1",
+        "--config",
+    ]
     subprocess.run([*command, str(run.config)], check=True, cwd=ROOT, timeout=60)
     run.start()
     yield run
@@ -68,7 +77,7 @@ def test_keys_are_changed_while_the_engine_runs(
             keys(gateway, "remove", "k1")
 
         # It is cut off after a part, and meanwhile a subscription ends and another is given a secret.
-        monkeypatch.setattr("jobs.maintenance.resealing._AT_ONCE", 5)
+        monkeypatch.setattr("arborcast.admin.resealing._AT_ONCE", 5)
         append, calls = ControlLog.append, 0
 
         def interrupted(log: ControlLog, batch: list[ControlRecord]) -> int:

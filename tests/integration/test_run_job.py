@@ -13,9 +13,9 @@ import psutil
 import pyspark
 import pytest
 
-from core.settings import KafkaSettings
-from jobs import dispatch_stream
-from jobs.install import java
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.install import java
+from arborcast.jobs import dispatch_stream
 from tests.support.command import Engine
 from tests.support.dispatch_job import logs, subscription
 from tests.support.open_sockets import answers_to_stranger, listening

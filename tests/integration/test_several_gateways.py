@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from core.eventlog.topics import ensure_topics
-from core.settings import KafkaSettings
-from ingest.client import Client, ClientError, FuturesClient
-from ingest.state.changes import GatewayPositions
-from jobs.cli.topics_work import read_tree
-from jobs.gateway.lease import HOLD_S, LeaseKeeper
+from arborcast.admin.topics_work import read_tree
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.gateway.lease import HOLD_S, LeaseKeeper
+from arborcast.ingest.client import Client, ClientError, FuturesClient
+from arborcast.ingest.state.changes import GatewayPositions
 from tests.support.command import wait_until
 from tests.support.gateway_process import GatewayRun, gateway_run
 

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from dispatch.logs.attempts import encode
-from dispatch.recording.upkeep import Upkeep
-from dispatch.settings import TableSettings
-from dispatch.tables import ATTEMPTS
-from dispatch.tables.delta_table import DeltaTableWriter, rows_of
-from dispatch.tables.spec import is_there
-from jobs.notebook import Tables
-from jobs.settings.loading import load_settings
+from arborcast.analysis import Tables
+from arborcast.dispatch.logs.attempts import encode
+from arborcast.dispatch.recording.upkeep import Upkeep
+from arborcast.dispatch.settings import TableSettings
+from arborcast.dispatch.tables import ATTEMPTS
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from arborcast.dispatch.tables.spec import is_there
+from arborcast.engine.settings.loading import load_settings
 from tests.support.s3 import s3_server
 from tests.support.table_rows import attempt
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from core.errors import ConfigError, ExpressionError, TopicError
-from core.settings import KafkaSettings
-from jobs.cli import app
+from arborcast.cli import app
+from arborcast.core.errors import ConfigError, ExpressionError, TopicError
+from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.expressions import parse_friendly
+from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
+from arborcast.topic_model.records.control_log import ControlLog
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from tests.support.directory import topic
-from topic_model.expressions import parse_friendly
-from topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
-from topic_model.records.control_log import ControlLog
-from topic_model.subscriptions import EndpointReference, Subscription
 
 pytestmark = pytest.mark.kafka
 

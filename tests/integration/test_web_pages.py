@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ingest.client.listener import Listener, ReceivedMessage
-from ingest.settings import GatewaySettings
-from jobs.monitoring.endpoint import Endpoint, Page
+from arborcast.engine.monitoring.endpoint import Endpoint, Page
+from arborcast.ingest.client.listener import Listener, ReceivedMessage
+from arborcast.ingest.settings import GatewaySettings
 from tests.support import soap_messages as soap
 from tests.support.chromium import Visitors
 from tests.support.gateway_parts import GatewayParts, only_subscription

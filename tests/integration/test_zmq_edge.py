@@ -14,9 +14,9 @@ import zmq
 import zmq.auth
 from pyspark.sql import SparkSession
 
-from core.settings import KafkaSettings
-from ingest.access.users_file import User, hash_password, write_users
-from ingest.client.framed import ConnectionFactory, Message
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.access.users_file import User, hash_password, write_users
+from arborcast.ingest.client.framed import ConnectionFactory, Message
 from tests.support.dispatch_job import job_settings, running
 from tests.support.gateway_process import ROOT
 from tests.support.zmq_edges import Edges, edges_of, wait_for
@@ -256,7 +256,7 @@ def test_off_this_machine_keys_are_needed_and_a_taken_port_is_named(
             f'home = "home"\n[framed]\nport = 1\n[zmq]\nsubscribe = ""\npublish = ""\npipeline = ""\n{setting}\n'
         )
         done = subprocess.run(
-            [sys.executable, "-m", "jobs.gateway.zmq_edge", "--config", str(config)],
+            [sys.executable, "-m", "arborcast.engine.gateway.zmq_edge", "--config", str(config)],
             capture_output=True,
             text=True,
             timeout=240,

@@ -10,9 +10,9 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from ingest.http.http_protocol import GatewayProtocol
-from ingest.http.inflight import RESERVATION, Inflight
-from ingest.settings import GatewaySettings
+from arborcast.ingest.http.http_protocol import GatewayProtocol
+from arborcast.ingest.http.inflight import RESERVATION, Inflight
+from arborcast.ingest.settings import GatewaySettings
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from core.settings import KafkaSettings
-from jobs.install import jars, java
-from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker, controller_port
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker, controller_port
+from arborcast.engine.install import jars, java
 from tests.support.held_port import HeldPort
 from tests.support.once_per_run import State, once_per_run
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.errors import InfrastructureError
-from core.eventlog.client import Admin
-from core.eventlog.topics import specifications
-from core.settings import KafkaSettings
-from jobs.install import jars, java
-from jobs.processes import processes
-from jobs.stack.kafka_broker import BrokerLayout, KafkaBroker, new_cluster_id
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import Admin
+from arborcast.core.eventlog.topics import specifications
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker, new_cluster_id
+from arborcast.engine.install import jars, java
+from arborcast.engine.processes import processes
 
 BROKERS = 3
 

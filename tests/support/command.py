@@ -17,7 +17,7 @@ from unittest import mock
 
 import psutil
 
-from jobs.cli import main
+from arborcast.cli import main
 
 COMMAND = str(Path(sys.executable).parent / "arborcast")
 

@@ -14,17 +14,17 @@ import httpx
 import uvicorn
 from lxml import html
 
-from core.security.keyring import KeyRing
-from jobs.console.app import make_app
-from jobs.console.console import Console, TopicChanges
-from jobs.console.guard import Sessions
-from jobs.console.process import listen
-from jobs.console.signing import SigningIn
-from jobs.settings.loading import Settings, load_settings
-from jobs.settings.stack import ConsoleSettings
+from arborcast.console.app import make_app
+from arborcast.console.console import Console, TopicChanges
+from arborcast.console.guard import Sessions
+from arborcast.console.process import listen
+from arborcast.console.signing import SigningIn
+from arborcast.core.security.keyring import KeyRing
+from arborcast.engine.settings.loading import Settings, load_settings
+from arborcast.engine.settings.stack import ConsoleSettings
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.records.control import ControlRecord
 from tests.support.gateway_parts import ControlList
-from topic_model.control_view import ControlView
-from topic_model.records.control import ControlRecord
 
 KEYS = KeyRing({"test": b"k" * 32})
 

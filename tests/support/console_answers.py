@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobs.console.commands import Commands
+from arborcast.console.commands import Commands
 
 _NO_OPTIONS: Mapping[str, str] = {}
 

@@ -12,18 +12,18 @@ from types import MappingProxyType
 
 import pytest
 
-from jobs.terminal import say
-from tests.support.console import ConsoleParts, console_parts, served
-from tests.support.console_answers import QUEUE, answering
-from tests.support.routing import make_subscription
-from topic_model.records.control import (
+from arborcast.engine.terminal import say
+from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionRecord,
     SubscriptionSuspended,
     TopicPolicy,
     TopicRecord,
 )
-from topic_model.topics import TopicPath
+from arborcast.topic_model.topics import TopicPath
+from tests.support.console import ConsoleParts, console_parts, served
+from tests.support.console_answers import QUEUE, answering
+from tests.support.routing import make_subscription
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 

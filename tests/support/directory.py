@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
-from directory.entries.mapping import Listing, canonical
-from directory.errors import DirectoryError
-from directory.sync.sync import DirectorySync
-from topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord
-from topic_model.topics import TopicPath, make_path, parse_path
-from topic_model.tree.tree import TopicTree
+from arborcast.directory.entries.mapping import Listing, canonical
+from arborcast.directory.errors import DirectoryError
+from arborcast.directory.sync.sync import DirectorySync
+from arborcast.topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import TopicPath, make_path, parse_path
+from arborcast.topic_model.tree.tree import TopicTree
 
 NAMES = ("a", "b", "Größe", "温度", "x-1.y", "z_")
 NAMESPACES = ("", "", "urn:t", "http://example.org/a,b=c+d#e")

@@ -17,25 +17,25 @@ import psutil
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from core.errors import InfrastructureError
-from core.eventlog.client import Producer, make_producer, translated
-from core.eventlog.scan import LogScan
-from core.eventlog.topics import ensure_topics
-from core.settings import KafkaSettings, SecretSettings
-from dispatch.job.runtime import DispatchJob
-from dispatch.logs.attempts import NO_BATCH
-from dispatch.realtime.gearbox import Gear
-from dispatch.realtime.gears import Gears
-from dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
-from dispatch.spark.query_supervisor import StopGate
-from dispatch.tables import ATTEMPTS
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import Producer, make_producer, translated
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings, SecretSettings
+from arborcast.dispatch.job.runtime import DispatchJob
+from arborcast.dispatch.logs.attempts import NO_BATCH
+from arborcast.dispatch.realtime.gearbox import Gear
+from arborcast.dispatch.realtime.gears import Gears
+from arborcast.dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
+from arborcast.dispatch.spark.query_supervisor import StopGate
+from arborcast.dispatch.tables import ATTEMPTS
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
+from arborcast.topic_model.records.control_log import ControlLog
+from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, Trigger, queue_topic
+from arborcast.topic_model.topics import TopicPath
 from tests.support.outbound import THIS_MACHINE
-from topic_model.records import notifications
-from topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
-from topic_model.records.control_log import ControlLog
-from topic_model.records.notifications import UNSTAMPED, Notification
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, Trigger, queue_topic
-from topic_model.topics import TopicPath
 
 
 def job_settings(home: Path, kafka: KafkaSettings, gear: Gear | None = None, **push: float) -> JobSettings:
@@ -228,7 +228,7 @@ def kill_workers() -> int:
     for each in psutil.Process(os.getpid()).children(recursive=True):
         with suppress(psutil.Error):  # it has just ended
             parents[each] = each.ppid()
-            if "dispatch.job.worker_daemon" in each.cmdline():
+            if "arborcast.dispatch.job.worker_daemon" in each.cmdline():
                 daemons.add(each.pid)
     workers = [each for each, parent in parents.items() if parent in daemons]
     for each in workers:

@@ -18,11 +18,11 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from core.settings import KafkaSettings
-from dispatch.settings import DispatchSettings
-from dispatch.spark.properties import properties, write_properties
-from jobs.install import jars, java
-from jobs.stack.engine import find_tools
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.settings import DispatchSettings
+from arborcast.dispatch.spark.properties import properties, write_properties
+from arborcast.engine.embedded.engine import find_tools
+from arborcast.engine.install import jars, java
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import psutil
 
-from jobs.stack import state
-from jobs.stack.home import Home
-from jobs.stack.state import EngineStatus, PartState
+from arborcast.engine.embedded import state
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.embedded.state import EngineStatus, PartState
 
 T = TypeVar("T")
 
@@ -36,13 +36,13 @@ SLOW_TO_STOP = "signal.signal(signal.SIGTERM, lambda *_: (sleep(0.4), os._exit(0
 _RUNNER = """
 import json, sys
 from pathlib import Path
-from jobs.stack.home import Home
-from jobs.stack import questions
-from jobs.stack.parts import PartSpec
-from jobs.settings.stack import StackSettings
-from jobs.processes.processes import Signals
-from jobs.stack.supervisor import Supervisor
-from jobs.processes.errors import PartFailed
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.embedded import questions
+from arborcast.engine.embedded.parts import PartSpec
+from arborcast.engine.settings.stack import StackSettings
+from arborcast.engine.processes.processes import Signals
+from arborcast.engine.embedded.supervisor import Supervisor
+from arborcast.engine.processes.errors import PartFailed
 
 home = Home(Path(sys.argv[1]))
 wanted, settings = json.loads(sys.argv[2]), StackSettings(**json.loads(sys.argv[3]))

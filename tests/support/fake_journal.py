@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dispatch.delivery.journal import Journal
-from dispatch.logs.attempts import Attempt
-from dispatch.logs.parked import Delivery, Tries
-from topic_model.records.notifications import Notification
-from topic_model.records.results import Result
+from arborcast.dispatch.delivery.journal import Journal
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.logs.parked import Delivery, Tries
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.results import Result
 
 
 class FakeJournal(Journal):

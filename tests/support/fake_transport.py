@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
+from arborcast.dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
 
 
 @dataclass

@@ -16,20 +16,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from core.eventlog.scan import LogScan
-from core.security.keyring import add_key
-from core.security.signatures import new_secret
-from core.settings import KafkaSettings
-from dispatch.delivery.envelope import ID_HEADER
-from ingest.federation.calls import Administrator
-from ingest.federation.keys import SharedKeys
-from ingest.federation.topology import Topology
-from jobs.cli.topics_work import read_subscriptions
+from arborcast.admin.topics_work import read_subscriptions
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.security.keyring import add_key
+from arborcast.core.security.signatures import new_secret
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.delivery.envelope import ID_HEADER
+from arborcast.ingest.federation.calls import Administrator
+from arborcast.ingest.federation.keys import SharedKeys
+from arborcast.ingest.federation.topology import Topology
+from arborcast.topic_model.records.notifications import Notification, notification_in
 from tests.support.dispatch_process import DispatchProcess
 from tests.support.gateway_process import ROOT, GatewayRun
 from tests.support.held_port import HeldPort
 from tests.support.receiver import Receiver
-from topic_model.records.notifications import Notification, notification_in
 
 _WAIT_S = 240.0
 
@@ -58,7 +58,7 @@ class AdministratorRun:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        command = [sys.executable, "-m", "jobs.administrator", "--key-file", str(self.key_file)]
+        command = [sys.executable, "-m", "arborcast.engine.administrator", "--key-file", str(self.key_file)]
         command += ["--port", str(self.port), "--state", str(self._state)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from ingest.access.settings import LimitSettings
-from ingest.framed.server import FramedServer
-from ingest.http.inflight import Inflight
-from ingest.settings import FramedSettings
+from arborcast.ingest.access.settings import LimitSettings
+from arborcast.ingest.framed.server import FramedServer
+from arborcast.ingest.http.inflight import Inflight
+from arborcast.ingest.settings import FramedSettings
 from tests.support.gateway_parts import GatewayParts
 
 ResultT = TypeVar("ResultT")

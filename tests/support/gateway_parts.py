@@ -11,35 +11,35 @@ from urllib.parse import urlsplit
 
 from lxml import etree
 
-from core.errors import InfrastructureError
-from core.security.keyring import KeyRing
-from core.security.outbound import AddressPolicy
-from core.settings import SecretSettings
-from core.telemetry.metrics import Registry
-from ingest.addresses import OwnAddresses
-from ingest.elements.protection import Protector
-from ingest.http.app import GatewayApp
-from ingest.operations.gateway import Gateway
-from ingest.operations.push_results import PushResults
-from ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
-from ingest.state.pull_queues import PullQueues
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.core.settings import SecretSettings
+from arborcast.core.telemetry.metrics import Registry
+from arborcast.ingest.addresses import OwnAddresses
+from arborcast.ingest.elements.protection import Protector
+from arborcast.ingest.http.app import GatewayApp
+from arborcast.ingest.operations.gateway import Gateway
+from arborcast.ingest.operations.push_results import PushResults
+from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
+from arborcast.ingest.state.pull_queues import PullQueues
+from arborcast.topic_model.control_view import Projection
+from arborcast.topic_model.projections.open_messages import OpenMessage, OpenMessages
+from arborcast.topic_model.projections.owners import Owners
+from arborcast.topic_model.projections.pull_points import PullPoints
+from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
+from arborcast.topic_model.projections.registrations import Registrations
+from arborcast.topic_model.projections.suspensions import Suspensions
+from arborcast.topic_model.records import results
+from arborcast.topic_model.records.control import ControlRecord, Tombstone, key_of
+from arborcast.topic_model.records.fragments import FragmentRecord, StoredPart
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.pull import PullRecord, StoredMessage
+from arborcast.topic_model.records.results import Result
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
 from tests.support.outbound import THIS_MACHINE
-from topic_model.control_view import Projection
-from topic_model.projections.open_messages import OpenMessage, OpenMessages
-from topic_model.projections.owners import Owners
-from topic_model.projections.pull_points import PullPoints
-from topic_model.projections.pull_store import PullLimits, PullStore
-from topic_model.projections.registrations import Registrations
-from topic_model.projections.suspensions import Suspensions
-from topic_model.records import results
-from topic_model.records.control import ControlRecord, Tombstone, key_of
-from topic_model.records.fragments import FragmentRecord, StoredPart
-from topic_model.records.notifications import Notification
-from topic_model.records.pull import PullRecord, StoredMessage
-from topic_model.records.results import Result
-from topic_model.routing import RoutingTable
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
 
 START = datetime(2026, 1, 1, 0, 0, 0, tzinfo=UTC)
 

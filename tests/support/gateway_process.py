@@ -14,7 +14,7 @@ from pathlib import Path
 import requests
 from lxml import etree
 
-from core.settings import KafkaSettings
+from arborcast.core.settings import KafkaSettings
 from tests.support import soap_messages as soap
 from tests.support.certificates import Certificates
 from tests.support.held_port import HeldPort
@@ -72,7 +72,7 @@ class GatewayRun:
         """Start the process; with `ready`, wait until it takes requests."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "jobs.gateway", "--config", str(self.config)],
+                [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(self.config)],
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,

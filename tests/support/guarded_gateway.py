@@ -8,11 +8,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from ingest.access.gate import Authenticator, Gate
-from ingest.access.policy import read_policy
-from ingest.access.settings import AccessSettings
-from ingest.access.users import FileUsers, Guesses, Users
-from ingest.access.users_file import User, hash_password, write_users
+from arborcast.ingest.access.gate import Authenticator, Gate
+from arborcast.ingest.access.policy import read_policy
+from arborcast.ingest.access.settings import AccessSettings
+from arborcast.ingest.access.users import FileUsers, Guesses, Users
+from arborcast.ingest.access.users_file import User, hash_password, write_users
 from tests.support.gateway_parts import GatewayParts
 
 WSSE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-secext-1.0.xsd"

@@ -27,10 +27,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from core.security.outbound import AddressPolicy, OutboundSettings
-from dispatch.delivery.transport import make_transport
-from dispatch.delivery.transport.contract import PushRequest, PushResult, UrlJudge
-from dispatch.settings import PushSettings
+from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
+from arborcast.dispatch.delivery.transport import make_transport
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult, UrlJudge
+from arborcast.dispatch.settings import PushSettings
 
 ROOT = Path(__file__).parents[2]
 PORT = 8000

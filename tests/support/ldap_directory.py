@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from directory.entries.changes import Put
-from directory.entries.mapping import Listing
-from directory.settings import DirectorySettings
-from directory.stores.ldap import LdapDirectory
+from arborcast.directory.entries.changes import Put
+from arborcast.directory.entries.mapping import Listing
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores.ldap import LdapDirectory
 from tests.support.directory import topic
 
 Open = Callable[..., LdapDirectory]

@@ -8,8 +8,8 @@ from typing import Any
 
 from lxml import etree
 
-from ingest.soap.wsdl import published_documents
-from jobs.install import jars
+from arborcast.engine.install import jars
+from arborcast.ingest.soap.wsdl import published_documents
 
 SOAP = {"http://schemas.xmlsoap.org/soap/envelope/", "http://www.w3.org/2003/05/soap-envelope"}
 WSRF_RL = "http://docs.oasis-open.org/wsrf/rl-2"

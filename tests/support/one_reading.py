@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from lxml import etree
 
-from ingest.errors import UnreadableRequest
-from ingest.soap.envelope import parse
-from ingest.soap.xml_reading import make_parser
+from arborcast.ingest.errors import UnreadableRequest
+from arborcast.ingest.soap.envelope import parse
+from arborcast.ingest.soap.xml_reading import make_parser
+from arborcast.topic_model.namespaces import wsnt
 from tests.support import soap_messages as soap
-from topic_model.namespaces import wsnt
 
 
 def other_way_round(text: str) -> str:

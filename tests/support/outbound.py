@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.security.outbound import AddressPolicy, OutboundSettings
+from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 
 THIS_MACHINE = AddressPolicy(OutboundSettings(scope="loopback"))
 """Loopback and what is public; the test machine's other addresses are refused."""

@@ -21,24 +21,24 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dispatch.delivery.envelope import ATTEMPT_HEADER, SUBSCRIPTION_HEADER
-from dispatch.delivery.transport.contract import PushRequest, PushResult
-from dispatch.hot.earlier import NOTHING, Earlier, earlier
-from dispatch.hot.intervals import fold
-from dispatch.logs import attempts, parked
-from dispatch.logs.attempts import Attempt, Evaluation
-from dispatch.logs.parked import Parked
-from dispatch.realtime import task
-from dispatch.realtime.driver import Told, changes_of_told
-from dispatch.realtime.messages import Feed, WorkerProgress
-from dispatch.realtime.task import RealtimeJob
-from dispatch.spark.checkpoint_repair import RANGE
+from arborcast.dispatch.delivery.envelope import ATTEMPT_HEADER, SUBSCRIPTION_HEADER
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
+from arborcast.dispatch.hot.earlier import NOTHING, Earlier, earlier
+from arborcast.dispatch.hot.intervals import fold
+from arborcast.dispatch.logs import attempts, parked
+from arborcast.dispatch.logs.attempts import Attempt, Evaluation
+from arborcast.dispatch.logs.parked import Parked
+from arborcast.dispatch.realtime import task
+from arborcast.dispatch.realtime.driver import Told, changes_of_told
+from arborcast.dispatch.realtime.messages import Feed, WorkerProgress
+from arborcast.dispatch.realtime.task import RealtimeJob
+from arborcast.dispatch.spark.checkpoint_repair import RANGE
+from arborcast.topic_model.records import notifications, results
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import Found
+from arborcast.topic_model.topics import TopicPath
 from tests.support.realtime_world import PUSH, RETRY, SETTINGS, Running, Sent
 from tests.support.redelivery_world import OK, REFUSED, FakeEndpoint, World, ids_of
-from topic_model.records import notifications, results
-from topic_model.records.notifications import Notification
-from topic_model.routing import Found
-from topic_model.topics import TopicPath
 
 NAMES = ("plain", "together", "strict", "link", "sparse", "timely", "timely-together")
 TIMELY = NAMES[5:]

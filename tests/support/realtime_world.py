@@ -8,18 +8,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol, cast
 
-from core.security.outbound import AddressPolicy
-from core.settings import KafkaSettings, SecretSettings
-from dispatch.delivery.envelope import SUBSCRIPTION_HEADER, Envelope
-from dispatch.delivery.journal import Journal
-from dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
-from dispatch.hot.pump import Pump
-from dispatch.logs.attempts import AttemptsLog, Matched
-from dispatch.logs.parked import DeadLetterLog, ParkingLog
-from dispatch.matching.filters import Conditions
-from dispatch.realtime.messages import Feed
-from dispatch.realtime.task import RealtimeJob, Task, TaskLogs
-from dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.core.settings import KafkaSettings, SecretSettings
+from arborcast.dispatch.delivery.envelope import SUBSCRIPTION_HEADER, Envelope
+from arborcast.dispatch.delivery.journal import Journal
+from arborcast.dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
+from arborcast.dispatch.hot.pump import Pump
+from arborcast.dispatch.logs.attempts import AttemptsLog, Matched
+from arborcast.dispatch.logs.parked import DeadLetterLog, ParkingLog
+from arborcast.dispatch.matching.filters import Conditions
+from arborcast.dispatch.realtime.messages import Feed
+from arborcast.dispatch.realtime.task import RealtimeJob, Task, TaskLogs
+from arborcast.dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
 from tests.support.redelivery_world import World, ids_of
 
 RETRY = RetrySettings(

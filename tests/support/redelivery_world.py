@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import msgspec
 
-from core.security.keyring import KeyRing
-from core.settings import SecretSettings
-from dispatch.delivery.credentials import Vault
-from dispatch.delivery.envelope import (
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.settings import SecretSettings
+from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.envelope import (
     ATTEMPT_HEADER,
     CALLBACK_HEADER,
     ID_HEADER,
@@ -23,25 +23,25 @@ from dispatch.delivery.envelope import (
     SUBSCRIPTION_HEADER,
     Envelope,
 )
-from dispatch.delivery.health import EndpointHealthRegistry, Sign
-from dispatch.delivery.outcomes import classify
-from dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
-from dispatch.logs import parked
-from dispatch.logs.attempts import Attempt
-from dispatch.logs.dead_letters import DeadLetter
-from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
-from dispatch.redelivery.events import OperatorEvent
-from dispatch.redelivery.held_lanes import HeldLanes
-from dispatch.redelivery.parked_store import ParkedStore
-from dispatch.redelivery.pushes import RedeliveryJournal
-from dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
-from dispatch.settings import PushSettings, RetrySettings
-from topic_model.records import pull
-from topic_model.records.notifications import Notification
-from topic_model.records.peers import MEDIA_TYPE, decode_push
-from topic_model.records.pull import StoredMessage
-from topic_model.records.results import Promise, Result, State, read_promise
-from topic_model.subscriptions import (
+from arborcast.dispatch.delivery.health import EndpointHealthRegistry, Sign
+from arborcast.dispatch.delivery.outcomes import classify
+from arborcast.dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
+from arborcast.dispatch.logs import parked
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
+from arborcast.dispatch.redelivery.events import OperatorEvent
+from arborcast.dispatch.redelivery.held_lanes import HeldLanes
+from arborcast.dispatch.redelivery.parked_store import ParkedStore
+from arborcast.dispatch.redelivery.pushes import RedeliveryJournal
+from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.records import pull
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.peers import MEDIA_TYPE, decode_push
+from arborcast.topic_model.records.pull import StoredMessage
+from arborcast.topic_model.records.results import Promise, Result, State, read_promise
+from arborcast.topic_model.subscriptions import (
     DeliveryPolicy,
     EndpointReference,
     Peer,
@@ -50,7 +50,7 @@ from topic_model.subscriptions import (
     queue_of,
     queue_topic,
 )
-from topic_model.topics import TopicPath
+from arborcast.topic_model.topics import TopicPath
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import hypothesis.strategies as st
 import msgspec
 
-from topic_model.expressions import xpath
-from topic_model.expressions.xpath import parse_xpath
-from topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
-from topic_model.records.control import (
+from arborcast.topic_model.expressions import xpath
+from arborcast.topic_model.expressions.xpath import parse_xpath
+from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
+from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,
@@ -25,7 +25,7 @@ from topic_model.records.control import (
     topic_key,
     trigger_key,
 )
-from topic_model.subscriptions import (
+from arborcast.topic_model.subscriptions import (
     DeliveryForm,
     DeliveryPolicy,
     EndpointReference,
@@ -34,8 +34,8 @@ from topic_model.subscriptions import (
     Trigger,
     TriggerTarget,
 )
-from topic_model.topics import TopicPath
-from topic_model.tree.tree import TopicTree
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.tree import TopicTree
 
 # Few names, so that random patterns and random topics meet; two namespaces, one of them with a slash in it.
 _ROOTS = ["a", "b", "{urn:t}a", "{http://x/y}b"]

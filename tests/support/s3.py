@@ -11,7 +11,7 @@ from pathlib import Path
 
 import requests
 
-from jobs.processes import processes
+from arborcast.engine.processes import processes
 
 # What an operator would put into the environment of the job; see docs/operations.md.
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any, cast
 
-from ingest.access.settings import LimitSettings
-from ingest.http.serving import listen, make_server
-from ingest.http.tls import ServerTls
-from ingest.settings import GatewaySettings
+from arborcast.ingest.access.settings import LimitSettings
+from arborcast.ingest.http.serving import listen, make_server
+from arborcast.ingest.http.tls import ServerTls
+from arborcast.ingest.settings import GatewaySettings
 from tests.support.gateway_parts import GatewayParts
 
 

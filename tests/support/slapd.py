@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-import directory
-from directory.settings import DirectorySettings
+import arborcast.directory
+from arborcast.directory.settings import DirectorySettings
 from tests.support import slapd_provision
 from tests.support.debian import Unavailable, refuse
 from tests.support.once_per_run import State, once_per_run
@@ -35,7 +35,7 @@ ENGINE_DN = f"cn=engine,{SUFFIX}"
 ENGINE_PASSWORD = "battery staple"  # noqa: S105
 CLIENT_NAME = "arborcast-client"
 
-_SCHEMA = Path(directory.__file__).parent / "arborcast.schema"
+_SCHEMA = Path(arborcast.directory.__file__).parent / "arborcast.schema"
 _START_SECONDS = 120.0
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dispatch.settings import DispatchSettings
-from dispatch.spark.properties import properties
-from jobs.install import jars, java
+from arborcast.dispatch.settings import DispatchSettings
+from arborcast.dispatch.spark.properties import properties
+from arborcast.engine.install import jars, java
 
 
 @pytest.fixture(scope="session")

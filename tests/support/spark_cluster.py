@@ -16,10 +16,10 @@ from unittest.mock import patch
 import psutil
 import pyspark
 
-from dispatch.settings import DispatchSettings
-from dispatch.spark.properties import MASTER_ONLY, guarded, write_properties
-from jobs.install import java
-from jobs.processes import processes
+from arborcast.dispatch.settings import DispatchSettings
+from arborcast.dispatch.spark.properties import MASTER_ONLY, guarded, write_properties
+from arborcast.engine.install import java
+from arborcast.engine.processes import processes
 
 SPARK_HOME = Path(pyspark.__file__).parent
 

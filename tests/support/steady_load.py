@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from core.errors import InfrastructureError
-from core.eventlog.client import partition_of_key
-from core.settings import KafkaSettings
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import partition_of_key
+from arborcast.core.settings import KafkaSettings
 from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.receiver import Receiver
 

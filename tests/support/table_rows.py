@@ -8,15 +8,15 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from core.settings import KafkaSettings
-from dispatch.logs import attempts
-from dispatch.logs.attempts import Attempt
-from dispatch.recording.attempts_tables import AttemptsTables
-from dispatch.settings import TableSettings
-from dispatch.tables import ATTEMPTS, DELIVERIES
-from dispatch.tables.delta_table import DeltaTableWriter
-from dispatch.tables.spec import TableSpec
-from topic_model.topics import TopicPath
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.recording.attempts_tables import AttemptsTables
+from arborcast.dispatch.settings import TableSettings
+from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter
+from arborcast.dispatch.tables.spec import TableSpec
+from arborcast.topic_model.topics import TopicPath
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 NOON_MS = round(NOON.timestamp() * 1000)

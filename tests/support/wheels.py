@@ -9,7 +9,7 @@ import sys
 from importlib.metadata import distribution
 from pathlib import Path
 
-from jobs.install import client_package
+from arborcast.engine.install import client_package
 from tests.support.gateway_process import ROOT
 
 CLIENT_NEEDS = ("lxml", "msgspec", "requests-futures")
@@ -17,7 +17,19 @@ CLIENT_NEEDS = ("lxml", "msgspec", "requests-futures")
 # What requests-futures stands on.
 _BELOW = ("requests", "urllib3", "certifi", "idna", "charset-normalizer")
 
-_PACKAGES = ("core", "directory", "dispatch", "ingest", "jobs", "topic_model")
+PACKAGES = (
+    "admin",
+    "analysis",
+    "cli",
+    "console",
+    "core",
+    "directory",
+    "dispatch",
+    "engine",
+    "ingest",
+    "jobs",
+    "topic_model",
+)
 _MADE = shutil.ignore_patterns("arborcast_client", "build", "*.egg-info", "__pycache__")
 
 
@@ -25,15 +37,15 @@ def client_wheel(folder: Path) -> Path:
     """`arborcast-client`, built in a new folder."""
     project = folder / "client"
     shutil.copytree(ROOT / "client", project, ignore=_MADE)
-    client_package.write(ROOT, project)
+    client_package.write(ROOT / "src", project)
     return _built(project)
 
 
 def engine_wheel(folder: Path) -> Path:
     """`arborcast`, built in a new folder."""
     project = folder / "engine"
-    for package in _PACKAGES:
-        shutil.copytree(ROOT / package, project / package, ignore=_MADE)
+    for name in (*PACKAGES, "src"):
+        shutil.copytree(ROOT / name, project / name, symlinks=True, ignore=_MADE)
     for file in ("pyproject.toml", "setup.py", "README.md"):
         shutil.copy(ROOT / file, project)
     return _built(project)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatch.logs import attempts
-from dispatch.logs.attempts import Attempt, ErrorClass, Evaluation, Matched, State
-from topic_model.topics import TopicPath
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import Attempt, ErrorClass, Evaluation, Matched, State
+from arborcast.topic_model.topics import TopicPath
 
 T0 = 1_700_000_000_000
 """When the notifications were accepted, in milliseconds."""

@@ -14,8 +14,8 @@ from pathlib import Path
 import requests
 import zmq
 
-from core.settings import KafkaSettings
-from jobs.monitoring.samples import Scrape
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.monitoring.samples import Scrape
 from tests.support.gateway_process import ROOT, GatewayRun
 from tests.support.held_port import HeldPort
 
@@ -50,7 +50,7 @@ class Edges:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "jobs.gateway.zmq_edge", "--config", str(self.gateway.config)),
+                    *(sys.executable, "-m", "arborcast.engine.gateway.zmq_edge", "--config", str(self.gateway.config)),
                     *("--alive", str(self._alive)),
                 ],
                 stdout=log,

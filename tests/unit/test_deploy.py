@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
-from core.security.ip_addresses import read_networks
-from dispatch.job import runtime
-from jobs.gateway import process
-from jobs.gateway.parts import check_exposed
-from jobs.settings.loading import RESERVED_ENV, Settings, declarations, load_settings
-from jobs.settings.outbound import policy_of
+from arborcast.core.security.ip_addresses import read_networks
+from arborcast.dispatch.job import runtime
+from arborcast.engine.gateway import process
+from arborcast.engine.gateway.parts import check_exposed
+from arborcast.engine.settings.loading import RESERVED_ENV, Settings, declarations, load_settings
+from arborcast.engine.settings.outbound import policy_of
 
 pytestmark = pytest.mark.slow
 
@@ -225,7 +225,7 @@ def test_the_recipe_copies_what_there_is_and_leaves_root() -> None:
     user = re.findall(r"^USER (\d+):\d+$", recipe, re.MULTILINE)
     (job,) = of_kind("StatefulSet")
     assert user == [str(job["spec"]["template"]["spec"]["securityContext"]["runAsUser"])]
-    assert 'CMD ["python", "-m", "jobs.gateway"]' in recipe
+    assert 'CMD ["python", "-m", "arborcast.engine.gateway"]' in recipe
     images = {each["image"].partition(":")[2] for each in containers()}
     assert images == {re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]}  # type: ignore[index]
     assert all(

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from jobs.cli import app
-from jobs.settings.loading import SECTIONS, declarations
+from arborcast.cli import app
+from arborcast.engine.settings.loading import SECTIONS, declarations
+from tests.support.wheels import PACKAGES
 
 pytestmark = pytest.mark.slow
 
@@ -71,13 +72,15 @@ def test_settings(document: Path) -> None:
 
 @every_document
 def test_tests_and_files(document: Path) -> None:
-    folders = ("tests", "benchmarks", "docs", "dispatch", "ingest", "jobs", "directory", "topic_model", "core")
+    folders = ("tests", "benchmarks", "docs", *PACKAGES)
     there = {str(file.relative_to(ROOT)) for folder in folders for file in (ROOT / folder).rglob("*.*")}
     there |= {file.name for file in ROOT.glob("*.*")}
     for named in re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|md))`", text_of(document)):
         assert any(file.endswith(f"/{named}") or file == named for file in there), named
-    for module in re.findall(r"(?:-m\s|`)((?:tests|benchmarks|jobs)(?:\.\w+)+)(?![\w.])", text_of(document)):
-        path = ROOT.joinpath(*module.split("."))
+    for module in re.findall(
+        r"(?:-m\s|`)((?:tests|benchmarks|arborcast\.(?:engine|cli|console|jobs))(?:\.\w+)+)(?![\w.])", text_of(document)
+    ):
+        path = ROOT.joinpath(*module.removeprefix("arborcast.").split("."))
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
 
 

@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from core.errors import InfrastructureError, RecordVersionError
-from dispatch.job import lease as job_lease
-from dispatch.logs import attempts, dead_letters, parked
-from dispatch.operations.audit import ledger
-from dispatch.realtime import messages
-from dispatch.recording.archive import notification_rows
-from dispatch.recording.folds import DeadLettersFold, RetriesFold, SubscriptionsFold
-from dispatch.recording.state_tables import RowChanges, TableFold, apply
-from jobs.gateway import lease
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.dispatch.job import lease as job_lease
+from arborcast.dispatch.logs import attempts, dead_letters, parked
+from arborcast.dispatch.operations.audit import ledger
+from arborcast.dispatch.realtime import messages
+from arborcast.dispatch.recording.archive import notification_rows
+from arborcast.dispatch.recording.folds import DeadLettersFold, RetriesFold, SubscriptionsFold
+from arborcast.dispatch.recording.state_tables import RowChanges, TableFold, apply
+from arborcast.engine.gateway import lease
+from arborcast.topic_model.records import control, fragments, notifications, pull, results
 from tests.support.table_rows import Logged
-from topic_model.records import control, fragments, notifications, pull, results
 
 
 class Log(NamedTuple):

@@ -7,8 +7,8 @@ skip; so a tree survives a round trip through any of the three. Unreadable docum
 
 from __future__ import annotations
 
-from topic_model.documents.facts import MAX_DOCUMENT_BYTES, read_json, write_json
-from topic_model.documents.topic_namespace import (
+from arborcast.topic_model.documents.facts import MAX_DOCUMENT_BYTES, read_json, write_json
+from arborcast.topic_model.documents.topic_namespace import (
     read_topic_namespace,
     read_topic_set,
     write_topic_namespace,

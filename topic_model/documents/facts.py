@@ -10,10 +10,10 @@ from typing import Final
 import msgspec
 from lxml import etree
 
-from core.errors import DocumentError, TopicError
-from topic_model.records.control import TopicPolicy, TopicRecord
-from topic_model.topics import TopicPath, parse_path
-from topic_model.tree.tree import WSTOP
+from arborcast.core.errors import DocumentError, TopicError
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import TopicPath, parse_path
+from arborcast.topic_model.tree.tree import WSTOP
 
 _MAX_PRIORITY: Final = 18
 

@@ -12,13 +12,21 @@ from collections.abc import Iterable, Iterator
 
 from lxml import etree
 
-from core.errors import DocumentError, ExpressionError, TopicError
-from topic_model.documents.facts import ARBOR, boolean, line_of, parse_document, read_facts, serialize, write_facts
-from topic_model.expressions import CONCRETE, concrete_topic
-from topic_model.records.control import TopicRecord
-from topic_model.topics import NCNAME, TopicPath, last_step, make_path, parent_of, parse_path, split_path
-from topic_model.tree.prefixes import KnownPrefixes, with_prefixes
-from topic_model.tree.tree import IS_TOPIC, WSTOP, TopicSetBuilder
+from arborcast.core.errors import DocumentError, ExpressionError, TopicError
+from arborcast.topic_model.documents.facts import (
+    ARBOR,
+    boolean,
+    line_of,
+    parse_document,
+    read_facts,
+    serialize,
+    write_facts,
+)
+from arborcast.topic_model.expressions import CONCRETE, concrete_topic
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import NCNAME, TopicPath, last_step, make_path, parent_of, parse_path, split_path
+from arborcast.topic_model.tree.prefixes import KnownPrefixes, with_prefixes
+from arborcast.topic_model.tree.tree import IS_TOPIC, WSTOP, TopicSetBuilder
 
 
 def read_topic_set(data: bytes) -> tuple[TopicRecord, ...]:

@@ -12,8 +12,8 @@ messages of ours. Everything illegal raises an ExpressionError with the position
 
 from __future__ import annotations
 
-from topic_model.expressions import xpath
-from topic_model.expressions.dialects import (
+from arborcast.topic_model.expressions import xpath
+from arborcast.topic_model.expressions.dialects import (
     CONCRETE,
     CONCRETE_SET,
     FULL,
@@ -24,9 +24,9 @@ from topic_model.expressions.dialects import (
     parse_friendly,
     with_codes,
 )
-from topic_model.expressions.writing import write_full, write_topic
-from topic_model.expressions.xpath import XPathPattern
-from topic_model.patterns.patterns import XPATH_SCHEME, Pattern, parse_normal
+from arborcast.topic_model.expressions.writing import write_full, write_topic
+from arborcast.topic_model.expressions.xpath import XPathPattern
+from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, Pattern, parse_normal
 
 DIALECTS = (SIMPLE, CONCRETE, FULL, CONCRETE_SET, XPATH)
 """Every dialect that `parse` reads, as the resource property TopicExpressionDialect lists them."""

@@ -24,9 +24,9 @@ from typing import Final, NoReturn, Protocol, cast
 
 from lxml import etree
 
-from core.errors import ConditionError, ContentExpressionError, ProducerExpressionError
-from topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, NODE_TESTS, Scanner, Token, Words
-from topic_model.subscriptions import XPathFilter
+from arborcast.core.errors import ConditionError, ContentExpressionError, ProducerExpressionError
+from arborcast.topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, NODE_TESTS, Scanner, Token, Words
+from arborcast.topic_model.subscriptions import XPathFilter
 
 XPATH_1: Final = "http://www.w3.org/TR/1999/REC-xpath-19991116"
 """The one dialect that conditions are kept in."""

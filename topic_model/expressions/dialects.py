@@ -16,14 +16,22 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from core.errors import ExpressionError, MultipleTopics, TopicError, UnknownDialect
-from topic_model.expressions.namespaces import Declarations
-from topic_model.expressions.writing import write_full
-from topic_model.expressions.xpath import parse_xpath
-from topic_model.patterns.grammar import Axis, Notation, RawPath, check_length, refuse, scan
-from topic_model.patterns.patterns import EVERYTHING, Pattern, alternative, parse_normal, pattern
-from topic_model.subscriptions import TopicFilter
-from topic_model.topics import MAX_DEPTH, MAX_PATH_LENGTH, NCNAME, TopicPath, is_namespace, is_ncname, parse_colon_path
+from arborcast.core.errors import ExpressionError, MultipleTopics, TopicError, UnknownDialect
+from arborcast.topic_model.expressions.namespaces import Declarations
+from arborcast.topic_model.expressions.writing import write_full
+from arborcast.topic_model.expressions.xpath import parse_xpath
+from arborcast.topic_model.patterns.grammar import Axis, Notation, RawPath, check_length, refuse, scan
+from arborcast.topic_model.patterns.patterns import EVERYTHING, Pattern, alternative, parse_normal, pattern
+from arborcast.topic_model.subscriptions import TopicFilter
+from arborcast.topic_model.topics import (
+    MAX_DEPTH,
+    MAX_PATH_LENGTH,
+    NCNAME,
+    TopicPath,
+    is_namespace,
+    is_ncname,
+    parse_colon_path,
+)
 
 SIMPLE: Final = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Simple"
 

@@ -13,11 +13,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, NoReturn
 
-from core.errors import ContentExpressionError
-from topic_model.expressions.conditions import XPATH_1
-from topic_model.expressions.xpath_syntax import MAX_PARENTHESES, MAX_XPATH_LENGTH
-from topic_model.subscriptions import XPathFilter
-from topic_model.topics import NCNAME
+from arborcast.core.errors import ContentExpressionError
+from arborcast.topic_model.expressions.conditions import XPATH_1
+from arborcast.topic_model.expressions.xpath_syntax import MAX_PARENTHESES, MAX_XPATH_LENGTH
+from arborcast.topic_model.subscriptions import XPathFilter
+from arborcast.topic_model.topics import NCNAME
 
 ITEM_FILTER: Final = "http://www.onvif.org/ver10/tev/messageContentFilter/ItemFilter"
 

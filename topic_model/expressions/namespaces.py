@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from topic_model.patterns.grammar import refuse
-from topic_model.topics import is_namespace
+from arborcast.topic_model.patterns.grammar import refuse
+from arborcast.topic_model.topics import is_namespace
 
 ENVELOPE_NAMESPACES: Final = frozenset(
     {

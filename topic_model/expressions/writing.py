@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import chain, count
 
-from core.errors import ExpressionError
-from topic_model.namespaces import TOPIC_PREFIXES
-from topic_model.patterns.alternatives import Alternative, Reach, is_virtual
-from topic_model.patterns.patterns import Pattern
-from topic_model.topics import TopicPath, split_path
-from topic_model.tree.prefixes import by_namespace
+from arborcast.core.errors import ExpressionError
+from arborcast.topic_model.namespaces import TOPIC_PREFIXES
+from arborcast.topic_model.patterns.alternatives import Alternative, Reach, is_virtual
+from arborcast.topic_model.patterns.patterns import Pattern
+from arborcast.topic_model.topics import TopicPath, split_path
+from arborcast.topic_model.tree.prefixes import by_namespace
 
 
 def write_topic(path: TopicPath, prefixes: str = "") -> tuple[str, dict[str, str]]:

@@ -21,13 +21,13 @@ from typing import Final, NoReturn, Protocol, cast
 import msgspec
 from lxml import etree
 
-from core.errors import ExpressionError
-from topic_model.expressions.namespaces import Declarations
-from topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, Scanner, Token, Words
-from topic_model.patterns.grammar import refuse
-from topic_model.patterns.patterns import XPATH_SCHEME
-from topic_model.topics import TopicPath
-from topic_model.tree.tree import WSTOP, TopicTree, path_of, topic_set
+from arborcast.core.errors import ExpressionError
+from arborcast.topic_model.expressions.namespaces import Declarations
+from arborcast.topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, Scanner, Token, Words
+from arborcast.topic_model.patterns.grammar import refuse
+from arborcast.topic_model.patterns.patterns import XPATH_SCHEME
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.tree import WSTOP, TopicTree, path_of, topic_set
 
 
 class _Normal(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from typing import Final, NamedTuple, NoReturn
 
-from topic_model.topics import NCNAME
+from arborcast.topic_model.topics import NCNAME
 
 MAX_XPATH_LENGTH: Final = 4096  # characters
 MAX_TOKENS: Final = 256  # each may be looked at for everything there is

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from topic_model.patterns.grammar import Axis
-from topic_model.topics import Step, TopicPath, ancestors, split_path
+from arborcast.topic_model.patterns.grammar import Axis
+from arborcast.topic_model.topics import Step, TopicPath, ancestors, split_path
 
 UNIVERSAL_ROOT: Final = ""
 """Anchor above all trees of all namespaces."""

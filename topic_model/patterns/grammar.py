@@ -16,8 +16,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from core.errors import ExpressionError
-from topic_model.topics import MAX_DEPTH, NAMESPACE, NCNAME
+from arborcast.core.errors import ExpressionError
+from arborcast.topic_model.topics import MAX_DEPTH, NAMESPACE, NCNAME
 
 MAX_EXPRESSION_LENGTH: Final = 65_536  # characters; a hundred times the longest that real clients send
 MAX_ALTERNATIVES: Final = 256

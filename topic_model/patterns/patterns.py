@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from core.errors import ExpressionError, TopicError
-from topic_model.patterns.alternatives import (
+from arborcast.core.errors import ExpressionError, TopicError
+from arborcast.topic_model.patterns.alternatives import (
     UNIVERSAL_ROOT,
     Alternative,
     Reach,
@@ -40,8 +40,8 @@ from topic_model.patterns.alternatives import (
     anchors_above,
     is_virtual,
 )
-from topic_model.patterns.grammar import MAX_EXPRESSION_LENGTH, Axis, Notation, RawPath, scan
-from topic_model.topics import Step, TopicPath, make_path
+from arborcast.topic_model.patterns.grammar import MAX_EXPRESSION_LENGTH, Axis, Notation, RawPath, scan
+from arborcast.topic_model.topics import Step, TopicPath, make_path
 
 EVERYTHING: Final = "//."
 """Normal form of "no filter"."""

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from topic_model.records.fragments import Assembled, FragmentRecord, GivenUp, Reason, StoredPart, ranges
-from topic_model.topics import TopicPath
+from arborcast.topic_model.records.fragments import Assembled, FragmentRecord, GivenUp, Reason, StoredPart, ranges
+from arborcast.topic_model.topics import TopicPath
 
 # Of a part is kept where it is in the log, and by what it is known again: one number, for there may be 100,000.
 _DIGEST = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from topic_model.records.control import (
+from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,

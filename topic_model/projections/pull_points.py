@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Set
 
-from topic_model.projections.owners import drop
-from topic_model.records.control import (
+from arborcast.topic_model.projections.owners import drop
+from arborcast.topic_model.records.control import (
     ControlRecord,
     PullPointEnded,
     PullPointRecord,
@@ -16,7 +16,7 @@ from topic_model.records.control import (
     pull_point_key,
     subscription_key,
 )
-from topic_model.subscriptions import BoundEndpoint
+from arborcast.topic_model.subscriptions import BoundEndpoint
 
 _PULL_POINT_KEY = pull_point_key("")
 _SUBSCRIPTION_KEY = subscription_key("")

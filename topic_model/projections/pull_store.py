@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 
-from topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage
-from topic_model.records.xml_ids import NO_IDS, XmlIds, clash, xml_ids
+from arborcast.topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage
+from arborcast.topic_model.records.xml_ids import NO_IDS, XmlIds, clash, xml_ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from core.security.uris import to_uri
-from topic_model.patterns.patterns import parse_normal
-from topic_model.projections.owners import drop
-from topic_model.publishers import Registration
-from topic_model.records.control import (
+from arborcast.core.security.uris import to_uri
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.projections.owners import drop
+from arborcast.topic_model.publishers import Registration
+from arborcast.topic_model.records.control import (
     ControlRecord,
     RegistrationEnded,
     RegistrationRecord,
     Tombstone,
     registration_key,
 )
-from topic_model.topics import TopicPath
+from arborcast.topic_model.topics import TopicPath
 
 _KEY = registration_key("")
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from core.security.keyring import KeyRing
-from topic_model.records.control import SecretsResealed
-from topic_model.subscriptions import Protection, Subscription
+from arborcast.core.security.keyring import KeyRing
+from arborcast.topic_model.records.control import SecretsResealed
+from arborcast.topic_model.subscriptions import Protection, Subscription
 
 
 class Resealings:

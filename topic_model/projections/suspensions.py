@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from topic_model.records.control import (
+from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
     SubscriptionSuspended,
@@ -19,7 +19,7 @@ from topic_model.records.control import (
     subscription_key,
     suspension_key,
 )
-from topic_model.subscriptions import Subscription
+from arborcast.topic_model.subscriptions import Subscription
 
 State = Literal["active", "paused", "suspended", "expired"]
 

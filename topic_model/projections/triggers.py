@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from topic_model.patterns.alternatives import is_below
-from topic_model.records.notifications import MOST_PRIORITY
-from topic_model.subscriptions import Subscription, Trigger, TriggerTarget
-from topic_model.topics import TopicPath
-from topic_model.tree.tree import TopicTree
+from arborcast.topic_model.patterns.alternatives import is_below
+from arborcast.topic_model.records.notifications import MOST_PRIORITY
+from arborcast.topic_model.subscriptions import Subscription, Trigger, TriggerTarget
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.tree import TopicTree
 
 
 class TriggersInForce:

@@ -23,11 +23,11 @@ from typing import Literal
 
 import msgspec
 
-from core.errors import InfrastructureError
-from core.eventlog.versions import Versioned, VersionedCodec
-from topic_model.publishers import Registration
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.topic_model.publishers import Registration
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
 
 VERSION = 11
 

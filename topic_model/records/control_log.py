@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from core.eventlog.follower import LogFollower
-from core.eventlog.topics import ensure_topics
-from core.eventlog.writers import LogWriter
-from core.settings import KafkaSettings
-from topic_model.records import control
-from topic_model.records.control import ControlRecord
+from arborcast.core.eventlog.follower import LogFollower
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.records import control
+from arborcast.topic_model.records.control import ControlRecord
 
 
 class ControlLog(LogWriter):

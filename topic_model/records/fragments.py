@@ -14,8 +14,8 @@ from typing import Literal
 
 import msgspec
 
-from core.eventlog.versions import Versioned, VersionedCodec
-from topic_model.topics import TopicPath
+from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.topic_model.topics import TopicPath
 
 VERSION = 1
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
-from core.errors import InfrastructureError, RecordVersionError
-from core.eventlog.client import ConsumerRecord
-from core.eventlog.versions import Versioned, VersionedCodec
-from topic_model.message_types import root_type
-from topic_model.subscriptions import EndpointReference
-from topic_model.topics import TopicPath
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.topic_model.message_types import root_type
+from arborcast.topic_model.subscriptions import EndpointReference
+from arborcast.topic_model.topics import TopicPath
 
 VERSION = 11
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 from xml.sax.saxutils import escape, unescape
 
-from topic_model.expressions.dialects import SIMPLE
-from topic_model.namespaces import WSNT
-from topic_model.topics import TopicPath
+from arborcast.topic_model.expressions.dialects import SIMPLE
+from arborcast.topic_model.namespaces import WSNT
+from arborcast.topic_model.topics import TopicPath
 
 MOST_PARTS = 100_000
 """The number of a part is below this."""

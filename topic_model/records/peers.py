@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from core.eventlog.versions import Versioned, VersionedCodec
-from core.security.signatures import ID_HEADER, NAME, SIGNATURE_HEADER, TIMESTAMP_HEADER
-from topic_model.records.notifications import MOST_TRIGGERED, Notification
-from topic_model.subscriptions import Peer
-from topic_model.topics import TopicPath
-from topic_model.tree.distribution import LOCAL, goes_to
+from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.core.security.signatures import ID_HEADER, NAME, SIGNATURE_HEADER, TIMESTAMP_HEADER
+from arborcast.topic_model.records.notifications import MOST_TRIGGERED, Notification
+from arborcast.topic_model.subscriptions import Peer
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.distribution import LOCAL, goes_to
 
 PATH = "/federation"
 """Where other engines push to, below a member's URL."""

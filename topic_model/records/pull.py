@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-from core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.core.eventlog.versions import Versioned, VersionedCodec
 
 VERSION = 3
 

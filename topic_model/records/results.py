@@ -15,10 +15,10 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from core.errors import SecretError
-from core.eventlog.versions import Versioned, VersionedCodec
-from core.security.keyring import Marks
-from topic_model.namespaces import ARBORCAST_QUEUE
+from arborcast.core.errors import SecretError
+from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.core.security.keyring import Marks
+from arborcast.topic_model.namespaces import ARBORCAST_QUEUE
 
 PATH = "/results/"
 

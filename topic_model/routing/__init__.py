@@ -16,10 +16,10 @@ table       the fold itself
 
 from __future__ import annotations
 
-from topic_model.routing.history import Found, History, PackedPast, Recipients
-from topic_model.routing.overlay import Checkpoint, Delta, Overlay
-from topic_model.routing.steps import ViewStep, ViewSteps
-from topic_model.routing.table import Route, RoutingTable, Statistics
+from arborcast.topic_model.routing.history import Found, History, PackedPast, Recipients
+from arborcast.topic_model.routing.overlay import Checkpoint, Delta, Overlay
+from arborcast.topic_model.routing.steps import ViewStep, ViewSteps
+from arborcast.topic_model.routing.table import Route, RoutingTable, Statistics
 
 __all__ = [
     "Checkpoint",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
-from topic_model.subscriptions import Subscription
+from arborcast.topic_model.subscriptions import Subscription
 
 _BITS = 16  # of a time in milliseconds that are left out in the number of its bucket: about a minute
 _SLACK = 1024  # stale entries that are not worth a sweep

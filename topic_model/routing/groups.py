@@ -10,9 +10,9 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Iterator
 
-from topic_model.routing.members import PIECE, Answer, Pieces, order, take_from
-from topic_model.routing.selectors import Selector
-from topic_model.subscriptions import Subscription
+from arborcast.topic_model.routing.members import PIECE, Answer, Pieces, order, take_from
+from arborcast.topic_model.routing.selectors import Selector
+from arborcast.topic_model.subscriptions import Subscription
 
 _INDEX_FROM = 16  # members; below this a search compares faster than an index could be built
 

@@ -18,15 +18,15 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from core.errors import ExpressionError
-from topic_model.patterns.patterns import XPATH_SCHEME
-from topic_model.records.notifications import Notification
-from topic_model.routing.members import Answer
-from topic_model.routing.resolver import Resolver
-from topic_model.routing.rest import LinkTarget, RestIndex
-from topic_model.routing.selectors import compile_selector, is_simple, normals_of, selector_of
-from topic_model.subscriptions import Subscription, queue_of
-from topic_model.topics import TopicPath
+from arborcast.core.errors import ExpressionError
+from arborcast.topic_model.patterns.patterns import XPATH_SCHEME
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing.members import Answer
+from arborcast.topic_model.routing.resolver import Resolver
+from arborcast.topic_model.routing.rest import LinkTarget, RestIndex
+from arborcast.topic_model.routing.selectors import compile_selector, is_simple, normals_of, selector_of
+from arborcast.topic_model.subscriptions import Subscription, queue_of
+from arborcast.topic_model.topics import TopicPath
 
 Standing = Literal["belongs", "made later", "paused", "over"]
 """How a subscription stood when a notification was accepted."""

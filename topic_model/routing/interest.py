@@ -10,12 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from core.errors import ExpressionError
-from topic_model.patterns.alternatives import UNIVERSAL_ROOT, anchors_above, is_virtual
-from topic_model.patterns.grammar import MAX_ALTERNATIVES
-from topic_model.patterns.patterns import XPATH_SCHEME, Pattern, parse_normal
-from topic_model.routing.selectors import CHILDREN, DESCENDANTS, SUBTREE, is_one_topic, is_simple, normals_of
-from topic_model.subscriptions import Subscription
+from arborcast.core.errors import ExpressionError
+from arborcast.topic_model.patterns.alternatives import UNIVERSAL_ROOT, anchors_above, is_virtual
+from arborcast.topic_model.patterns.grammar import MAX_ALTERNATIVES
+from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, Pattern, parse_normal
+from arborcast.topic_model.routing.selectors import CHILDREN, DESCENDANTS, SUBTREE, is_one_topic, is_simple, normals_of
+from arborcast.topic_model.subscriptions import Subscription
 
 MOST = MAX_ALTERNATIVES
 """No summary may have more: it is the one topic filter of a link."""

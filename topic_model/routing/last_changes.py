@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from topic_model.patterns.alternatives import anchors_above
-from topic_model.routing.selectors import SUBTREE, is_one_topic, is_simple
-from topic_model.topics import TopicPath
+from arborcast.topic_model.patterns.alternatives import anchors_above
+from arborcast.topic_model.routing.selectors import SUBTREE, is_one_topic, is_simple
+from arborcast.topic_model.topics import TopicPath
 
 # Of changes before so many others it is only known that they were before: whoever asks wants to know of the last ones.
 _REMEMBERED = 2_000

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator
 
-from core.errors import ExpressionError
-from topic_model.routing.groups import LinkedGroup
-from topic_model.routing.rest import LinkTarget, RestIndex
-from topic_model.routing.selectors import Selector, node_key
-from topic_model.topics import TopicPath
-from topic_model.tree.tree import TopicTree
+from arborcast.core.errors import ExpressionError
+from arborcast.topic_model.routing.groups import LinkedGroup
+from arborcast.topic_model.routing.rest import LinkTarget, RestIndex
+from arborcast.topic_model.routing.selectors import Selector, node_key
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.tree import TopicTree
 
 _log = logging.getLogger(__name__)
 

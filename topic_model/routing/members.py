@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import overload
 
-from topic_model.subscriptions import Subscription
+from arborcast.topic_model.subscriptions import Subscription
 
 PIECE = 512
 """Members of a piece; fewer than twice as many, and a plain tuple is as good."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from topic_model.routing.groups import Entry, LinkedGroup, active_of, members_of
-from topic_model.routing.members import Answer
-from topic_model.routing.rest import LinkTarget
-from topic_model.routing.selectors import normals_of, selector_of
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
+from arborcast.topic_model.routing.groups import Entry, LinkedGroup, active_of, members_of
+from arborcast.topic_model.routing.members import Answer
+from arborcast.topic_model.routing.rest import LinkTarget
+from arborcast.topic_model.routing.selectors import normals_of, selector_of
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False, array_like=True):

@@ -14,11 +14,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from topic_model.patterns.alternatives import Reach, is_virtual
-from topic_model.routing.members import Answer, joined, weight
-from topic_model.routing.rest import LinkTarget, RestIndex
-from topic_model.routing.selectors import CHILDREN, DESCENDANTS, SUBTREE, parent_node
-from topic_model.topics import TopicPath
+from arborcast.topic_model.patterns.alternatives import Reach, is_virtual
+from arborcast.topic_model.routing.members import Answer, joined, weight
+from arborcast.topic_model.routing.rest import LinkTarget, RestIndex
+from arborcast.topic_model.routing.selectors import CHILDREN, DESCENDANTS, SUBTREE, parent_node
+from arborcast.topic_model.topics import TopicPath
 
 _NODES_REMEMBERED = 100_000
 _BURIED_AT_A_TIME = 8

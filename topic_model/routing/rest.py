@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from topic_model.patterns.alternatives import UNIVERSAL_ROOT, Alternative, Reach, root_anchor
-from topic_model.patterns.grammar import Axis
-from topic_model.patterns.patterns import Pattern
-from topic_model.topics import Step, TopicPath, ancestors, last_step, split_path
-from topic_model.tree.tree import TopicTree
+from arborcast.topic_model.patterns.alternatives import UNIVERSAL_ROOT, Alternative, Reach, root_anchor
+from arborcast.topic_model.patterns.grammar import Axis
+from arborcast.topic_model.patterns.patterns import Pattern
+from arborcast.topic_model.topics import Step, TopicPath, ancestors, last_step, split_path
+from arborcast.topic_model.tree.tree import TopicTree
 
 
 class LinkTarget(NamedTuple):

@@ -18,11 +18,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from topic_model.patterns.alternatives import Alternative, Reach, is_virtual, root_anchor
-from topic_model.patterns.patterns import EVERYTHING, XPATH_SCHEME, Pattern, parse_normal
-from topic_model.subscriptions import Subscription
-from topic_model.topics import NCNAME, TopicPath, parent_of
-from topic_model.tree.tree import TopicTree
+from arborcast.topic_model.patterns.alternatives import Alternative, Reach, is_virtual, root_anchor
+from arborcast.topic_model.patterns.patterns import EVERYTHING, XPATH_SCHEME, Pattern, parse_normal
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import NCNAME, TopicPath, parent_of
+from arborcast.topic_model.tree.tree import TopicTree
 
 _STEP: Final = rf"(?:\{{[^{{}}\s]*\}})?{NCNAME}"
 _PATH: Final = rf"{_STEP}(?:/{_STEP})*"
@@ -131,7 +131,7 @@ def compile_selector(normals: Sequence[str]) -> Selector:
 
 def _parse_xpath(normal: str) -> TopicSelection:
     # Imported when the first one is met: Spark's workers, which never evaluate any, start without lxml.
-    from topic_model.expressions import xpath
+    from arborcast.topic_model.expressions import xpath
 
     return xpath.parse_normal(normal)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from topic_model.subscriptions import (
+from arborcast.topic_model.subscriptions import (
     DEFAULT_POLICY,
     DeliveryPolicy,
     EndpointReference,

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from topic_model.routing.history import Change, History
-from topic_model.routing.overlay import Checkpoint, Delta, MemberChanges, Overlay
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
+from arborcast.topic_model.routing.history import Change, History
+from arborcast.topic_model.routing.overlay import Checkpoint, Delta, MemberChanges, Overlay
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
 
 STEP_LIMIT = 200
 """Changes in a step: some hundred kB. A large subscription counts as several."""

@@ -9,10 +9,10 @@ from itertools import islice
 
 import msgspec
 
-from core.errors import ExpressionError
-from topic_model.projections.resealing import Resealings
-from topic_model.projections.triggers import TriggersInForce
-from topic_model.records.control import (
+from arborcast.core.errors import ExpressionError
+from arborcast.topic_model.projections.resealing import Resealings
+from arborcast.topic_model.projections.triggers import TriggersInForce
+from arborcast.topic_model.records.control import (
     ControlRecord,
     SecretsResealed,
     SubscriptionEnded,
@@ -27,17 +27,17 @@ from topic_model.records.control import (
     topic_key,
     trigger_key,
 )
-from topic_model.records.notifications import UNSTAMPED
-from topic_model.routing.expiry import Expiry
-from topic_model.routing.groups import Entry, Group, LinkedGroup, active_of, equal_in, members_of
-from topic_model.routing.history import Change, History, PackedPast, Recipients
-from topic_model.routing.last_changes import LastChanges
-from topic_model.routing.links import Links
-from topic_model.routing.members import Answer
-from topic_model.routing.overlay import Checkpoint, Overlay, OverlayChanges
-from topic_model.routing.resolver import Resolver
-from topic_model.routing.rest import LinkTarget, RestIndex
-from topic_model.routing.selectors import (
+from arborcast.topic_model.records.notifications import UNSTAMPED
+from arborcast.topic_model.routing.expiry import Expiry
+from arborcast.topic_model.routing.groups import Entry, Group, LinkedGroup, active_of, equal_in, members_of
+from arborcast.topic_model.routing.history import Change, History, PackedPast, Recipients
+from arborcast.topic_model.routing.last_changes import LastChanges
+from arborcast.topic_model.routing.links import Links
+from arborcast.topic_model.routing.members import Answer
+from arborcast.topic_model.routing.overlay import Checkpoint, Overlay, OverlayChanges
+from arborcast.topic_model.routing.resolver import Resolver
+from arborcast.topic_model.routing.rest import LinkTarget, RestIndex
+from arborcast.topic_model.routing.selectors import (
     compile_selector,
     is_canonical,
     is_one_topic,
@@ -45,11 +45,11 @@ from topic_model.routing.selectors import (
     normals_of,
     selector_of,
 )
-from topic_model.routing.sharing import Sharing
-from topic_model.routing.steps import STEP_LIMIT, Recorded, StepChanges, ViewSteps
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
-from topic_model.tree.tree import TopicTree
+from arborcast.topic_model.routing.sharing import Sharing
+from arborcast.topic_model.routing.steps import STEP_LIMIT, Recorded, StepChanges, ViewSteps
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.tree import TopicTree
 
 _log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ view      with an overlay: asked like the table; or going on with the steps of t
 
 from __future__ import annotations
 
-from topic_model.routing.overlay import Overlay
-from topic_model.snapshot.base import Snapshot
-from topic_model.snapshot.view import SnapshotView, SteppedView
+from arborcast.topic_model.routing.overlay import Overlay
+from arborcast.topic_model.snapshot.base import Snapshot
+from arborcast.topic_model.snapshot.view import SnapshotView, SteppedView
 
 __all__ = ["Overlay", "Snapshot", "SnapshotView", "SteppedView"]

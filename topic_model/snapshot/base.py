@@ -17,17 +17,17 @@ from pathlib import Path
 
 import msgspec
 
-from core.errors import InfrastructureError
-from core.files import write_atomically
-from core.recent import Recent
-from topic_model.patterns.patterns import parse_normal
-from topic_model.routing.members import Answer, answer_of
-from topic_model.routing.overlay import Checkpoint, Frozen
-from topic_model.routing.rest import LinkTarget, RestIndex
-from topic_model.routing.selectors import compile_selector
-from topic_model.routing.table import RoutingTable
-from topic_model.snapshot.packing import FlatMap, Packer, build_flat, decode_packed, decode_shape, unpack
-from topic_model.subscriptions import Subscription
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.files import write_atomically
+from arborcast.core.recent import Recent
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.routing.members import Answer, answer_of
+from arborcast.topic_model.routing.overlay import Checkpoint, Frozen
+from arborcast.topic_model.routing.rest import LinkTarget, RestIndex
+from arborcast.topic_model.routing.selectors import compile_selector
+from arborcast.topic_model.routing.table import RoutingTable
+from arborcast.topic_model.snapshot.packing import FlatMap, Packer, build_flat, decode_packed, decode_shape, unpack
+from arborcast.topic_model.subscriptions import Subscription
 
 _MAGIC = b"ArbSnap1"
 

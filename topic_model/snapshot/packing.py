@@ -14,7 +14,7 @@ from itertools import accumulate
 
 import msgspec
 
-from topic_model.subscriptions import (
+from arborcast.topic_model.subscriptions import (
     BoundEndpoint,
     EndpointReference,
     Peer,

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from topic_model.records.notifications import UNSTAMPED, Notification
-from topic_model.routing.groups import Group
-from topic_model.routing.history import Found, History, Recipients
-from topic_model.routing.members import Answer, replaced
-from topic_model.routing.overlay import Delta, Overlay
-from topic_model.routing.resolver import Resolver
-from topic_model.routing.rest import LinkTarget, RestIndex
-from topic_model.routing.selectors import Selector, compile_selector, is_one_topic, is_simple
-from topic_model.routing.steps import Reselection, ViewStep
-from topic_model.snapshot.base import Snapshot
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
+from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
+from arborcast.topic_model.routing.groups import Group
+from arborcast.topic_model.routing.history import Found, History, Recipients
+from arborcast.topic_model.routing.members import Answer, replaced
+from arborcast.topic_model.routing.overlay import Delta, Overlay
+from arborcast.topic_model.routing.resolver import Resolver
+from arborcast.topic_model.routing.rest import LinkTarget, RestIndex
+from arborcast.topic_model.routing.selectors import Selector, compile_selector, is_one_topic, is_simple
+from arborcast.topic_model.routing.steps import Reselection, ViewStep
+from arborcast.topic_model.snapshot.base import Snapshot
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
 
 # Changes of members that nobody has asked for; after so many it is found out which of them had been there.
 _PENDING = 1_000

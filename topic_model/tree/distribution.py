@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from core.errors import TopicError
-from core.security.signatures import NAME
-from topic_model.records.control import FAST, RELIABLE, SPLIT, TopicPolicy
+from arborcast.core.errors import TopicError
+from arborcast.core.security.signatures import NAME
+from arborcast.topic_model.records.control import FAST, RELIABLE, SPLIT, TopicPolicy
 
 LOCAL, GROUP, EVERYWHERE = "local", "group", "everywhere"
 

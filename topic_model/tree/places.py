@@ -17,7 +17,7 @@ from itertools import islice
 
 import msgspec
 
-from topic_model.records.control import (
+from arborcast.topic_model.records.control import (
     ControlRecord,
     Tombstone,
     TopicPlaces,
@@ -26,9 +26,9 @@ from topic_model.records.control import (
     places_key,
     topic_key,
 )
-from topic_model.topics import TopicPath, ancestors, parent_of
-from topic_model.tree.plans import MAX_CODE_LENGTH
-from topic_model.tree.tree import TopicTree
+from arborcast.topic_model.topics import TopicPath, ancestors, parent_of
+from arborcast.topic_model.tree.plans import MAX_CODE_LENGTH
+from arborcast.topic_model.tree.tree import TopicTree
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TOP = TopicPath("")

@@ -15,11 +15,11 @@ from typing import Final
 
 import msgspec
 
-from core.errors import TopicError
-from topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
-from topic_model.topics import TopicPath, ancestors, last_step, make_path, parent_of, parse_path, split_path
-from topic_model.tree.distribution import check_routing
-from topic_model.tree.tree import TopicTree
+from arborcast.core.errors import TopicError
+from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
+from arborcast.topic_model.topics import TopicPath, ancestors, last_step, make_path, parent_of, parse_path, split_path
+from arborcast.topic_model.tree.distribution import check_routing
+from arborcast.topic_model.tree.tree import TopicTree
 
 MAX_CODE_LENGTH: Final = 256  # a code is a word in an LDAP attribute and a column of a table
 MAX_MESSAGE_TYPES: Final = 256

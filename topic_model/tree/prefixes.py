@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from topic_model.namespaces import TOPIC_PREFIXES
-from topic_model.records.control import TopicRecord
-from topic_model.topics import NCNAME, TopicPath, split_path
+from arborcast.topic_model.namespaces import TOPIC_PREFIXES
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import NCNAME, TopicPath, split_path
 
 _PREFIX = re.compile(NCNAME)
 

@@ -18,12 +18,12 @@ from typing import Final
 
 from lxml import etree
 
-from topic_model.patterns.alternatives import Alternative, Reach, is_virtual, root_anchor
-from topic_model.patterns.patterns import EVERYTHING, Pattern
-from topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord, TopicRemoved
-from topic_model.topics import Step, TopicPath, ancestors, last_step, parent_of, split_path
-from topic_model.tree.distribution import distribution_of, is_fast
-from topic_model.tree.prefixes import KnownPrefixes
+from arborcast.topic_model.patterns.alternatives import Alternative, Reach, is_virtual, root_anchor
+from arborcast.topic_model.patterns.patterns import EVERYTHING, Pattern
+from arborcast.topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord, TopicRemoved
+from arborcast.topic_model.topics import Step, TopicPath, ancestors, last_step, parent_of, split_path
+from arborcast.topic_model.tree.distribution import distribution_of, is_fast
+from arborcast.topic_model.tree.prefixes import KnownPrefixes
 
 WSTOP: Final = "http://docs.oasis-open.org/wsn/t-1"
 

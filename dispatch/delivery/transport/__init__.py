@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from core.security.outbound import AddressPolicy
-from dispatch.delivery.transport.contract import Transport
-from dispatch.delivery.transport.datagrams import WithDatagrams
-from dispatch.settings import PushSettings
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.dispatch.delivery.transport.contract import Transport
+from arborcast.dispatch.delivery.transport.datagrams import WithDatagrams
+from arborcast.dispatch.settings import PushSettings
 
 
 def make_transport(settings: PushSettings, policy: AddressPolicy) -> Transport:
@@ -20,12 +20,12 @@ def make_transport(settings: PushSettings, policy: AddressPolicy) -> Transport:
 def _make(settings: PushSettings, policy: AddressPolicy) -> Transport:
     if settings.transport != "futures":
         try:
-            from dispatch.delivery.transport.curl import CurlTransport
+            from arborcast.dispatch.delivery.transport.curl import CurlTransport
         except ImportError:
             if settings.transport == "curl":
                 raise
         else:
             return CurlTransport(settings, policy)
-    from dispatch.delivery.transport.futures import FuturesTransport
+    from arborcast.dispatch.delivery.transport.futures import FuturesTransport
 
     return FuturesTransport(settings, policy)

@@ -31,8 +31,8 @@ from dataclasses import dataclass, field
 from email.utils import mktime_tz, parsedate_tz
 from typing import Literal, Protocol
 
-from core.recent import Recent
-from core.security.outbound import AddressPolicy, Refusal
+from arborcast.core.recent import Recent
+from arborcast.core.security.outbound import AddressPolicy, Refusal
 
 logger = logging.getLogger(__name__)
 

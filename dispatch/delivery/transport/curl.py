@@ -22,10 +22,10 @@ from typing import Any
 import certifi
 import pycurl
 
-from core import fence
-from core.security.outbound import AddressPolicy, GuardedSockets, place_of
-from core.security.uris import to_uri
-from dispatch.delivery.transport.contract import (
+from arborcast.core import fence
+from arborcast.core.security.outbound import AddressPolicy, GuardedSockets, place_of
+from arborcast.core.security.uris import to_uri
+from arborcast.dispatch.delivery.transport.contract import (
     RESULT_HEADER,
     USER_AGENT,
     Callback,
@@ -37,7 +37,7 @@ from dispatch.delivery.transport.contract import (
     retry_after_s,
     says_later,
 )
-from dispatch.settings import PushSettings
+from arborcast.dispatch.settings import PushSettings
 
 _RESULT = RESULT_HEADER.lower().encode()
 

@@ -10,10 +10,10 @@ import socket
 from collections import deque
 from urllib.parse import urlsplit
 
-from core import fence
-from core.security.outbound import AddressPolicy
-from dispatch.delivery.transport.contract import Callback, PushRequest, PushResult, Transport
-from topic_model.records.peers import DATAGRAMS, encode_datagram
+from arborcast.core import fence
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.dispatch.delivery.transport.contract import Callback, PushRequest, PushResult, Transport
+from arborcast.topic_model.records.peers import DATAGRAMS, encode_datagram
 
 
 class WithDatagrams:

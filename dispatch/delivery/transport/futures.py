@@ -22,16 +22,16 @@ import urllib3
 from requests.structures import CaseInsensitiveDict
 from requests_futures.sessions import FuturesSession
 
-from core import fence
-from core.security.checked_connections import (
+from arborcast.core import fence
+from arborcast.core.security.checked_connections import (
     AddressRefused,
     CheckedAdapter,
     CheckedConnection,
     CheckedTlsConnection,
 )
-from core.security.outbound import AddressPolicy
-from core.security.uris import to_uri
-from dispatch.delivery.transport.contract import (
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.core.security.uris import to_uri
+from arborcast.dispatch.delivery.transport.contract import (
     RESULT_HEADER,
     USER_AGENT,
     Callback,
@@ -43,7 +43,7 @@ from dispatch.delivery.transport.contract import (
     retry_after_s,
     says_later,
 )
-from dispatch.settings import PushSettings
+from arborcast.dispatch.settings import PushSettings
 
 # More threads than this cost more than they bring: at a few thousand pushes per second the interpreter lock is full.
 _MAX_THREADS = 64

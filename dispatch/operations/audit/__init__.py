@@ -8,7 +8,7 @@ the `notifications` log. It reads the logs, not the tables: those lag behind, an
 
 from __future__ import annotations
 
-from dispatch.operations.audit.examine import audit
-from dispatch.operations.audit.report import Kind, Problem, Report, Tally
+from arborcast.dispatch.operations.audit.examine import audit
+from arborcast.dispatch.operations.audit.report import Kind, Problem, Report, Tally
 
 __all__ = ["Kind", "Problem", "Report", "Tally", "audit"]

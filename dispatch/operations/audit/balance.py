@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from core.eventlog.scan import Stretch
-from dispatch.operations.audit.ledger import (
+from arborcast.core.eventlog.scan import Stretch
+from arborcast.dispatch.operations.audit.ledger import (
     CANCELLED,
     DEAD,
     DELIVERED,
@@ -23,9 +23,9 @@ from dispatch.operations.audit.ledger import (
     Ledger,
     Numbers,
 )
-from dispatch.operations.audit.report import MAX_PROBLEMS, Kind, Problem, Report, Tally
-from topic_model.records.notifications import is_replay
-from topic_model.topics import is_system
+from arborcast.dispatch.operations.audit.report import MAX_PROBLEMS, Kind, Problem, Report, Tally
+from arborcast.topic_model.records.notifications import is_replay
+from arborcast.topic_model.topics import is_system
 
 
 @dataclass

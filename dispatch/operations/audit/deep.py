@@ -9,15 +9,15 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from core.eventlog.scan import LogScan, Stretch
-from core.eventlog.topics import CONTROL_HISTORY_MS
-from core.progress import Progress, untold
-from core.settings import KafkaSettings
-from dispatch.hot.intervals import Lane, lane_of
-from dispatch.logs import dead_letters, parked
-from dispatch.matching.filters import Conditions, wanting
-from dispatch.operations.audit.balance import Balance
-from dispatch.operations.audit.ledger import (
+from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.eventlog.topics import CONTROL_HISTORY_MS
+from arborcast.core.progress import Progress, untold
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot.intervals import Lane, lane_of
+from arborcast.dispatch.logs import dead_letters, parked
+from arborcast.dispatch.matching.filters import Conditions, wanting
+from arborcast.dispatch.operations.audit.balance import Balance
+from arborcast.dispatch.operations.audit.ledger import (
     DEAD,
     EXPIRED,
     PENDING,
@@ -27,12 +27,12 @@ from dispatch.operations.audit.ledger import (
     Numbers,
     delivery_key,
 )
-from dispatch.operations.audit.report import Kind, Problem
-from topic_model.records import control as records
-from topic_model.records.control import ControlRecord
-from topic_model.records.notifications import Notification, notification_in
-from topic_model.routing import History, RoutingTable
-from topic_model.subscriptions import Subscription
+from arborcast.dispatch.operations.audit.report import Kind, Problem
+from arborcast.topic_model.records import control as records
+from arborcast.topic_model.records.control import ControlRecord
+from arborcast.topic_model.records.notifications import Notification, notification_in
+from arborcast.topic_model.routing import History, RoutingTable
+from arborcast.topic_model.subscriptions import Subscription
 
 _LOOK_AGAIN_S = 0.5
 

@@ -6,14 +6,14 @@ import dataclasses
 import time
 from contextlib import ExitStack
 
-from core.eventlog.scan import LogScan, Stretch
-from core.progress import Progress, untold
-from core.settings import KafkaSettings
-from dispatch.operations.audit.balance import Balance, balance
-from dispatch.operations.audit.deep import examine_deeply
-from dispatch.operations.audit.ledger import Ledger, decode, notification_key
-from dispatch.operations.audit.report import MAX_PROBLEMS, Problem, Report
-from topic_model.records.notifications import notification_in
+from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.progress import Progress, untold
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations.audit.balance import Balance, balance
+from arborcast.dispatch.operations.audit.deep import examine_deeply
+from arborcast.dispatch.operations.audit.ledger import Ledger, decode, notification_key
+from arborcast.dispatch.operations.audit.report import MAX_PROBLEMS, Problem, Report
+from arborcast.topic_model.records.notifications import notification_in
 
 # Records are time-stamped by the clocks of several machines.
 _CLOCKS_MS = 60_000

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from core.eventlog.versions import Versioned, VersionedCodec
-from dispatch.logs.attempts import VERSION, Evaluation, State
+from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.dispatch.logs.attempts import VERSION, Evaluation, State
 
 
 # A million rows are decoded in about a second so; with all their columns, and what Python makes of them, in five.

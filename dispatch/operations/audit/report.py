@@ -18,6 +18,18 @@ Kind = Literal[
 ]
 """How a notification does not balance."""
 
+PROBLEMS: dict[Kind, str] = {
+    "missing": "fewer deliveries than subscriptions",
+    "unfinished": "fewer deliveries than subscriptions; its batch is the newest, and is not finished",
+    "surplus": "more deliveries than subscriptions",
+    "unevaluated": "no batch has looked at it",
+    "unreadable": "its record is damaged, so no batch can deliver it",
+    "unmatched": "has deliveries, but no batch has said for whom it was",
+    "not-delivered": "the subscription should have it, and has no row",
+    "not-parked": "waits, says its row, but is not among what waits",
+    "no-letter": "was given up, says its row, but its message is not among the dead letters",
+}
+
 NOT_LOOKED_AT = (
     "whether each notification was matched with all the subscriptions that it belongs to",
     "whether what waits for retry is really kept, and what was given up among the dead letters",

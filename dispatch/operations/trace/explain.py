@@ -12,8 +12,8 @@ from typing import cast
 
 import msgspec
 
-from dispatch.matching.filters import Conditions, Subject
-from dispatch.operations.trace.story import (
+from arborcast.dispatch.matching.filters import Conditions, Subject
+from arborcast.dispatch.operations.trace.story import (
     AttemptRow,
     DeliveryStory,
     Evidence,
@@ -26,11 +26,11 @@ from dispatch.operations.trace.story import (
     When,
     utc,
 )
-from topic_model.records.notifications import UNSTAMPED, Notification, type_of
-from topic_model.records.peers import goes_over, is_datagram
-from topic_model.routing.history import standing
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath, parent_of
+from arborcast.topic_model.records.notifications import UNSTAMPED, Notification, type_of
+from arborcast.topic_model.records.peers import goes_over, is_datagram
+from arborcast.topic_model.routing.history import standing
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath, parent_of
 
 _EVERY_TOPIC = "every topic (no topic filter)"
 

@@ -15,20 +15,20 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from core.errors import InfrastructureError
-from core.eventlog.client import ConsumerRecord
-from core.eventlog.scan import LogScan
-from core.settings import KafkaSettings
-from dispatch.logs import attempts
-from dispatch.logs.attempts import Attempt
-from dispatch.operations.trace.story import AttemptRow, BatchFate, ControlHistory, Evidence, MatchedBy, Row
-from dispatch.settings import TableSettings
-from dispatch.spark.checkpoint_repair import RANGE, RANGES
-from dispatch.tables import ATTEMPTS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS
-from dispatch.tables.spec import TableSpec, is_there, newest, open_table, rows_with
-from topic_model.records import control as records
-from topic_model.records import notifications
-from topic_model.records.notifications import UNSTAMPED, Notification, made_at
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.operations.trace.story import AttemptRow, BatchFate, ControlHistory, Evidence, MatchedBy, Row
+from arborcast.dispatch.settings import TableSettings
+from arborcast.dispatch.spark.checkpoint_repair import RANGE, RANGES
+from arborcast.dispatch.tables import ATTEMPTS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS
+from arborcast.dispatch.tables.spec import TableSpec, is_there, newest, open_table, rows_with
+from arborcast.topic_model.records import control as records
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import UNSTAMPED, Notification, made_at
 
 
 def batch_of(checkpoint: str, topic: str, partition: int, offset: int) -> BatchFate | None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
-from topic_model.projections.suspensions import Suspensions
-from topic_model.records.control import (
+from arborcast.topic_model.projections.suspensions import Suspensions
+from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,
@@ -20,10 +20,10 @@ from topic_model.records.control import (
     subscription_key,
     trigger_key,
 )
-from topic_model.records.notifications import Notification
-from topic_model.routing import RoutingTable
-from topic_model.routing.history import standing
-from topic_model.subscriptions import Subscription
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.routing.history import standing
+from arborcast.topic_model.subscriptions import Subscription
 
 _KEYS = (subscription_key(""), trigger_key(""))
 

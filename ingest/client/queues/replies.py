@@ -15,8 +15,8 @@ from typing import Protocol
 
 from lxml import etree
 
-from ingest.client.received import ReceivedMessage
-from ingest.client.values import (
+from arborcast.ingest.client.received import ReceivedMessage
+from arborcast.ingest.client.values import (
     BrokerUnavailable,
     BrokerUnreachable,
     ClientClosed,
@@ -24,7 +24,7 @@ from ingest.client.values import (
     FaultReceived,
     RemotePullPoint,
 )
-from topic_model.namespaces import SOAP11, SOAP12
+from arborcast.topic_model.namespaces import SOAP11, SOAP12
 
 logger = logging.getLogger(__name__)
 

@@ -17,21 +17,21 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, get_args
 
-from core.recent import Recent
-from core.security.ip_addresses import Kind
-from core.security.outbound import AddressPolicy, OutboundSettings, Refusal, place_of
-from ingest import addresses
-from ingest.client.calls import Namespaces, without_declaration
-from ingest.client.http_server import Response, Server, in_thread
-from ingest.client.later import open_push
-from ingest.client.listener import HandledOnce, accepted
-from ingest.client.received import Asker, ReceivedMessage, Verify
-from ingest.client.transport import RequestsTransport, Transport
-from ingest.client.values import BrokerUnreachable, ClientError, RemoteSubscription
-from ingest.soap import answers
-from topic_model.expressions import CONCRETE, write_topic
-from topic_model.namespaces import ACTION_BW, ARBORCAST_QUEUE, SOAP11, WSA, WSNT
-from topic_model.subscriptions import parameter_blocks
+from arborcast.core.recent import Recent
+from arborcast.core.security.ip_addresses import Kind
+from arborcast.core.security.outbound import AddressPolicy, OutboundSettings, Refusal, place_of
+from arborcast.ingest import addresses
+from arborcast.ingest.client.calls import Namespaces, without_declaration
+from arborcast.ingest.client.http_server import Response, Server, in_thread
+from arborcast.ingest.client.later import open_push
+from arborcast.ingest.client.listener import HandledOnce, accepted
+from arborcast.ingest.client.received import Asker, ReceivedMessage, Verify
+from arborcast.ingest.client.transport import RequestsTransport, Transport
+from arborcast.ingest.client.values import BrokerUnreachable, ClientError, RemoteSubscription
+from arborcast.ingest.soap import answers
+from arborcast.topic_model.expressions import CONCRETE, write_topic
+from arborcast.topic_model.namespaces import ACTION_BW, ARBORCAST_QUEUE, SOAP11, WSA, WSNT
+from arborcast.topic_model.subscriptions import parameter_blocks
 
 logger = logging.getLogger(__name__)
 

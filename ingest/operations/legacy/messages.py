@@ -8,18 +8,18 @@ from xml.sax.saxutils import quoteattr
 
 from lxml import etree
 
-from core.errors import ExpressionError
-from ingest.elements.filters import read_old_delivery
-from ingest.errors import InvalidRequest, TooLarge
-from ingest.operations.legacy.text import mended, parse, raw_content
-from ingest.soap.envelope import Request
-from ingest.soap.fragments import Node, Source
-from ingest.soap.xml_reading import check_payload, memory_to_read
-from topic_model import expressions, legacy_content
-from topic_model.namespaces import WSNT, WSNT_SLASH, wsa
-from topic_model.records.packages import MOST_IDENTIFICATION, Fragment, read_fragment, write_package
-from topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
-from topic_model.topics import TopicPath
+from arborcast.core.errors import ExpressionError
+from arborcast.ingest.elements.filters import read_old_delivery
+from arborcast.ingest.errors import InvalidRequest, TooLarge
+from arborcast.ingest.operations.legacy.text import mended, parse, raw_content
+from arborcast.ingest.soap.envelope import Request
+from arborcast.ingest.soap.fragments import Node, Source
+from arborcast.ingest.soap.xml_reading import check_payload, memory_to_read
+from arborcast.topic_model import expressions, legacy_content
+from arborcast.topic_model.namespaces import WSNT, WSNT_SLASH, wsa
+from arborcast.topic_model.records.packages import MOST_IDENTIFICATION, Fragment, read_fragment, write_package
+from arborcast.topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
+from arborcast.topic_model.topics import TopicPath
 
 WSNT_MANAGER = "http://docs.oasis-open.org/wsnMgr/b-2"
 

@@ -13,21 +13,21 @@ import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from core.errors import ArborcastError, InfrastructureError, PeerError
-from ingest.access.grants import check_publish, owner_of
-from ingest.addresses import Target, derived_id
-from ingest.errors import InvalidRequest
-from ingest.operations.acceptance import accept
-from ingest.operations.gateway import Gateway, check_fan_out, check_topics
-from ingest.operations.legacy import messages
-from ingest.operations.legacy.messages import Part
-from ingest.operations.legacy.text import decoded_once
-from ingest.soap import times
-from ingest.soap.envelope import Request
-from topic_model.message_types import kept_type
-from topic_model.projections.open_messages import OpenMessage
-from topic_model.records.fragments import Reason, StoredPart, key_of
-from topic_model.records.notifications import Notification
+from arborcast.core.errors import ArborcastError, InfrastructureError, PeerError
+from arborcast.ingest.access.grants import check_publish, owner_of
+from arborcast.ingest.addresses import Target, derived_id
+from arborcast.ingest.errors import InvalidRequest
+from arborcast.ingest.operations.acceptance import accept
+from arborcast.ingest.operations.gateway import Gateway, check_fan_out, check_topics
+from arborcast.ingest.operations.legacy import messages
+from arborcast.ingest.operations.legacy.messages import Part
+from arborcast.ingest.operations.legacy.text import decoded_once
+from arborcast.ingest.soap import times
+from arborcast.ingest.soap.envelope import Request
+from arborcast.topic_model.message_types import kept_type
+from arborcast.topic_model.projections.open_messages import OpenMessage
+from arborcast.topic_model.records.fragments import Reason, StoredPart, key_of
+from arborcast.topic_model.records.notifications import Notification
 
 logger = logging.getLogger(__name__)
 

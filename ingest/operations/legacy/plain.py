@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from lxml import etree
 
-from ingest.addresses import FACTORIES, Kind, Target
-from ingest.errors import UnknownFilters
-from ingest.operations.gateway import Gateway, Operation, Reply
-from ingest.operations.legacy.messages import read_subscribe
-from ingest.operations.legacy.operations import subscribed
-from ingest.operations.notification_broker import subscribe_reply
-from ingest.soap.envelope import Request
-from topic_model.namespaces import WSNT_SLASH, wsnt
+from arborcast.ingest.addresses import FACTORIES, Kind, Target
+from arborcast.ingest.errors import UnknownFilters
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
+from arborcast.ingest.operations.legacy.messages import read_subscribe
+from arborcast.ingest.operations.legacy.operations import subscribed
+from arborcast.ingest.operations.notification_broker import subscribe_reply
+from arborcast.ingest.soap.envelope import Request
+from arborcast.topic_model.namespaces import WSNT_SLASH, wsnt
 
 _SUBSCRIBE = wsnt("Subscribe")
 _SLASHED = f"{{{WSNT_SLASH}}}"

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from core.errors import InfrastructureError
-from core.eventlog.client import make_producer
-from core.eventlog.topics import ensure_topics
-from core.settings import KafkaSettings
-from jobs.console.screens.trying.busiest import Busiest, busiest
+from arborcast.console.screens.trying.busiest import Busiest, busiest
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import make_producer
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
 
 pytestmark = pytest.mark.kafka
 

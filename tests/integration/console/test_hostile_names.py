@@ -10,18 +10,18 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from jobs.console.screens import engine, trying
-from jobs.console.screens.engine.feed import EngineFeed
-from jobs.console.screens.trying.busiest import Busiest
-from jobs.monitoring.samples import ProcessFigures
-from jobs.monitoring.watching import EngineView, EngineWatch
+from arborcast.console.screens import engine, trying
+from arborcast.console.screens.engine.feed import EngineFeed
+from arborcast.console.screens.trying.busiest import Busiest
+from arborcast.engine.monitoring.samples import ProcessFigures
+from arborcast.engine.monitoring.watching import EngineView, EngineWatch
+from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import TopicPath
 from tests.support.chromium import Visitors
 from tests.support.command import wait_until
 from tests.support.console import console_parts, served
 from tests.support.routing import make_subscription
-from tests.unit.jobs.monitoring.test_report import samples
-from topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
-from topic_model.topics import TopicPath
+from tests.unit.engine.monitoring.test_report import samples
 
 pytestmark = pytest.mark.browser
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from core.eventlog.client import make_producer
-from core.eventlog.topics import ensure_topics
-from core.settings import KafkaSettings
-from jobs.console.screens.topics.messages import LastMessages, last_messages
-from topic_model.records.notifications import Notification, encode
-from topic_model.topics import TopicPath
+from arborcast.console.screens.topics.messages import LastMessages, last_messages
+from arborcast.core.eventlog.client import make_producer
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.records.notifications import Notification, encode
+from arborcast.topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka
 

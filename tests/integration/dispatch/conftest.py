@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from core.settings import KafkaSettings
-from dispatch.realtime.gearbox import Gear
-from dispatch.settings import JobSettings
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.realtime.gearbox import Gear
+from arborcast.dispatch.settings import JobSettings
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, logs, running
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.receiver import Receiver

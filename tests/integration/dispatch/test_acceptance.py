@@ -16,23 +16,23 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from core.eventlog.scan import LogScan
-from core.settings import KafkaSettings
-from dispatch.matching import view as view_module
-from dispatch.matching.bases import FileBase, FileBases
-from dispatch.matching.unmatched import Unmatched
-from dispatch.matching.view import RoutingView, ViewChanges
-from dispatch.operations.audit import audit
-from dispatch.realtime.driver import Feeder
-from dispatch.realtime.gearbox import Gear
-from ingest.client import Client, RemoteSubscription
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.matching import view as view_module
+from arborcast.dispatch.matching.bases import FileBase, FileBases
+from arborcast.dispatch.matching.unmatched import Unmatched
+from arborcast.dispatch.matching.view import RoutingView, ViewChanges
+from arborcast.dispatch.operations.audit import audit
+from arborcast.dispatch.realtime.driver import Feeder
+from arborcast.dispatch.realtime.gearbox import Gear
+from arborcast.ingest.client import Client, RemoteSubscription
+from arborcast.topic_model.records.control import SubscriptionRecord, Tombstone
+from arborcast.topic_model.snapshot import SteppedView
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import Logs, attempt_rows, job_settings, logs, running, subscription
 from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
 from tests.support.receiver import Receiver
-from topic_model.records.control import SubscriptionRecord, Tombstone
-from topic_model.snapshot import SteppedView
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka
 
@@ -252,7 +252,7 @@ import sys
 import time
 
 if {argument!r} in sys.orig_argv:
-    from ingest.state.log_view import ControlLogView
+    from arborcast.ingest.state.log_view import ControlLogView
 
     in_time = ControlLogView._hand_over
 

@@ -13,16 +13,16 @@ import pytest
 from deltalake import DeltaTable
 from kafka.admin import KafkaAdminClient
 
-from core.eventlog.client import make_producer
-from core.eventlog.follower import Tail
-from core.eventlog.topics import ensure_topics
-from core.settings import KafkaSettings
-from dispatch.recording.archive import Archive, notification_rows
-from dispatch.tables import NOTIFICATIONS
-from dispatch.tables.delta_table import DeltaTableWriter
-from topic_model.records import notifications
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
+from arborcast.core.eventlog.client import make_producer
+from arborcast.core.eventlog.follower import Tail
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.recording.archive import Archive, notification_rows
+from arborcast.dispatch.tables import NOTIFICATIONS
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka
 

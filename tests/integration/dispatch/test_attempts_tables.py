@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from core.eventlog.topics import ensure_topics
-from core.settings import KafkaSettings
-from dispatch.logs.attempts import AttemptsLog
-from dispatch.recording.attempts_tables import AttemptsTables, EndedDeliveries
-from dispatch.tables.delta_table import DeltaTableWriter
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.attempts import AttemptsLog
+from arborcast.dispatch.recording.attempts_tables import AttemptsTables, EndedDeliveries
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 from tests.support.table_rows import attempt
 
 pytestmark = pytest.mark.kafka

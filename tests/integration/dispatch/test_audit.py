@@ -11,17 +11,17 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from core.settings import KafkaSettings
-from dispatch.logs.attempts import Attempt, AttemptsLog, ErrorClass, Matched, State
-from dispatch.logs.dead_letters import letter_of
-from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
-from dispatch.operations.audit import Report, Tally, audit
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog, ErrorClass, Matched, State
+from arborcast.dispatch.logs.dead_letters import letter_of
+from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
+from arborcast.dispatch.operations.audit import Report, Tally, audit
+from arborcast.topic_model.expressions.conditions import XPATH_1
+from arborcast.topic_model.records.control import SubscriptionRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription, XPathFilter
+from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import Logs, logs, subscription
-from topic_model.expressions.conditions import XPATH_1
-from topic_model.records.control import SubscriptionRecord
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import DeliveryPolicy, Subscription, XPathFilter
-from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka
 

@@ -13,28 +13,28 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from core.eventlog.scan import LogScan
-from core.eventlog.topics import PULL_LOG, ensure_topics
-from core.eventlog.writers import LogWriter
-from core.settings import KafkaSettings
-from dispatch.logs import dead_letters, parked
-from dispatch.logs.dead_letters import DeadLetter
-from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
-from dispatch.operations.audit import audit
-from dispatch.operations.dead_letters import DeadLetterAdmin
-from jobs.maintenance import backup
-from jobs.maintenance.archive import BackupError, BackupRecord, Contents, read_log, write_log
-from jobs.maintenance.backup import restore
+from arborcast.admin import backup
+from arborcast.admin.archive import BackupError, BackupRecord, Contents, read_log, write_log
+from arborcast.admin.backup import restore
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.eventlog.topics import PULL_LOG, ensure_topics
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import dead_letters, parked
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
+from arborcast.dispatch.operations.audit import audit
+from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin
+from arborcast.topic_model.projections.pull_store import PullLimits
+from arborcast.topic_model.records import notifications, pull
+from arborcast.topic_model.records.control import PullPointRecord, TopicRecord, TriggerRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.pull import Claimed, Settled, StoredMessage
+from arborcast.topic_model.topics import TopicPath
 from tests.support.command import Engine
 from tests.support.dispatch_job import job_settings, logs, running, subscription, trigger
 from tests.support.held_port import HeldPort
 from tests.support.receiver import Received, Receiver
-from topic_model.projections.pull_store import PullLimits
-from topic_model.records import notifications, pull
-from topic_model.records.control import PullPointRecord, TopicRecord, TriggerRecord
-from topic_model.records.notifications import Notification
-from topic_model.records.pull import Claimed, Settled, StoredMessage
-from topic_model.topics import TopicPath
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

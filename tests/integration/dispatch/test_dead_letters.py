@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from core.eventlog.scan import LogScan, Stretch
-from core.eventlog.topics import ensure_topics
-from core.settings import KafkaSettings
-from dispatch.logs import attempts
-from dispatch.logs.attempts import Attempt
-from dispatch.logs.dead_letters import DeadLetter
-from dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
-from dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, Wanted, letters
-from dispatch.redelivery.parked_store import ParkedStore
-from jobs.cli import app
+from arborcast.cli import app
+from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
+from arborcast.dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, Wanted, letters
+from arborcast.dispatch.redelivery.parked_store import ParkedStore
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import logs, subscription
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka
 

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from core.settings import KafkaSettings, SecretSettings
-from dispatch.realtime.gearbox import Gear
-from ingest.client import Client
-from jobs.cli import app
+from arborcast.cli import app
+from arborcast.core.settings import KafkaSettings, SecretSettings
+from arborcast.dispatch.realtime.gearbox import Gear
+from arborcast.ingest.client import Client
 from tests.support.dispatch_job import RunningJob, job_settings, running
 from tests.support.federation import AdministratorRun, EngineRun, federation, until
 

@@ -13,22 +13,22 @@ from lxml import etree
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from core.errors import InfrastructureError, SignatureError
-from core.security.keyring import KeyFile, add_key
-from core.security.signatures import check
-from core.settings import KafkaSettings
-from dispatch.matching.bases import BroadcastBases, FileBases
-from dispatch.matching.view import RoutingView, SharedView
-from dispatch.settings import JobSettings
-from dispatch.tables import ATTEMPTS
-from jobs.processes import processes
+from arborcast.core.errors import InfrastructureError, SignatureError
+from arborcast.core.security.keyring import KeyFile, add_key
+from arborcast.core.security.signatures import check
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.matching.bases import BroadcastBases, FileBases
+from arborcast.dispatch.matching.view import RoutingView, SharedView
+from arborcast.dispatch.settings import JobSettings
+from arborcast.dispatch.tables import ATTEMPTS
+from arborcast.engine.processes import processes
+from arborcast.topic_model.expressions.conditions import XPATH_1
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import DeliveryPolicy, Protection, SigningSecret, XPathFilter
+from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import Logs, Own, job_settings, running, subscription
 from tests.support.receiver import Received, Receiver, refusing_url
-from topic_model.expressions.conditions import XPATH_1
-from topic_model.records import notifications
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import DeliveryPolicy, Protection, SigningSecret, XPathFilter
-from topic_model.topics import TopicPath
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

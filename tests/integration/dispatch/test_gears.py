@@ -15,27 +15,27 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from core.errors import InfrastructureError
-from core.eventlog.client import partition_of_key
-from core.eventlog.scan import LogScan
-from core.eventlog.topics import PROGRESS_LOG
-from core.settings import KafkaSettings
-from dispatch.hot import earlier
-from dispatch.job.heartbeat import started_at
-from dispatch.logs.attempts import NOTHING, decode
-from dispatch.operations.audit import audit
-from dispatch.realtime.driver import Feeder
-from dispatch.realtime.gearbox import Gear
-from dispatch.realtime.gears import Gears
-from dispatch.realtime.messages import read_progress
-from dispatch.settings import JobSettings
-from jobs.stack.kafka_broker import KafkaBroker
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import partition_of_key
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.eventlog.topics import PROGRESS_LOG
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot import earlier
+from arborcast.dispatch.job.heartbeat import started_at
+from arborcast.dispatch.logs.attempts import NOTHING, decode
+from arborcast.dispatch.operations.audit import audit
+from arborcast.dispatch.realtime.driver import Feeder
+from arborcast.dispatch.realtime.gearbox import Gear
+from arborcast.dispatch.realtime.gears import Gears
+from arborcast.dispatch.realtime.messages import read_progress
+from arborcast.dispatch.settings import JobSettings
+from arborcast.engine.embedded.kafka_broker import KafkaBroker
+from arborcast.topic_model.subscriptions import EndpointReference
 from tests.support.broker import settings_for
 from tests.support.command import wait_until
 from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, logs, running, subscription
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad
-from topic_model.subscriptions import EndpointReference
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -171,7 +171,7 @@ def test_a_job_in_real_time_goes_on_behind_what_is_settled(
 def test_a_start_after_an_orderly_stop_recalls_nothing_though_a_partition_was_idle(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "dispatch.realtime")
+    caplog.set_level(logging.INFO, "arborcast.dispatch.realtime")
     log.subscribe(subscription("all", receiver.url("/all"), "b"))
     with running(spark, settings):
         log.notify_many(["b"] * 1_000)

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from core.settings import KafkaSettings
-from dispatch.operations.audit import audit
-from dispatch.operations.trace.explain import explain
-from dispatch.operations.trace.gathering import Gatherer
-from dispatch.realtime.gearbox import Gear
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations.audit import audit
+from arborcast.dispatch.operations.trace.explain import explain
+from arborcast.dispatch.operations.trace.gathering import Gatherer
+from arborcast.dispatch.realtime.gearbox import Gear
+from arborcast.topic_model.subscriptions import DeliveryPolicy
 from tests.support.dispatch_job import Logs, job_settings, kill_workers, running, subscription
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad, ids
-from topic_model.subscriptions import DeliveryPolicy
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

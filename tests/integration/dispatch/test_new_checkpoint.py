@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from core.eventlog.scan import LogScan
-from core.settings import KafkaSettings
-from dispatch.logs import parked
-from dispatch.logs.parked import Place
-from dispatch.operations.audit import audit
-from dispatch.operations.trace.gathering import batch_of
-from dispatch.spark.checkpoint_repair import RANGE
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import parked
+from arborcast.dispatch.logs.parked import Place
+from arborcast.dispatch.operations.audit import audit
+from arborcast.dispatch.operations.trace.gathering import batch_of
+from arborcast.dispatch.spark.checkpoint_repair import RANGE
 from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
 

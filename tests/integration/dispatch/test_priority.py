@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from dispatch.operations.audit.examine import audit
+from arborcast.dispatch.operations.audit.examine import audit
+from arborcast.topic_model.subscriptions import DeliveryPolicy
 from tests.support.dispatch_job import Own
 from tests.support.receiver import Receiver
-from topic_model.subscriptions import DeliveryPolicy
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

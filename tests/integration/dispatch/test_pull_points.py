@@ -9,7 +9,7 @@ import pytest
 import requests
 from lxml import etree
 
-from ingest.operations.pull_points import PULL
+from arborcast.ingest.operations.pull_points import PULL
 from tests.support import soap_messages as soap
 from tests.support.dispatch_job import RunningJob, attempt_rows
 from tests.support.gateway_process import GatewayRun, address, post

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from core.security.keyring import add_key
-from dispatch.operations.audit.examine import audit
-from ingest.access.users_file import User, hash_password, write_users
-from ingest.client import Client, Credentials, FaultReceived
-from ingest.client.listener import Listener, ReceivedMessage
-from ingest.client.queues.worker import Invalid, Worker
+from arborcast.core.security.keyring import add_key
+from arborcast.dispatch.operations.audit.examine import audit
+from arborcast.ingest.access.users_file import User, hash_password, write_users
+from arborcast.ingest.client import Client, Credentials, FaultReceived
+from arborcast.ingest.client.listener import Listener, ReceivedMessage
+from arborcast.ingest.client.queues.worker import Invalid, Worker
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import Logs, Own, RunningJob
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.receiver import Receiver
-from topic_model.records.control import TopicPolicy, TopicRecord
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

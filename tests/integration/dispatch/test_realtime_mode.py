@@ -15,12 +15,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from core.eventlog.client import make_producer
-from core.eventlog.topics import ensure_topics
-from core.settings import KafkaSettings
-from dispatch.job.heartbeat import started_at
-from dispatch.realtime.query import REALTIME_SESSION, KnownEnds, sent_at_once
-from dispatch.spark.source import read_log
+from arborcast.core.eventlog.client import make_producer
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.job.heartbeat import started_at
+from arborcast.dispatch.realtime.query import REALTIME_SESSION, KnownEnds, sent_at_once
+from arborcast.dispatch.spark.source import read_log
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

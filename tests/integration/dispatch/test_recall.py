@@ -5,17 +5,17 @@ from contextlib import closing
 
 import pytest
 
-from core.eventlog.client import partition_of_key
-from core.eventlog.topics import ensure_topics
-from core.eventlog.writers import DurableWriter
-from core.settings import KafkaSettings
-from dispatch.hot import intervals
-from dispatch.hot.earlier import appended_ms, newest_batch, recall, recall_since
-from dispatch.hot.intervals import recall_passed
-from dispatch.logs import attempts
-from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, Evaluation, Matched
-from topic_model.subscriptions import DeliveryPolicy
-from topic_model.topics import TopicPath
+from arborcast.core.eventlog.client import partition_of_key
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.eventlog.writers import DurableWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot import intervals
+from arborcast.dispatch.hot.earlier import appended_ms, newest_batch, recall, recall_since
+from arborcast.dispatch.hot.intervals import recall_passed
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, Evaluation, Matched
+from arborcast.topic_model.subscriptions import DeliveryPolicy
+from arborcast.topic_model.topics import TopicPath
 
 
 def row(subscription: str, notification: str, batch: int, topic: str = "a") -> Attempt:

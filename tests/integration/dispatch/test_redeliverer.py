@@ -15,25 +15,23 @@ from pathlib import Path
 import psutil
 import pytest
 
-from core.eventlog.client import TopicPartition, make_consumer
-from core.eventlog.topics import ensure_topics
-from core.eventlog.writers import LogWriter
-from core.security.keyring import KeyRing
-from core.security.outbound import AddressPolicy, OutboundSettings
-from core.settings import KafkaSettings, SecretSettings
-from dispatch.delivery.credentials import Vault
-from dispatch.logs import attempts, dead_letters, parked
-from dispatch.logs.attempts import Attempt
-from dispatch.logs.parked import Delivery, ParkingLog, Place, Tries, roomy
-from dispatch.matching.view import ControlState
-from dispatch.redelivery.events import OperatorEvent
-from dispatch.redelivery.held_lanes import PartitionReport
-from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.settings import PushSettings, RetrySettings
-from jobs.stack.kafka_broker import KafkaBroker
-from tests.support.broker import settings_for
-from tests.support.receiver import Receiver
-from topic_model.records.control import (
+from arborcast.core.eventlog.client import TopicPartition, make_consumer
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
+from arborcast.core.settings import KafkaSettings, SecretSettings
+from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.logs import attempts, dead_letters, parked
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries, roomy
+from arborcast.dispatch.matching.view import ControlState
+from arborcast.dispatch.redelivery.events import OperatorEvent
+from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.redeliverer import Redeliverer
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.engine.embedded.kafka_broker import KafkaBroker
+from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,
@@ -41,11 +39,13 @@ from topic_model.records.control import (
     Tombstone,
     suspension_key,
 )
-from topic_model.records.control_log import ControlFollower, ControlLog
-from topic_model.records.notifications import Notification
-from topic_model.records.results import Result, State, encode, read_promise
-from topic_model.subscriptions import EndpointReference, Subscription
-from topic_model.topics import TopicPath
+from arborcast.topic_model.records.control_log import ControlFollower, ControlLog
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.results import Result, State, encode, read_promise
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
+from tests.support.broker import settings_for
+from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.kafka
 

@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from dispatch.logs.attempts import FINAL
-from dispatch.operations.audit.examine import audit
-from dispatch.settings import JobSettings
+from arborcast.dispatch.logs.attempts import FINAL
+from arborcast.dispatch.operations.audit.examine import audit
+from arborcast.dispatch.settings import JobSettings
+from arborcast.topic_model.subscriptions import DeliveryPolicy, Reliability
 from tests.support.command import wait_until
 from tests.support.dispatch_job import Own, RunningJob
 from tests.support.held_port import HeldPort
 from tests.support.receiver import Receiver
-from topic_model.subscriptions import DeliveryPolicy, Reliability
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from core.settings import KafkaSettings
-from dispatch.logs.attempts import FINAL
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.attempts import FINAL
+from arborcast.topic_model.expressions.conditions import XPATH_1
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, Tombstone, suspension_key
+from arborcast.topic_model.records.control_log import ControlFollower
+from arborcast.topic_model.subscriptions import DeliveryPolicy, XPathFilter
+from arborcast.topic_model.topics import SYSTEM
 from tests.support.command import wait_until
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running, subscription
 from tests.support.receiver import Receiver
-from topic_model.expressions.conditions import XPATH_1
-from topic_model.records.control import ControlRecord, SubscriptionEnded, Tombstone, suspension_key
-from topic_model.records.control_log import ControlFollower
-from topic_model.subscriptions import DeliveryPolicy, XPathFilter
-from topic_model.topics import SYSTEM
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

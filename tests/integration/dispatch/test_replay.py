@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from core.eventlog.scan import LogScan
-from core.settings import KafkaSettings
-from dispatch.operations.audit import audit
-from dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
-from jobs.cli.topics_work import read_table
+from arborcast.admin.topics_work import read_table
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations.audit import audit
+from arborcast.dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
+from arborcast.topic_model.expressions.conditions import XPATH_1
+from arborcast.topic_model.records.notifications import notification_in
+from arborcast.topic_model.subscriptions import DeliveryPolicy, XPathFilter
+from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
-from topic_model.expressions.conditions import XPATH_1
-from topic_model.records.notifications import notification_in
-from topic_model.subscriptions import DeliveryPolicy, XPathFilter
-from topic_model.topics import TopicPath
 
 
 def span(since_ms: int, topic: Callable[[TopicPath], bool] = lambda _: True) -> ReplaySpan:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from core.settings import KafkaSettings
-from dispatch.hot import stream
-from dispatch.settings import JobSettings
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot import stream
+from arborcast.dispatch.settings import JobSettings
 from tests.support.dispatch_job import Logs, job_settings, logs, running, subscription
 from tests.support.receiver import Received, Receiver
 

@@ -13,13 +13,14 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-import jobs.notebook
-from core.settings import KafkaSettings
-from core.telemetry.tracing import TracingSettings
-from dispatch.operations.trace.explain import explain
-from dispatch.operations.trace.gathering import Gatherer
-from dispatch.settings import JobSettings
-from dispatch.tables import (
+import arborcast.analysis
+from arborcast.cli.reference import EXAMPLES
+from arborcast.core.settings import KafkaSettings
+from arborcast.core.telemetry.tracing import TracingSettings
+from arborcast.dispatch.operations.trace.explain import explain
+from arborcast.dispatch.operations.trace.gathering import Gatherer
+from arborcast.dispatch.settings import JobSettings
+from arborcast.dispatch.tables import (
     ATTEMPTS,
     DELIVERIES,
     ENDPOINT_HEALTH,
@@ -30,16 +31,15 @@ from dispatch.tables import (
     TABLES,
     TOPICS,
 )
-from dispatch.tables.spec import TableSpec
-from jobs.reference import EXAMPLES
+from arborcast.dispatch.tables.spec import TableSpec
+from arborcast.topic_model.expressions.conditions import XPATH_1
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import DeliveryPolicy, XPathFilter
+from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running
 from tests.support.receiver import Receiver, refusing_url
-from topic_model.expressions.conditions import XPATH_1
-from topic_model.records import notifications
-from topic_model.records.control import TopicRecord
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import DeliveryPolicy, XPathFilter
-from topic_model.topics import TopicPath
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -182,7 +182,7 @@ def test_job_that_was_stopped_adds_nothing_twice_and_notebooks_read_its_tables(
 def read_as_documented(settings: JobSettings, monkeypatch: pytest.MonkeyPatch, printed: Callable[[], Any]) -> None:
     """Run the lines of docs/tables.md; they show what is there."""
     monkeypatch.chdir(settings.home.parent)
-    monkeypatch.setattr(jobs.notebook.tables, "_settings", None)
+    monkeypatch.setattr(arborcast.analysis.tables, "_settings", None)
     (example,) = (code for title, code in EXAMPLES.items() if "Spark" in title)
     names: dict[str, Any] = {}
     exec(compile(example, "docs/tables.md", "exec"), names)  # noqa: S102  # the very lines of the documentation

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from core.settings import KafkaSettings
-from dispatch.hot.triggers import derived_id
-from dispatch.operations.audit import audit
-from dispatch.realtime.gearbox import Gear
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot.triggers import derived_id
+from arborcast.dispatch.operations.audit import audit
+from arborcast.dispatch.realtime.gearbox import Gear
+from arborcast.topic_model.records.control import TopicRecord, TriggerRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import (
     Logs,
     job_settings,
@@ -24,9 +27,6 @@ from tests.support.dispatch_job import (
 )
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad, ids
-from topic_model.records.control import TopicRecord, TriggerRecord
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -12,14 +12,19 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from core.settings import KafkaSettings
-from dispatch.hot.triggers import derived_id
-from dispatch.operations.audit import audit
-from dispatch.operations.trace.explain import explain
-from dispatch.operations.trace.gathering import Gatherer
-from dispatch.settings import JobSettings
-from dispatch.tables import NOTIFICATIONS
-from jobs.cli import app
+from arborcast.cli import app
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot.triggers import derived_id
+from arborcast.dispatch.operations.audit import audit
+from arborcast.dispatch.operations.trace.explain import explain
+from arborcast.dispatch.operations.trace.gathering import Gatherer
+from arborcast.dispatch.settings import JobSettings
+from arborcast.dispatch.tables import NOTIFICATIONS
+from arborcast.topic_model.expressions.conditions import XPATH_1
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord, TopicRemoved, TriggerEnded, TriggerRecord
+from arborcast.topic_model.records.notifications import MOST_HOPS, Notification
+from arborcast.topic_model.subscriptions import XPathFilter
+from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import (
     Logs,
     Own,
@@ -31,11 +36,6 @@ from tests.support.dispatch_job import (
 from tests.support.gateway_process import GatewayRun
 from tests.support.receiver import Receiver
 from tests.support.steady_load import ids
-from topic_model.expressions.conditions import XPATH_1
-from topic_model.records.control import TopicPolicy, TopicRecord, TopicRemoved, TriggerEnded, TriggerRecord
-from topic_model.records.notifications import MOST_HOPS, Notification
-from topic_model.subscriptions import XPathFilter
-from topic_model.topics import TopicPath
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from dispatch.logs.attempts import encode
-from dispatch.recording.upkeep import OnSpark, Upkeep
-from dispatch.tables import ATTEMPTS
-from dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from arborcast.dispatch.logs.attempts import encode
+from arborcast.dispatch.recording.upkeep import OnSpark, Upkeep
+from arborcast.dispatch.tables import ATTEMPTS
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from tests.support.table_rows import attempt
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

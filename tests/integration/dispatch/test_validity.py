@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from dispatch.logs.attempts import FINAL
-from dispatch.operations.audit.examine import audit
+from arborcast.dispatch.logs.attempts import FINAL
+from arborcast.dispatch.operations.audit.examine import audit
 from tests.support.dispatch_job import Own, RunningJob
 from tests.support.receiver import Receiver
 

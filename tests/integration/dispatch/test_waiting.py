@@ -13,17 +13,17 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from core.eventlog.topics import ensure_topics
-from core.settings import KafkaSettings
-from dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, ErrorClass
-from dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
-from dispatch.operations.waiting import Asked, Waiting
-from jobs.cli import app
+from arborcast.cli import app
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, ErrorClass
+from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
+from arborcast.dispatch.operations.waiting import Asked, Waiting
+from arborcast.topic_model.records.control import SubscriptionSuspended
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
-from topic_model.records.control import SubscriptionSuspended
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.kafka
 

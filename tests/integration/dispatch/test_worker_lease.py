@@ -10,12 +10,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from core.eventlog.scan import LogScan
-from core.eventlog.topics import FEED_LOG, PROGRESS_LOG, ensure_topics
-from core.eventlog.writers import LogWriter
-from core.settings import KafkaSettings
-from dispatch.realtime.messages import Feed, WorkerProgress, decode_progress, encode_feed
-from jobs.stack.kafka_broker import KafkaBroker
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.eventlog.topics import FEED_LOG, PROGRESS_LOG, ensure_topics
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.realtime.messages import Feed, WorkerProgress, decode_progress, encode_feed
+from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from tests.support.broker import settings_for
 
 pytestmark = [pytest.mark.kafka]
@@ -24,10 +24,10 @@ RUN, TASK = 10, 3
 
 WORKER = f"""
 import sys, time
-from core import fence
-from core.settings import KafkaSettings
-from dispatch.realtime.worker import _Feeding
-from dispatch.realtime.worker_lease import WorkerLease
+from arborcast.core import fence
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.realtime.worker import _Feeding
+from arborcast.dispatch.realtime.worker_lease import WorkerLease
 
 kafka = KafkaSettings(bootstrap_servers=sys.argv[1], prefix=sys.argv[2])
 feeding = _Feeding(kafka, {RUN}, lambda: None)

@@ -11,9 +11,9 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from dispatch.settings import TableSettings
-from dispatch.tables import DEAD_LETTERS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, ROUTES, SUBSCRIPTIONS, TABLES, TOPICS
-from jobs.processes import processes
+from arborcast.dispatch.settings import TableSettings
+from arborcast.dispatch.tables import DEAD_LETTERS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, ROUTES, SUBSCRIPTIONS, TABLES, TOPICS
+from arborcast.engine.processes import processes
 from tests.support.table_rows import NOON, attempt, fill, record
 
 NBFORMAT: Any = nbformat  # typed in parts only

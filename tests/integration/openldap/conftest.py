@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from directory.settings import DirectorySettings
-from directory.stores.ldap import LdapDirectory
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores.ldap import LdapDirectory
 from tests.support.ldap_directory import Open
 from tests.support.slapd import SUFFIX, Slapd
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from directory.entries.changes import Put
-from directory.errors import DirectoryAway, DirectoryRefused
-from directory.settings import DirectorySettings
+from arborcast.directory.entries.changes import Put
+from arborcast.directory.errors import DirectoryAway, DirectoryRefused
+from arborcast.directory.settings import DirectorySettings
 from tests.support.directory import Watch, topic
 from tests.support.ldap_directory import Open, changed, fill
 from tests.support.slapd import ENGINE_DN, Slapd

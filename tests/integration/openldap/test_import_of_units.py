@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from core.errors import ArborcastError, ConfigError
-from core.settings import KafkaSettings
-from directory.errors import DirectoryError
-from jobs.cli import app
+from arborcast.cli import app
+from arborcast.core.errors import ArborcastError, ConfigError
+from arborcast.core.settings import KafkaSettings
+from arborcast.directory.errors import DirectoryError
+from arborcast.topic_model.records.control_log import ControlLog
 from tests.support.directory import topic
 from tests.support.slapd import ADMIN_DN, ENGINE_DN, ENGINE_PASSWORD, SUFFIX, Slapd
-from topic_model.records.control_log import ControlLog
 
 pytestmark = [pytest.mark.ldap, pytest.mark.kafka]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from directory.entries.changes import Move, Put
-from directory.entries.mapping import ProblemKind
-from directory.errors import DirectoryAway, DirectoryRefused
-from directory.settings import DirectorySettings
+from arborcast.directory.entries.changes import Move, Put
+from arborcast.directory.entries.mapping import ProblemKind
+from arborcast.directory.errors import DirectoryAway, DirectoryRefused
+from arborcast.directory.settings import DirectorySettings
+from arborcast.topic_model.topics import parse_path
 from tests.support.directory import Watch, eventually, topic
 from tests.support.ldap_directory import Open, changed, fill
 from tests.support.slapd import Slapd
-from topic_model.topics import parse_path
 
 pytestmark = pytest.mark.ldap
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from directory.stores.ldap import LdapDirectory
-from directory.sync.sync import DirectorySync
+from arborcast.directory.stores.ldap import LdapDirectory
+from arborcast.directory.sync.sync import DirectorySync
+from arborcast.topic_model.topics import parse_path
 from tests.support.directory import Log, eventually, topic
 from tests.support.ldap_directory import Open
 from tests.support.slapd import Slapd
-from topic_model.topics import parse_path
 
 pytestmark = pytest.mark.ldap
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import directory
-from directory.entries.changes import Move, Put
-from directory.settings import DirectorySettings
-from directory.stores.file import FileDirectory
+import arborcast.directory
+from arborcast.directory.entries.changes import Move, Put
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores.file import FileDirectory
+from arborcast.topic_model.topics import parse_path
 from tests.support.directory import topic
 from tests.support.ldap_directory import Open
 from tests.support.slapd import Slapd
-from topic_model.topics import parse_path
 
 pytestmark = pytest.mark.ldap
 
@@ -52,7 +52,7 @@ def test_the_schema_for_cn_config_loads_and_equals_the_other(fresh_slapd: Slapd)
     for kind in ("schema", "ldif"):
         home = fresh_slapd.home / kind
         (home / "config").mkdir(parents=True)
-        own = Path(directory.__file__).parent / f"arborcast.{kind}"
+        own = Path(arborcast.directory.__file__).parent / f"arborcast.{kind}"
         conf = home / "slapd.conf"
         include = f"include {own}\n" if kind == "schema" else ""
         conf.write_text(f"include {fresh_slapd.install.schema}/core.schema\n{include}database config\n")
@@ -76,8 +76,8 @@ def test_the_schema_for_cn_config_loads_and_equals_the_other(fresh_slapd: Slapd)
 
 def test_the_file_directory_never_imports_ldap3() -> None:
     code = (
-        "import sys; from pathlib import Path; from directory.settings import DirectorySettings\n"
-        "from directory.stores import open_directory; import directory.sync.sync\n"
+        "import sys; from pathlib import Path; from arborcast.directory.settings import DirectorySettings\n"
+        "from arborcast.directory.stores import open_directory; import arborcast.directory.sync.sync\n"
         "open_directory(DirectorySettings(), Path('x')); print('ldap3' in sys.modules)"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)

@@ -8,11 +8,11 @@ import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from core.settings import KafkaSettings
-from jobs.processes import processes
-from jobs.processes.errors import PartFailed
-from jobs.stack import kafka_broker
-from jobs.stack.kafka_broker import KafkaBroker
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.embedded import kafka_broker
+from arborcast.engine.embedded.kafka_broker import KafkaBroker
+from arborcast.engine.processes import processes
+from arborcast.engine.processes.errors import PartFailed
 from tests.support.broker import new_broker
 
 pytestmark = pytest.mark.kafka

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
+from arborcast.topic_model.subscriptions import Reliability
 from benchmarks.storms.judge import judge, troubles, within
 from benchmarks.storms.record import Accepted, Arrival, Kill, Record, Wanted
-from topic_model.subscriptions import Reliability
 
 TOPIC = "storm/a"
 BUDGET_S = 1.0

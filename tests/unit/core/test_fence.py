@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from core import fence
-from core.fence import FILE, Fence
+from arborcast.core import fence
+from arborcast.core.fence import FILE, Fence
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_whoever_waits_may_be_told_not_to(own: Fence) -> None:
 
 
 def test_a_worker_sees_what_the_driver_says(own: Fence) -> None:
-    code = "from core import fence; fence.wait(); print('pushes', flush=True); input(); fence.wait()"
+    code = "from arborcast.core import fence; fence.wait(); print('pushes', flush=True); input(); fence.wait()"
     own.extend(fence.clock() + 60)
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -78,6 +78,6 @@ def test_a_worker_sees_what_the_driver_says(own: Fence) -> None:
 
 
 def test_a_worker_that_comes_when_another_job_has_been_here_does_not_push(tmp_path: Path) -> None:
-    code = "from core import fence; fence.wait()"
+    code = "from arborcast.core import fence; fence.wait()"
     with pytest.raises(subprocess.TimeoutExpired):
         subprocess.run([sys.executable, "-c", code], env={**os.environ, FILE: str(tmp_path / "gone")}, timeout=1.0)

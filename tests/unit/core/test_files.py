@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ConfigError
-from core.files import WatchedFile, stamp_of, write_atomically
+from arborcast.core.errors import ConfigError
+from arborcast.core.files import WatchedFile, stamp_of, write_atomically
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.liveness import OwnTime, Silence
+from arborcast.core.liveness import OwnTime, Silence
 
 
 class Clock:

@@ -6,7 +6,7 @@ import unicodedata
 import hypothesis.strategies as st
 from hypothesis import given
 
-from core.printable import as_html, as_json, is_printable, one_line, printable
+from arborcast.core.printable import as_html, as_json, is_printable, one_line, printable
 
 # Each of these does something: sets the clipboard, paints, ends a line for some readers, turns the writing around.
 ACTS = (

@@ -13,8 +13,8 @@ import pytest
 import requests
 import urllib3
 
-from core.errors import ArborcastError, UnknownResource
-from core.reasons import reason_of
+from arborcast.core.errors import ArborcastError, UnknownResource
+from arborcast.core.reasons import reason_of
 
 
 def refused() -> OSError:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.recent import Recent
+from arborcast.core.recent import Recent
 
 
 class Clock:

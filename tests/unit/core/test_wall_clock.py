@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.wall_clock import TOLERANCE_MS, WatchedClock, has_come
+from arborcast.core.wall_clock import TOLERANCE_MS, WatchedClock, has_come
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.transport.contract import PushRequest, PushResult
-from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.intake import Diversions, Intake
-from dispatch.hot.lanes import Lane, LaneLimits, Lanes
-from dispatch.hot.pump import Pump, PumpRun
-from dispatch.hot.sink_journal import SinkJournal
-from dispatch.hot.waiting import Received
-from dispatch.matching.filters import Allowance, Conditions, Judge
-from dispatch.settings import PushSettings, RetrySettings
+from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
+from arborcast.dispatch.hot.intake import Diversions, Intake
+from arborcast.dispatch.hot.lanes import Lane, LaneLimits, Lanes
+from arborcast.dispatch.hot.pump import Pump, PumpRun
+from arborcast.dispatch.hot.sink_journal import SinkJournal
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import Found
+from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport
-from topic_model.records.notifications import Notification
-from topic_model.routing import Found
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
-from topic_model.topics import TopicPath
 
 TOPIC = TopicPath("a")
 WIDE = Limits(100, 100)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ConfigError
-from dispatch.settings import TableSettings
-from dispatch.tables import ATTEMPTS
-from dispatch.tables.spec import options_of
+from arborcast.core.errors import ConfigError
+from arborcast.dispatch.settings import TableSettings
+from arborcast.dispatch.tables import ATTEMPTS
+from arborcast.dispatch.tables.spec import options_of
 
 
 def test_storage_options_go_with_the_place_of_a_table() -> None:

@@ -8,26 +8,24 @@ from types import FunctionType, ModuleType
 
 import pytest
 
-from core.recent import Recent
-from core.settings import KafkaSettings
-from dispatch.delivery import capacity
-from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.health import Sign
-from dispatch.delivery.transport.contract import UrlJudge
-from dispatch.hot.lanes import LaneLimits, Lanes
-from dispatch.hot.waiting import Received
-from dispatch.matching.view import ControlState
-from dispatch.redelivery import redeliverer as module
-from dispatch.redelivery.endpoints import Endpoints, HealthMemory
-from dispatch.redelivery.held_lanes import PartitionReport
-from dispatch.redelivery.parked_store import ParkedStore
-from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.settings import PushSettings, RetrySettings
-from tests.support.outbound import THIS_MACHINE
-from tests.support.redelivery_world import REFUSED, World
-from topic_model.expressions import CONCRETE
-from topic_model.records.control import (
+from arborcast.core.recent import Recent
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.delivery import capacity
+from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.health import Sign
+from arborcast.dispatch.delivery.transport.contract import UrlJudge
+from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.matching.view import ControlState
+from arborcast.dispatch.redelivery import redeliverer as module
+from arborcast.dispatch.redelivery.endpoints import Endpoints, HealthMemory
+from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.parked_store import ParkedStore
+from arborcast.dispatch.redelivery.redeliverer import Redeliverer
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.expressions import CONCRETE
+from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionRecord,
     SubscriptionSuspended,
@@ -35,11 +33,13 @@ from topic_model.records.control import (
     ending,
     key_of,
 )
-from topic_model.records.notifications import Notification
-from topic_model.routing import sharing
-from topic_model.snapshot import Snapshot, SnapshotView
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
-from topic_model.topics import TopicPath
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import sharing
+from arborcast.topic_model.snapshot import Snapshot, SnapshotView
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.topics import TopicPath
+from tests.support.outbound import THIS_MACHINE
+from tests.support.redelivery_world import REFUSED, World
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingest.addresses import Kind, OwnAddresses, Target, target_of
+from arborcast.ingest.addresses import Kind, OwnAddresses, Target, target_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ingest.settings import GatewaySettings
+from arborcast.ingest.settings import GatewaySettings
 from tests.support import oasis
 from tests.support.bad_requests import CASES, LIMIT, BadRequest
 from tests.support.gateway_parts import GatewayParts

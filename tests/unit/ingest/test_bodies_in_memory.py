@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from ingest.addresses import Kind, Target
-from ingest.http import app as application
-from ingest.http import inflight
-from ingest.http import inflight as memory
-from ingest.http.inflight import SMALL, Reservation
-from ingest.operations import notification_broker
-from ingest.settings import GatewaySettings
-from ingest.soap import envelope, fragments
-from ingest.soap.envelope import parse
-from ingest.soap.xml_reading import memory_to_read
+from arborcast.ingest.addresses import Kind, Target
+from arborcast.ingest.http import app as application
+from arborcast.ingest.http import inflight
+from arborcast.ingest.http import inflight as memory
+from arborcast.ingest.http.inflight import SMALL, Reservation
+from arborcast.ingest.operations import notification_broker
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.ingest.soap import envelope, fragments
+from arborcast.ingest.soap.envelope import parse
+from arborcast.ingest.soap.xml_reading import memory_to_read
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import exchange, served

@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 import requests
 
-from core.errors import ConfigError, ExpressionError, InfrastructureError
-from ingest.client import (
+from arborcast.core.errors import ConfigError, ExpressionError, InfrastructureError
+from arborcast.ingest.client import (
     BrokerUnavailable,
     BrokerUnreachable,
     Client,
@@ -25,15 +25,15 @@ from ingest.client import (
     Retries,
     UnreadableAnswer,
 )
-from ingest.client.listener import Listener, ReceivedMessage, read_push
-from ingest.client.values import InformationKind
+from arborcast.ingest.client.listener import Listener, ReceivedMessage, read_push
+from arborcast.ingest.client.values import InformationKind
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.subscriptions import DeliveryPolicy, SoapVersion
+from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import Clock, guarded
 from tests.support.served_app import served
-from topic_model.records.control import TopicPolicy, TopicRecord
-from topic_model.subscriptions import DeliveryPolicy, SoapVersion
-from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from lxml import etree
 
-from core.errors import ConfigError, ExpressionError
-from ingest.client import (
+from arborcast.core.errors import ConfigError, ExpressionError
+from arborcast.ingest.client import (
     Batching,
     BrokerUnavailable,
     Client,
@@ -25,10 +25,10 @@ from ingest.client import (
     Retries,
     UnreadableAnswer,
 )
-from ingest.client.calls import Call, Calls, notification_message
-from ingest.client.futures import Gathering
-from ingest.client.publications import publications, said_of
-from ingest.client.received import (
+from arborcast.ingest.client.calls import Call, Calls, notification_message
+from arborcast.ingest.client.futures import Gathering
+from arborcast.ingest.client.publications import publications, said_of
+from arborcast.ingest.client.received import (
     ReceivedMessage,
     current_message,
     messages,
@@ -37,10 +37,10 @@ from ingest.client.received import (
     registration,
     subscription,
 )
-from ingest.soap.envelope import parse
+from arborcast.ingest.soap.envelope import parse
+from arborcast.topic_model.namespaces import WSA, WSNT
+from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
-from topic_model.namespaces import WSA, WSNT
-from topic_model.topics import TopicPath
 
 CALLS = Calls("http://b:1/")
 BR = "http://docs.oasis-open.org/wsn/br-2"

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import requests
 
-from core.security.keyring import KeyRing
-from core.settings import SecretSettings
-from dispatch.delivery.envelope import Envelope
-from ingest.elements.protection import Protector
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.settings import SecretSettings
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.ingest.elements.protection import Protector
+from arborcast.topic_model.records.results import PATH, Promise, write_promise
 from tests.support import soap_messages as soap
 from tests.support.command import wait_until
 from tests.support.gateway_parts import RESULT_KEYS, START, GatewayParts
 from tests.support.gateway_process import ROOT
-from topic_model.records.results import PATH, Promise, write_promise
 
 PUBLISH, SUBSCRIBE, WAITING, LATER, PARTS, SIGNED = re.findall(
     r"```python\n(.*?)```", (ROOT / "docs" / "client.md").read_text(), re.DOTALL

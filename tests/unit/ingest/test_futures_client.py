@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from lxml import etree
 
-from core.errors import ExpressionError, InfrastructureError
-from ingest.client import (
+from arborcast.core.errors import ExpressionError, InfrastructureError
+from arborcast.ingest.client import (
     Batching,
     BrokerUnavailable,
     BrokerUnreachable,

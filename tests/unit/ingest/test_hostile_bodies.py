@@ -17,20 +17,20 @@ from xml.sax.saxutils import escape
 import pytest
 from lxml import etree
 
-from core.errors import PeerError
-from ingest.client.received import messages as read_answer
-from ingest.client.received import read_reply
-from ingest.errors import MalformedMessage
-from ingest.federation.receiver import read_forwarded
-from ingest.operations.legacy.messages import joined
-from ingest.soap import fragments, xml_reading
-from ingest.soap.envelope import MAX_BLOCKS, parse
+from arborcast.core.errors import PeerError
+from arborcast.ingest.client.received import messages as read_answer
+from arborcast.ingest.client.received import read_reply
+from arborcast.ingest.errors import MalformedMessage
+from arborcast.ingest.federation.receiver import read_forwarded
+from arborcast.ingest.operations.legacy.messages import joined
+from arborcast.ingest.soap import fragments, xml_reading
+from arborcast.ingest.soap.envelope import MAX_BLOCKS, parse
+from arborcast.topic_model.records.peers import Forwarded
+from arborcast.topic_model.topics import TopicPath
 from tests.support import legacy_messages
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.pulling import create, get
-from topic_model.records.peers import Forwarded
-from topic_model.topics import TopicPath
 
 pytestmark = pytest.mark.slow
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.security.outbound import AddressPolicy
-from ingest.consumers import DIRECT, OutboundRoute, post
-from ingest.errors import NoAnswer, NotCalled
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.ingest.consumers import DIRECT, OutboundRoute, post
+from arborcast.ingest.errors import NoAnswer, NotCalled
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver, refusing_url

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import uuid
 
-from ingest.addresses import NotificationIds, resource_id
+from arborcast.ingest.addresses import NotificationIds, resource_id
 
 
 def test_notification_ids_sort_in_the_order_they_were_made() -> None:

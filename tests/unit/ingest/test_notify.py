@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from core.errors import ConfigError, InfrastructureError
-from ingest.settings import GatewaySettings, TopicSettings
+from arborcast.core.errors import ConfigError, InfrastructureError
+from arborcast.ingest.settings import GatewaySettings, TopicSettings
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
-from topic_model.records.control import TopicRecord
-from topic_model.topics import TopicPath
 
 
 def test_a_notify_is_stored_in_order_and_answered_with_an_empty_202() -> None:

@@ -11,19 +11,19 @@ from dataclasses import replace
 
 import pytest
 
-from core.security.outbound import AddressPolicy, OutboundSettings
-from ingest.consumers import DnsCheck
-from ingest.demand.calls import PublisherCalls
-from ingest.errors import PublisherRefused, PublisherUnreachable
-from ingest.http.app import _OPERATIONS
+from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
+from arborcast.ingest.consumers import DnsCheck
+from arborcast.ingest.demand.calls import PublisherCalls
+from arborcast.ingest.errors import PublisherRefused, PublisherUnreachable
+from arborcast.ingest.http.app import _OPERATIONS
+from arborcast.topic_model.publishers import Registration
+from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.outbound import THIS_MACHINE
 from tests.support.publisher import Publisher
 from tests.support.receiver import Receiver
-from topic_model.publishers import Registration
-from topic_model.subscriptions import EndpointReference, TopicFilter
 
 BR = "http://docs.oasis-open.org/wsn/br-2"
 BF = "{http://docs.oasis-open.org/wsrf/bf-2}"

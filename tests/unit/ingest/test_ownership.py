@@ -10,18 +10,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import requests
 
-from core.errors import InfrastructureError
-from core.security.outbound import AddressPolicy
-from ingest.client.listener import Listener
-from ingest.consumers import DnsCheck, OwnershipProof
-from ingest.errors import ConsumerRefused
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.ingest.client.listener import Listener
+from arborcast.ingest.consumers import DnsCheck, OwnershipProof
+from arborcast.ingest.errors import ConsumerRefused
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import TopicPath
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver, refusing_url
-from topic_model.records.control import TopicPolicy, TopicRecord
-from topic_model.topics import TopicPath
 
 Behaviour = Callable[[BaseHTTPRequestHandler, str, bytes], tuple[int, bytes]]
 

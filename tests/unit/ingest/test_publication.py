@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import pytest
 
-from ingest.settings import GatewaySettings, TopicSettings
-from ingest.state.repeats import RepeatMemory, Repeats
+from arborcast.ingest.settings import GatewaySettings, TopicSettings
+from arborcast.ingest.state.repeats import RepeatMemory, Repeats
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.pull import StoredMessage
+from arborcast.topic_model.topics import TopicPath
 from tests.support import legacy_messages as legacy
 from tests.support import pulling
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import START, GatewayParts, HttpAnswer
 from tests.support.legacy_messages import wsn_process
-from topic_model.records.control import TopicPolicy, TopicRecord
-from topic_model.records.notifications import Notification
-from topic_model.records.pull import StoredMessage
-from topic_model.topics import TopicPath
 
 NOW_MS = int(START.timestamp() * 1000)
 

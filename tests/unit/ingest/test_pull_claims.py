@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from core.errors import InfrastructureError
-from ingest.operations.pull_points import PULL
-from ingest.settings import GatewaySettings
-from ingest.state.pull_queues import PullQueues
+from arborcast.core.errors import InfrastructureError
+from arborcast.ingest.operations.pull_points import PULL
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.ingest.state.pull_queues import PullQueues
+from arborcast.topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.pulling import create, fill, get, payloads
-from topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage
 
 
 async def finished(parts: GatewayParts, work: Callable[[], Awaitable[HttpAnswer]]) -> HttpAnswer:

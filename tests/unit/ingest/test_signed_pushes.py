@@ -7,19 +7,19 @@ from datetime import timedelta
 import pytest
 import requests
 
-from core.errors import SecretError, SignatureError
-from core.security.keyring import KeyRing
-from core.settings import SecretSettings
-from dispatch.delivery.credentials import Vault
-from dispatch.delivery.envelope import Envelope
-from ingest.client import Client, Credentials, FaultReceived, FuturesClient
-from ingest.client.listener import Listener, ReceivedMessage
-from ingest.client.received import SignedWith, new_secret
-from ingest.elements.protection import Protector
-from ingest.soap.times import utc_now
+from arborcast.core.errors import SecretError, SignatureError
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.settings import SecretSettings
+from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.ingest.client import Client, Credentials, FaultReceived, FuturesClient
+from arborcast.ingest.client.listener import Listener, ReceivedMessage
+from arborcast.ingest.client.received import SignedWith, new_secret
+from arborcast.ingest.elements.protection import Protector
+from arborcast.ingest.soap.times import utc_now
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 from tests.support.gateway_parts import GatewayParts
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
 
 KEYS = KeyRing({"k1": b"k" * 32})
 SETTINGS = SecretSettings(credentials_over_http=True)

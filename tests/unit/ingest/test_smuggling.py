@@ -10,8 +10,8 @@ import socket
 
 import pytest
 
-from core.security.ip_addresses import EVERYWHERE
-from ingest.settings import GatewaySettings
+from arborcast.core.security.ip_addresses import EVERYWHERE
+from arborcast.ingest.settings import GatewaySettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import served

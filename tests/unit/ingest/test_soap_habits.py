@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, only_subscription
-from topic_model.topics import TopicPath
 
 
 def test_addressing_is_answered_when_it_was_used() -> None:

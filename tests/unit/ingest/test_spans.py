@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import InfrastructureError
-from core.telemetry.tracing import Tracing
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.telemetry.tracing import Tracing
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 

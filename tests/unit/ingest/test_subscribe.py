@@ -8,16 +8,22 @@ from collections.abc import Iterator
 import pytest
 from lxml import etree
 
-from ingest.elements.filters import read_delivery_policy, write_delivery_policy
-from ingest.settings import GatewaySettings, TopicSettings
+from arborcast.ingest.elements.filters import read_delivery_policy, write_delivery_policy
+from arborcast.ingest.settings import GatewaySettings, TopicSettings
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
+from arborcast.topic_model.subscriptions import (
+    DeliveryPolicy,
+    EndpointReference,
+    Subscription,
+    TopicFilter,
+    XPathFilter,
+)
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.tree import TopicTree
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, only_subscription, path_of
-from topic_model.patterns.patterns import parse_normal
-from topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter, XPathFilter
-from topic_model.topics import TopicPath
-from topic_model.tree.tree import TopicTree
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])

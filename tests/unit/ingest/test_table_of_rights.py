@@ -20,26 +20,26 @@ from urllib.parse import quote
 import pytest
 import zmq
 
-from ingest.access.gate import Authenticator, Gate
-from ingest.access.policy import read_policy
-from ingest.access.settings import AccessSettings
-from ingest.access.users import FileUsers, Guesses, Users
-from ingest.access.users_file import User, hash_password, write_users
-from ingest.addresses import FACTORIES, Kind
-from ingest.client.framed import ConnectionFactory
-from ingest.framed import frames
-from ingest.framed.frames import Decoder, Frame, FrameKind
-from ingest.http.app import _OPERATIONS
-from ingest.operations.legacy import messages
-from ingest.settings import TopicSettings, ZmqSettings
-from ingest.zeromq.edge import ZmqEdge
+from arborcast.ingest.access.gate import Authenticator, Gate
+from arborcast.ingest.access.policy import read_policy
+from arborcast.ingest.access.settings import AccessSettings
+from arborcast.ingest.access.users import FileUsers, Guesses, Users
+from arborcast.ingest.access.users_file import User, hash_password, write_users
+from arborcast.ingest.addresses import FACTORIES, Kind
+from arborcast.ingest.client.framed import ConnectionFactory
+from arborcast.ingest.framed import frames
+from arborcast.ingest.framed.frames import Decoder, Frame, FrameKind
+from arborcast.ingest.http.app import _OPERATIONS
+from arborcast.ingest.operations.legacy import messages
+from arborcast.ingest.settings import TopicSettings, ZmqSettings
+from arborcast.ingest.zeromq.edge import ZmqEdge
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import SYSTEM, TopicPath
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.framed import FramedEdge, framed_edge
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import basic
-from topic_model.records.control import TopicPolicy, TopicRecord
-from topic_model.topics import SYSTEM, TopicPath
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from ingest.zeromq.messages import MessageError
-from ingest.zeromq.prefixes import LONGEST_PREFIX, MOST_PREFIXES, Peer, Prefixes, is_open, peer_of
+from arborcast.ingest.zeromq.messages import MessageError
+from arborcast.ingest.zeromq.prefixes import LONGEST_PREFIX, MOST_PREFIXES, Peer, Prefixes, is_open, peer_of
 
 
 class Peers:

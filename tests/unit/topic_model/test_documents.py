@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from core.errors import DocumentError
-from tests.support.xpath import elements
-from topic_model.documents import (
+from arborcast.core.errors import DocumentError
+from arborcast.topic_model.documents import (
     read_json,
     read_topic_namespace,
     read_topic_set,
@@ -18,8 +17,9 @@ from topic_model.documents import (
     write_topic_namespaces,
     write_topic_set,
 )
-from topic_model.records.control import TopicPolicy, TopicRecord
-from topic_model.topics import TopicPath, make_path, split_path
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import TopicPath, make_path, split_path
+from tests.support.xpath import elements
 
 # The shape in which cameras answer: children without a namespace, descriptions among the topics, intermediate nodes.
 CAMERA_TOPIC_SET = b"""<?xml version="1.0" encoding="UTF-8"?>

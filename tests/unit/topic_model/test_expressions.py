@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import ExpressionError, FilterError, MultipleTopics, UnknownDialect
-from topic_model import expressions
-from topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, SIMPLE, XPATH
-from topic_model.patterns.patterns import EVERYTHING, Pattern
-from topic_model.topics import TopicPath, make_path
+from arborcast.core.errors import ExpressionError, FilterError, MultipleTopics, UnknownDialect
+from arborcast.topic_model import expressions
+from arborcast.topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, SIMPLE, XPATH
+from arborcast.topic_model.patterns.patterns import EVERYTHING, Pattern
+from arborcast.topic_model.topics import TopicPath, make_path
 
 NAMESPACES = {"tns": "urn:t", "x": "urn:x", "wstop": "http://docs.oasis-open.org/wsn/t-1"}
 DIALECTS = {"simple": SIMPLE, "concrete": CONCRETE, "full": FULL, "set": CONCRETE_SET, "xpath": XPATH, "none": None}

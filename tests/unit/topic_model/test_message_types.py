@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from topic_model.message_types import MOST, read_type, root_type
-from topic_model.records.notifications import Notification, type_of
-from topic_model.topics import TopicPath
+from arborcast.topic_model.message_types import MOST, read_type, root_type
+from arborcast.topic_model.records.notifications import Notification, type_of
+from arborcast.topic_model.topics import TopicPath
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,14 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from core.errors import InfrastructureError
-from tests.support.routing import histories, make_subscription, paths
-from topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
-from topic_model.routing import RoutingTable
-from topic_model.routing.overlay import OverlayChanges
-from topic_model.routing.sharing import Sharing
-from topic_model.snapshot import Overlay, Snapshot, SnapshotView
-from topic_model.snapshot.packing import FlatMap, Packer, build_flat, decode_packed, decode_shape, unpack
-from topic_model.subscriptions import (
+from arborcast.core.errors import InfrastructureError
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.routing.overlay import OverlayChanges
+from arborcast.topic_model.routing.sharing import Sharing
+from arborcast.topic_model.snapshot import Overlay, Snapshot, SnapshotView
+from arborcast.topic_model.snapshot.packing import FlatMap, Packer, build_flat, decode_packed, decode_shape, unpack
+from arborcast.topic_model.subscriptions import (
     BoundEndpoint,
     DeliveryPolicy,
     EndpointReference,
@@ -32,7 +31,8 @@ from topic_model.subscriptions import (
     TriggerTarget,
     XPathFilter,
 )
-from topic_model.topics import TopicPath
+from arborcast.topic_model.topics import TopicPath
+from tests.support.routing import histories, make_subscription, paths
 
 PATH = TopicPath("{urn:t}a/b")
 

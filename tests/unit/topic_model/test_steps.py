@@ -10,9 +10,8 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from tests.support.routing import control_records, make_subscription, make_trigger, paths
-from topic_model.expressions import xpath
-from topic_model.records.control import (
+from arborcast.topic_model.expressions import xpath
+from arborcast.topic_model.records.control import (
     ControlRecord,
     SecretsResealed,
     SubscriptionEnded,
@@ -23,12 +22,13 @@ from topic_model.records.control import (
     TriggerRecord,
     resealing_key,
 )
-from topic_model.records.notifications import UNSTAMPED, Notification
-from topic_model.routing import Found, History, Recipients, RoutingTable, ViewStep
-from topic_model.routing.rest import RestIndex
-from topic_model.snapshot import Overlay, Snapshot, SnapshotView, SteppedView, view
-from topic_model.subscriptions import Protection, SigningSecret, Subscription
-from topic_model.topics import TopicPath
+from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
+from arborcast.topic_model.routing import Found, History, Recipients, RoutingTable, ViewStep
+from arborcast.topic_model.routing.rest import RestIndex
+from arborcast.topic_model.snapshot import Overlay, Snapshot, SnapshotView, SteppedView, view
+from arborcast.topic_model.subscriptions import Protection, SigningSecret, Subscription
+from arborcast.topic_model.topics import TopicPath
+from tests.support.routing import control_records, make_subscription, make_trigger, paths
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ViewStep)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from core.errors import ExpressionError, TopicError
-from topic_model import expressions, topics
-from topic_model.topics import (
+from arborcast.core.errors import ExpressionError, TopicError
+from arborcast.topic_model import expressions, topics
+from arborcast.topic_model.topics import (
     MAX_DEPTH,
     MAX_PATH_LENGTH,
     Step,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import ExpressionError
-from topic_model import expressions
-from topic_model.expressions import XPATH, XPathPattern
-from topic_model.records.control import TopicRecord
-from topic_model.topics import TopicPath
-from topic_model.tree.tree import TopicTree
+from arborcast.core.errors import ExpressionError
+from arborcast.topic_model import expressions
+from arborcast.topic_model.expressions import XPATH, XPathPattern
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.tree import TopicTree
 
 NAMESPACES = {"tns": "urn:t", "x": "urn:x", "w": "http://docs.oasis-open.org/wsn/t-1"}
 

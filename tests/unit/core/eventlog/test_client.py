@@ -6,12 +6,12 @@ import socket
 import pytest
 from kafka import errors
 
-from core.errors import InfrastructureError
-from core.eventlog import client
-from core.eventlog.client import as_infrastructure_error, partition_of_key, translated
-from core.eventlog.client_fixes import ClosingSocket
-from core.eventlog.topics import specifications
-from core.settings import KafkaSettings
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog import client
+from arborcast.core.eventlog.client import as_infrastructure_error, partition_of_key, translated
+from arborcast.core.eventlog.client_fixes import ClosingSocket
+from arborcast.core.eventlog.topics import specifications
+from arborcast.core.settings import KafkaSettings
 
 
 @pytest.mark.parametrize(

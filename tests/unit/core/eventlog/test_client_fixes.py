@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from core.eventlog.client_fixes import KeepingSelector, Loop, PlainTransport
+from arborcast.core.eventlog.client_fixes import KeepingSelector, Loop, PlainTransport
 
 Pair = tuple[socket.socket, socket.socket]
 

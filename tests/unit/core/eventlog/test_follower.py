@@ -9,12 +9,12 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, OffsetOutOfRangeError
 
-from core.errors import InfrastructureError
-from core.eventlog import consumer as consumer_module
-from core.eventlog import writers
-from core.eventlog.scan import LogReader
-from core.eventlog.writers import LogWriter
-from core.settings import KafkaSettings
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog import consumer as consumer_module
+from arborcast.core.eventlog import writers
+from arborcast.core.eventlog.scan import LogReader
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.settings import KafkaSettings
 
 
 class PlayedProducer:

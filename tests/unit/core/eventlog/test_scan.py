@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from kafka import TopicPartition
 
-from core.errors import InfrastructureError
-from core.eventlog import consumer as consumer_module
-from core.eventlog import scan as scan_module
-from core.eventlog.scan import LogScan, Stretch
-from core.settings import KafkaSettings
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog import consumer as consumer_module
+from arborcast.core.eventlog import scan as scan_module
+from arborcast.core.eventlog.scan import LogScan, Stretch
+from arborcast.core.settings import KafkaSettings
 
 SETTINGS = KafkaSettings(request_timeout_s=2)
 

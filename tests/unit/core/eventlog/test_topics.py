@@ -4,10 +4,10 @@ from unittest.mock import MagicMock, create_autospec, patch
 
 import pytest
 
-from core.errors import ConfigError
-from core.eventlog.client import Admin, PartitionState
-from core.eventlog.topics import ensure_topics
-from core.settings import KafkaSettings
+from arborcast.core.errors import ConfigError
+from arborcast.core.eventlog.client import Admin, PartitionState
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
 
 KAFKA = KafkaSettings(request_timeout_s=60.0)
 
@@ -23,7 +23,7 @@ def admin(policies: list[dict[str, str]], partitions: list[list[PartitionState] 
 def test_a_topic_that_another_process_is_just_creating_is_waited_for() -> None:
     one = [PartitionState(1, 1, 1)]
     asked = admin([{}, {"cleanup.policy": "compact"}, {"cleanup.policy": "compact"}], [None, None, one])
-    with patch("core.eventlog.topics.Admin", return_value=asked):
+    with patch("arborcast.core.eventlog.topics.Admin", return_value=asked):
         ensure_topics(KAFKA, only=["control"])
     assert asked.configs.call_count == 3
 
@@ -31,7 +31,7 @@ def test_a_topic_that_another_process_is_just_creating_is_waited_for() -> None:
 def test_a_topic_of_another_kind_is_an_error_at_once() -> None:
     asked = admin([{"cleanup.policy": "delete"}], [[PartitionState(1, 1, 1)]])
     with (
-        patch("core.eventlog.topics.Admin", return_value=asked),
+        patch("arborcast.core.eventlog.topics.Admin", return_value=asked),
         pytest.raises(ConfigError, match="=delete, compact is needed"),
     ):
         ensure_topics(KAFKA, only=["control"])

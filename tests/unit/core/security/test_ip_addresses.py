@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.security.ip_addresses import (
+from arborcast.core.security.ip_addresses import (
     MEANING,
     Kind,
     OddHost,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import SecretError
-from core.security.keyring import KeyFile, KeyRing, UnknownKey, add_key, parse_keys, remove_key
+from arborcast.core.errors import SecretError
+from arborcast.core.security.keyring import KeyFile, KeyRing, UnknownKey, add_key, parse_keys, remove_key
 
 RING = KeyRing({"new": b"n" * 32, "old": b"o" * 32})
 
@@ -123,7 +123,7 @@ def test_a_key_file_that_cannot_be_read_is_not_looked_at_for_each_mark(
 ) -> None:
     """Each push has a mark where there are keys, and asks for one where there are none."""
     moment = [100.0]
-    monkeypatch.setattr("core.security.keyring.time.monotonic", lambda: moment[0])
+    monkeypatch.setattr("arborcast.core.security.keyring.time.monotonic", lambda: moment[0])
     file = tmp_path / "keys"
     keys = KeyFile(file)
     with pytest.raises(SecretError, match="cannot be read"):

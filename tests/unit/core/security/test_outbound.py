@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from core.errors import ConfigError
-from core.security.outbound import AddressPolicy, GuardedSockets, OutboundSettings, Refusal
+from arborcast.core.errors import ConfigError
+from arborcast.core.security.outbound import AddressPolicy, GuardedSockets, OutboundSettings, Refusal
 
 
 def policy(*own: tuple[str, int], **settings: str | bool) -> AddressPolicy:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import SecretError, SignatureError
-from core.security.signatures import PREFIX, check, key_of, new_secret, sign
+from arborcast.core.errors import SecretError, SignatureError
+from arborcast.core.security.signatures import PREFIX, check, key_of, new_secret, sign
 
 KEY, OTHER = b"k" * 32, b"o" * 24
 NOW = 1_800_000_000

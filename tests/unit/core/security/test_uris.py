@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.security.outbound import AddressPolicy, OutboundSettings
-from core.security.uris import to_uri
+from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
+from arborcast.core.security.uris import to_uri
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from core.errors import ConfigError
-from core.security.ip_addresses import EVERYWHERE
-from core.security.web_pages import PageRule, is_of_browser, origin_of, page_headers, read_origins
+from arborcast.core.errors import ConfigError
+from arborcast.core.security.ip_addresses import EVERYWHERE
+from arborcast.core.security.web_pages import PageRule, is_of_browser, origin_of, page_headers, read_origins
 
 OURS = "127.0.0.1:8080"
 

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from core.telemetry.log_format import Form, LineFormatter, message_of, write
+from arborcast.core.telemetry.log_format import Form, LineFormatter, message_of, write
 
 
 def record(message: str = "no envelope could be made", **extra: object) -> logging.LogRecord:
-    made = logging.LogRecord("dispatch.hot.pump", logging.ERROR, "pump.py", 1, message, None, None)
+    made = logging.LogRecord("arborcast.dispatch.hot.pump", logging.ERROR, "pump.py", 1, message, None, None)
     made.created = 1_767_225_600.25
     made.__dict__.update(extra)
     return made
@@ -31,7 +31,7 @@ def test_a_line_for_machines() -> None:
         "part": "dispatch",
         "message": "no envelope could be made",
         "endpoint": "http://e/",
-        "logger": "dispatch.hot.pump",
+        "logger": "arborcast.dispatch.hot.pump",
     }
 
 

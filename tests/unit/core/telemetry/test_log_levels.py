@@ -10,7 +10,7 @@ import pytest
 
 _SAYS = """
 import logging
-from core.telemetry import log_format
+from arborcast.core.telemetry import log_format
 {configure}
 for name in ("kafka", "kafka.net.manager", "kafka.producer.sender"):
     for level in ("debug", "info", "warning", "error"):

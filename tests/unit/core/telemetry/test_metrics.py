@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.telemetry.metrics import Labels, Registry, merged
+from arborcast.core.telemetry.metrics import Labels, Registry, merged
 
 
 def test_the_text_that_prometheus_reads() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.telemetry.tracing import read_traceparent, shared, trace_of
+from arborcast.core.telemetry.tracing import read_traceparent, shared, trace_of
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 LEGAL = f"00-{TRACE}-{PARENT}-01"

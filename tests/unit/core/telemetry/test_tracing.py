@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from core.errors import ConfigError
-from core.telemetry.tracing import NO_TRACING, Tracing, TracingSettings, make_tracing, sampled, trace_of
+from arborcast.core.errors import ConfigError
+from arborcast.core.telemetry.tracing import NO_TRACING, Tracing, TracingSettings, make_tracing, sampled, trace_of
 
 pytestmark = pytest.mark.slow
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from directory.entries.dn import fold, format_dn, is_below, parse_dn
-from directory.errors import DnError
+from arborcast.directory.entries.dn import fold, format_dn, is_below, parse_dn
+from arborcast.directory.errors import DnError
 
 
 @pytest.mark.parametrize(

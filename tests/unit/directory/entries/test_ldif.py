@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from directory.entries import ldif
-from directory.entries.dn import format_dn, parse_dn
-from directory.entries.entries import Entry
-from directory.errors import LdifError
+from arborcast.directory.entries import ldif
+from arborcast.directory.entries.dn import format_dn, parse_dn
+from arborcast.directory.entries.entries import Entry
+from arborcast.directory.errors import LdifError
 
 
 def entry_of(text: str) -> Entry:

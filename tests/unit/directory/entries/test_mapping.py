@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from directory.entries.changes import Put, Workspace, in_writing_order
-from directory.entries.dn import format_dn, parse_dn
-from directory.entries.entries import Entry, EntrySet
-from directory.entries.ldif import parse
-from directory.entries.mapping import Listing, ProblemKind, write_facts, write_rdn
-from directory.entries.reader import read_listing
+from arborcast.directory.entries.changes import Put, Workspace, in_writing_order
+from arborcast.directory.entries.dn import format_dn, parse_dn
+from arborcast.directory.entries.entries import Entry, EntrySet
+from arborcast.directory.entries.ldif import parse
+from arborcast.directory.entries.mapping import Listing, ProblemKind, write_facts, write_rdn
+from arborcast.directory.entries.reader import read_listing
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import TopicPath, parse_path
 from tests.support.directory import records, topic
-from topic_model.records.control import TopicRecord
-from topic_model.topics import TopicPath, parse_path
 
 BASE = parse_dn("ou=topics,dc=x")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from directory.entries.dn import parse_dn
-from directory.entries.entries import Entry
-from directory.entries.units import Units, read_units
-from topic_model.topics import TopicPath
+from arborcast.directory.entries.dn import parse_dn
+from arborcast.directory.entries.entries import Entry
+from arborcast.directory.entries.units import Units, read_units
+from arborcast.topic_model.topics import TopicPath
 
 BASE = "ou=all_test,dc=wsn,dc=com"
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ConfigError
-from directory.settings import DirectorySettings
-from directory.stores import open_directory
-from directory.stores.file import FileDirectory
+from arborcast.core.errors import ConfigError
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores import open_directory
+from arborcast.directory.stores.file import FileDirectory
 
 
 def test_the_kind_that_the_settings_ask_for(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from directory.entries.changes import Move, Put, Remove
-from directory.entries.mapping import ProblemKind
-from directory.errors import DirectoryError, LdifError
-from directory.settings import DirectorySettings
-from directory.stores.file import FileDirectory
+from arborcast.directory.entries.changes import Move, Put, Remove
+from arborcast.directory.entries.mapping import ProblemKind
+from arborcast.directory.errors import DirectoryError, LdifError
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores.file import FileDirectory
+from arborcast.topic_model.topics import parse_path
 from tests.support.directory import Watch, eventually, topic
-from topic_model.topics import parse_path
 
 SETTINGS = DirectorySettings(base_dn="ou=topics,dc=x", poll_interval_s=0.05)
 

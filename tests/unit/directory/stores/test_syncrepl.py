@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from directory.entries.dn import Dn, fold, parse_dn
-from directory.entries.entries import Entry
-from directory.stores import syncrepl
-from directory.stores.syncrepl import EntryState, Mirror, ReloadNeeded, SyncDecodeError, SyncInfo, SyncState
+from arborcast.directory.entries.dn import Dn, fold, parse_dn
+from arborcast.directory.entries.entries import Entry
+from arborcast.directory.stores import syncrepl
+from arborcast.directory.stores.syncrepl import EntryState, Mirror, ReloadNeeded, SyncDecodeError, SyncInfo, SyncState
 
 ONE, TWO = bytes(range(16)), bytes(range(16, 32))
 

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from directory.entries.changes import Change, Move, Put, Remove, Workspace, in_writing_order
-from directory.entries.dn import parse_dn
-from directory.entries.entries import EntrySet
-from directory.entries.mapping import Listing, ProblemKind, TopicEntry, canonical
-from directory.entries.reader import read_listing
-from directory.sync.reconcile import Plan, Records, first_contact, reconcile
+from arborcast.directory.entries.changes import Change, Move, Put, Remove, Workspace, in_writing_order
+from arborcast.directory.entries.dn import parse_dn
+from arborcast.directory.entries.entries import EntrySet
+from arborcast.directory.entries.mapping import Listing, ProblemKind, TopicEntry, canonical
+from arborcast.directory.entries.reader import read_listing
+from arborcast.directory.sync.reconcile import Plan, Records, first_contact, reconcile
+from arborcast.topic_model.records.control import Tombstone, TopicRecord, TopicRemoved
+from arborcast.topic_model.topics import TopicPath, ancestors, parse_path
+from arborcast.topic_model.tree.tree import TopicTree
 from tests.support.directory import records, topic
-from topic_model.records.control import Tombstone, TopicRecord, TopicRemoved
-from topic_model.topics import TopicPath, ancestors, parse_path
-from topic_model.tree.tree import TopicTree
 
 BASE = parse_dn("ou=topics,dc=x")
 

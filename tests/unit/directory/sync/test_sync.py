@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from directory.entries.changes import Change, Move, Put, Remove, Workspace, in_writing_order
-from directory.entries.dn import parse_dn
-from directory.entries.entries import EntrySet
-from directory.entries.mapping import EntryProblem, Listing, ProblemKind
-from directory.entries.reader import read_listing
-from directory.errors import DirectoryAway, DirectoryError
-from directory.stores.contract import Watcher, Written, touched
-from directory.sync.problems import FILE, SyncProblems, load_problems, save_problems
-from directory.sync.reconcile import load_known, save_known
-from directory.sync.sync import DirectorySync
+from arborcast.directory.entries.changes import Change, Move, Put, Remove, Workspace, in_writing_order
+from arborcast.directory.entries.dn import parse_dn
+from arborcast.directory.entries.entries import EntrySet
+from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKind
+from arborcast.directory.entries.reader import read_listing
+from arborcast.directory.errors import DirectoryAway, DirectoryError
+from arborcast.directory.stores.contract import Watcher, Written, touched
+from arborcast.directory.sync.problems import FILE, SyncProblems, load_problems, save_problems
+from arborcast.directory.sync.reconcile import load_known, save_known
+from arborcast.directory.sync.sync import DirectorySync
+from arborcast.topic_model.records.control import TopicRecord, TopicRemoved
+from arborcast.topic_model.topics import TopicPath, parse_path
 from tests.support.directory import Log, eventually, topic
-from topic_model.records.control import TopicRecord, TopicRemoved
-from topic_model.topics import TopicPath, parse_path
 
 BASE = parse_dn("ou=topics")
 

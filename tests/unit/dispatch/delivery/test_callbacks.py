@@ -6,22 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from core.security.keyring import KeyRing, add_key
-from core.settings import SecretSettings
-from dispatch.delivery.credentials import Vault
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.outcomes import classify
-from dispatch.delivery.transport.contract import PushRequest, PushResult
-from dispatch.delivery.verdict import Push, policy_of
-from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.waiting import Received
-from dispatch.logs.parked import Tries
-from dispatch.settings import PushSettings, RetrySettings
+from arborcast.core.security.keyring import KeyRing, add_key
+from arborcast.core.settings import SecretSettings
+from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.outcomes import classify
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
+from arborcast.dispatch.delivery.verdict import Push, policy_of
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.logs.parked import Tries
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.results import Promise, read_promise
+from arborcast.topic_model.subscriptions import (
+    DEFAULT_POLICY,
+    DeliveryForm,
+    DeliveryPolicy,
+    EndpointReference,
+    Subscription,
+)
+from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
-from topic_model.records.notifications import Notification
-from topic_model.records.results import Promise, read_promise
-from topic_model.subscriptions import DEFAULT_POLICY, DeliveryForm, DeliveryPolicy, EndpointReference, Subscription
-from topic_model.topics import TopicPath
 
 KEYS = KeyRing({"k": b"k" * 32})
 VAULT = Vault(SecretSettings(), KEYS)
@@ -78,7 +84,7 @@ def test_where_it_cannot_be_used_it_is_not_there(target: Subscription, vault: Va
 
 
 def test_the_keys_are_those_of_the_key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.security.keyring._LOOK_S", 0.0)  # between two looks at the file
+    monkeypatch.setattr("arborcast.core.security.keyring._LOOK_S", 0.0)  # between two looks at the file
     file = tmp_path / "keys"
     vault = Vault(SecretSettings(key_file=str(file)))
     envelope = Envelope(subscription("raw"), vault, 60.0)

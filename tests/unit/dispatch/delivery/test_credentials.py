@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import SecretError, SignatureError
-from core.security.keyring import KeyRing
-from core.security.signatures import check
-from core.settings import SecretSettings
-from dispatch.delivery.credentials import HIDDEN, Guard, Vault
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.transport.contract import PushRequest
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Protection, SigningSecret, Subscription
-from topic_model.topics import TopicPath
+from arborcast.core.errors import SecretError, SignatureError
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.security.signatures import check
+from arborcast.core.settings import SecretSettings
+from arborcast.dispatch.delivery.credentials import HIDDEN, Guard, Vault
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.transport.contract import PushRequest
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference, Protection, SigningSecret, Subscription
+from arborcast.topic_model.topics import TopicPath
 
 KEYS = KeyRing({"k1": b"k" * 32})
 NEW, OLD = b"n" * 32, b"o" * 24

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.delivery.health import EndpointHealthRegistry, Health, Sign
-from dispatch.settings import RetrySettings
+from arborcast.dispatch.delivery.health import EndpointHealthRegistry, Health, Sign
+from arborcast.dispatch.settings import RetrySettings
 
 HERE = "http://here/"
 NOW_MS = 1_700_000_000_000

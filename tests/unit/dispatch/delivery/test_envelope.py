@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from core.security import signatures
-from core.security.keyring import KeyRing
-from core.settings import SecretSettings
-from dispatch.delivery.credentials import Vault
-from dispatch.delivery.envelope import DELIVERY, NOTIFY_ACTION, Envelope, topic_element
-from topic_model.expressions import CONCRETE, concrete_topic
-from topic_model.legacy_content import wrap
-from topic_model.records.notifications import Notification, replayed
-from topic_model.records.peers import decode_push
-from topic_model.subscriptions import EndpointReference, Peer, Protection, SigningSecret, Subscription
-from topic_model.topics import TopicPath, make_path
+from arborcast.core.security import signatures
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.settings import SecretSettings
+from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.envelope import DELIVERY, NOTIFY_ACTION, Envelope, topic_element
+from arborcast.topic_model.expressions import CONCRETE, concrete_topic
+from arborcast.topic_model.legacy_content import wrap
+from arborcast.topic_model.records.notifications import Notification, replayed
+from arborcast.topic_model.records.peers import decode_push
+from arborcast.topic_model.subscriptions import EndpointReference, Peer, Protection, SigningSecret, Subscription
+from arborcast.topic_model.topics import TopicPath, make_path
 
 NS = {
     "s11": "http://schemas.xmlsoap.org/soap/envelope/",

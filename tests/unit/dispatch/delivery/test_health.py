@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.delivery.health import WELL, Health, Kind, Sign, after, probing
-from dispatch.settings import RetrySettings
+from arborcast.dispatch.delivery.health import WELL, Health, Kind, Sign, after, probing
+from arborcast.dispatch.settings import RetrySettings
 
 SETTINGS = RetrySettings(breaker_failures=3, first_probe_s=2.0, longest_probe_s=10.0)
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
+from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
 
 A, B, C = (scopes_of(each) for each in ("http://host/a", "http://host/b", "http://other/c"))
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.delivery.outcomes import classify
-from dispatch.delivery.transport.contract import PushResult
+from arborcast.dispatch.delivery.outcomes import classify
+from arborcast.dispatch.delivery.transport.contract import PushResult
 
 
 @pytest.mark.parametrize(

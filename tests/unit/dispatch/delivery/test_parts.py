@@ -5,17 +5,23 @@ from __future__ import annotations
 import pytest
 from lxml import etree
 
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.outcomes import Outcome
-from dispatch.delivery.pushes import Pusher
-from dispatch.delivery.transport.contract import PushRequest, PushResult
-from dispatch.delivery.verdict import Push
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.outcomes import Outcome
+from arborcast.dispatch.delivery.pushes import Pusher
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
+from arborcast.dispatch.delivery.verdict import Push
+from arborcast.topic_model.legacy_content import wrap
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.packages import Fragment, read_package_header, unwrap_part
+from arborcast.topic_model.subscriptions import (
+    DEFAULT_POLICY,
+    DeliveryForm,
+    DeliveryPolicy,
+    EndpointReference,
+    Subscription,
+)
+from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_transport import FakeTransport
-from topic_model.legacy_content import wrap
-from topic_model.records.notifications import Notification
-from topic_model.records.packages import Fragment, read_package_header, unwrap_part
-from topic_model.subscriptions import DEFAULT_POLICY, DeliveryForm, DeliveryPolicy, EndpointReference, Subscription
-from topic_model.topics import TopicPath
 
 XML = b"<alarm at='1'>" + b"<v>R&amp;D \xc3\xa9 &#13;\r\n&lt;</v><![CDATA[ & ]]>" * 100 + b"</alarm>"
 

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from core.telemetry.tracing import Tracing
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.pushes import PushSpans
-from dispatch.delivery.transport.contract import PushResult
-from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.lanes import LaneLimits, Lanes
-from dispatch.hot.pump import Pump
-from dispatch.hot.waiting import Received
-from dispatch.settings import PushSettings, RetrySettings
+from arborcast.core.telemetry.tracing import Tracing
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.pushes import PushSpans
+from arborcast.dispatch.delivery.transport.contract import PushResult
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
+from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
+from arborcast.dispatch.hot.pump import Pump
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription
-from topic_model.topics import TopicPath
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
 

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import ConfigError
-from dispatch.delivery.outcomes import Outcome, blames_sender, classify
-from dispatch.delivery.transport.contract import PushRequest, PushResult
-from dispatch.delivery.verdict import Push, RetryPolicy, Verdict, is_permanent, judge, policy_of, wait_ms
-from dispatch.settings import RetrySettings
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
-from topic_model.topics import TopicPath
+from arborcast.core.errors import ConfigError
+from arborcast.dispatch.delivery.outcomes import Outcome, blames_sender, classify
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
+from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, is_permanent, judge, policy_of, wait_ms
+from arborcast.dispatch.settings import RetrySettings
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
+from arborcast.topic_model.topics import TopicPath
 
 NOW = 1_000_000
 PLAIN = RetrySettings(first_wait_s=1.0, factor=2.0, longest_wait_s=10.0, jitter=0.0, lifespan_s=3600.0)

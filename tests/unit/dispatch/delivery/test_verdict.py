@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.delivery.outcomes import DELIVERED, Outcome, failed
-from dispatch.delivery.transport.contract import PushRequest, PushResult
-from dispatch.delivery.verdict import Push, Verdict, attempt, judge, policy_of, untried
-from dispatch.logs.attempts import Attempt
-from dispatch.settings import RetrySettings
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import DEFAULT_POLICY, EndpointReference, Subscription
-from topic_model.topics import TopicPath
+from arborcast.dispatch.delivery.outcomes import DELIVERED, Outcome, failed
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
+from arborcast.dispatch.delivery.verdict import Push, Verdict, attempt, judge, policy_of, untried
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.settings import RetrySettings
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import DEFAULT_POLICY, EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 
 NOW_MS = 100_000_000
 POLICY = policy_of(DEFAULT_POLICY, RetrySettings(retransmissions=5, first_wait_s=1.0, jitter=0.5, lifespan_s=60.0))

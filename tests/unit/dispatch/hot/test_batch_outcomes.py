@@ -1,17 +1,17 @@
 from __future__ import annotations
 
-from dispatch.delivery.health import Sign
-from dispatch.delivery.outcomes import classify
-from dispatch.delivery.transport.contract import PushRequest, PushResult
-from dispatch.delivery.verdict import Push
-from dispatch.hot.batch_outcomes import BatchOutcomes, waits
-from dispatch.hot.waiting import Received
-from dispatch.logs.parked import Tries
-from dispatch.settings import PushSettings, RetrySettings
+from arborcast.dispatch.delivery.health import Sign
+from arborcast.dispatch.delivery.outcomes import classify
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
+from arborcast.dispatch.delivery.verdict import Push
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes, waits
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.logs.parked import Tries
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
-from topic_model.topics import TopicPath
 
 NOW_MS = 100_000_000
 RETRY = RetrySettings(first_wait_s=1.0, jitter=0.0, lifespan_s=3_600.0)

@@ -7,29 +7,29 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from core.settings import KafkaSettings
-from dispatch.hot import sink
-from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.intake import Diversions
-from dispatch.hot.sink import SinkJob
-from dispatch.logs.attempts import Attempt, Matched
-from dispatch.logs.parked import Delivery, Tries
-from dispatch.matching.filters import Conditions
-from dispatch.matching.view import ControlState
-from dispatch.redelivery.events import OperatorEvent
-from dispatch.redelivery.held_lanes import PartitionReport
-from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.settings import PushSettings, RetrySettings
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot import sink
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
+from arborcast.dispatch.hot.intake import Diversions
+from arborcast.dispatch.hot.sink import SinkJob
+from arborcast.dispatch.logs.attempts import Attempt, Matched
+from arborcast.dispatch.logs.parked import Delivery, Tries
+from arborcast.dispatch.matching.filters import Conditions
+from arborcast.dispatch.matching.view import ControlState
+from arborcast.dispatch.redelivery.events import OperatorEvent
+from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.redeliverer import Redeliverer
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.expressions.conditions import XPATH_1
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, SubscriptionSuspended
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import Found
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
+from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import job_settings
 from tests.support.fake_journal import FakeJournal
 from tests.support.outbound import THIS_MACHINE
-from topic_model.expressions.conditions import XPATH_1
-from topic_model.records import notifications
-from topic_model.records.control import ControlRecord, SubscriptionRecord, SubscriptionSuspended
-from topic_model.records.notifications import Notification
-from topic_model.routing import Found
-from topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
-from topic_model.topics import TopicPath
 
 LARGE = b"<x a='1'>" + b"<y/>" * 20_000 + b"</x>"
 

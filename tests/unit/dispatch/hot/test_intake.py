@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Container
 from unittest.mock import create_autospec
 
-from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.earlier import NOTHING, Beginning, Earlier, earlier
-from dispatch.hot.intake import HELD, Diversions, Intake
-from dispatch.hot.kept_back import KeptBack
-from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
-from dispatch.hot.pump import PumpRun
-from dispatch.hot.sink_journal import SinkJournal
-from dispatch.hot.waiting import Received
-from dispatch.logs.parked import Place
-from dispatch.matching.filters import Allowance, Conditions, Judge
-from dispatch.settings import PushSettings, RetrySettings
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
+from arborcast.dispatch.hot.earlier import NOTHING, Beginning, Earlier, earlier
+from arborcast.dispatch.hot.intake import HELD, Diversions, Intake
+from arborcast.dispatch.hot.kept_back import KeptBack
+from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
+from arborcast.dispatch.hot.pump import PumpRun
+from arborcast.dispatch.hot.sink_journal import SinkJournal
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.logs.parked import Place
+from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import Found
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, queue_of
+from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
-from topic_model.records.notifications import Notification
-from topic_model.routing import Found
-from topic_model.subscriptions import EndpointReference, Subscription, queue_of
-from topic_model.topics import TopicPath
 
 ONE = Subscription("one", EndpointReference("http://r/"))
 

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.hot import intervals
-from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.intake import Diversions, Intake
-from dispatch.hot.intervals import Asking, Intervals, Passed, fold
-from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
-from dispatch.hot.waiting import Received
-from dispatch.logs.attempts import Evaluation, Matched, encode_evaluation, evaluation_in
-from dispatch.matching.filters import Allowance, Conditions, Judge
-from dispatch.settings import PushSettings, RetrySettings
+from arborcast.dispatch.hot import intervals
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
+from arborcast.dispatch.hot.intake import Diversions, Intake
+from arborcast.dispatch.hot.intervals import Asking, Intervals, Passed, fold
+from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.logs.attempts import Evaluation, Matched, encode_evaluation, evaluation_in
+from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.expressions.conditions import XPATH_1
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import Found
+from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Per, Subscription, XPathFilter
+from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
-from topic_model.expressions.conditions import XPATH_1
-from topic_model.records.notifications import Notification
-from topic_model.routing import Found
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Per, Subscription, XPathFilter
-from topic_model.topics import TopicPath
 
 
 def asking(name: str, interval_ms: int, interval_per: Per = "topic", deadline_ms: int | None = None) -> Subscription:

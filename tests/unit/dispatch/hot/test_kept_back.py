@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from dispatch.hot.kept_back import KeptBack
-from dispatch.hot.waiting import Received
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription
-from topic_model.topics import TopicPath
+from arborcast.dispatch.hot.kept_back import KeptBack
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 
 ONE, OTHER = (Subscription(name, EndpointReference(f"http://{name}/")) for name in ("one", "other"))
 

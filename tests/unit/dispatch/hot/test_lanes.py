@@ -6,12 +6,18 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.delivery.capacity import Limits
-from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
-from dispatch.hot.waiting import Received
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import DEFAULT_POLICY, DeliveryForm, DeliveryPolicy, EndpointReference, Subscription
-from topic_model.topics import TopicPath
+from arborcast.dispatch.delivery.capacity import Limits
+from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import (
+    DEFAULT_POLICY,
+    DeliveryForm,
+    DeliveryPolicy,
+    EndpointReference,
+    Subscription,
+)
+from arborcast.topic_model.topics import TopicPath
 
 TOPIC = TopicPath("a")
 LIMITS = LaneLimits(max_messages=3, max_bytes=100)

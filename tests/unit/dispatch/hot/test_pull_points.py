@@ -10,17 +10,17 @@ import pytest
 from kafka.errors import KafkaTimeoutError
 from lxml import etree
 
-from core.errors import InfrastructureError
-from core.eventlog import writers
-from core.eventlog.client import Producer
-from core.settings import KafkaSettings
-from dispatch.hot.sink_journal import LogDelivery, stored_element
-from dispatch.logs.attempts import Attempt
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog import writers
+from arborcast.core.eventlog.client import Producer
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot.sink_journal import LogDelivery, stored_element
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.pull import StoredMessage, decode
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 from tests.support.oasis import validate_element
-from topic_model.records.notifications import Notification
-from topic_model.records.pull import StoredMessage, decode
-from topic_model.subscriptions import EndpointReference, Subscription
-from topic_model.topics import TopicPath
 
 WSNT = "{http://docs.oasis-open.org/wsn/b-2}"
 WSA = "{http://www.w3.org/2005/08/addressing}"

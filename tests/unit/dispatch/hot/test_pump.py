@@ -5,24 +5,24 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatch.delivery.capacity import Limits
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.health import Sign
-from dispatch.delivery.outcomes import classify
-from dispatch.delivery.transport.contract import PushRequest, PushResult
-from dispatch.delivery.verdict import Push
-from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.lanes import LaneLimits, Lanes
-from dispatch.hot.pump import LaneProgress, Pump, PumpRun
-from dispatch.hot.waiting import Received
-from dispatch.logs.attempts import Attempt
-from dispatch.logs.parked import UNDER_WAY, Tries
-from dispatch.settings import PushSettings, RetrySettings
+from arborcast.dispatch.delivery.capacity import Limits
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.health import Sign
+from arborcast.dispatch.delivery.outcomes import classify
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
+from arborcast.dispatch.delivery.verdict import Push
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
+from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
+from arborcast.dispatch.hot.pump import LaneProgress, Pump, PumpRun
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.logs.parked import UNDER_WAY, Tries
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
-from topic_model.topics import TopicPath
 
 NOW_S = 12.5
 NOW_MS = 12_500

@@ -5,16 +5,16 @@ from typing import Any, cast
 
 import pytest
 
-from dispatch.hot import sink
-from dispatch.hot.intake import Diversions
-from dispatch.hot.stream import Rounds
-from dispatch.matching.filters import Conditions
-from dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.hot import sink
+from arborcast.dispatch.hot.intake import Diversions
+from arborcast.dispatch.hot.stream import Rounds
+from arborcast.dispatch.matching.filters import Conditions
+from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import Found
+from arborcast.topic_model.topics import TopicPath
 from tests.support.realtime_world import SETTINGS
-from topic_model.records import notifications
-from topic_model.records.notifications import Notification
-from topic_model.routing import Found
-from topic_model.topics import TopicPath
 
 
 def settled(per_second: float, rounds: Rounds, count: int = 20) -> float:

@@ -4,17 +4,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.settings import KafkaSettings
-from dispatch.delivery import journal
-from dispatch.hot import sink_journal
-from dispatch.hot.sink_journal import SinkJournal
-from dispatch.hot.waiting import Received
-from dispatch.logs.attempts import Attempt, State
-from dispatch.logs.dead_letters import DeadLetter
-from dispatch.logs.parked import Delivery, Place, Tries
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription
-from topic_model.topics import TopicPath
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.delivery import journal
+from arborcast.dispatch.hot import sink_journal
+from arborcast.dispatch.hot.sink_journal import SinkJournal
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.logs.attempts import Attempt, State
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import Delivery, Place, Tries
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 
 
 class FakeLog:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dispatch.hot.pump import LaneProgress, SlowLanes, stragglers
+from arborcast.dispatch.hot.pump import LaneProgress, SlowLanes, stragglers
 
 BUDGET = 2.0
 

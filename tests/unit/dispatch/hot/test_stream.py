@@ -5,13 +5,13 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from core.errors import InfrastructureError
-from core.settings import KafkaSettings
-from dispatch.hot.stream import HotPath
-from dispatch.matching.bases import FileBase
-from dispatch.matching.view import SharedView
-from dispatch.monitoring.metrics import JobMetrics
-from dispatch.spark.query_supervisor import StopGate
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot.stream import HotPath
+from arborcast.dispatch.matching.bases import FileBase
+from arborcast.dispatch.matching.view import SharedView
+from arborcast.dispatch.monitoring.metrics import JobMetrics
+from arborcast.dispatch.spark.query_supervisor import StopGate
 from tests.support.dispatch_job import job_settings
 
 

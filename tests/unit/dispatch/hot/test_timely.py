@@ -8,29 +8,29 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from core.settings import KafkaSettings
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.health import Sign
-from dispatch.delivery.transport.contract import PushRequest, PushResult
-from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.intake import HELD, SICK, Diversions, Intake
-from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
-from dispatch.hot.pump import Pump
-from dispatch.hot.sink_journal import SinkJournal
-from dispatch.hot.waiting import Received
-from dispatch.matching.filters import Allowance, Conditions, Judge
-from dispatch.matching.view import ControlState
-from dispatch.redelivery import redeliverer
-from dispatch.redelivery.redeliverer import Redeliverer
-from dispatch.settings import PushSettings, RetrySettings
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.health import Sign
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
+from arborcast.dispatch.hot.intake import HELD, SICK, Diversions, Intake
+from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
+from arborcast.dispatch.hot.pump import Pump
+from arborcast.dispatch.hot.sink_journal import SinkJournal
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
+from arborcast.dispatch.matching.view import ControlState
+from arborcast.dispatch.redelivery import redeliverer
+from arborcast.dispatch.redelivery.redeliverer import Redeliverer
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.records.control import SubscriptionRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import Found
+from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport
 from tests.support.outbound import THIS_MACHINE
-from topic_model.records.control import SubscriptionRecord
-from topic_model.records.notifications import Notification
-from topic_model.routing import Found
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
-from topic_model.topics import TopicPath
 
 NOW_MS = 100_000
 LONG_AGO_MS = NOW_MS - 2_001

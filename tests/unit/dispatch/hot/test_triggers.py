@@ -10,25 +10,25 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from core.settings import KafkaSettings
-from dispatch.hot import intake
-from dispatch.hot.batch_outcomes import BatchOutcomes
-from dispatch.hot.intake import Diversions, Intake
-from dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
-from dispatch.hot.sink_journal import LogDelivery
-from dispatch.hot.triggers import OwnerRates, Refused, derived_id, is_kept, published, shares
-from dispatch.hot.waiting import Received
-from dispatch.logs.attempts import Attempt
-from dispatch.matching.filters import Allowance, Conditions, Judge
-from dispatch.settings import PushSettings, RetrySettings, TopicRules
-from ingest.addresses import NotificationIds
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot import intake
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
+from arborcast.dispatch.hot.intake import Diversions, Intake
+from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
+from arborcast.dispatch.hot.sink_journal import LogDelivery
+from arborcast.dispatch.hot.triggers import OwnerRates, Refused, derived_id, is_kept, published, shares
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
+from arborcast.dispatch.settings import PushSettings, RetrySettings, TopicRules
+from arborcast.ingest.addresses import NotificationIds
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import MOST_HOPS, MOST_TRIGGERED, Notification, made_at
+from arborcast.topic_model.routing import Found
+from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription, TriggerTarget
+from arborcast.topic_model.topics import SYSTEM, TopicPath
 from tests.support.fake_journal import FakeJournal
 from tests.support.routing import make_trigger
-from topic_model.records import notifications
-from topic_model.records.notifications import MOST_HOPS, MOST_TRIGGERED, Notification, made_at
-from topic_model.routing import Found
-from topic_model.subscriptions import DeliveryPolicy, Subscription, TriggerTarget
-from topic_model.topics import SYSTEM, TopicPath
 
 NOW_MS = 5_000_000
 RULES = TopicRules()

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatch.hot.sink import push_partition
-from dispatch.job.heartbeat import keep_worker_alive
-from dispatch.redelivery.held_lanes import Reports
+from arborcast.dispatch.hot.sink import push_partition
+from arborcast.dispatch.job.heartbeat import keep_worker_alive
+from arborcast.dispatch.redelivery.held_lanes import Reports
 
 pytestmark = pytest.mark.slow
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import InfrastructureError
-from core.settings import KafkaSettings
-from dispatch.job import deadlines
-from dispatch.job.deadlines import Deadlines, DeadlineWatch, Quiet
-from dispatch.redelivery.events import OperatorEvent
-from dispatch.redelivery.held_lanes import PartitionReport
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.job import deadlines
+from arborcast.dispatch.job.deadlines import Deadlines, DeadlineWatch, Quiet
+from arborcast.dispatch.redelivery.events import OperatorEvent
+from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 
 
 def asking(name: str, deadline_ms: int | None = 1_000, **policy: Any) -> Subscription:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from dispatch.job.heartbeat import PATIENCE_WITH_TASKS, Heart
+from arborcast.dispatch.job.heartbeat import PATIENCE_WITH_TASKS, Heart
 
 LIMIT_S = 30.0
 

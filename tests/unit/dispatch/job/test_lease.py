@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from dispatch.job.lease import (
+from arborcast.dispatch.job.lease import (
     HOLD_S,
     LEASE_S,
     RENEW_S,

@@ -4,10 +4,10 @@ from typing import get_args
 
 from lxml import etree
 
-from dispatch.job.operator_events import TOPICS, payload
-from dispatch.redelivery.events import NAMESPACE, EventKind, OperatorEvent
-from topic_model.patterns.patterns import parse_normal
-from topic_model.topics import SYSTEM
+from arborcast.dispatch.job.operator_events import TOPICS, payload
+from arborcast.dispatch.redelivery.events import NAMESPACE, EventKind, OperatorEvent
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.topics import SYSTEM
 
 
 def test_every_kind_has_a_topic_below_the_systems() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from core import liveness
-from dispatch.job.heartbeat import FILE, LIMIT, PATIENCE_WITH_TASKS, WorkerBeats, new_file
+from arborcast.core import liveness
+from arborcast.dispatch.job.heartbeat import FILE, LIMIT, PATIENCE_WITH_TASKS, WorkerBeats, new_file
 from tests.support.engine import gone, until
 
 pytestmark = pytest.mark.slow
@@ -24,8 +24,8 @@ LIMIT_S = 30.0
 # Forks a worker for each word that it reads, and says its process id. SIGCHLD as Spark's daemon has it.
 DAEMON = """
 import os, signal, sys, threading, time
-from core import liveness
-from dispatch.job import heartbeat
+from arborcast.core import liveness
+from arborcast.dispatch.job import heartbeat
 
 def idle():
     time.sleep(600)

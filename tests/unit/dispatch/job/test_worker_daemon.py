@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from dispatch.job.heartbeat import started_at
+from arborcast.dispatch.job.heartbeat import started_at
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ def test_a_worker_that_is_not_needed_any_more_ends_without_an_error() -> None:
     how = {"PYTHON_WORKER_FACTORY_SECRET": "s", "SPARK_REUSE_WORKER": "1"}
     # As Spark has it by default.
     how["PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"] = "1"
-    command = [sys.executable, "-m", "dispatch.job.worker_daemon", "pyspark.worker"]
+    command = [sys.executable, "-m", "arborcast.dispatch.job.worker_daemon", "pyspark.worker"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **how}
     ) as daemon:

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import InfrastructureError, RecordVersionError
-from dispatch.logs import attempts
-from dispatch.logs.attempts import RECORD_BYTES, Attempt, Evaluation, Matched
-from topic_model.topics import TopicPath
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import RECORD_BYTES, Attempt, Evaluation, Matched
+from arborcast.topic_model.topics import TopicPath
 
 
 def attempt(number: int = 1) -> Attempt:

@@ -7,14 +7,14 @@ import msgspec
 import pytest
 from kafka.errors import KafkaTimeoutError
 
-from core.errors import InfrastructureError
-from core.eventlog import writers
-from core.eventlog.client import Producer
-from core.eventlog.writers import DurableWriter
-from core.settings import KafkaSettings
-from dispatch.logs import attempts
-from dispatch.logs.attempts import Attempt, AttemptsLog
-from topic_model.topics import TopicPath
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog import writers
+from arborcast.core.eventlog.client import Producer
+from arborcast.core.eventlog.writers import DurableWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog
+from arborcast.topic_model.topics import TopicPath
 
 
 class PlayedFuture:

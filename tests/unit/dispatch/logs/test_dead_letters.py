@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from dispatch.logs import dead_letters
-from dispatch.logs.attempts import Attempt
-from dispatch.logs.dead_letters import letter_of
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
+from arborcast.dispatch.logs import dead_letters
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.logs.dead_letters import letter_of
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 
 NOTIFICATION = Notification("n1", TopicPath("a/b"), b"<x>\xc3\xa4</x>", 5, message_id="m")
 

@@ -6,13 +6,13 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from core.errors import InfrastructureError, RecordVersionError
-from core.eventlog.client import Producer
-from core.settings import KafkaSettings
-from dispatch.logs import dead_letters, parked
-from dispatch.logs.parked import Delivery, Parked, ParkingLog, Place, Tried, Tries
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.eventlog.client import Producer
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import dead_letters, parked
+from arborcast.dispatch.logs.parked import Delivery, Parked, ParkingLog, Place, Tried, Tries
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 
 NOTIFICATION = Notification("n1", TopicPath("a/b"), b"<x>\xc3\xa4</x>", 5, message_id="m")
 DELIVERY = Delivery("urn:s/1", Place(3, 1, 12_000_000_000))

@@ -3,8 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dispatch.matching.view import ControlState
-from topic_model.records.control import (
+from arborcast.dispatch.matching.view import ControlState
+from arborcast.topic_model.records.control import (
     SubscriptionRecord,
     SubscriptionSuspended,
     Tombstone,
@@ -13,8 +13,8 @@ from topic_model.records.control import (
     subscription_key,
     suspension_key,
 )
-from topic_model.subscriptions import EndpointReference, Subscription
-from topic_model.topics import TopicPath
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 
 HERE, THERE = "http://here/", "http://there/"
 

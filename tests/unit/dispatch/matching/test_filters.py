@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from dispatch.matching import filters
-from dispatch.matching.filters import Allowance, Conditions, Judge, Subject
-from topic_model.expressions.conditions import XPATH_1, Condition, Document, compile_condition, parse_document
-from topic_model.records.notifications import Notification
-from topic_model.routing import Found
-from topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
-from topic_model.topics import TopicPath
+from arborcast.dispatch.matching import filters
+from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge, Subject
+from arborcast.topic_model.expressions.conditions import XPATH_1, Condition, Document, compile_condition, parse_document
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import Found
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
+from arborcast.topic_model.topics import TopicPath
 
 PRODUCER = (
     b'<wsnt:ProducerReference xmlns:wsnt="http://docs.oasis-open.org/wsn/b-2" '

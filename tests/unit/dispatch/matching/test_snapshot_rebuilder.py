@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.matching.bases import FileBase, FileBases, SharedBase, SnapshotRebuilder
-from topic_model.records.control import SubscriptionEnded, SubscriptionRecord
-from topic_model.routing import RoutingTable
-from topic_model.snapshot import Snapshot, SnapshotView
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
-from topic_model.topics import TopicPath
+from arborcast.dispatch.matching.bases import FileBase, FileBases, SharedBase, SnapshotRebuilder
+from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.snapshot import Snapshot, SnapshotView
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.topics import TopicPath
 
 
 def record(name: object, topic: str = "a") -> SubscriptionRecord:

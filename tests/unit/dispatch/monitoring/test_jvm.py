@@ -4,10 +4,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-from core.telemetry.jvm import Collections, declare_jvm
-from core.telemetry.metrics import Registry, merged
-from dispatch.monitoring.jvm import SparkJvm
-from jobs.monitoring.samples import JvmSample, Scrape, sample_of
+from arborcast.core.telemetry.jvm import Collections, declare_jvm
+from arborcast.core.telemetry.metrics import Registry, merged
+from arborcast.dispatch.monitoring.jvm import SparkJvm
+from arborcast.engine.monitoring.samples import JvmSample, Scrape, sample_of
 
 
 def machine() -> Any:

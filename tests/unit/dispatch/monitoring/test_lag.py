@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dispatch.monitoring.sources import Lag, LagClock
+from arborcast.dispatch.monitoring.sources import Lag, LagClock
 
 
 def test_nothing_waits() -> None:

@@ -6,12 +6,12 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from dispatch.monitoring import metrics as endpoints_seen
-from dispatch.monitoring.metrics import EndpointFigures, EndpointsSeen, JobMetrics
-from dispatch.monitoring.sources import Lag, QueryProgress, Sources, ViewSize
-from dispatch.queues.parts import QueueFigures
-from dispatch.tables import ATTEMPTS
-from topic_model.topics import TopicPath
+from arborcast.dispatch.monitoring import metrics as endpoints_seen
+from arborcast.dispatch.monitoring.metrics import EndpointFigures, EndpointsSeen, JobMetrics
+from arborcast.dispatch.monitoring.sources import Lag, QueryProgress, Sources, ViewSize
+from arborcast.dispatch.queues.parts import QueueFigures
+from arborcast.dispatch.tables import ATTEMPTS
+from arborcast.topic_model.topics import TopicPath
 
 _AT = datetime(2026, 1, 1, tzinfo=UTC)
 

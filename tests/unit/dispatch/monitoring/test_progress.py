@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from dispatch.monitoring.sources import QueryProgress, progress_of, read_progress
+from arborcast.dispatch.monitoring.sources import QueryProgress, progress_of, read_progress
 
 
 def test_what_spark_says() -> None:

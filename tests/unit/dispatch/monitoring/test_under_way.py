@@ -4,15 +4,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dispatch.monitoring.under_way import Shown, UnderWay, nobody
+from arborcast.dispatch.monitoring.under_way import Shown, UnderWay, nobody
 
 
 def test_the_driver_sees_what_another_process_has_under_way(tmp_path: Path) -> None:
     driver = UnderWay(tmp_path / "run" / "pushes")
     Shown(driver.file).teller(3)(5)
     worker = (
-        "import sys, os; from dispatch.monitoring.under_way import Shown; Shown(sys.argv[1]).teller(1_000_004)(70_000);"
-        " os.kill(os.getpid(), 9)"
+        "import sys, os; from arborcast.dispatch.monitoring.under_way import Shown;"
+        " Shown(sys.argv[1]).teller(1_000_004)(70_000); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", worker, driver.file], check=False)
     assert driver.total() == 70_005

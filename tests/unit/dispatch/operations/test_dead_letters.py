@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dispatch.logs.dead_letters import DeadLetter
-from dispatch.logs.parked import Delivery, Place
-from dispatch.operations import dead_letters
-from dispatch.operations.dead_letters import _chunks
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import Delivery, Place
+from arborcast.dispatch.operations import dead_letters
+from arborcast.dispatch.operations.dead_letters import _chunks
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 
 
 def letters(size: int, count: int) -> Iterator[tuple[Delivery, DeadLetter]]:

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.delivery.transport.contract import PushResult
+from arborcast.dispatch.delivery.transport.contract import PushResult
 from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED, World
 
 NAMES = ("s1", "s2", "s3")

@@ -8,16 +8,16 @@ import msgspec
 import pytest
 from lxml import etree
 
-from core.security.keyring import KeyRing
-from core.settings import SecretSettings
-from dispatch.delivery.credentials import Vault
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.transport.contract import PushResult
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.settings import SecretSettings
+from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.transport.contract import PushResult
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.results import ANSWER, AskedRequest, may_answer
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED, World, retry
-from topic_model.records.notifications import Notification
-from topic_model.records.results import ANSWER, AskedRequest, may_answer
-from topic_model.subscriptions import EndpointReference, Subscription
-from topic_model.topics import TopicPath
 
 LANE = "queue:q"
 INVALID = PushResult(422)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatch.realtime.gearbox import Gear, Gearbox, Load
+from arborcast.dispatch.realtime.gearbox import Gear, Gearbox, Load
 
 
 def driven(box: Gearbox, gear: Gear, loads: list[tuple[int, float]], begin: float = 0.0) -> list[Gear]:

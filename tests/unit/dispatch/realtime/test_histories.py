@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-from dispatch.realtime import task
-from dispatch.realtime.messages import Feed
+from arborcast.dispatch.realtime import task
+from arborcast.dispatch.realtime.messages import Feed
 from tests.support.realtime_histories import NAMES, PARTITIONS, Histories
 
 Histories.TestCase.settings = settings(max_examples=250, stateful_step_count=60, deadline=None)

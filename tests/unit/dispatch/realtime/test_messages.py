@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import InfrastructureError
-from dispatch.delivery.health import Sign
-from dispatch.realtime import driver
-from dispatch.realtime.driver import Told, changes_of_told
-from dispatch.realtime.held_here import HeldHere
-from dispatch.realtime.messages import (
+from arborcast.core.errors import InfrastructureError
+from arborcast.dispatch.delivery.health import Sign
+from arborcast.dispatch.realtime import driver
+from arborcast.dispatch.realtime.driver import Told, changes_of_told
+from arborcast.dispatch.realtime.held_here import HeldHere
+from arborcast.dispatch.realtime.messages import (
     Diverted,
     Feed,
     FeedPieces,
@@ -27,11 +27,11 @@ from dispatch.realtime.messages import (
     encode_progress,
     progress_in_records,
 )
-from dispatch.realtime.task import _changed
-from topic_model.records.control import SubscriptionRecord
-from topic_model.routing import History, Overlay, ViewStep
-from topic_model.routing.table import RoutingTable
-from topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.dispatch.realtime.task import _changed
+from arborcast.topic_model.records.control import SubscriptionRecord
+from arborcast.topic_model.routing import History, Overlay, ViewStep
+from arborcast.topic_model.routing.table import RoutingTable
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 
 LANES = st.frozensets(st.sampled_from([f"lane{number}" for number in range(12)]))
 

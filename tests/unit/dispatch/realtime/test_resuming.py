@@ -12,14 +12,14 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from core.settings import KafkaSettings
-from dispatch.hot.earlier import NOTHING, Beginning
-from dispatch.logs.attempts import NO_BATCH
-from dispatch.logs.parked import Place
-from dispatch.realtime import resuming
-from dispatch.realtime.messages import WorkerProgress, decode_progress
-from dispatch.realtime.resuming import Resuming
-from dispatch.spark.checkpoint_repair import RANGE
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot.earlier import NOTHING, Beginning
+from arborcast.dispatch.logs.attempts import NO_BATCH
+from arborcast.dispatch.logs.parked import Place
+from arborcast.dispatch.realtime import resuming
+from arborcast.dispatch.realtime.messages import WorkerProgress, decode_progress
+from arborcast.dispatch.realtime.resuming import Resuming
+from arborcast.dispatch.spark.checkpoint_repair import RANGE
 from tests.support.dispatch_job import job_settings
 
 RUN = 7 * RANGE

@@ -9,8 +9,8 @@ from typing import Any, TypeVar, cast
 import pyarrow as pa
 import pytest
 
-from dispatch.realtime import worker
-from dispatch.realtime.worker import _Rows
+from arborcast.dispatch.realtime import worker
+from arborcast.dispatch.realtime.worker import _Rows
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.realtime.view_position import ViewPosition
-from topic_model.records.notifications import UNSTAMPED, Notification
-from topic_model.topics import TopicPath
+from arborcast.dispatch.realtime.view_position import ViewPosition
+from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
+from arborcast.topic_model.topics import TopicPath
 
 
 def stamped(control: int, unchanged: int = UNSTAMPED) -> Notification:

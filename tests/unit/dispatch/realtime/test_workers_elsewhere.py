@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core import fence
-from core.eventlog.writers import Appending
-from core.liveness import OwnTime
-from core.settings import KafkaSettings
-from dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S
-from dispatch.matching.view import Advance
-from dispatch.realtime import driver
-from dispatch.realtime.driver import Feeder, Told
-from dispatch.realtime.messages import Feed, WorkerProgress
-from dispatch.realtime.worker_lease import LeaseRenewal
-from dispatch.realtime.workers import WorkersElsewhere
-from topic_model.routing import Overlay, ViewStep
-from topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.core import fence
+from arborcast.core.eventlog.writers import Appending
+from arborcast.core.liveness import OwnTime
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S
+from arborcast.dispatch.matching.view import Advance
+from arborcast.dispatch.realtime import driver
+from arborcast.dispatch.realtime.driver import Feeder, Told
+from arborcast.dispatch.realtime.messages import Feed, WorkerProgress
+from arborcast.dispatch.realtime.worker_lease import LeaseRenewal
+from arborcast.dispatch.realtime.workers import WorkersElsewhere
+from arborcast.topic_model.routing import Overlay, ViewStep
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 
 # On a grid, so that what happens at about the same time is found.
 MOMENTS = st.sampled_from([0.0, 0.0, 0.0, 0.25, 0.5, 1.0, 3.0, 15.0])

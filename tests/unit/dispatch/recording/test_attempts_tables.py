@@ -10,19 +10,19 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.schema import PrimitiveType
 
-from core.errors import InfrastructureError
-from dispatch.logs import attempts
-from dispatch.logs.attempts import Attempt
-from dispatch.recording.archive import notification_rows
-from dispatch.recording.attempts_tables import EndedDeliveries
-from dispatch.settings import TableSettings
-from dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, TABLES
-from dispatch.tables.delta_table import DeltaTableWriter, rows_of
-from dispatch.tables.spec import Column
+from arborcast.core.errors import InfrastructureError
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.recording.archive import notification_rows
+from arborcast.dispatch.recording.attempts_tables import EndedDeliveries
+from arborcast.dispatch.settings import TableSettings
+from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, TABLES
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from arborcast.dispatch.tables.spec import Column
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 from tests.support.table_rows import Logged, attempts_tables, logged, write
-from topic_model.records import notifications
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
 
 
 def values(count: int = 1, first: int = 0) -> list[bytes]:

@@ -9,12 +9,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from dispatch.logs import attempts
-from dispatch.logs.attempts import Attempt
-from dispatch.recording.attempts_tables import EndedDeliveries, delivery_rows
-from dispatch.spark.checkpoint_repair import RANGE
-from dispatch.tables.delta_table import rows_of
-from topic_model.topics import TopicPath
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.recording.attempts_tables import EndedDeliveries, delivery_rows
+from arborcast.dispatch.spark.checkpoint_repair import RANGE
+from arborcast.dispatch.tables.delta_table import rows_of
+from arborcast.topic_model.topics import TopicPath
 
 
 def attempt(notification: str, state: str, **more: object) -> Attempt:

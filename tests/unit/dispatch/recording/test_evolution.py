@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from core.settings import KafkaSettings
-from dispatch.logs import attempts
-from dispatch.recording.attempts_tables import EndedDeliveries
-from dispatch.recording.recording import Recording
-from dispatch.recording.state_tables import RowChanges
-from dispatch.recording.upkeep import Upkeep
-from dispatch.settings import TableSettings
-from dispatch.spark.query_supervisor import StopGate
-from dispatch.tables import (
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.recording.attempts_tables import EndedDeliveries
+from arborcast.dispatch.recording.recording import Recording
+from arborcast.dispatch.recording.state_tables import RowChanges
+from arborcast.dispatch.recording.upkeep import Upkeep
+from arborcast.dispatch.settings import TableSettings
+from arborcast.dispatch.spark.query_supervisor import StopGate
+from arborcast.dispatch.tables import (
     ATTEMPTS,
     DELIVERIES,
     ENDPOINT_HEALTH,
@@ -29,8 +29,8 @@ from dispatch.tables import (
     SUBSCRIPTIONS,
     TABLES,
 )
-from dispatch.tables.delta_table import DeltaTableWriter, rows_of
-from dispatch.tables.spec import Column, TableSpec
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from arborcast.dispatch.tables.spec import Column, TableSpec
 from tests.support.table_rows import attempt, fill, record
 
 pytestmark = pytest.mark.slow

@@ -6,10 +6,10 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from core.eventlog.client import ConsumerRecord
-from core.eventlog.follower import Tail
-from core.settings import KafkaSettings
-from dispatch.recording.follower import GatheringFollower
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.follower import Tail
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.recording.follower import GatheringFollower
 
 
 class Record:

@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from dispatch.logs import attempts
-from dispatch.recording.attempts_tables import EndedDeliveries
-from dispatch.recording.state_tables import RowChanges
-from dispatch.recording.upkeep import Upkeep
-from dispatch.settings import TableSettings
-from dispatch.tables import DEAD_LETTERS, DELIVERIES, RETRIES, SUBSCRIPTIONS, TOPICS
-from dispatch.tables.delta_table import DeltaTableWriter, rows_of
-from dispatch.tables.spec import TableSpec
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.recording.attempts_tables import EndedDeliveries
+from arborcast.dispatch.recording.state_tables import RowChanges
+from arborcast.dispatch.recording.upkeep import Upkeep
+from arborcast.dispatch.settings import TableSettings
+from arborcast.dispatch.tables import DEAD_LETTERS, DELIVERIES, RETRIES, SUBSCRIPTIONS, TOPICS
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from arborcast.dispatch.tables.spec import TableSpec
 from tests.support.table_rows import attempt, fill, record
 
 

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from dispatch.delivery.health import Health
-from dispatch.recording.endpoint_health import HealthHistory
-from dispatch.recording.follower import Work
-from dispatch.recording.recording import Recorder
-from dispatch.recording.state_tables import RoutesSnapshot
-from dispatch.recording.upkeep import Upkeep
-from dispatch.spark.query_supervisor import StopGate
-from dispatch.tables import ENDPOINT_HEALTH, RETRIES
-from dispatch.tables.delta_table import DeltaTableWriter
-from topic_model.projections.suspensions import State
-from topic_model.routing.table import Route
-from topic_model.subscriptions import EndpointReference, Subscription
-from topic_model.topics import TopicPath
+from arborcast.dispatch.delivery.health import Health
+from arborcast.dispatch.recording.endpoint_health import HealthHistory
+from arborcast.dispatch.recording.follower import Work
+from arborcast.dispatch.recording.recording import Recorder
+from arborcast.dispatch.recording.state_tables import RoutesSnapshot
+from arborcast.dispatch.recording.upkeep import Upkeep
+from arborcast.dispatch.spark.query_supervisor import StopGate
+from arborcast.dispatch.tables import ENDPOINT_HEALTH, RETRIES
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter
+from arborcast.topic_model.projections.suspensions import State
+from arborcast.topic_model.routing.table import Route
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 
 SICK = Health(breaker="open", degraded=True, failures=3, relapses=1, probe_at_ms=7_000)
 
@@ -160,7 +160,7 @@ class FlakyWork(Work):
 def test_recorder_goes_on_after_a_failure_and_ends_with_the_gate(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dispatch.recording.recording._PAUSE_S", 0.01)
+    monkeypatch.setattr("arborcast.dispatch.recording.recording._PAUSE_S", 0.01)
     work, gate = FlakyWork(fails=2), StopGate()
     recorder = Recorder([(work, 0.01)], gate)
     recorder.start()

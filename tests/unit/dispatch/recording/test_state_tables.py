@@ -10,27 +10,27 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from core.errors import InfrastructureError
-from core.eventlog.consumer import Replaced
-from core.settings import KafkaSettings
-from dispatch.logs import dead_letters, parked
-from dispatch.logs.dead_letters import DeadLetter
-from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
-from dispatch.recording import follower
-from dispatch.recording.folds import (
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.consumer import Replaced
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import dead_letters, parked
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
+from arborcast.dispatch.recording import follower
+from arborcast.dispatch.recording.folds import (
     DeadLettersFold,
     RetriesFold,
     SubscriptionsFold,
     SuspensionsFold,
     TopicsFold,
 )
-from dispatch.recording.incomplete import IncompleteFold
-from dispatch.recording.state_tables import FoldedTables, RowChanges, TableFold
-from dispatch.redelivery.events import OperatorEvent
-from dispatch.tables.delta_table import DeltaTableWriter
-from topic_model.records import control as records
-from topic_model.records import fragments
-from topic_model.records.control import (
+from arborcast.dispatch.recording.incomplete import IncompleteFold
+from arborcast.dispatch.recording.state_tables import FoldedTables, RowChanges, TableFold
+from arborcast.dispatch.redelivery.events import OperatorEvent
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter
+from arborcast.topic_model.records import control as records
+from arborcast.topic_model.records import fragments
+from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,
@@ -40,10 +40,10 @@ from topic_model.records.control import (
     TopicRecord,
     TopicRemoved,
 )
-from topic_model.records.fragments import Assembled, GivenUp, StoredPart
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
-from topic_model.topics import TopicPath
+from arborcast.topic_model.records.fragments import Assembled, GivenUp, StoredPart
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.topics import TopicPath
 
 
 @dataclass

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from dispatch.delivery.transport.contract import PushResult
-from dispatch.logs.parked import UNDER_WAY, Tries
-from dispatch.settings import PushSettings
+from arborcast.dispatch.delivery.transport.contract import PushResult
+from arborcast.dispatch.logs.parked import UNDER_WAY, Tries
+from arborcast.dispatch.settings import PushSettings
+from arborcast.topic_model.records.results import Promise, Result, State
 from tests.support.redelivery_world import BROKEN, LATER, OK, World, retry
-from topic_model.records.results import Promise, Result, State
 
 CALLBACK_MS = 60_000
 ON_ITS_WAY_MS = 1_000

@@ -23,13 +23,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from core.wall_clock import TOLERANCE_MS
-from dispatch.delivery.transport.contract import PushResult
-from dispatch.logs.parked import Delivery, Parked, Tries, decode, decode_key
-from dispatch.settings import PushSettings, RetrySettings
+from arborcast.core.wall_clock import TOLERANCE_MS
+from arborcast.dispatch.delivery.transport.contract import PushResult
+from arborcast.dispatch.logs.parked import Delivery, Parked, Tries, decode, decode_key
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.records.results import State
+from arborcast.topic_model.subscriptions import Subscription
 from tests.support.redelivery_world import FakeEndpoint, World
-from topic_model.records.results import State
-from topic_model.subscriptions import Subscription
 
 LIFESPAN_MS = 600_000
 ATTEMPTS = 3

@@ -12,19 +12,19 @@ from typing import Any, cast
 
 import pytest
 
-from core.errors import InfrastructureError
-from core.wall_clock import TOLERANCE_MS
-from dispatch.delivery.verdict import policy_of
-from dispatch.logs import parked
-from dispatch.logs.attempts import NO_BATCH, Attempt
-from dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
-from dispatch.redelivery.lanes import Choice, ParkedLane
-from dispatch.redelivery.parked_store import ParkedStore, SpoiltFile, WaitingDelivery, newest_batch
-from dispatch.redelivery.pushes import RedeliveryOutcomes
-from dispatch.settings import PushSettings, RetrySettings
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Peer, Subscription
-from topic_model.topics import TopicPath
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.wall_clock import TOLERANCE_MS
+from arborcast.dispatch.delivery.verdict import policy_of
+from arborcast.dispatch.logs import parked
+from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt
+from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
+from arborcast.dispatch.redelivery.lanes import Choice, ParkedLane
+from arborcast.dispatch.redelivery.parked_store import ParkedStore, SpoiltFile, WaitingDelivery, newest_batch
+from arborcast.dispatch.redelivery.pushes import RedeliveryOutcomes
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Peer, Subscription
+from arborcast.topic_model.topics import TopicPath
 
 UNTRIED = Tries()
 

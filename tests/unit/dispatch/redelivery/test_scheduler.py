@@ -4,12 +4,12 @@ import itertools
 
 import msgspec
 
-from dispatch.delivery.transport.contract import PushResult
-from dispatch.logs.parked import Tries
-from dispatch.redelivery.lanes import Choice, ParkedLane
-from dispatch.settings import PushSettings, RetrySettings
+from arborcast.dispatch.delivery.transport.contract import PushResult
+from arborcast.dispatch.logs.parked import Tries
+from arborcast.dispatch.redelivery.lanes import Choice, ParkedLane
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.subscriptions import Peer
 from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, START_MS, World
-from topic_model.subscriptions import Peer
 
 
 def test_what_was_never_tried_leaves_in_order_one_push_at_a_time() -> None:

@@ -5,18 +5,18 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from core.errors import InfrastructureError
-from core.settings import KafkaSettings
-from dispatch.delivery.health import EndpointHealthRegistry
-from dispatch.logs.parked import Tries
-from dispatch.redelivery import session
-from dispatch.redelivery.held_lanes import HeldLanes
-from dispatch.redelivery.scheduler import RedeliveryContext
-from dispatch.redelivery.session import SessionParts, opened_session
-from dispatch.settings import PushSettings, RetrySettings
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.delivery.health import EndpointHealthRegistry
+from arborcast.dispatch.logs.parked import Tries
+from arborcast.dispatch.redelivery import session
+from arborcast.dispatch.redelivery.held_lanes import HeldLanes
+from arborcast.dispatch.redelivery.scheduler import RedeliveryContext
+from arborcast.dispatch.redelivery.session import SessionParts, opened_session
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
 from tests.support.redelivery_world import BROKEN, World
-from topic_model.records.notifications import Notification
-from topic_model.topics import TopicPath
 
 
 class Opened:

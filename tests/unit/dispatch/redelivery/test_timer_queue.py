@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 
-from dispatch.redelivery.timer_queue import TimerQueue
+from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 
 
 def test_turns_come_by_time_then_by_asking() -> None:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from dispatch.delivery.transport.contract import PushResult
-from dispatch.logs.parked import Tries
-from dispatch.settings import PushSettings
+from arborcast.dispatch.delivery.transport.contract import PushResult
+from arborcast.dispatch.logs.parked import Tries
+from arborcast.dispatch.settings import PushSettings
 from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, FakeEndpoint, World, retry
 
 

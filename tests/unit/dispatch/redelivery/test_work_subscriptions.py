@@ -3,12 +3,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dispatch.delivery.transport.contract import PushResult
-from dispatch.matching.filters import Subject
-from dispatch.settings import PushSettings
+from arborcast.dispatch.delivery.transport.contract import PushResult
+from arborcast.dispatch.matching.filters import Subject
+from arborcast.dispatch.settings import PushSettings
+from arborcast.topic_model.expressions.conditions import XPATH_1
+from arborcast.topic_model.subscriptions import Subscription, XPathFilter
 from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, World, retry
-from topic_model.expressions.conditions import XPATH_1
-from topic_model.subscriptions import Subscription, XPathFilter
 
 THREE = XPathFilter(XPATH_1, "/x/@n = 3", {})
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dispatch.delivery.transport.contract import PushResult
-from dispatch.logs.parked import Tries
+from arborcast.dispatch.delivery.transport.contract import PushResult
+from arborcast.dispatch.logs.parked import Tries
 from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED, START_MS, World
 
 

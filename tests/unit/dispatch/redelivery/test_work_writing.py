@@ -5,12 +5,12 @@ from typing import NoReturn
 import msgspec
 import pytest
 
-from core.errors import SecretError
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.transport.contract import PushResult
-from dispatch.settings import PushSettings
+from arborcast.core.errors import SecretError
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.transport.contract import PushResult
+from arborcast.dispatch.settings import PushSettings
+from arborcast.topic_model.topics import SYSTEM
 from tests.support.redelivery_world import BROKEN, OK, REFUSED, START_MS, World
-from topic_model.topics import SYSTEM
 
 
 def test_a_message_that_cannot_be_written_as_an_envelope_is_given_up_and_the_others_go_on() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.spark.checkpoint_repair import RANGE, RANGES, first_number
+from arborcast.dispatch.spark.checkpoint_repair import RANGE, RANGES, first_number
 
 
 class FakeFolder(dict[str, set[int]]):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.spark.checkpoint_repair import is_cut_off, mend, reached_by_query, settled
+from arborcast.dispatch.spark.checkpoint_repair import is_cut_off, mend, reached_by_query, settled
 
 OLD_ID = "7d7fd3ab-0000-4000-8000-000000000000"
 PLAN = 'v1\n{"batchTimestampMs":1}\n{"notifications":{"0":1}}'

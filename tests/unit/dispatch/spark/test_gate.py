@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dispatch.spark.query_supervisor import StopGate, StopRequested
+from arborcast.dispatch.spark.query_supervisor import StopGate, StopRequested
 
 
 def test_no_batch_begins_once_it_is_closed() -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.settings import DispatchSettings
-from dispatch.spark.properties import guarded, properties, secret_in, write_properties
+from arborcast.dispatch.settings import DispatchSettings
+from arborcast.dispatch.spark.properties import guarded, properties, secret_in, write_properties
 
 
 def test_settings_reach_spark() -> None:

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from dispatch.spark import query_supervisor
-from dispatch.spark.query_supervisor import QuerySupervisor, StopGate, pause_after
+from arborcast.dispatch.spark import query_supervisor
+from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, StopGate, pause_after
 
 
 class PlayedQuery:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from core.settings import KafkaSettings
-from dispatch.spark.source import connection_options
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.spark.source import connection_options
 
 
 def test_credentials_cannot_break_out_of_their_quotes() -> None:

@@ -10,12 +10,12 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from dispatch.logs import attempts
-from dispatch.operations.trace.gathering import attempt_rows
-from dispatch.settings import TableSettings
-from dispatch.tables import ATTEMPTS
-from dispatch.tables.delta_table import rows_of
-from dispatch.tables.spec import newest, open_table, rows_with
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.operations.trace.gathering import attempt_rows
+from arborcast.dispatch.settings import TableSettings
+from arborcast.dispatch.tables import ATTEMPTS
+from arborcast.dispatch.tables.delta_table import rows_of
+from arborcast.dispatch.tables.spec import newest, open_table, rows_with
 from tests.support.table_rows import NOON, attempt, record
 
 pytestmark = pytest.mark.slow

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from dispatch.logs import attempts
-from dispatch.tables import ATTEMPTS, TOPICS
-from dispatch.tables.delta_table import DeltaTableWriter, rows_of
-from dispatch.tables.repair import mend
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.tables import ATTEMPTS, TOPICS
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from arborcast.dispatch.tables.repair import mend
 from tests.support.table_rows import attempt
 
 

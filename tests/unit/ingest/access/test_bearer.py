@@ -14,13 +14,13 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from core.errors import ConfigError
-from ingest.access.bearer import Bearer, WrongToken, read_keys
-from ingest.access.gate import Authenticator, Gate
-from ingest.access.grants import Identity
-from ingest.access.settings import AccessSettings
-from ingest.access.users import Guesses, Users
-from ingest.errors import NotAuthenticated, TooManyRequests
+from arborcast.core.errors import ConfigError
+from arborcast.ingest.access.bearer import Bearer, WrongToken, read_keys
+from arborcast.ingest.access.gate import Authenticator, Gate
+from arborcast.ingest.access.grants import Identity
+from arborcast.ingest.access.settings import AccessSettings
+from arborcast.ingest.access.users import Guesses, Users
+from arborcast.ingest.errors import NotAuthenticated, TooManyRequests
 from tests.support.gateway_parts import GatewayParts
 from tests.support.soap_messages import envelope, notify
 
@@ -298,7 +298,7 @@ def test_a_good_token_is_checked_once_until_its_end_or_other_keys(jwks: Path, mo
 
 
 def test_so_many_good_tokens_are_remembered(jwks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.access.bearer._REMEMBERED", 3)
+    monkeypatch.setattr("arborcast.ingest.access.bearer._REMEMBERED", 3)
     bearer = Bearer(settings(jwks))
     for number in range(5):
         bearer.check(token(sub=f"user-{number}"))

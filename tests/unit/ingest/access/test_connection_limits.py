@@ -6,7 +6,7 @@ import contextlib
 import socket
 import time
 
-from ingest.access.settings import LimitSettings
+from arborcast.ingest.access.settings import LimitSettings
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import exchange, served
 

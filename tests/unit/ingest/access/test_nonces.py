@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ConfigError
-from ingest.access.gate import Authenticator
-from ingest.access.settings import AccessSettings
-from ingest.access.username_token import NonceMemory, UsernameToken
-from ingest.access.users import Guesses, Users
-from ingest.errors import IdentitiesAway, TokenRefused
+from arborcast.core.errors import ConfigError
+from arborcast.ingest.access.gate import Authenticator
+from arborcast.ingest.access.settings import AccessSettings
+from arborcast.ingest.access.username_token import NonceMemory, UsernameToken
+from arborcast.ingest.access.users import Guesses, Users
+from arborcast.ingest.errors import IdentitiesAway, TokenRefused
 from tests.unit.ingest.access.test_bearer import Nobody
 
 NOW = 1_700_000_000.0

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from core.security.keyring import KeyRing
-from core.settings import SecretSettings
-from ingest.access.gate import Authenticator, Gate
-from ingest.access.policy import read_policy
-from ingest.access.settings import AccessSettings
-from ingest.access.users import FileUsers, Guesses, Users
-from ingest.access.users_file import User, hash_password, write_users
-from ingest.addresses import Kind
-from ingest.elements.protection import Protector
-from ingest.http.app import _OPERATIONS
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.settings import SecretSettings
+from arborcast.ingest.access.gate import Authenticator, Gate
+from arborcast.ingest.access.policy import read_policy
+from arborcast.ingest.access.settings import AccessSettings
+from arborcast.ingest.access.users import FileUsers, Guesses, Users
+from arborcast.ingest.access.users_file import User, hash_password, write_users
+from arborcast.ingest.addresses import Kind
+from arborcast.ingest.elements.protection import Protector
+from arborcast.ingest.http.app import _OPERATIONS
 from tests.support import legacy_messages as legacy
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.guarded_gateway import basic

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import ConfigError
-from ingest.access.grants import Identity, known_to
-from ingest.access.policy import DEFAULT, read_policy
-from topic_model.expressions import XPATH, parse, parse_friendly
-from topic_model.topics import TopicPath
+from arborcast.core.errors import ConfigError
+from arborcast.ingest.access.grants import Identity, known_to
+from arborcast.ingest.access.policy import DEFAULT, read_policy
+from arborcast.topic_model.expressions import XPATH, parse, parse_friendly
+from arborcast.topic_model.topics import TopicPath
 
 POLICY = """
 [namespaces]

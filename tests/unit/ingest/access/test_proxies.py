@@ -10,16 +10,16 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from core.errors import ConfigError
-from ingest.access.gate import Authenticator, Gate
-from ingest.access.grants import Identity
-from ingest.access.proxies import Proxies
-from ingest.access.rates import PeerConnections, Rates
-from ingest.access.settings import AccessSettings, LimitSettings
-from ingest.access.users import Guesses, Users
-from ingest.errors import NotAuthenticated, TooManyRequests
-from ingest.http.tls import HandshakeLimiter
-from ingest.settings import GatewaySettings
+from arborcast.core.errors import ConfigError
+from arborcast.ingest.access.gate import Authenticator, Gate
+from arborcast.ingest.access.grants import Identity
+from arborcast.ingest.access.proxies import Proxies
+from arborcast.ingest.access.rates import PeerConnections, Rates
+from arborcast.ingest.access.settings import AccessSettings, LimitSettings
+from arborcast.ingest.access.users import Guesses, Users
+from arborcast.ingest.errors import NotAuthenticated, TooManyRequests
+from arborcast.ingest.http.tls import HandshakeLimiter
+from arborcast.ingest.settings import GatewaySettings
 from tests.support.guarded_gateway import basic
 
 PROXIES = "10.0.0.1, 10.0.1.0/24, 2001:db8:ff::/48"

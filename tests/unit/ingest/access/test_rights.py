@@ -6,7 +6,9 @@ import dataclasses
 
 import pytest
 
-from ingest.access.policy import read_policy
+from arborcast.ingest.access.policy import read_policy
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import TopicPath
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.guarded_gateway import (
     ANNA,
@@ -15,8 +17,6 @@ from tests.support.guarded_gateway import (
     POLICY,
 )
 from tests.support.soap_messages import addressing, envelope, message, notify, subscribe, topic, topic_expression
-from topic_model.records.control import TopicPolicy, TopicRecord
-from topic_model.topics import TopicPath
 
 BR = "http://docs.oasis-open.org/wsn/br-2"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from core.settings import KafkaSettings
-from ingest.access.gate import Authenticator, Gate
-from ingest.access.settings import AccessSettings, TlsSettings
-from ingest.access.username_token import UsernameToken
-from ingest.access.users import FileUsers, Guesses, Users
-from ingest.access.users_file import User, hash_password, write_users
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.access.gate import Authenticator, Gate
+from arborcast.ingest.access.settings import AccessSettings, TlsSettings
+from arborcast.ingest.access.username_token import UsernameToken
+from arborcast.ingest.access.users import FileUsers, Guesses, Users
+from arborcast.ingest.access.users_file import User, hash_password, write_users
 from tests.support.gateway_parts import GatewayParts
 from tests.support.soap_messages import envelope, notify, subscribe
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ingest.access.grants import Identity
-from ingest.access.users import Users
+from arborcast.ingest.access.grants import Identity
+from arborcast.ingest.access.users import Users
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.guarded_gateway import (
     Clock,

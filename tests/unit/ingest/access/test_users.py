@@ -9,11 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ConfigError
-from ingest.access.grants import Identity
-from ingest.access.users import FileUsers, Guesses, Users
-from ingest.access.users_file import MAX_PASSWORD, User, hash_password, made, password_matches, read_users, write_users
-from ingest.errors import IdentitiesAway, TooManyRequests
+from arborcast.core.errors import ConfigError
+from arborcast.ingest.access.grants import Identity
+from arborcast.ingest.access.users import FileUsers, Guesses, Users
+from arborcast.ingest.access.users_file import (
+    MAX_PASSWORD,
+    User,
+    hash_password,
+    made,
+    password_matches,
+    read_users,
+    write_users,
+)
+from arborcast.ingest.errors import IdentitiesAway, TooManyRequests
 
 
 def quick(name: str, password: str, *groups: str, clear: str = "") -> User:
@@ -244,7 +252,7 @@ def test_right_passwords_of_one_address_are_no_guesses() -> None:
 
 
 def test_so_many_questions_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.access.users._WAITING", 4)
+    monkeypatch.setattr("arborcast.ingest.access.users._WAITING", 4)
     source = Source()
     source.may_answer.clear()
     users = Users(source, remember_s=60, guesses=Guesses(100, 300))
@@ -344,7 +352,7 @@ def test_a_password_that_is_right_no_more_is_a_guess_from_then_on() -> None:
 
 
 def test_who_was_in_before_gets_an_answer_while_strangers_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.access.users._WAITING", 2)
+    monkeypatch.setattr("arborcast.ingest.access.users._WAITING", 2)
     source, clock = Source(), Clock()
     users = Users(source, remember_s=1, guesses=Guesses(100, 100, clock), clock=clock)
 

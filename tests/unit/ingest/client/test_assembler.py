@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.transport.contract import PushRequest
-from ingest.client.assembler import Assembler
-from ingest.client.listener import ListenerApp, ReceivedMessage
-from ingest.client.received import PartOf
-from topic_model.legacy_content import wrap
-from topic_model.records.notifications import Notification
-from topic_model.records.packages import Fragment
-from topic_model.subscriptions import DeliveryForm, DeliveryPolicy, EndpointReference, Subscription
-from topic_model.topics import TopicPath
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.transport.contract import PushRequest
+from arborcast.ingest.client.assembler import Assembler
+from arborcast.ingest.client.listener import ListenerApp, ReceivedMessage
+from arborcast.ingest.client.received import PartOf
+from arborcast.topic_model.legacy_content import wrap
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.packages import Fragment
+from arborcast.topic_model.subscriptions import DeliveryForm, DeliveryPolicy, EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 
 CONTENT = b"<alarm>" + b"<v>R&amp;D \xc3\xa9</v>" * 100 + b"</alarm>"
 READ = CONTENT.replace(b"&amp;", b"&")

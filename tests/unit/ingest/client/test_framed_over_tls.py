@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ingest.client.framed import ConnectionFactory
-from ingest.framed import frames
-from ingest.framed.frames import Decoder, FrameKind
+from arborcast.ingest.client.framed import ConnectionFactory
+from arborcast.ingest.framed import frames
+from arborcast.ingest.framed.frames import Decoder, FrameKind
 from tests.support.certificates import Certificates, make_certificates
 
 

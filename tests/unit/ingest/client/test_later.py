@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import requests
 
-from ingest.client import ClientError, HttpAnswer, ResultNotTaken
-from ingest.client.later import Later
-from ingest.client.listener import Listener, ListenerApp, ReceivedMessage
-from ingest.client.values import BrokerUnreachable
+from arborcast.ingest.client import ClientError, HttpAnswer, ResultNotTaken
+from arborcast.ingest.client.later import Later
+from arborcast.ingest.client.listener import Listener, ListenerApp, ReceivedMessage
+from arborcast.ingest.client.values import BrokerUnreachable
 from tests.support import soap_messages as soap
 
 ADDRESS = "http://broker/results/promise.k1.mark"
@@ -197,7 +197,7 @@ def test_later_is_called_while_the_message_is_handled() -> None:
 
 def test_a_broker_that_is_away_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
-    monkeypatch.setattr("ingest.client.later.time.sleep", waited.append)
+    monkeypatch.setattr("arborcast.ingest.client.later.time.sleep", waited.append)
     broker = Broker(BrokerUnreachable("no"), HttpAnswer(503, {"Retry-After": "3"}), HttpAnswer(429))
     (later,) = taken(broker)
     later.delivered()

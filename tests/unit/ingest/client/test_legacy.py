@@ -13,9 +13,9 @@ from functools import partial
 import pytest
 from lxml import etree
 
-from core.errors import ExpressionError, InfrastructureError
-from dispatch.delivery.envelope import Envelope
-from ingest.client import (
+from arborcast.core.errors import ExpressionError, InfrastructureError
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.ingest.client import (
     BrokerUnavailable,
     BrokerUnreachable,
     ClientClosed,
@@ -28,12 +28,12 @@ from ingest.client import (
     Retries,
     UnreadableAnswer,
 )
-from ingest.client.legacy import LegacyCalls
-from ingest.client.listener import read_push
+from arborcast.ingest.client.legacy import LegacyCalls
+from arborcast.ingest.client.listener import read_push
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.packages import read_package
+from arborcast.topic_model.topics import TopicPath
 from tests.support.gateway_parts import GatewayParts
-from topic_model.records.notifications import Notification
-from topic_model.records.packages import read_package
-from topic_model.topics import TopicPath
 
 SERVICE = "http://org.apache.servicemix.application"
 ADDRESS = "http://host:9002/wsn-subscribe?a=1&b=2"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import requests
 
-from ingest.client import http_server
-from ingest.client.listener import Listener, ListenerApp, ReceivedMessage
+from arborcast.ingest.client import http_server
+from arborcast.ingest.client.listener import Listener, ListenerApp, ReceivedMessage
+from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
-from topic_model.topics import TopicPath
 
 PUSH = soap.envelope(soap.notify(soap.message(payload="<a/>")))
 

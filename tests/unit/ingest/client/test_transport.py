@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from ingest.client import (
+from arborcast.ingest.client import (
     BrokerUnavailable,
     BrokerUnreachable,
     Client,

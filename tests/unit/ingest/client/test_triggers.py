@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from core.errors import ExpressionError
-from ingest.client import ClientError
-from ingest.client import triggers as module
-from ingest.client.listener import Listener
-from ingest.client.received import ReceivedMessage
-from ingest.client.triggers import Triggers
+from arborcast.core.errors import ExpressionError
+from arborcast.ingest.client import ClientError
+from arborcast.ingest.client import triggers as module
+from arborcast.ingest.client.listener import Listener
+from arborcast.ingest.client.received import ReceivedMessage
+from arborcast.ingest.client.triggers import Triggers
+from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
-from topic_model.topics import TopicPath
 
 
 def message(topic: str | None, payload: bytes = b"<x/>") -> ReceivedMessage:

@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 import requests
 
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.transport.contract import PushRequest
-from dispatch.logs.attempts import Attempt
-from dispatch.queues.faults import fault_of
-from ingest.client import ClientError, FaultReceived
-from ingest.client.listener import Listener, ReceivedMessage
-from ingest.client.queues import worker as worker_module
-from ingest.client.queues.replies import PulledReplies
-from ingest.client.queues.worker import Invalid, Worker, reply_to
-from ingest.client.received import Asker
-from ingest.client.transport import HttpAnswer
-from ingest.client.values import BrokerUnreachable, RemotePullPoint, RemoteSubscription
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Subscription
-from topic_model.topics import TopicPath
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.transport.contract import PushRequest
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.queues.faults import fault_of
+from arborcast.ingest.client import ClientError, FaultReceived
+from arborcast.ingest.client.listener import Listener, ReceivedMessage
+from arborcast.ingest.client.queues import worker as worker_module
+from arborcast.ingest.client.queues.replies import PulledReplies
+from arborcast.ingest.client.queues.worker import Invalid, Worker, reply_to
+from arborcast.ingest.client.received import Asker
+from arborcast.ingest.client.transport import HttpAnswer
+from arborcast.ingest.client.values import BrokerUnreachable, RemotePullPoint, RemoteSubscription
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 
 SERVER = Subscription("server", EndpointReference("http://worker/"), queue=1)
 

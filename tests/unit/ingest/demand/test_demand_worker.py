@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from ingest.demand import calls
-from ingest.demand.worker import DemandWorker
-from ingest.settings import GatewaySettings
+from arborcast.ingest.demand import calls
+from arborcast.ingest.demand.worker import DemandWorker
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.topic_model.publishers import Registration
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.publisher import WSA, WSNT, Publisher
-from topic_model.publishers import Registration
 
 pytestmark = pytest.mark.slow
 
@@ -138,7 +138,7 @@ def test_subscribe_when_the_first_comes_pause_when_the_last_goes_resume_when_one
 def test_a_publisher_that_cannot_pause_is_left_and_subscribed_at_again(
     running: Running, publisher: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ingest.demand")
+    caplog.set_level(logging.INFO, "arborcast.ingest.demand")
     publisher.refuses = {"PauseSubscription"}
     running.post(register(publisher, "t:a"))
     for _ in range(2):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.demand.steps import (
+from arborcast.ingest.demand.steps import (
     Act,
     ChangeUpstream,
     Step,
@@ -18,12 +18,12 @@ from ingest.demand.steps import (
     single_topic,
     steps,
 )
-from topic_model.patterns.patterns import parse_normal
-from topic_model.publishers import Registration, Upstream
-from topic_model.records.control import SubscriptionRecord, TopicRecord
-from topic_model.routing import RoutingTable
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
-from topic_model.topics import TopicPath
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.publishers import Registration, Upstream
+from arborcast.topic_model.records.control import SubscriptionRecord, TopicRecord
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.topics import TopicPath
 
 A, B = TopicFilter("", "a", "a"), TopicFilter("", "b", "b")
 HELD = Upstream("a", EndpointReference("http://p/1"), terminates_ms=1_000, renew_ms=800)

@@ -8,14 +8,14 @@ from xml.sax.saxutils import escape, quoteattr
 import pytest
 from lxml import etree
 
-from dispatch.delivery.envelope import Envelope
-from dispatch.matching.filters import Conditions, Subject
-from ingest.elements.dsub import FULL_ENTRY, LCM, MINIMAL_ENTRY, RIM, SUBMISSION_SET
-from ingest.settings import GatewaySettings, TopicSettings
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.matching.filters import Conditions, Subject
+from arborcast.ingest.elements.dsub import FULL_ENTRY, LCM, MINIMAL_ENTRY, RIM, SUBMISSION_SET
+from arborcast.ingest.settings import GatewaySettings, TopicSettings
+from arborcast.topic_model.records.notifications import Notification, decode, encode
+from arborcast.topic_model.subscriptions import Subscription
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer, only_subscription, path_of
-from topic_model.records.notifications import Notification, decode, encode
-from topic_model.subscriptions import Subscription
 
 SIMPLE = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Simple"
 ENTRIES = "urn:uuid:aa2332d0-f8fe-11e0-be50-0800200c9a66"

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import SignatureError
-from core.security.keyring import KeyRing
-from core.security.signatures import check, key_of, new_secret
-from core.settings import SecretSettings
-from dispatch.delivery.credentials import Vault
-from dispatch.delivery.envelope import Envelope
-from ingest.elements.protection import Protector
+from arborcast.core.errors import SignatureError
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.security.signatures import check, key_of, new_secret
+from arborcast.core.settings import SecretSettings
+from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.ingest.elements.protection import Protector
+from arborcast.topic_model.namespaces import ARBORCAST_POLICY
+from arborcast.topic_model.records import control
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import START, GatewayParts, HttpAnswer
-from topic_model.namespaces import ARBORCAST_POLICY
-from topic_model.records import control
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import Subscription
-from topic_model.topics import TopicPath
 
 KEYS = KeyRing({"k1": b"k" * 32})
 GIVEN = new_secret()

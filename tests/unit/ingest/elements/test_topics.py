@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from lxml import etree
 
-from core.errors import ExpressionError
-from ingest.elements import topics
-from ingest.elements.topics import PublishedTopic, TopicMemory
-from topic_model.topics import TopicPath
+from arborcast.core.errors import ExpressionError
+from arborcast.ingest.elements import topics
+from arborcast.ingest.elements.topics import PublishedTopic, TopicMemory
+from arborcast.topic_model.topics import TopicPath
 
 CONCRETE = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Concrete"
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import InfrastructureError
-from core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
-from core.telemetry.metrics import Registry
-from ingest.federation import datagrams
-from ingest.federation.datagrams import DatagramDoor
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+from arborcast.core.telemetry.metrics import Registry
+from arborcast.ingest.federation import datagrams
+from arborcast.ingest.federation.datagrams import DatagramDoor
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.peers import encode_datagram, encode_push
+from arborcast.topic_model.subscriptions import Peer
 from tests.unit.ingest.federation.test_receiver import Engine, notification
-from topic_model.records.notifications import Notification
-from topic_model.records.peers import encode_datagram, encode_push
-from topic_model.subscriptions import Peer
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from ingest.federation.interests import PeerInterests
-from ingest.federation.links import ToPeer, absent_groups, changes, forgotten, resumed, told_to, wanted_links
-from ingest.federation.topology import Member, State, Topology
-from topic_model.records.control import (
+from arborcast.ingest.federation.interests import PeerInterests
+from arborcast.ingest.federation.links import ToPeer, absent_groups, changes, forgotten, resumed, told_to, wanted_links
+from arborcast.ingest.federation.topology import Member, State, Topology
+from arborcast.topic_model.records.control import (
     PeerInterest,
     SubscriptionEnded,
     SubscriptionRecord,
@@ -15,7 +15,7 @@ from topic_model.records.control import (
     interest_key,
     suspension_key,
 )
-from topic_model.subscriptions import Peer, Protection, SigningSecret, Subscription
+from arborcast.topic_model.subscriptions import Peer, Protection, SigningSecret, Subscription
 
 
 def topology(*members: str, gone: str = "") -> Topology:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ingest.federation.member import address_of
-from ingest.federation.topology import Member
+from arborcast.ingest.federation.member import address_of
+from arborcast.ingest.federation.topology import Member
 
 
 @pytest.mark.parametrize(

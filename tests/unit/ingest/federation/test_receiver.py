@@ -10,21 +10,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from core.errors import InfrastructureError
-from core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, new_secret, sign
-from ingest.federation.endpoint import PeerEndpoint
-from ingest.federation.interests import PeerInterests
-from ingest.federation.keys import SharedKeys
-from ingest.federation.receiver import REMEMBERED_S, PeerReceiver
-from ingest.settings import TopicSettings
-from ingest.state.repeats import RepeatMemory
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, new_secret, sign
+from arborcast.ingest.federation.endpoint import PeerEndpoint
+from arborcast.ingest.federation.interests import PeerInterests
+from arborcast.ingest.federation.keys import SharedKeys
+from arborcast.ingest.federation.receiver import REMEMBERED_S, PeerReceiver
+from arborcast.ingest.settings import TopicSettings
+from arborcast.ingest.state.repeats import RepeatMemory
+from arborcast.topic_model.records.control import PeerInterest, SubscriptionRecord, TopicPolicy, TopicRecord
+from arborcast.topic_model.records.notifications import MOST_TRIGGERED, Notification
+from arborcast.topic_model.records.peers import INTEREST_PATH, PATH, encode_interest, encode_push
+from arborcast.topic_model.subscriptions import EndpointReference, Peer, Subscription
+from arborcast.topic_model.topics import SYSTEM, TopicPath
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
-from topic_model.records.control import PeerInterest, SubscriptionRecord, TopicPolicy, TopicRecord
-from topic_model.records.notifications import MOST_TRIGGERED, Notification
-from topic_model.records.peers import INTEREST_PATH, PATH, encode_interest, encode_push
-from topic_model.subscriptions import EndpointReference, Peer, Subscription
-from topic_model.topics import SYSTEM, TopicPath
 
 
 class Engine:

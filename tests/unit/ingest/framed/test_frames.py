@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.framed import frames
-from ingest.framed.frames import HEAD_BYTES, MAGIC, Decoder, Frame, FrameError, FrameKind
+from arborcast.ingest.framed import frames
+from arborcast.ingest.framed.frames import HEAD_BYTES, MAGIC, Decoder, Frame, FrameError, FrameKind
 
 LIMIT = 1_000
 

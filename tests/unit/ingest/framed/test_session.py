@@ -15,24 +15,24 @@ from typing import Any
 import pytest
 import zmq
 
-from core.errors import ConfigError, InfrastructureError
-from ingest.access.grants import ClientRequest
-from ingest.access.settings import LimitSettings
-from ingest.client.framed import Connection, ConnectionFactory, Message, Outgoing, published
-from ingest.client.values import BrokerUnavailable, FaultReceived
-from ingest.errors import NotAuthenticated, TooManyRequests
-from ingest.framed import frames, server, session, subscriptions
-from ingest.framed.frames import Decoder, Frame, FrameKind
-from ingest.framed.publishing import Publisher
-from ingest.settings import FramedSettings, TopicSettings, ZmqSettings
-from ingest.zeromq.edge import ZmqEdge
+from arborcast.core.errors import ConfigError, InfrastructureError
+from arborcast.ingest.access.grants import ClientRequest
+from arborcast.ingest.access.settings import LimitSettings
+from arborcast.ingest.client.framed import Connection, ConnectionFactory, Message, Outgoing, published
+from arborcast.ingest.client.values import BrokerUnavailable, FaultReceived
+from arborcast.ingest.errors import NotAuthenticated, TooManyRequests
+from arborcast.ingest.framed import frames, server, session, subscriptions
+from arborcast.ingest.framed.frames import Decoder, Frame, FrameKind
+from arborcast.ingest.framed.publishing import Publisher
+from arborcast.ingest.settings import FramedSettings, TopicSettings, ZmqSettings
+from arborcast.ingest.zeromq.edge import ZmqEdge
+from arborcast.topic_model.records.control import SubscriptionRecord, TriggerRecord
+from arborcast.topic_model.records.pull import StoredMessage
+from arborcast.topic_model.subscriptions import EndpointReference, Peer, Subscription
 from tests.support.framed import FramedEdge, framed_edge
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import guarded
 from tests.support.routing import make_trigger
-from topic_model.records.control import SubscriptionRecord, TriggerRecord
-from topic_model.records.pull import StoredMessage
-from topic_model.subscriptions import EndpointReference, Peer, Subscription
 
 
 @pytest.fixture
@@ -564,7 +564,7 @@ def test_a_claim_waits_again_at_once_when_sending_fails(
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("ingest.framed.subscriptions.message_of", fail)
+    monkeypatch.setattr("arborcast.ingest.framed.subscriptions.message_of", fail)
     deliver(edge, name, stored("a", "<x/>", "n1"))
     assert raw.ends()
     wait_for(lambda: edge.parts.pull_log.store.waiting(name) == 1 and not edge.parts.pull_log.store.claims)

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from core.errors import RecordVersionError
-from ingest.http import app
-from ingest.settings import GatewaySettings
-from ingest.soap.envelope import Request
+from arborcast.core.errors import RecordVersionError
+from arborcast.ingest.http import app
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.ingest.soap.envelope import Request
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ingest.settings import GatewaySettings
+from arborcast.ingest.settings import GatewaySettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.access.settings import TlsSettings
-from ingest.http.tls import HandshakeLimiter, ServerTls
+from arborcast.ingest.access.settings import TlsSettings
+from arborcast.ingest.http.tls import HandshakeLimiter, ServerTls
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import served
@@ -132,7 +132,7 @@ def test_no_descriptor_left_is_no_end(
         return accept(listener)
 
     monkeypatch.setattr(socket.socket, "accept", exhausted)
-    monkeypatch.setattr("ingest.http.tls._EXHAUSTED_S", 0.05)
+    monkeypatch.setattr("arborcast.ingest.http.tls._EXHAUSTED_S", 0.05)
     with served(GatewayParts(), tls=tls) as port:
         assert asked(port, certificates).startswith(b"HTTP/1.1 202")
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ingest.http import http_protocol
-from ingest.settings import GatewaySettings
+from arborcast.ingest.http import http_protocol
+from arborcast.ingest.settings import GatewaySettings
 from tests.support.bare_connection import BareConnection, Noting, loop, spin
 
 LIMITS = GatewaySettings(max_header_bytes=1_024, max_headers=16)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.errors import InfrastructureError
-from ingest.http.inflight import SMALL, Inflight, Reservation
+from arborcast.core.errors import InfrastructureError
+from arborcast.ingest.http.inflight import SMALL, Inflight, Reservation
 
 MB = 1024 * 1024
 LIMIT = 64 * MB

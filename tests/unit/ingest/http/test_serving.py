@@ -9,9 +9,9 @@ import socket
 import pytest
 import uvloop
 
-from core.errors import ConfigError
-from ingest.http.serving import listen, make_server
-from ingest.settings import GatewaySettings
+from arborcast.core.errors import ConfigError
+from arborcast.ingest.http.serving import listen, make_server
+from arborcast.ingest.settings import GatewaySettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import exchange, served

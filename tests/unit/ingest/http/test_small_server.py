@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ingest.http.asgi import Receive, Scope, Send, read_body, send_answer
-from ingest.http.serving import GatewayServer, listen, make_small_server
-from ingest.settings import GatewaySettings
+from arborcast.ingest.http.asgi import Receive, Scope, Send, read_body, send_answer
+from arborcast.ingest.http.serving import GatewayServer, listen, make_small_server
+from arborcast.ingest.settings import GatewaySettings
 from tests.support.served_app import exchange
 
 pytestmark = pytest.mark.slow

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ConfigError
-from ingest.access.gate import Authenticator, Gate
-from ingest.access.settings import AccessSettings, TlsSettings
-from ingest.access.users import FileUsers, Guesses, Users
-from ingest.access.users_file import User, write_users
-from ingest.http.tls import ServerTls, certificate_names
+from arborcast.core.errors import ConfigError
+from arborcast.ingest.access.gate import Authenticator, Gate
+from arborcast.ingest.access.settings import AccessSettings, TlsSettings
+from arborcast.ingest.access.users import FileUsers, Guesses, Users
+from arborcast.ingest.access.users_file import User, write_users
+from arborcast.ingest.http.tls import ServerTls, certificate_names
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import served

@@ -6,19 +6,19 @@ import asyncio
 
 import pytest
 
-from core.errors import InfrastructureError, TopicNotSupported
-from ingest.access.gate import Gate
-from ingest.access.rates import Rates
-from ingest.access.settings import LimitSettings
-from ingest.errors import TooManyTopics
-from ingest.operations.admission import TopicAdmission
-from ingest.settings import TopicSettings
+from arborcast.core.errors import InfrastructureError, TopicNotSupported
+from arborcast.ingest.access.gate import Gate
+from arborcast.ingest.access.rates import Rates
+from arborcast.ingest.access.settings import LimitSettings
+from arborcast.ingest.errors import TooManyTopics
+from arborcast.ingest.operations.admission import TopicAdmission
+from arborcast.ingest.settings import TopicSettings
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.topics import TopicPath
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
-from topic_model.records.control import TopicRecord
-from topic_model.routing import RoutingTable
-from topic_model.topics import TopicPath
 
 
 def _path(text: str) -> TopicPath:

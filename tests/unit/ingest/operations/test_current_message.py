@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from ingest.operations import current_message
-from ingest.settings import TopicSettings
+from arborcast.ingest.operations import current_message
+from arborcast.ingest.settings import TopicSettings
+from arborcast.topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord, TopicRemoved
+from arborcast.topic_model.topics import TopicPath
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
-from topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord, TopicRemoved
-from topic_model.topics import TopicPath
 
 WANTED = '<wsnt:SubscriptionPolicy><p:CurrentMessage xmlns:p="urn:arborcast:policy"/></wsnt:SubscriptionPolicy>'
 

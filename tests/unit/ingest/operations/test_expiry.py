@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import asyncio
 
-from ingest.operations.subscription_manager import end_expired
-from ingest.settings import GatewaySettings
+from arborcast.ingest.operations.subscription_manager import end_expired
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.topic_model.records.control import SubscriptionEnded
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
-from topic_model.records.control import SubscriptionEnded
 
 
 def subscribed(parts: GatewayParts, *, to: str, termination: str) -> str:

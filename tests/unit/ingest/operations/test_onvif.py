@@ -8,15 +8,15 @@ import re
 import pytest
 from lxml import etree
 
-from ingest.settings import GatewaySettings, TopicSettings
+from arborcast.ingest.settings import GatewaySettings, TopicSettings
+from arborcast.topic_model.expressions.conditions import compile_condition, parse_document
+from arborcast.topic_model.expressions.item_filter import ITEM_FILTER
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.records.pull import StoredMessage
+from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.oasis import validate_element
-from topic_model.expressions.conditions import compile_condition, parse_document
-from topic_model.expressions.item_filter import ITEM_FILTER
-from topic_model.records.control import TopicPolicy, TopicRecord
-from topic_model.records.pull import StoredMessage
-from topic_model.topics import TopicPath
 
 TEV = "http://www.onvif.org/ver10/events/wsdl"
 TDS = "http://www.onvif.org/ver10/device/wsdl"

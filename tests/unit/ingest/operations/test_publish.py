@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from core.errors import InfrastructureError
-from ingest.access.gate import Gate
-from ingest.access.rates import Rates
-from ingest.access.settings import LimitSettings
-from ingest.settings import GatewaySettings, TopicSettings
-from ingest.state.repeats import RepeatMemory, Repeats
+from arborcast.core.errors import InfrastructureError
+from arborcast.ingest.access.gate import Gate
+from arborcast.ingest.access.rates import Rates
+from arborcast.ingest.access.settings import LimitSettings
+from arborcast.ingest.settings import GatewaySettings, TopicSettings
+from arborcast.ingest.state.repeats import RepeatMemory, Repeats
+from arborcast.topic_model.legacy_content import NAMESPACE, unwrap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.guarded_gateway import ANNA, Clock, guarded
 from tests.support.served_app import exchange, served
-from topic_model.legacy_content import NAMESPACE, unwrap
 
 
 def publish(parts: GatewayParts, topic: str, body: bytes, media: str = "application/xml", **headers: str) -> HttpAnswer:

@@ -7,13 +7,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ingest.operations.subscription_manager import end_expired_registrations
-from ingest.settings import GatewaySettings, TopicSettings
+from arborcast.ingest.operations.subscription_manager import end_expired_registrations
+from arborcast.ingest.settings import GatewaySettings, TopicSettings
+from arborcast.topic_model.publishers import Registration
+from arborcast.topic_model.records.control import RegistrationEnded, RegistrationRecord, Tombstone, TopicRecord
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
-from topic_model.publishers import Registration
-from topic_model.records.control import RegistrationEnded, RegistrationRecord, Tombstone, TopicRecord
 
 BR = "http://docs.oasis-open.org/wsn/br-2"
 REQUIRED = GatewaySettings(requires_registration=True)

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 from lxml import etree
 
-from core.errors import InfrastructureError
-from ingest.operations.pull_points import end_orphans
-from ingest.settings import GatewaySettings
+from arborcast.core.errors import InfrastructureError
+from arborcast.ingest.operations.pull_points import end_orphans
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.topic_model.records.control import PullPointEnded, PullPointRecord, SubscriptionEnded, Tombstone
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, live
 from tests.support.oasis import validate
 from tests.support.pulling import FACTORY, create, fill, get, payloads
-from topic_model.records.control import PullPointEnded, PullPointRecord, SubscriptionEnded, Tombstone
 
 
 @pytest.mark.parametrize("path", [FACTORY, "/wsn/NotificationBroker"])

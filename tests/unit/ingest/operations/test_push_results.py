@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import InfrastructureError
-from core.security.keyring import KeyRing
-from ingest.access.gate import Gate
-from ingest.access.rates import Rates
-from ingest.access.settings import LimitSettings
-from ingest.errors import ResultRefused
-from ingest.operations.push_results import PushResults
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.security.keyring import KeyRing
+from arborcast.ingest.access.gate import Gate
+from arborcast.ingest.access.rates import Rates
+from arborcast.ingest.access.settings import LimitSettings
+from arborcast.ingest.errors import ResultRefused
+from arborcast.ingest.operations.push_results import PushResults
+from arborcast.topic_model.records.results import PATH, Promise, Result, write_promise
 from tests.support.gateway_parts import RESULT_KEYS, START, GatewayParts, HttpAnswer
 from tests.support.guarded_gateway import Clock, guarded
 from tests.support.served_app import exchange, served
-from topic_model.records.results import PATH, Promise, Result, write_promise
 
 NOW_MS = int(START.timestamp() * 1000)
 PROMISE = Promise("s", "p-7", NOW_MS - 1_000, NOW_MS + 60_000, 2)

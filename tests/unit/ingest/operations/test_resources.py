@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ingest.elements import topics as topic_sets
+from arborcast.ingest.elements import topics as topic_sets
+from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, XPathFilter
+from arborcast.topic_model.topics import TopicPath
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
-from topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
-from topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, XPathFilter
-from topic_model.topics import TopicPath
 
 RP = 'xmlns:wsrf-rp="http://docs.oasis-open.org/wsrf/rp-2" xmlns:wstop="http://docs.oasis-open.org/wsn/t-1"'
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ingest.settings import GatewaySettings
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.topic_model.records.control import SecretsResealed, SubscriptionEnded, SubscriptionSuspended, Tombstone
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, live, only_subscription, path_of
-from topic_model.records.control import SecretsResealed, SubscriptionEnded, SubscriptionSuspended, Tombstone
 
 
 def test_pause_and_resume() -> None:

@@ -7,12 +7,12 @@ import logging
 
 import pytest
 
-from core.errors import InfrastructureError
-from ingest.operations import topic_codes
-from ingest.operations.topic_codes import TopicCodes
+from arborcast.core.errors import InfrastructureError
+from arborcast.ingest.operations import topic_codes
+from arborcast.ingest.operations.topic_codes import TopicCodes
+from arborcast.topic_model.records.control import TopicPlaces, TopicRecord
+from arborcast.topic_model.topics import TopicPath
 from tests.support.gateway_parts import GatewayParts
-from topic_model.records.control import TopicPlaces, TopicRecord
-from topic_model.topics import TopicPath
 
 
 def records(*paths: str) -> list[TopicRecord]:

@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ingest.settings import GatewaySettings, TopicSettings
-from ingest.soap.xml_reading import MAX_PAYLOAD_DEPTH
+from arborcast.ingest.settings import GatewaySettings, TopicSettings
+from arborcast.ingest.soap.xml_reading import MAX_PAYLOAD_DEPTH
+from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TriggerEnded, TriggerRecord
+from arborcast.topic_model.subscriptions import DeliveryPolicy, Trigger
+from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import START, GatewayParts, HttpAnswer, live
 from tests.support.guarded_gateway import ANNA, BERT, OLGA, Clock, guarded
 from tests.support.routing import make_trigger
-from topic_model.records.control import ControlRecord, TopicRecord, TriggerEnded, TriggerRecord
-from topic_model.subscriptions import DeliveryPolicy, Trigger
-from topic_model.topics import TopicPath
 
 POLICY = "urn:arborcast:policy"
 TO = TopicPath("{urn:t}a/alarm")

@@ -5,20 +5,20 @@ from datetime import UTC, datetime
 import pytest
 from lxml import etree
 
-from core.errors import PeerError
-from ingest.errors import (
+from arborcast.core.errors import PeerError
+from arborcast.ingest.errors import (
     OperationRefused,
     UnacceptableTermination,
     UnknownFilters,
     UnrecognizedPolicy,
     UnsupportedPolicy,
 )
-from ingest.soap import faults
-from ingest.soap.faults import DECLARED
+from arborcast.ingest.soap import faults
+from arborcast.ingest.soap.faults import DECLARED
+from arborcast.topic_model.subscriptions import SoapVersion
 from tests.support import oasis
 from tests.support.gateway_parts import HttpAnswer
 from tests.support.xpath import elements
-from topic_model.subscriptions import SoapVersion
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BASE_FAULTS = "http://docs.oasis-open.org/wsrf/bf-2"

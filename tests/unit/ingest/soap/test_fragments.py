@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from ingest.soap.envelope import parse
-from ingest.soap.fragments import Source
-from ingest.soap.xml_reading import make_parser
+from arborcast.ingest.soap.envelope import parse
+from arborcast.ingest.soap.fragments import Source
+from arborcast.ingest.soap.xml_reading import make_parser
 from tests.support import soap_messages as soap
 
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from core.errors import PeerError
-from ingest.soap.envelope import Request, parse
-from ingest.soap.shapes import Shapes
-from topic_model.namespaces import SOAP11, WSA, WSNT, wsnt
+from arborcast.core.errors import PeerError
+from arborcast.ingest.soap.envelope import Request, parse
+from arborcast.ingest.soap.shapes import Shapes
+from arborcast.topic_model.namespaces import SOAP11, WSA, WSNT, wsnt
 
 DEPTH = 6
 HEADER = f'<s:Header><a:MessageID xmlns:a="{WSA}">urn:%s</a:MessageID></s:Header>'

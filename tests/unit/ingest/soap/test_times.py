@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.errors import UnacceptableTermination
-from ingest.soap import times
+from arborcast.ingest.errors import UnacceptableTermination
+from arborcast.ingest.soap import times
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
 

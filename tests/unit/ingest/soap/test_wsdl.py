@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from core.errors import InfrastructureError
-from ingest.addresses import Kind, OwnAddresses
-from ingest.soap.wsdl import ServiceDescriptions, published_documents
-from jobs.install import jars
+from arborcast.core.errors import InfrastructureError
+from arborcast.engine.install import jars
+from arborcast.ingest.addresses import Kind, OwnAddresses
+from arborcast.ingest.soap.wsdl import ServiceDescriptions, published_documents
 from tests.support import oasis
 from tests.support.gateway_parts import GatewayParts
 

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import InfrastructureError
-from core.fence import clock
-from core.settings import KafkaSettings
-from ingest.operations.acceptance import accept
-from ingest.state.changes import ControlChanges, GatewayPositions, KeyedLocks, LogEnd, SharedCommits
-from ingest.state.log_view import ControlLogView
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.fence import clock
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.operations.acceptance import accept
+from arborcast.ingest.state.changes import ControlChanges, GatewayPositions, KeyedLocks, LogEnd, SharedCommits
+from arborcast.ingest.state.log_view import ControlLogView
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.records.control import ControlRecord, TopicRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
-from topic_model.control_view import ControlView
-from topic_model.records.control import ControlRecord, TopicRecord
-from topic_model.records.notifications import Notification
-from topic_model.routing import RoutingTable
-from topic_model.topics import TopicPath
 
 
 def test_holders_of_one_key_take_turns_and_others_do_not_wait() -> None:

@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from core.errors import InfrastructureError
-from core.eventlog import consumer as consumer_module
-from core.eventlog.client import TopicPartition
-from core.settings import KafkaSettings
-from ingest.state.changes import LogEnd
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog import consumer as consumer_module
+from arborcast.core.eventlog.client import TopicPartition
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.state.changes import LogEnd
 
 
 class SlowConsumer:

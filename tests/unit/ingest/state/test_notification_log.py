@@ -13,14 +13,14 @@ import msgspec
 import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
 
-from core.errors import InfrastructureError
-from core.eventlog.client import partition_of_key
-from core.settings import KafkaSettings
-from ingest.settings import GatewaySettings
-from ingest.state import notification_log
-from ingest.state.notification_log import NotificationLog
-from topic_model.records.notifications import Notification, decode, encode
-from topic_model.topics import TopicPath
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import partition_of_key
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.ingest.state import notification_log
+from arborcast.ingest.state.notification_log import NotificationLog
+from arborcast.topic_model.records.notifications import Notification, decode, encode
+from arborcast.topic_model.topics import TopicPath
 
 KAFKA = KafkaSettings(request_timeout_s=1)
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import InfrastructureError
-from ingest.elements.publication import Publication
-from ingest.state.repeats import TABLE_BYTES, RepeatMemory, Repeats, fingerprint, steady_now
+from arborcast.core.errors import InfrastructureError
+from arborcast.ingest.elements.publication import Publication
+from arborcast.ingest.state.repeats import TABLE_BYTES, RepeatMemory, Repeats, fingerprint, steady_now
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference
+from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference
-from topic_model.topics import TopicPath
 
 
 def notification(topic: str = "a", payload: bytes = b"<n/>", message_id: str = "urn:1", id: str = "x") -> Notification:

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import asyncio
 
-from core.errors import InfrastructureError
-from core.settings import KafkaSettings
-from ingest.operations.current_message import RetainedMessages
-from jobs.processes import processes
-from topic_model.topics import TopicPath
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.processes import processes
+from arborcast.ingest.operations.current_message import RetainedMessages
+from arborcast.topic_model.topics import TopicPath
 
 
 def test_while_kafka_is_away_nobody_waits_for_those_before() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import ExpressionError
-from topic_model.expressions import parse_friendly, with_codes
-from topic_model.topics import TopicPath
+from arborcast.core.errors import ExpressionError
+from arborcast.topic_model.expressions import parse_friendly, with_codes
+from arborcast.topic_model.topics import TopicPath
 
 CODES = {"1.4.A": "all/alarm", "A.1": "{urn:t}a/{urn:u}b", "P1": "plant", "x-y": "odd"}
 

@@ -7,9 +7,9 @@ import functools
 
 import pytest
 
-from core.errors import ConditionError
-from topic_model.expressions.conditions import XPATH_1, Unanswerable, compile_condition, parse_document
-from topic_model.subscriptions import XPathFilter
+from arborcast.core.errors import ConditionError
+from arborcast.topic_model.expressions.conditions import XPATH_1, Unanswerable, compile_condition, parse_document
+from arborcast.topic_model.subscriptions import XPathFilter
 
 NAMESPACES = {"o": "urn:o", "": "urn:default"}
 

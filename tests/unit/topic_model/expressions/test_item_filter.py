@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from core.errors import ContentExpressionError
-from topic_model.expressions.conditions import compile_condition, parse_document
-from topic_model.expressions.item_filter import to_xpath
+from arborcast.core.errors import ContentExpressionError
+from arborcast.topic_model.expressions.conditions import compile_condition, parse_document
+from arborcast.topic_model.expressions.item_filter import to_xpath
 
 MOTION = b"""<tt:Message xmlns:tt="http://www.onvif.org/ver10/schema" UtcTime="2026-01-01T00:00:00Z">
 <tt:Source><tt:SimpleItem Name="VideoSourceConfigurationToken" Value="1"/><tt:SimpleItem Name="Rule" Value="it's"/>

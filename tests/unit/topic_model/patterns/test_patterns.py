@@ -6,12 +6,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from core.errors import ExpressionError
+from arborcast.core.errors import ExpressionError
+from arborcast.topic_model import expressions
+from arborcast.topic_model.patterns.alternatives import Reach
+from arborcast.topic_model.patterns.patterns import EVERYTHING, parse_normal
+from arborcast.topic_model.topics import TopicPath, make_path
 from tests.support.naive_expressions import Step, Topic, naive_matches
-from topic_model import expressions
-from topic_model.patterns.alternatives import Reach
-from topic_model.patterns.patterns import EVERYTHING, parse_normal
-from topic_model.topics import TopicPath, make_path
 
 PREFIXES = {"t": "urn:t", "x": "http://example.org/x/y"}
 NAMESPACES = ["", *PREFIXES.values()]

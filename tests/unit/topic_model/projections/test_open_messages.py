@@ -7,9 +7,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topic_model.projections.open_messages import OpenMessages
-from topic_model.records.fragments import FragmentRecord, GivenUp, StoredPart
-from topic_model.topics import TopicPath
+from arborcast.topic_model.projections.open_messages import OpenMessages
+from arborcast.topic_model.records.fragments import FragmentRecord, GivenUp, StoredPart
+from arborcast.topic_model.topics import TopicPath
 
 
 def part(number: int, of: int, name: str = "i", content: bytes | None = None, owner: str = "") -> StoredPart:

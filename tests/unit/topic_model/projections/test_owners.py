@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from topic_model.projections.owners import Owners
-from topic_model.records.control import SubscriptionEnded, SubscriptionRecord, Tombstone, subscription_key
-from topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.projections.owners import Owners
+from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord, Tombstone, subscription_key
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 
 
 def record(identifier: str, owner: str = "anna", **more: bool) -> SubscriptionRecord:

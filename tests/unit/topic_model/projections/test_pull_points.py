@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from topic_model.projections.pull_points import PullPoints
-from topic_model.records.control import (
+from arborcast.topic_model.projections.pull_points import PullPoints
+from arborcast.topic_model.records.control import (
     ControlRecord,
     PullPointEnded,
     PullPointRecord,
@@ -16,10 +16,10 @@ from topic_model.records.control import (
     decode,
     encode,
 )
-from topic_model.routing import RoutingTable
-from topic_model.snapshot import Snapshot, SnapshotView
-from topic_model.subscriptions import EndpointReference, Subscription
-from topic_model.topics import TopicPath
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.snapshot import Snapshot, SnapshotView
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 
 
 def folded(*records: ControlRecord) -> PullPoints:

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from core.errors import InfrastructureError, RecordVersionError
-from topic_model.projections.pull_store import PullLimits, PullStore, WaitingMessage
-from topic_model.records.pull import (
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.topic_model.projections.pull_store import PullLimits, PullStore, WaitingMessage
+from arborcast.topic_model.records.pull import (
     Claimed,
     PullRecord,
     Returned,

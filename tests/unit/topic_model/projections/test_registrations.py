@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from topic_model.projections.registrations import Registrations, permits
-from topic_model.publishers import Registration, Upstream
-from topic_model.records.control import (
+from arborcast.topic_model.projections.registrations import Registrations, permits
+from arborcast.topic_model.publishers import Registration, Upstream
+from arborcast.topic_model.records.control import (
     ControlRecord,
     RegistrationEnded,
     RegistrationRecord,
@@ -18,8 +18,8 @@ from topic_model.records.control import (
     encode,
     key_of,
 )
-from topic_model.subscriptions import EndpointReference, TopicFilter
-from topic_model.topics import TopicPath
+from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
+from arborcast.topic_model.topics import TopicPath
 
 
 def registration(name: str, **more: object) -> Registration:

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import SecretError
-from core.security.keyring import KeyRing
-from jobs.maintenance.resealing import SealedSecrets
-from tests.support.routing import compacted
-from topic_model.projections.resealing import key_id, resealed, sealed_in
-from topic_model.records.control import (
+from arborcast.admin.resealing import SealedSecrets
+from arborcast.core.errors import SecretError
+from arborcast.core.security.keyring import KeyRing
+from arborcast.topic_model.projections.resealing import key_id, resealed, sealed_in
+from arborcast.topic_model.records.control import (
     ControlRecord,
     SecretsResealed,
     SubscriptionEnded,
@@ -21,8 +20,9 @@ from topic_model.records.control import (
     resealing_key,
     subscription_key,
 )
-from topic_model.routing import RoutingTable
-from topic_model.subscriptions import EndpointReference, Protection, SigningSecret, Subscription, TopicFilter
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.subscriptions import EndpointReference, Protection, SigningSecret, Subscription, TopicFilter
+from tests.support.routing import compacted
 
 OLD = KeyRing({"old": b"o" * 32})
 BOTH = KeyRing({"new": b"n" * 32, "old": b"o" * 32})

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from topic_model.projections.suspensions import Suspensions
-from topic_model.records.control import (
+from arborcast.topic_model.projections.suspensions import Suspensions
+from arborcast.topic_model.records.control import (
     SubscriptionEnded,
     SubscriptionRecord,
     SubscriptionSuspended,
@@ -9,7 +9,7 @@ from topic_model.records.control import (
     subscription_key,
     suspension_key,
 )
-from topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 
 SUSPENDED = SubscriptionSuspended("s", "connect: refused", 10, 99)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tests.support.routing import make_trigger
-from topic_model.records.control import (
+from arborcast.topic_model.records.control import (
     ControlRecord,
     Tombstone,
     TopicPolicy,
@@ -19,10 +18,11 @@ from topic_model.records.control import (
     subscription_of,
     trigger_key,
 )
-from topic_model.records.notifications import Notification
-from topic_model.routing import History, RoutingTable
-from topic_model.subscriptions import TriggerTarget
-from topic_model.topics import TopicPath
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import History, RoutingTable
+from arborcast.topic_model.subscriptions import TriggerTarget
+from arborcast.topic_model.topics import TopicPath
+from tests.support.routing import make_trigger
 
 TO = TopicPath("to")
 MADE = TriggerRecord(make_trigger("one", "on//.", "to"))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import InfrastructureError, RecordVersionError
-from topic_model.records.control import (
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.topic_model.records.control import (
     ControlRecord,
     SecretsResealed,
     SubscriptionEnded,
@@ -23,7 +23,7 @@ from topic_model.records.control import (
     encode,
     key_of,
 )
-from topic_model.subscriptions import (
+from arborcast.topic_model.subscriptions import (
     DeliveryPolicy,
     EndpointReference,
     Protection,
@@ -31,7 +31,7 @@ from topic_model.subscriptions import (
     Subscription,
     TopicFilter,
 )
-from topic_model.topics import TopicPath
+from arborcast.topic_model.topics import TopicPath
 
 A = TopicPath("{http://example.org/t}Überwachung/b")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topic_model.records.fragments import ranges
-from topic_model.records.packages import (
+from arborcast.topic_model.records.fragments import ranges
+from arborcast.topic_model.records.packages import (
     MOST_PARTS,
     Fragment,
     read_content,
@@ -20,7 +20,7 @@ from topic_model.records.packages import (
     wrapped,
     write_package,
 )
-from topic_model.topics import TopicPath
+from arborcast.topic_model.topics import TopicPath
 
 
 @given(st.booleans(), st.booleans(), st.integers(0, 99_999), st.text(st.characters(codec="ascii"), max_size=20))

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.errors import RecordVersionError
-from topic_model.records import notifications
-from topic_model.records.notifications import Notification, notification_in
-from topic_model.topics import TopicPath
+from arborcast.core.errors import RecordVersionError
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import Notification, notification_in
+from arborcast.topic_model.topics import TopicPath
 
 
 def record(value: bytes | None) -> Any:

@@ -3,9 +3,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from core.errors import InfrastructureError, RecordVersionError
-from topic_model.records.notifications import VERSION, Notification, decode, encode, replayed
-from topic_model.topics import TopicPath
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.topic_model.records.notifications import VERSION, Notification, decode, encode, replayed
+from arborcast.topic_model.topics import TopicPath
 
 NOTIFICATION = Notification("id", TopicPath("{urn:t}a"), b"<n/>", 1, b"<p/>", "urn:uuid:1", "pub")
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import InfrastructureError, RecordVersionError
-from core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
-from topic_model.records.notifications import Notification
-from topic_model.records.peers import (
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.peers import (
     MOST_DATAGRAM,
     MOST_ENGINES,
     Forwarded,
@@ -27,9 +27,9 @@ from topic_model.records.peers import (
     is_engine,
     why_not_taken,
 )
-from topic_model.routing.interest import wanted
-from topic_model.subscriptions import EndpointReference, Peer, Subscription, TopicFilter
-from topic_model.topics import TopicPath
+from arborcast.topic_model.routing.interest import wanted
+from arborcast.topic_model.subscriptions import EndpointReference, Peer, Subscription, TopicFilter
+from arborcast.topic_model.topics import TopicPath
 
 INSIDE, ACROSS = Peer("G/a", "G/b"), Peer("G/a", "H/")
 

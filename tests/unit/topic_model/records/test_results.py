@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import InfrastructureError, SecretError
-from core.security.keyring import KeyRing
-from topic_model.records.results import PATH, Promise, Result, decode, encode, read_promise, write_promise
+from arborcast.core.errors import InfrastructureError, SecretError
+from arborcast.core.security.keyring import KeyRing
+from arborcast.topic_model.records.results import PATH, Promise, Result, decode, encode, read_promise, write_promise
 
 KEYS = KeyRing({"new": b"n" * 32, "old": b"o" * 32})
 PROMISE = Promise("sub-1", "0123456789abcdef-7", 1_700_000_000_000, 1_700_000_600_000, 3)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from topic_model.records.xml_ids import NO_IDS, any_clash, clash, xml_ids
+from arborcast.topic_model.records.xml_ids import NO_IDS, any_clash, clash, xml_ids
 
 PAIRS = [
     (b'<a xml:id="x"/>', b'<b xml:id="x"/>', True),

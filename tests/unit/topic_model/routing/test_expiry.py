@@ -5,9 +5,9 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
+from arborcast.topic_model.routing.expiry import Expiry
+from arborcast.topic_model.subscriptions import Subscription
 from tests.support.routing import make_subscription
-from topic_model.routing.expiry import Expiry
-from topic_model.subscriptions import Subscription
 
 # Around the edges of buckets, and far apart.
 _times = st.one_of(

@@ -11,10 +11,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from tests.support.routing import make_subscription
-from topic_model.expressions import xpath
-from topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
-from topic_model.records.control import (
+from arborcast.topic_model.expressions import xpath
+from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
+from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,
@@ -22,13 +21,14 @@ from topic_model.records.control import (
     TopicRecord,
     TopicRemoved,
 )
-from topic_model.records.notifications import UNSTAMPED, Notification
-from topic_model.routing import History, Recipients, RoutingTable
-from topic_model.routing.history import Change, standing
-from topic_model.snapshot import Snapshot, SnapshotView
-from topic_model.subscriptions import DeliveryPolicy, Subscription
-from topic_model.topics import TopicPath
-from topic_model.tree.tree import TopicTree
+from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
+from arborcast.topic_model.routing import History, Recipients, RoutingTable
+from arborcast.topic_model.routing.history import Change, standing
+from arborcast.topic_model.snapshot import Snapshot, SnapshotView
+from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.tree import TopicTree
+from tests.support.routing import make_subscription
 
 TOPICS = [TopicPath(each) for each in ("a", "a/b", "a/b/c", "d")]
 FILTERS = [

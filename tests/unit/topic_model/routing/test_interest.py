@@ -5,11 +5,11 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.routing.interest import MOST, MOST_CHARACTERS, is_summary, together, wanted
+from arborcast.topic_model.subscriptions import Peer, Subscription
+from arborcast.topic_model.topics import TopicPath
 from tests.support.routing import make_subscription, normals, paths, subscriptions
-from topic_model.patterns.patterns import parse_normal
-from topic_model.routing.interest import MOST, MOST_CHARACTERS, is_summary, together, wanted
-from topic_model.subscriptions import Peer, Subscription
-from topic_model.topics import TopicPath
 
 _names = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=5)
 _many = st.lists(_names.map(lambda steps: "/".join(steps)) | normals, max_size=60)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from arborcast.topic_model.expressions.xpath import parse_xpath
+from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord, TopicRecord
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.topics import TopicPath
 from tests.support.routing import make_subscription
-from topic_model.expressions.xpath import parse_xpath
-from topic_model.records.control import SubscriptionEnded, SubscriptionRecord, TopicRecord
-from topic_model.routing import RoutingTable
-from topic_model.topics import TopicPath
 
 
 @pytest.mark.parametrize(

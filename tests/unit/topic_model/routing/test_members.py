@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from topic_model.records.control import SubscriptionRecord, ending
-from topic_model.routing import RoutingTable, members
-from topic_model.routing.groups import Group
-from topic_model.routing.members import PIECE, Answer, Members, answer_of, joined, order, replaced
-from topic_model.snapshot import Snapshot, SnapshotView
-from topic_model.subscriptions import EndpointReference, Subscription
-from topic_model.topics import TopicPath
+from arborcast.topic_model.records.control import SubscriptionRecord, ending
+from arborcast.topic_model.routing import RoutingTable, members
+from arborcast.topic_model.routing.groups import Group
+from arborcast.topic_model.routing.members import PIECE, Answer, Members, answer_of, joined, order, replaced
+from arborcast.topic_model.snapshot import Snapshot, SnapshotView
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
 
 MANY = 20_000
 A = TopicPath("a")
@@ -47,7 +47,7 @@ def new_members(before: Answer, after: Answer) -> int:
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members, "PIECE", 4)
-    monkeypatch.setattr("topic_model.routing.groups.PIECE", 4)
+    monkeypatch.setattr("arborcast.topic_model.routing.groups.PIECE", 4)
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 5), st.sampled_from(["there", "paused", "gone"]))))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
+from arborcast.topic_model.patterns.alternatives import Reach
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, TopicRemoved
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.routing.selectors import is_one_topic, is_simple
+from arborcast.topic_model.topics import TopicPath
 from tests.support.routing import NaiveTable, compacted, histories, normals, paths
-from topic_model.patterns.alternatives import Reach
-from topic_model.patterns.patterns import parse_normal
-from topic_model.records.control import ControlRecord, SubscriptionEnded, TopicRemoved
-from topic_model.routing import RoutingTable
-from topic_model.routing.selectors import is_one_topic, is_simple
-from topic_model.topics import TopicPath
 
 
 def fold(history: list[ControlRecord], table: RoutingTable | None = None) -> RoutingTable:

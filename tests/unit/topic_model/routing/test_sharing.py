@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import gc
 
-from topic_model.routing.sharing import Sharing
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.routing.sharing import Sharing
+from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
 
 
 def characters_held_by(root: object) -> int:

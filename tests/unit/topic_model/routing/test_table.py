@@ -7,10 +7,9 @@ import sys
 
 import pytest
 
-from tests.support.routing import make_subscription
-from topic_model.expressions.xpath import parse_xpath
-from topic_model.patterns.patterns import parse_normal
-from topic_model.records.control import (
+from arborcast.topic_model.expressions.xpath import parse_xpath
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.records.control import (
     SubscriptionEnded,
     SubscriptionRecord,
     Tombstone,
@@ -19,10 +18,11 @@ from topic_model.records.control import (
     decode,
     encode,
 )
-from topic_model.routing import RoutingTable
-from topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
-from topic_model.topics import TopicPath
-from topic_model.tree.tree import TopicTree
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.tree import TopicTree
+from tests.support.routing import make_subscription
 
 A, AB, ABC = TopicPath("a"), TopicPath("a/b"), TopicPath("a/b/c")
 

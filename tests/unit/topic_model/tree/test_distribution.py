@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import TopicError
-from topic_model.records.control import TopicPolicy, TopicRecord
-from topic_model.topics import TopicPath
-from topic_model.tree.distribution import check_routing, goes_to
-from topic_model.tree.tree import TopicTree
+from arborcast.core.errors import TopicError
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.distribution import check_routing, goes_to
+from arborcast.topic_model.tree.tree import TopicTree
 
 
 def _tree(**routings: str) -> TopicTree:

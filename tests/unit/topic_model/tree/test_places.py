@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topic_model.records.control import (
+from arborcast.topic_model.records.control import (
     ControlRecord,
     Tombstone,
     TopicPlaces,
@@ -21,10 +21,10 @@ from topic_model.records.control import (
     key_of,
     topic_key,
 )
-from topic_model.topics import TopicPath
-from topic_model.tree.places import Places, ordinal
-from topic_model.tree.plans import plan_move, plan_remove, plan_update
-from topic_model.tree.tree import TopicTree
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.places import Places, ordinal
+from arborcast.topic_model.tree.plans import plan_move, plan_remove, plan_update
+from arborcast.topic_model.tree.tree import TopicTree
 
 
 class Log:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import TopicError
-from topic_model.records.control import ControlRecord, Tombstone, TopicPolicy, TopicRecord, TopicRemoved
-from topic_model.topics import MAX_DEPTH, TopicPath, parse_path
-from topic_model.tree.plans import plan_create, plan_move, plan_remove, plan_rename, plan_update
-from topic_model.tree.tree import TopicTree
+from arborcast.core.errors import TopicError
+from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicPolicy, TopicRecord, TopicRemoved
+from arborcast.topic_model.topics import MAX_DEPTH, TopicPath, parse_path
+from arborcast.topic_model.tree.plans import plan_create, plan_move, plan_remove, plan_rename, plan_update
+from arborcast.topic_model.tree.tree import TopicTree
 
 
 def _record(path: str, code: str = "", *, final: bool = False) -> TopicRecord:

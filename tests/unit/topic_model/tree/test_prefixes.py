@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topic_model.documents import read_topic_namespace, read_topic_set, write_topic_set
-from topic_model.expressions import CONCRETE, concrete_topic, write_topic
-from topic_model.records.control import TopicRecord
-from topic_model.topics import TopicPath, make_path
-from topic_model.tree.prefixes import KnownPrefixes, prefixes_in
-from topic_model.tree.tree import TopicTree
+from arborcast.topic_model.documents import read_topic_namespace, read_topic_set, write_topic_set
+from arborcast.topic_model.expressions import CONCRETE, concrete_topic, write_topic
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import TopicPath, make_path
+from arborcast.topic_model.tree.prefixes import KnownPrefixes, prefixes_in
+from arborcast.topic_model.tree.tree import TopicTree
 
 ONVIF = "http://www.onvif.org/ver10/topics"
 AXIS = "http://www.axis.com/2009/event/topics"

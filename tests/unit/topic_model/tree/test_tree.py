@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topic_model.patterns.patterns import parse_normal
-from topic_model.records.control import SubscriptionEnded, TopicPolicy, TopicRecord, TopicRemoved
-from topic_model.topics import TopicPath, ancestors, parent_of, parse_path
-from topic_model.tree.tree import TopicTree
+from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.records.control import SubscriptionEnded, TopicPolicy, TopicRecord, TopicRemoved
+from arborcast.topic_model.topics import TopicPath, ancestors, parent_of, parse_path
+from arborcast.topic_model.tree.tree import TopicTree
 
 
 def _tree(*paths: str) -> TopicTree:

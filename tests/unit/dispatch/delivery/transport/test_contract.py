@@ -17,15 +17,21 @@ from urllib.parse import quote
 
 import pytest
 
-from dispatch.delivery.transport.contract import LONGEST_RETRY_AFTER_S, PushRequest, PushResult, Transport, is_excess
-from dispatch.delivery.transport.curl import CurlTransport
-from dispatch.delivery.transport.futures import FuturesTransport
-from dispatch.delivery.verdict import policy_of, wait_ms
-from dispatch.settings import PushSettings, RetrySettings
+from arborcast.dispatch.delivery.transport.contract import (
+    LONGEST_RETRY_AFTER_S,
+    PushRequest,
+    PushResult,
+    Transport,
+    is_excess,
+)
+from arborcast.dispatch.delivery.transport.curl import CurlTransport
+from arborcast.dispatch.delivery.transport.futures import FuturesTransport
+from arborcast.dispatch.delivery.verdict import policy_of, wait_ms
+from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.subscriptions import DEFAULT_POLICY
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver, refusing_url
-from topic_model.subscriptions import DEFAULT_POLICY
 
 pytestmark = pytest.mark.slow
 

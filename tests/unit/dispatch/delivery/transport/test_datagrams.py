@@ -8,13 +8,13 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from core.security.outbound import AddressPolicy, OutboundSettings
-from core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
-from dispatch.delivery.outcomes import classify
-from dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
-from dispatch.delivery.transport.datagrams import WithDatagrams
+from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
+from arborcast.core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
+from arborcast.dispatch.delivery.outcomes import classify
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
+from arborcast.dispatch.delivery.transport.datagrams import WithDatagrams
+from arborcast.topic_model.records.peers import datagram_url, decode_datagram
 from tests.support.outbound import THIS_MACHINE
-from topic_model.records.peers import datagram_url, decode_datagram
 
 SIGNED = ((ID_HEADER, "msg_1"), (TIMESTAMP_HEADER, "1"), (SIGNATURE_HEADER, "v1,x"), ("Arborcast-Attempt", "1"))
 

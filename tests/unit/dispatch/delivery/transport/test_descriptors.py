@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from core.security.outbound import AddressPolicy
-from dispatch.delivery.transport.contract import PushRequest, PushResult
-from dispatch.delivery.transport.curl import CurlTransport
-from dispatch.settings import PushSettings
-from ingest.consumers import post
-from ingest.errors import NotCalled
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
+from arborcast.dispatch.delivery.transport.curl import CurlTransport
+from arborcast.dispatch.settings import PushSettings
+from arborcast.ingest.consumers import post
+from arborcast.ingest.errors import NotCalled
 from tests.support.open_sockets import inherited, sockets
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from core.errors import ArborcastError
-from core.security.keyring import KeyRing
-from core.settings import SecretSettings
-from dispatch.delivery.credentials import Vault
-from dispatch.delivery.envelope import Envelope
-from dispatch.delivery.transport import make_transport
-from dispatch.delivery.transport.contract import PushResult, Transport
-from dispatch.settings import PushSettings
+from arborcast.core.errors import ArborcastError
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.settings import SecretSettings
+from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.transport import make_transport
+from arborcast.dispatch.delivery.transport.contract import PushResult, Transport
+from arborcast.dispatch.settings import PushSettings
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference, Protection, SigningSecret, SoapVersion, Subscription
+from arborcast.topic_model.topics import TopicPath
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver
 from tests.unit.dispatch.delivery.transport.test_contract import finish
-from topic_model.records.notifications import Notification
-from topic_model.subscriptions import EndpointReference, Protection, SigningSecret, SoapVersion, Subscription
-from topic_model.topics import TopicPath
 
 KEYS = KeyRing({"k1": b"k" * 32})
 

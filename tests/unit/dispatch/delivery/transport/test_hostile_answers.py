@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dispatch.delivery.transport import make_transport
-from dispatch.delivery.transport.contract import Transport
-from dispatch.settings import PushSettings
+from arborcast.dispatch.delivery.transport import make_transport
+from arborcast.dispatch.delivery.transport.contract import Transport
+from arborcast.dispatch.settings import PushSettings
 from tests.support.outbound import THIS_MACHINE
 from tests.unit.dispatch.delivery.transport.test_contract import push
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from core.security.outbound import AddressPolicy, OutboundSettings, Refusal
-from dispatch.delivery.transport import make_transport
-from dispatch.delivery.transport.contract import Transport
-from dispatch.settings import PushSettings
+from arborcast.core.security.outbound import AddressPolicy, OutboundSettings, Refusal
+from arborcast.dispatch.delivery.transport import make_transport
+from arborcast.dispatch.delivery.transport.contract import Transport
+from arborcast.dispatch.settings import PushSettings
 from tests.support import island
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver

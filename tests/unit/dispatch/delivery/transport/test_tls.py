@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from core.errors import ConfigError
-from dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
-from dispatch.delivery.transport.curl import CurlTransport
-from dispatch.delivery.transport.futures import FuturesTransport
-from dispatch.settings import PushSettings
+from arborcast.core.errors import ConfigError
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
+from arborcast.dispatch.delivery.transport.curl import CurlTransport
+from arborcast.dispatch.delivery.transport.futures import FuturesTransport
+from arborcast.dispatch.settings import PushSettings
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.http2 import Http2Server
 from tests.support.outbound import THIS_MACHINE

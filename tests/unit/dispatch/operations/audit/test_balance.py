@@ -5,14 +5,14 @@ import random
 import msgspec
 import pytest
 
-from core.errors import InfrastructureError, RecordVersionError
-from core.eventlog.scan import Stretch
-from dispatch.logs.attempts import Evaluation, Matched, State, encode, encode_evaluation
-from dispatch.operations.audit.balance import Balance, balance
-from dispatch.operations.audit.ledger import EXPIRED, LAPSED, Ledger
-from dispatch.operations.audit.report import Tally
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.eventlog.scan import Stretch
+from arborcast.dispatch.logs.attempts import Evaluation, Matched, State, encode, encode_evaluation
+from arborcast.dispatch.operations.audit.balance import Balance, balance
+from arborcast.dispatch.operations.audit.ledger import EXPIRED, LAPSED, Ledger
+from arborcast.dispatch.operations.audit.report import Tally
+from arborcast.topic_model.topics import SYSTEM
 from tests.support.written_attempts import T0, TOPIC, evaluation, row, rows
-from topic_model.topics import SYSTEM
 
 HOUR_MS = 3_600_000
 

@@ -10,16 +10,23 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from dispatch.logs import attempts
-from dispatch.logs.attempts import Attempt, Evaluation, Matched, State
-from dispatch.operations.trace.explain import explain
-from dispatch.operations.trace.gathering import _evaluated_in, batch_of
-from dispatch.operations.trace.story import AttemptRow, BatchFate, ControlHistory, DeliveryStory, Evidence, MatchedBy
-from dispatch.spark.checkpoint_repair import RANGE, RANGES
-from dispatch.tables.delta_table import rows_of
-from jobs.cli.trace import format_story
-from topic_model.expressions.conditions import XPATH_1
-from topic_model.records.control import (
+from arborcast.cli.trace import format_story
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import Attempt, Evaluation, Matched, State
+from arborcast.dispatch.operations.trace.explain import explain
+from arborcast.dispatch.operations.trace.gathering import _evaluated_in, batch_of
+from arborcast.dispatch.operations.trace.story import (
+    AttemptRow,
+    BatchFate,
+    ControlHistory,
+    DeliveryStory,
+    Evidence,
+    MatchedBy,
+)
+from arborcast.dispatch.spark.checkpoint_repair import RANGE, RANGES
+from arborcast.dispatch.tables.delta_table import rows_of
+from arborcast.topic_model.expressions.conditions import XPATH_1
+from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
     SubscriptionRecord,
@@ -29,8 +36,8 @@ from topic_model.records.control import (
     TriggerEnded,
     TriggerRecord,
 )
-from topic_model.records.notifications import Notification, made_at
-from topic_model.subscriptions import (
+from arborcast.topic_model.records.notifications import Notification, made_at
+from arborcast.topic_model.subscriptions import (
     Datagrams,
     DeliveryPolicy,
     EndpointReference,
@@ -40,7 +47,7 @@ from topic_model.subscriptions import (
     Trigger,
     XPathFilter,
 )
-from topic_model.topics import TopicPath
+from arborcast.topic_model.topics import TopicPath
 
 # Times are milliseconds; the notification is accepted at 100,000.
 ACCEPTED = 100_000

@@ -9,13 +9,13 @@ import re
 import pytest
 from lxml import etree
 
-from core.errors import InfrastructureError
-from ingest.settings import TopicSettings
+from arborcast.core.errors import InfrastructureError
+from arborcast.ingest.settings import TopicSettings
+from arborcast.topic_model.records.control import SubscriptionEnded, TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import TopicPath
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer, live
-from topic_model.records.control import SubscriptionEnded, TopicPolicy, TopicRecord
-from topic_model.topics import TopicPath
 
 ADDRESS = "http://host:9002/wsn-subscribe"
 ALARM = "all:alarm:alarm1"

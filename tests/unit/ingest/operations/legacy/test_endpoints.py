@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ingest.operations import pull_points
-from ingest.operations.subscription_manager import end_expired_forever
-from ingest.settings import GatewaySettings
+from arborcast.ingest.operations import pull_points
+from arborcast.ingest.operations.subscription_manager import end_expired_forever
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.topic_model.records.control import PullPointRecord, SubscriptionRecord, decode, encode
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer, live, only_subscription
-from topic_model.records.control import PullPointRecord, SubscriptionRecord, decode, encode
 
 URL = "http://host:9002/wsn-subscribe"
 ALARM = "all:alarm"

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from arborcast.topic_model.expressions import SIMPLE
+from arborcast.topic_model.topics import TopicPath
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer, only_subscription
-from topic_model.expressions import SIMPLE
-from topic_model.topics import TopicPath
 
 URL = "http://host:9002/wsn-subscribe"
 SLASHED = f"{legacy.WSNT}/"

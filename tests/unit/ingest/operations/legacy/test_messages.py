@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import ExpressionError
-from ingest.errors import InvalidRequest, MalformedMessage
-from ingest.operations.legacy.messages import (
+from arborcast.core.errors import ExpressionError
+from arborcast.ingest.errors import InvalidRequest, MalformedMessage
+from arborcast.ingest.operations.legacy.messages import (
     CreatePullPoint,
     Message,
     Notify,
@@ -16,10 +16,10 @@ from ingest.operations.legacy.messages import (
     joined,
     read,
 )
+from arborcast.topic_model.legacy_content import TYPE, unwrap, wrap
+from arborcast.topic_model.records.packages import Fragment
+from arborcast.topic_model.topics import TopicPath
 from tests.support import legacy_messages as legacy
-from topic_model.legacy_content import TYPE, unwrap, wrap
-from topic_model.records.packages import Fragment
-from topic_model.topics import TopicPath
 
 ADDRESS = "http://host:9002/wsn-subscribe"
 

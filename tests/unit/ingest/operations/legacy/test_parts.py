@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from core.errors import InfrastructureError
-from ingest.operations.legacy import parts as legacy_parts
-from ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
+from arborcast.core.errors import InfrastructureError
+from arborcast.ingest.operations.legacy import parts as legacy_parts
+from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
+from arborcast.topic_model.legacy_content import unwrap
+from arborcast.topic_model.records.fragments import Assembled, GivenUp, StoredPart
+from arborcast.topic_model.topics import TopicPath
 from tests.support import legacy_messages as legacy
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
-from topic_model.legacy_content import unwrap
-from topic_model.records.fragments import Assembled, GivenUp, StoredPart
-from topic_model.topics import TopicPath
 
 CONTENT = "<alarm>" + "".join(f"<n v='{number}'>R&amp;D é告</n>" for number in range(8)) + "</alarm>"
 

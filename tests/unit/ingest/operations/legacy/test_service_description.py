@@ -9,7 +9,7 @@ import pytest
 import requests
 from lxml import etree
 
-from ingest.soap.wsdl import ServiceDescriptions
+from arborcast.ingest.soap.wsdl import ServiceDescriptions
 from tests.support import legacy_messages as legacy
 from tests.support import oasis
 from tests.support.gateway_parts import GatewayParts, only_subscription

@@ -1,0 +1,16 @@
+"""Questions and actions of an operator, for the command line and the console.
+
+    topics_work     topics, subscriptions and conditions, read from the logs
+    doctor          checks of a machine and its settings
+    kafka_safety    checks of Kafka's settings
+    backup, archive the logs as an archive, and an engine filled from it
+    data_directory  a copy of an embedded engine's data directory
+    resealing       secrets sealed again with a new key
+    bundle          the files that a Spark cluster needs
+
+A backup holds no copies of the logs: offsets cannot be restored, and records refer to offsets. It holds what a new
+engine needs: every topic, subscription, pull point and registration; messages in pull points; dead letters; and each
+undelivered notification, in order. Settled deliveries are in the tables, which are backed up as files.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,310 @@
+"""Backing up the logs of an engine that may be running, and filling the logs of one that was never started.
+
+The order in which the logs are read is what makes it whole. Something moves from `notifications` to `parked` to `dead`,
+each time written at its new place before it leaves the old one; so they are read in that order of places, after it is
+known which batches are done, and nothing can be between two of them. Only a redrive goes the other way, from `dead` to
+`parked`, perhaps when that has been read: so a letter that leaves `dead` after the backup has begun is still in it.
+
+What is read twice is restored twice at worst, and pushed again under its id. The control log is read last: no delivery
+is without its subscription.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from arborcast.admin.archive import BackupError, BackupRecord, Contents, Manifest, read_log, seal, verify, write_log
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import (
+    ConsumerRecord,
+    Producer,
+    as_infrastructure_error,
+    make_producer,
+    partition_of_key,
+    translated,
+)
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.eventlog.topics import PULL_LOG, ensure_topics, specifications
+from arborcast.core.progress import Progress, untold
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import attempts, dead_letters, parked
+from arborcast.dispatch.logs.attempts import NO_BATCH, partition_of_subscription
+from arborcast.dispatch.logs.parked import roomy
+from arborcast.dispatch.realtime.messages import read_progress
+from arborcast.dispatch.spark.checkpoint_repair import RANGE
+from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
+from arborcast.topic_model.records import notifications, pull
+
+# Records are time-stamped by other machines than notifications.
+_CLOCKS_MS = 60_000
+
+
+class BatchSpan(NamedTuple):
+    """A record about what a batch has made of notifications of one partition: from which offset to which, and when it
+    was written."""
+
+    written_ms: int
+    batch: int
+    partition: int
+    first: int
+    last: int
+
+
+class BatchProgress(NamedTuple):
+    """How far batches have come for certain.
+
+    What lies at or behind `begins` of its partition may be under way. In other partitions what was accepted after
+    `before_ms` may be; None means that nothing is known of them.
+    """
+
+    begins: Mapping[int, int]
+    behind: Mapping[int, int]
+    before_ms: int | None
+    newest: int = NO_BATCH
+
+    def first_undelivered(self, partition: int, at_before: int) -> int:
+        """The first offset of a partition that is not settled or parked for certain. `at_before` is the first that was
+        written at `before_ms` or later."""
+        if partition in self.begins:
+            return self.begins[partition]
+        return max(at_before, self.behind.get(partition, 0))
+
+
+def progress(seen: Iterable[BatchSpan]) -> BatchProgress:
+    """What the newest records say. A batch begins when the one before it has come to its end, all outcomes written: so
+    everything before the newest batch is done, and the newest may be cut off anywhere.
+
+    Before batches had numbers of their own they started again with a new checkpoint, and clocks differ: older is what
+    has a lower number, or is older by more than clocks differ.
+    """
+    known = list(seen)
+    if not known:
+        return BatchProgress({}, {}, None)
+    newest = max(known)
+    begins: dict[int, int] = {}
+    behind: dict[int, int] = {}
+    before_ms = None
+    for each in known:
+        if each.batch < newest.batch or each.written_ms < newest.written_ms - _CLOCKS_MS:
+            behind[each.partition] = max(behind.get(each.partition, 0), each.last + 1)
+            before_ms = max(before_ms or 0, each.written_ms - _CLOCKS_MS)
+        else:
+            begins[each.partition] = min(begins.get(each.partition, each.first), each.first)
+    return BatchProgress(begins, behind, before_ms, newest.batch)
+
+
+# How far back the newest batches are looked for, in seconds, before all of the log is read.
+_LOOKS_BACK_S = (60, 600, 3_600, 86_400)
+
+_EVER = 1 << 62
+
+
+def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits, progress: Progress = untold) -> Manifest:
+    """Write a backup into a folder that has none; what is in it.
+
+    `limits` are those of the gateways' pull points. Raises InfrastructureError, RecordVersionError, BackupError.
+    """
+    made_ms = int(time.time() * 1000)
+    undelivered = _first_undelivered(kafka, progress)
+    # Before the parked deliveries are read; what had left the log by then waits among them, or is done.
+    letters_until = _ends(kafka, "dead")
+    logs: dict[str, Contents] = {}
+    # Some of what is undelivered waits in `parked`, the rest was not dispatched yet. One file: first the older.
+    logs["notifications"] = write_log(folder, "notifications", _undelivered(kafka, undelivered, progress))
+    logs["dead"] = write_log(folder, "dead", _letters(kafka, letters_until, progress))
+    logs["pullpoints"] = write_log(folder, "pullpoints", _pullable(kafka, limits, progress))
+    for name in ("retained", "control"):
+        records = (BackupRecord(each.key, each.value) for each in _all(kafka, name, progress))
+        logs[name] = write_log(folder, name, records)
+    manifest = Manifest(made_ms, logs)
+    seal(folder, manifest)
+    return manifest
+
+
+def _all(kafka: KafkaSettings, name: str, progress: Progress) -> Iterator[ConsumerRecord]:
+    with LogScan(roomy(kafka), name, progress=progress) as log:
+        yield from log.read_all()
+
+
+def _ends(kafka: KafkaSettings, name: str) -> dict[int, int]:
+    with LogScan(kafka, name) as log:
+        return log.ends()
+
+
+def _first_undelivered(kafka: KafkaSettings, progress: Progress) -> dict[int, int]:
+    """Where in each partition begins what no batch is done with for certain."""
+    found = _batch_progress(kafka, progress)
+    with LogScan(kafka, "notifications") as log:
+        firsts = log.beginnings()
+        at = firsts if found.before_ms is None else log.at(found.before_ms)
+        first_of = {number: max(first, found.first_undelivered(number, at[number])) for number, first in firsts.items()}
+    realtime = read_progress(kafka)
+    if max((each.run for each in realtime.values()), default=NO_BATCH) // RANGE >= found.newest // RANGE:
+        # The real-time gear was last. It is not done with one notification before it begins another, and says itself
+        # where it is.
+        first_of |= {number: each.position for number, each in realtime.items() if number in first_of}
+    return first_of
+
+
+def _batch_progress(kafka: KafkaSettings, told: Progress) -> BatchProgress:
+    with LogScan(kafka, "attempts", progress=told) as log:
+        ends, now_ms = log.ends(), int(time.time() * 1000)
+        for back_s in _LOOKS_BACK_S:
+            found = progress(_spans(log, log.at(now_ms - back_s * 1000), ends))
+            # Without a batch before the newest one, its beginning may lie further back.
+            if found.before_ms is not None:
+                return found
+        return progress(_spans(log, log.beginnings(), ends))
+
+
+def _spans(log: LogScan, firsts: dict[int, int], ends: dict[int, int]) -> Iterator[BatchSpan]:
+    for record in log.read_from(firsts, ends):
+        _, evaluation = attempts.decode_all(record.value or attempts.NOTHING)
+        if evaluation is not None and evaluation.matched:
+            offsets = [each.offset for each in evaluation.matched]
+            yield BatchSpan(record.timestamp, evaluation.batch, evaluation.partition, min(offsets), max(offsets))
+
+
+def _undelivered(kafka: KafkaSettings, first_undelivered: dict[int, int], progress: Progress) -> Iterator[BackupRecord]:
+    # A temporary SQLite file, deleted with the connection: what waits need not fit into memory.
+    with closing(sqlite3.connect("")) as waiting:
+        waiting.execute("create table waiting (key blob primary key, batch, partition, offset, subscription, value)")
+        for record in _all(kafka, "parked", progress):
+            _note(waiting, record, first_undelivered)
+        rows = waiting.execute("select subscription, value from waiting order by batch, partition, offset")
+        for subscription, value in rows:
+            decoded = parked.decode(value)
+            if isinstance(decoded, parked.Parked):
+                yield BackupRecord(
+                    *notifications.encode(msgspec.structs.replace(decoded.notification, only=subscription))
+                )
+    with LogScan(kafka, "notifications", progress=progress) as log:
+        for record in log.read_from(first_undelivered):
+            yield BackupRecord(record.key, record.value)
+
+
+def _note(waiting: sqlite3.Connection, record: ConsumerRecord, first_undelivered: dict[int, int]) -> None:
+    delivery, of_tries = parked.decode_key(record.key)
+    if of_tries:
+        return  # attempts are counted from 0 again
+    place = delivery.place
+    if record.value is None:
+        waiting.execute("delete from waiting where key = ?", (record.key,))
+    elif place.redrive or place.offset < first_undelivered.get(place.partition, 0):
+        waiting.execute(
+            "insert or replace into waiting values (?, ?, ?, ?, ?, ?)",
+            (record.key, place.batch, place.partition, place.offset, delivery.subscription, record.value),
+        )
+    # Else its notification is dispatched again as a whole.
+
+
+def _letters(kafka: KafkaSettings, until: dict[int, int], progress: Progress) -> Iterator[BackupRecord]:
+    """The letters that were in the log when it ended there, and all later ones: a letter that was taken out since may
+    be among what was read of `parked`, or may have been given up again."""
+    with closing(sqlite3.connect("")) as letters:
+        letters.execute("create table letters (key blob primary key, value)")
+        for record in _all(kafka, "dead", progress):
+            if record.value is not None:
+                letters.execute("insert or replace into letters values (?, ?)", (record.key, record.value))
+            elif record.offset < until.get(record.partition, 0):
+                letters.execute("delete from letters where key = ?", (record.key,))
+        for key, value in letters.execute("select key, value from letters order by rowid"):
+            delivery, _ = parked.decode_key(key)
+            # Batches and offsets start again at 0, and their letters must not replace these.
+            place = delivery.place._replace(redrive=delivery.place.redrive or dead_letters.decode(value).at_ms)
+            yield BackupRecord(delivery._replace(place=place).key(), value)
+
+
+def _pullable(kafka: KafkaSettings, limits: PullLimits, progress: Progress) -> Iterator[BackupRecord]:
+    """What waits or was claimed and not settled, as it was put in."""
+    store = PullStore(limits)
+    for record in _all(kafka, PULL_LOG, progress):
+        store.apply(*pull.decode(record.key, record.value), record.offset)
+    unsettled = {each.offset for name in store.ids() for each in store.head(name, _EVER, _EVER)}
+    unsettled |= {each.offset for name, claim in store.overdue(_EVER) for each in store.claimed(name, claim)}
+    for record in _all(kafka, PULL_LOG, progress):
+        if record.offset in unsettled:
+            yield BackupRecord(record.key, record.value)
+
+
+# How many records are under way at a time.
+_AT_ONCE = 2_000
+
+_FLUSH_S = 60.0
+
+
+def restore(folder: Path, kafka: KafkaSettings, progress: Progress = untold) -> Manifest:
+    """Make the logs and append what the backup holds; returns what that was.
+
+    Raises BackupError when the backup is damaged, or when there is anything in one of the logs: nothing is ever mixed
+    with what an engine has written. Raises InfrastructureError when Kafka does not take it; the logs are filled in
+    part then, and have to be deleted, or another prefix chosen, before it is tried again.
+    """
+    progress("checking the backup")
+    manifest = verify(folder)
+    ensure_topics(kafka)
+    for specification in specifications(kafka):
+        _require_empty(kafka, specification.name.removeprefix(kafka.prefix))
+    with closing(make_producer(roomy(kafka))) as producer:
+        for log in manifest.logs:
+            total = manifest.logs[log].records
+            _fill(producer, kafka.topic(log), log, _counted(read_log(folder, log), log, total, progress))
+    return manifest
+
+
+def _counted(records: Iterator[BackupRecord], log: str, total: int, progress: Progress) -> Iterator[BackupRecord]:
+    for number, record in enumerate(records):
+        progress(f"filling the {log} log", number, total)
+        yield record
+
+
+def _require_empty(kafka: KafkaSettings, log: str) -> None:
+    with LogScan(kafka, log) as reading:
+        if any(reading.ends().values()):
+            raise BackupError(
+                f"Kafka topic {kafka.topic(log)} is not empty: a backup is only restored where no engine was started "
+                "yet. Choose another kafka.prefix, or stop everything and delete the topics of this one"
+            )
+
+
+def _fill(producer: Producer, topic: str, log: str, records: Iterator[BackupRecord]) -> None:
+    failures: list[BaseException] = []
+    with translated(f"Kafka topic {topic} cannot be written"):
+        partitions = len(producer.partitions_for(topic))
+    under_way = 0
+    for record in records:
+        with translated(f"Kafka topic {topic} cannot be written"):
+            future = producer.send(
+                topic, value=record.value, key=record.key, partition=_partition(log, record.key, partitions)
+            )
+        future.add_errback(failures.append)
+        under_way += 1
+        if under_way == _AT_ONCE:
+            _flush(producer, topic, failures)
+            under_way = 0
+    _flush(producer, topic, failures)
+
+
+def _flush(producer: Producer, topic: str, failures: list[BaseException]) -> None:
+    deadline = time.monotonic() + _FLUSH_S
+    with translated(f"Kafka topic {topic} cannot be written"):
+        producer.flush(timeout=_FLUSH_S)
+    if failures:
+        raise as_infrastructure_error(f"Kafka topic {topic} did not take a record", failures[0])
+    if time.monotonic() > deadline:
+        raise InfrastructureError(f"Kafka topic {topic} did not take the records within {_FLUSH_S:g} s")
+
+
+def _partition(log: str, key: bytes, partitions: int) -> int:
+    """The partition in which the engine would have put it: who looks for a record looks there."""
+    if log == "dead":
+        delivery, _ = parked.decode_key(key)
+        return partition_of_subscription(delivery.subscription, partitions)
+    return partition_of_key(key, partitions)

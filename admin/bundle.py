@@ -1,0 +1,102 @@
+"""What a Spark cluster needs of ours, in one folder: `arborcast bundle`.
+
+    arborcast.zip        our packages, for spark-submit's --py-files
+    dispatch_stream.py   the job's script
+    spark.properties     the tuned settings, naming the jars and the zip; with a secret in it, for its owner alone
+    spark-cluster.properties    what a standalone cluster's master and workers are started with, to prove that they
+                         belong together
+
+The cluster's Python needs the packages that ours depend on (`arborcast bundle` does not carry them: some are compiled
+for one system), not Arborcast itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import sys
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from arborcast.core.errors import ConfigError
+from arborcast.core.reasons import reason_of
+from arborcast.dispatch.settings import DispatchSettings
+from arborcast.dispatch.spark.properties import (
+    MASTER_ONLY,
+    guarded,
+    needs_secret,
+    properties,
+    secret_in,
+    write_properties,
+)
+
+CODE = "arborcast.zip"
+SCRIPT = "dispatch_stream.py"
+PROPERTIES = "spark.properties"
+CLUSTER = "spark-cluster.properties"
+
+_PACKAGE = Path(__file__).parents[1]
+
+# The oldest time that a zip file can hold. The same code makes the same bytes.
+_NO_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+class Bundle(NamedTuple):
+    """Where its files are; no `cluster` where nothing has to be said to its master and workers."""
+
+    code: Path
+    script: Path
+    properties: Path
+    cluster: Path | None
+
+
+def write_bundle(
+    folder: Path,
+    settings: DispatchSettings,
+    jars: Sequence[Path],
+    *,
+    master: str | None = None,
+    python: str = "python3",
+    driver_python: str = sys.executable,
+) -> Bundle:
+    """Write the files, over older ones; a secret that was made for an older one stays. `python` is the interpreter's
+    path on the cluster; `driver_python` that where spark-submit is run, on this machine our own.
+
+    Raises ConfigError when the folder cannot be written.
+    """
+    code, script, file, cluster = folder / CODE, folder / SCRIPT, folder / PROPERTIES, folder / CLUSTER
+    guarded_by_secret = needs_secret(settings, master)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if guarded_by_secret:
+            secret = secret_in(cluster.read_text(encoding="utf-8")) if cluster.exists() else ""
+            settings = dataclasses.replace(settings, spark_secret=secret or secrets.token_urlsafe(32))
+            write_properties(cluster, {**guarded(settings), **MASTER_ONLY})
+        _write_zip(code)
+        script.write_bytes((_PACKAGE / "jobs" / SCRIPT).read_bytes())
+        values = properties(settings, jars=jars, master=master or "", python=python, code=code.absolute())
+        write_properties(file, values | {"spark.pyspark.driver.python": driver_python})
+    except OSError as error:
+        raise ConfigError(f"the bundle cannot be written to {folder}: {reason_of(error)}") from error
+    return Bundle(code, script, file, cluster if guarded_by_secret else None)
+
+
+def _write_zip(target: Path) -> None:
+    draft = target.with_name(f".{target.name}")
+    with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in _files(_PACKAGE):
+            entry = zipfile.ZipInfo(file.relative_to(_PACKAGE.parent).as_posix(), _NO_TIME)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, file.read_bytes())
+    draft.replace(target)
+
+
+def _files(root: Path) -> Iterator[Path]:
+    # In a clone the packages are links, which Path.rglob does not follow.
+    for folder, folders, files in os.walk(root, followlinks=True):
+        folders[:] = sorted(set(folders) - {"__pycache__"})
+        yield from (Path(folder, name) for name in sorted(files))

@@ -1,0 +1,191 @@
+"""A copy of an embedded engine's whole data directory, and the drill that proves that it can be restored.
+
+Unlike a backup of the logs it has the history and the tables too, and the engine must not run while it is made. It is
+two files: `engine.tar`, and `secrets.keys`, which opens what is sealed in the other and should be stored elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.files import write_atomically
+from arborcast.core.progress import Progress, untold
+from arborcast.core.reasons import reason_of
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.embedded.commands import UpOptions, down, to_stderr, up
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.processes.errors import HomeError
+from arborcast.engine.settings.loading import Settings
+
+if TYPE_CHECKING:
+    from arborcast.dispatch.operations.audit import Report
+
+ARCHIVE = "engine.tar"
+KEYS = "secrets.keys"
+
+# What only means something while the engine runs, and its log files.
+_LEFT_OUT = frozenset({"run", "log", KEYS})
+
+
+class Stock(NamedTuple):
+    """What an audit has counted, as far as a restored engine must know of it."""
+
+    accepted: int
+    matches: int
+    settled: int
+
+    def missing_from(self, other: Stock) -> list[str]:
+        """What another lacks of this, in words."""
+        words = ("accepted notifications", "matches", "deliveries that had ended")
+        pairs = zip(words, self, other, strict=True)
+        return [f"{had - has:,} of {had:,} {what}" for what, had, has in pairs if has < had]
+
+
+def stock_of(report: Report) -> Stock:
+    """What an audit has counted."""
+    totals = report.totals
+    settled = totals.delivered + totals.dead + totals.expired + totals.cancelled + totals.dropped
+    return Stock(report.notifications + report.waiting, report.matches, settled)
+
+
+def back_up(settings: Settings, folder: Path, progress: Progress = untold) -> list[Path]:
+    """Stop the engine if it runs, copy its data directory, start it again; the files made.
+
+    Raises HomeError when there is no data directory or the copy cannot be made.
+    """
+    progress("stopping the engine")
+    was_up = down(settings.home)
+    made = copy(settings.home, folder, progress)
+    if was_up:
+        progress("starting the engine")
+        # On the ports of the settings: where publishers and subscribers look for it.
+        up(settings, UpOptions(detach=True))
+    return made
+
+
+def copy(home: Path, folder: Path, progress: Progress = untold) -> list[Path]:
+    """Copy a stopped engine's data directory into `folder`; the files made, complete on disk.
+
+    Raises HomeInUse while an engine runs there, HomeError when there is none or the copy cannot be made.
+    """
+    data = Home(home)
+    if not data.run.is_dir():
+        raise HomeError(f"there is no engine's data directory at {home}")
+    made = [folder / ARCHIVE]
+    with data.locked(), _explained(f"the backup cannot be written to {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        entries = [entry for entry in sorted(home.iterdir()) if entry.name not in _LEFT_OUT]
+        total = sum(file.lstat().st_size for entry in entries for file in (entry, *entry.rglob("*")))
+        with _draft(folder / ARCHIVE) as draft, tarfile.open(draft, "w") as archive:
+
+            def told(member: tarfile.TarInfo) -> tarfile.TarInfo:
+                progress("copying bytes", archive.offset, total)
+                return member
+
+            for entry in entries:
+                archive.add(entry, entry.name, filter=told)
+        if (home / KEYS).exists():
+            made.append(folder / KEYS)
+            write_atomically(folder / KEYS, (home / KEYS).read_bytes(), mode=0o600)
+    return made
+
+
+def restore_copy(folder: Path, home: Path, progress: Progress = untold) -> None:
+    """Make a data directory from a copy. What is there is never written over: raises HomeError."""
+    if home.exists() and any(home.iterdir()):
+        raise HomeError(f"{home} is not empty: a backup is only restored where nothing is")
+    with _explained(f"the backup in {folder} cannot be restored to {home}"):
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        total = (folder / ARCHIVE).stat().st_size
+
+        def told(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+            progress("copying bytes", member.offset, total)
+            return tarfile.data_filter(member, path)
+
+        with tarfile.open(folder / ARCHIVE) as archive:
+            archive.extractall(home, filter=told)  # noqa: S202  # `told` applies the data filter
+        if (folder / KEYS).exists():
+            write_atomically(home / KEYS, (folder / KEYS).read_bytes(), mode=0o600)
+
+
+def drill(
+    settings: Settings,
+    kafka: Callable[[], KafkaSettings],
+    folder: Path,
+    since_ms: int,
+    progress: Progress = untold,
+) -> Stock:
+    """Back a running engine up, move its data directory away, restore and start it, and compare two audits; what was
+    proved to be there afterwards. The moved directory is deleted only then; otherwise it is moved back. `kafka` is
+    asked twice, since the engine that is started again may take other ports.
+
+    Raises InfrastructureError when the restored engine lacks something, or its books do not balance.
+    """
+    home, until_ms = settings.home, int(time.time() * 1000)
+    before = _audited(kafka(), since_ms, until_ms, progress)
+    to_stderr(f"before: {before}")
+    if not down(home):
+        raise HomeError(f"no engine runs in {home}: the drill begins with one that does")
+    for file in copy(home, folder, progress):
+        to_stderr(f"backed up: {file}, {file.stat().st_size:,} bytes")
+    aside = home.with_name(f"{home.name}.lost-{os.getpid()}")
+    home.rename(aside)
+    to_stderr(f"the data directory is gone (to {aside})")
+    try:
+        restore_copy(folder, home, progress)
+        progress("starting the engine")
+        up(settings, UpOptions(detach=True))
+        after = _audited(kafka(), since_ms, until_ms, progress)
+        if missing := before.missing_from(after):
+            raise InfrastructureError(f"the restored engine lacks {'; '.join(missing)}")
+    except BaseException:
+        down(home)
+        shutil.rmtree(home, ignore_errors=True)
+        aside.rename(home)
+        to_stderr(f"the data directory is back as it was, its engine is stopped: {home}")
+        raise
+    shutil.rmtree(aside)
+    to_stderr(f"after: {after}")
+    return after
+
+
+def _audited(kafka: KafkaSettings, since_ms: int, until_ms: int, progress: Progress) -> Stock:
+    from arborcast.dispatch.operations.audit import audit
+
+    report = audit(kafka, since_ms, until_ms, deep=True, patience_s=30, progress=progress)
+    if not report.balanced:
+        raise InfrastructureError(
+            f"{len(report.problems)} notifications do not balance: `arborcast audit --deep` names them"
+        )
+    return stock_of(report)
+
+
+@contextlib.contextmanager
+def _draft(target: Path) -> Iterator[Path]:
+    """A file for this user alone that is there when it is complete."""
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        draft.touch(mode=0o600)
+        yield draft
+        with draft.open("rb") as written:
+            os.fsync(written.fileno())
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, tarfile.TarError) as error:
+        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        raise HomeError(f"{what}: {where}{reason_of(error)}") from error

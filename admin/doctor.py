@@ -1,0 +1,359 @@
+"""`arborcast doctor`: is everything here that the engine needs, and if not, what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import os
+import resource
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import psutil
+
+from arborcast.admin import kafka_safety
+from arborcast.core.errors import ArborcastError, SecretError
+from arborcast.core.security.keyring import parse_keys
+from arborcast.engine.embedded import engine, questions, state
+from arborcast.engine.embedded.home import DEFAULT_NAME, Home
+from arborcast.engine.embedded.status import supervisor_silent_s
+from arborcast.engine.install import jars, java
+from arborcast.engine.processes import processes
+from arborcast.engine.processes.errors import StackError
+from arborcast.engine.settings.loading import Settings, load_settings
+
+Level = Literal["ok", "warn", "fail"]
+
+# All parts of an idle engine together take less; with a heavy load Spark's heap grows to what the settings allow.
+_MEMORY_MB = 1_600
+
+# Every connection of a publisher, a subscriber or a Kafka client is an open file, and so is every log segment.
+_FILES = 4_096
+
+# What a part gets to answer. Its heart beats every other second.
+_PATIENCE_S = 8.0
+
+# A package and the jar of the same thing, which must be of one version: a Spark that loads the connector of another
+# release fails in the middle of the first batch.
+_SAME_VERSION = (
+    ("pyspark", "spark-sql-kafka-0-10_2.13-"),
+    ("delta-spark", "delta-spark_4.2_2.13-"),
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. `advice` is what to do, empty when there is nothing to do."""
+
+    name: str
+    level: Level
+    finding: str
+    advice: str = ""
+
+
+def doctor(settings: Settings) -> list[Check]:
+    """Looks at everything the engine needs, and asks a running one how it is. Changes nothing, and never raises for
+    what it finds."""
+    home = Home(settings.home)
+    running = home.owner() is not None
+    checks: list[Callable[[], Iterator[Check]]] = [
+        _python,
+        _java,
+        lambda: _jars(jars.default_cache()),
+        _versions,
+        _bash,
+        lambda: _home(home, settings.stack.min_free_disk_mb),
+        lambda: _tables(settings),
+        lambda: _keys(settings, home),
+        lambda: _gear(settings),
+        _memory,
+        _open_files,
+        lambda: _engine(home, running),
+        lambda: _parts(home, running),
+        lambda: _ports(settings, running),
+        lambda: _broker(settings, home, running),
+        lambda: _kafka_safety(settings),
+        lambda: _directory(settings),
+    ]
+    return [finding for check in checks for finding in check()]
+
+
+def _python() -> Iterator[Check]:
+    yield Check("python", "ok", f"{sys.version.split()[0]} in {sys.prefix}")
+
+
+def _java() -> Iterator[Check]:
+    try:
+        found = java.find_java()
+    except StackError as error:
+        yield Check("java", "fail", *_split(error))
+        return
+    if found.feature in java.PREFERRED:
+        yield Check("java", "ok", str(found))
+    else:
+        yield Check(
+            "java",
+            "warn",
+            str(found),
+            "It works, but Spark's makers test 17 and 21: if the job misbehaves, try one of those.",
+        )
+
+
+def _jars(cache: Path) -> Iterator[Check]:
+    for which in jars.SETS:
+        try:
+            paths = jars.jar_paths(which, cache)
+        except StackError as error:
+            yield Check(f"jars ({which})", "fail", str(error), "Run: arborcast fetch")
+        else:
+            yield Check(f"jars ({which})", "ok", f"{len(paths)} in {paths[0].parent}, checksums right")
+
+
+def _versions() -> Iterator[Check]:
+    for package, prefix in _SAME_VERSION:
+        try:
+            installed = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            yield Check(package, "fail", "not installed", "Run: make setup")
+            continue
+        pinned = next(name for name in jars.pins("spark") if name.startswith(prefix)).removeprefix(prefix)[:-4]
+        if installed == pinned:
+            yield Check(package, "ok", f"{installed}, and so are its jars")
+        else:
+            yield Check(package, "fail", f"{installed} is installed, but its jars are {pinned}", "Run: make setup")
+
+
+def _bash() -> Iterator[Check]:
+    if shutil.which("bash"):
+        return
+    yield Check("bash", "fail", "not found on the PATH", "Install bash: spark-submit is a bash script.")
+
+
+def _home(home: Home, min_free_mb: int) -> Iterator[Check]:
+    existing = next(folder for folder in [home.path, *home.path.parents] if folder.exists())
+    try:
+        home.check_room(existing, min_free_mb)
+        if existing == home.path:
+            home.check_writable()
+    except StackError as error:
+        yield Check("data directory", "fail", *_split(error, "; "))
+        return
+    free = shutil.disk_usage(existing).free / 2**30
+    yield Check(
+        "data directory", "ok", f"{home.path}{'' if existing == home.path else ' (to be made)'}, {free:.1f} GiB free"
+    )
+
+
+def _tables(settings: Settings) -> Iterator[Check]:
+    path = settings.tables.path.removeprefix("file://")
+    if not path or "://" in path or Path(path).is_relative_to(settings.home):
+        return
+    existing = next(folder for folder in [Path(path), *Path(path).absolute().parents] if folder.exists())
+    free_mb, wanted_mb = shutil.disk_usage(existing).free // 2**20, settings.stack.min_free_disk_mb
+    if free_mb < wanted_mb:
+        yield Check(
+            "tables",
+            "warn",
+            f"{free_mb} MiB are free where {path} is, {wanted_mb} are asked for (stack.min_free_disk_mb)",
+            "Make room, or set tables.path to another place: outcomes wait in Kafka until they can be written.",
+        )
+    elif not os.access(existing, os.W_OK):
+        yield Check("tables", "fail", f"{existing} cannot be written by this user", "Change its owner, or tables.path.")
+    else:
+        yield Check("tables", "ok", f"{path}, {free_mb / 1024:.1f} GiB free")
+
+
+def _keys(settings: Settings, home: Home) -> Iterator[Check]:
+    file = Path(settings.secrets.key_file)
+    if not file.exists():
+        # The embedded engine makes its own. Whoever names one has others who must have the same.
+        if file != home.path / DEFAULT_NAME or settings.stack.broker == "external":
+            yield Check(
+                "keys",
+                "warn",
+                f"there is no key file {file}: no subscription can have a secret",
+                "Bring the one of the other machines here (secrets.key_file), or make the first: arborcast keys new",
+            )
+        return
+    try:
+        count = len(parse_keys(file.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, SecretError) as error:
+        yield Check(
+            "keys", "fail", f"{file} cannot be used: {error}", "It must be readable by this user: restore it, mode 600."
+        )
+        return
+    if file.stat().st_mode & 0o077:
+        yield Check("keys", "warn", f"{file} can be read by others", f"chmod 600 {file}")
+    else:
+        yield Check("keys", "ok", f"{count} in {file}")
+
+
+def _gear(settings: Settings) -> Iterator[Check]:
+    gear, slots, partitions = settings.dispatch.gear, settings.dispatch.task_slots, settings.kafka.partitions
+    if gear != "batch" and slots < partitions:
+        yield Check(
+            "gear",
+            "warn",
+            f"dispatch.gear is {gear}, which needs a task slot for each partition, and {partitions} partitions have "
+            f"{slots} slots: in local mode there are batches only",
+            f"Set dispatch.task_slots to {partitions}, or dispatch.gear to batch. On a Spark cluster the cores of the "
+            f"executors count instead: {partitions} are needed.",
+        )
+    else:
+        needs = "" if gear == "batch" else f"; on a Spark cluster its executors need {partitions} cores"
+        yield Check("gear", "ok", f"{gear}{needs}")
+
+
+def _memory() -> Iterator[Check]:
+    available = psutil.virtual_memory().available // 2**20
+    if available < _MEMORY_MB:
+        yield Check(
+            "memory",
+            "warn",
+            f"{available} MiB available, the engine takes up to {_MEMORY_MB} MiB",
+            "Close something, or lower stack.kafka_heap_mb and dispatch.driver_memory_mb.",
+        )
+    else:
+        yield Check("memory", "ok", f"{available} MiB available")
+
+
+def _open_files() -> Iterator[Check]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < _FILES:
+        yield Check("open files", "warn", f"at most {soft}", f"For more connections: ulimit -n {min(hard, 65_536)}")
+    else:
+        yield Check("open files", "ok", f"at most {soft}")
+
+
+def _engine(home: Home, running: bool) -> Iterator[Check]:
+    known = state.read(home.state_file) if running else None
+    if known is None:
+        yield Check("engine", "ok", "not running")
+        return
+    silent_s = supervisor_silent_s(home)
+    sick = [f"{name} is {part.state}" for name, part in known.parts.items() if part.state is not state.PartState.READY]
+    if silent_s:
+        yield Check(
+            "engine",
+            "fail",
+            f"its supervisor (pid {known.supervisor.pid}) has not come round for {silent_s:.0f} s: it restarts nothing",
+            f"If it was stopped: kill -CONT {known.supervisor.pid}. Else: arborcast down, arborcast up.",
+        )
+    elif sick:
+        yield Check("engine", "warn", ", ".join(sick), f"Look into {home.logs}")
+    else:
+        yield Check("engine", "ok", f"running (pid {known.supervisor.pid}), all parts ready")
+
+
+def _parts(home: Home, running: bool) -> Iterator[Check]:
+    """Each part that is said to be ready, asked what the supervisor asks it."""
+    known = state.read(home.state_file) if running else None
+    if known is None:
+        return
+    try:
+        settings = load_settings(home.settings_file, environ={})
+    except ArborcastError as error:
+        yield Check("parts", "warn", f"they cannot be asked how they are: {error}", "Restart the engine.")
+        return
+    for name, question in engine.questions_of(settings, home).items():
+        part = known.parts.get(name)
+        if part is None or part.state is not state.PartState.READY:
+            continue
+        if why := question(_PATIENCE_S):
+            yield Check(
+                name,
+                "fail",
+                f"does not answer: {why}",
+                f"It is killed and started again after stack.hang_timeout_s; look into {home.log(name)}",
+            )
+        else:
+            yield Check(name, "ok", "answers")
+
+
+def _ports(settings: Settings, running: bool) -> Iterator[Check]:
+    if running:
+        return
+    yield _port("gateway port", settings.gateway.port, settings.gateway.host, "--gateway-port PORT")
+    metrics = settings.metrics
+    for name, port, choose in (
+        ("metrics port", metrics.port, "--metrics-port PORT"),
+        ("job's metrics port", metrics.job_port, "metrics.job_port"),
+    ):
+        if port:
+            yield _port(name, port, metrics.host, choose)
+
+
+def _broker(settings: Settings, home: Home, running: bool) -> Iterator[Check]:
+    servers = settings.kafka.bootstrap_servers
+    if settings.stack.broker == "embedded":
+        if not running:
+            yield _port("kafka port", settings.stack.kafka_port, processes.LOOPBACK, "--kafka-port PORT")
+            return
+        known = state.read(home.state_file)
+        servers = known.addresses["kafka"] if known else servers
+    for server in servers.split(","):
+        if why := questions.why_away(dataclasses.replace(settings.kafka, bootstrap_servers=server)):
+            advice = "Check kafka.bootstrap_servers and that Kafka runs."
+            yield Check("broker", "fail", f"{server} does not answer: {why}", advice)
+        else:
+            yield Check("broker", "ok", f"{server} answers")
+
+
+def _kafka_safety(settings: Settings) -> Iterator[Check]:
+    # The embedded broker is ours, and one: what it promises is written where it is made. That nobody listens is
+    # reported already.
+    if settings.stack.broker == "embedded" or not questions.answers(settings.kafka):
+        return
+    kafka = dataclasses.replace(settings.kafka, request_timeout_s=min(settings.kafka.request_timeout_s, 3.0))
+    try:
+        facts = kafka_safety.examine(kafka)
+    except ArborcastError as error:
+        yield Check("kafka logs", "warn", f"could not be examined: {error}", "Check that our user may describe them.")
+        return
+    findings = kafka_safety.unsafe(facts, kafka, settings.retry.lifespan_s, int(time.time() * 1000))
+    for finding in findings:
+        yield Check("kafka logs", finding.level, finding.what, finding.advice)
+    if not findings:
+        yield Check("kafka logs", "ok", f"{len(facts.topics)} on {facts.brokers} brokers, safe as configured")
+
+
+def _directory(settings: Settings) -> Iterator[Check]:
+    directory = settings.directory
+    if directory.kind == "file":
+        file = Path(directory.file)
+        found = f"{file}" if file.exists() else f"{file}, made on first use"
+        yield Check("directory", "ok", found)
+    elif directory.kind == "ldap":
+        url = urlsplit(directory.url)
+        port = url.port or (636 if url.scheme == "ldaps" else 389)
+        with contextlib.suppress(OSError), socket.create_connection((url.hostname or "", port), timeout=3):
+            yield Check("directory", "ok", f"{directory.url} accepts connections")
+            return
+        yield Check(
+            "directory", "fail", f"{directory.url} does not accept connections", "Check directory.url and the server."
+        )
+
+
+def _port(name: str, port: int, host: str, choose: str) -> Check:
+    if port == 0:
+        return Check(name, "ok", "a free one is taken at start")
+    if processes.is_free(port, host):
+        return Check(name, "ok", f"{port} is free")
+    by = processes.holder(port)
+    return Check(
+        name, "fail", f"{port} is in use" + (f" by {by}" if by else ""), f"Stop that, or choose another: {choose}"
+    )
+
+
+def _split(error: StackError, mark: str = ". ") -> tuple[str, str]:
+    """What is wrong, and what to do about it, of a message that says both."""
+    finding, _, advice = str(error).partition(mark)
+    return finding, advice[:1].upper() + advice[1:]

@@ -1,0 +1,96 @@
+"""Sealing every secret in the control log with the first key of the key file, while the engine runs.
+
+What is appended stands beside the subscriptions' records (`topic_model.projections.resealing`), so nothing that
+happens meanwhile is undone; each record stands for itself, so a run that is cut off has done a part, and the next one
+does the rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from arborcast.core.errors import SecretError
+from arborcast.core.security.keyring import KeyRing
+from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.projections.resealing import key_id, resealed, sealed_in
+from arborcast.topic_model.records.control import ControlRecord, SecretsResealed, Tombstone, resealing_key
+from arborcast.topic_model.records.control_log import ControlFollower, ControlLog
+from arborcast.topic_model.routing import RoutingTable
+
+# A log of a million records is read in well under a minute.
+_READ_SECONDS = 120.0
+_AT_ONCE = 500
+
+# A gateway that has not read the new key file yet may seal with the old key between two looks.
+_LOOKS = 5
+
+
+@dataclass
+class ResealingReport:
+    """How many secrets of how many subscriptions were sealed again (or would be), and what there is after it."""
+
+    subscriptions: int = 0
+    secrets: int = 0
+    sealed: Counter[str] = field(default_factory=Counter)
+    """How many secrets each key has sealed, by its id."""
+    stuck: dict[str, str] = field(default_factory=dict)
+    """Subscriptions with secrets that cannot be opened, and why."""
+
+
+class SealedSecrets:
+    """The sealed secrets of the control log: a fold over it."""
+
+    def __init__(self) -> None:
+        self._table = RoutingTable()
+        # The table forgets those of ended subscriptions; in the log they stay until they are removed.
+        self._beside: set[str] = set()
+
+    def apply(self, record: ControlRecord) -> None:
+        self._table.apply(record)
+        match record:
+            case SecretsResealed(id=subscription_id):
+                self._beside.add(subscription_id)
+            case Tombstone(key=key):
+                self._beside.discard(key.removeprefix(resealing_key("")))
+
+    def look(self, keys: KeyRing) -> tuple[list[ControlRecord], ResealingReport]:
+        """The records after which the first key has sealed everything, and what they are about."""
+        records: list[ControlRecord] = []
+        report = ResealingReport()
+        for subscription in self._table.subscriptions():
+            ids = [key_id(each) for each in sealed_in(subscription)]
+            report.sealed.update(ids)
+            try:
+                record = resealed(subscription, keys, self._table.resealings.still_used(subscription.id))
+            except SecretError as error:
+                report.stuck[subscription.id] = str(error)
+                continue
+            if record is not None:
+                records.append(record)
+                report.subscriptions += 1
+                report.secrets += sum(each != keys.current for each in ids)
+        records += [Tombstone(resealing_key(each)) for each in sorted(self._beside) if self._table.get(each) is None]
+        return records, report
+
+
+def reseal(kafka: KafkaSettings, keys: KeyRing, *, dry_run: bool = False) -> ResealingReport:
+    """Have the first key seal everything. Raises InfrastructureError when Kafka is away; running it again goes on."""
+    secrets = SealedSecrets()
+    subscriptions = done = 0
+    with (
+        closing(ControlFollower(kafka, lambda record, _offset: secrets.apply(record))) as follower,
+        closing(ControlLog(kafka)) as log,
+    ):
+        for looks in range(_LOOKS + 1):
+            follower.read_to_end(_READ_SECONDS)
+            records, report = secrets.look(keys)
+            if dry_run:
+                return report
+            if not records or looks == _LOOKS:
+                break
+            for start in range(0, len(records), _AT_ONCE):
+                log.append(records[start : start + _AT_ONCE])
+            subscriptions, done = subscriptions + report.subscriptions, done + report.secrets
+    return ResealingReport(subscriptions, done, report.sealed, report.stuck)

@@ -1,0 +1,268 @@
+"""What the `arborcast topics` commands do, apart from reading options and printing.
+
+Every command folds the control log of the running engine, decides on that, and appends; the engine and the directory
+follow the log. Nothing here needs the gateway to be up, only Kafka.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from arborcast.core.errors import ConfigError, TopicError
+from arborcast.core.progress import Progress, untold
+from arborcast.core.settings import KafkaSettings
+from arborcast.directory.entries import ldif
+from arborcast.directory.entries.changes import Put, Workspace, in_writing_order
+from arborcast.directory.entries.dn import parse_dn
+from arborcast.directory.entries.entries import EntrySet
+from arborcast.directory.entries.mapping import NAMES, EntryProblem, Listing, ProblemKind
+from arborcast.directory.entries.reader import read_listing
+from arborcast.directory.entries.units import Units
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.documents import (
+    read_json,
+    read_topic_namespace,
+    read_topic_set,
+    write_json,
+    write_topic_set,
+)
+from arborcast.topic_model.expressions import XPATH, XPathPattern, compile_normal, parse, parse_friendly, with_codes
+from arborcast.topic_model.patterns.alternatives import Reach
+from arborcast.topic_model.projections.suspensions import Suspensions
+from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
+from arborcast.topic_model.records.control_log import ControlFollower, ControlLog
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.plans import plan_create, plan_update
+from arborcast.topic_model.tree.tree import TopicTree
+
+Format = Literal["ldif", "topicset", "json"]
+
+# A log of a million records is read in well under a minute.
+_READ_SECONDS = 120.0
+
+# So many refused topics of an import are named; the first few show what is wrong with all of them.
+_MAX_NAMED = 10
+
+_SUFFIXES: Mapping[str, Format] = {".ldif": "ldif", ".xml": "topicset", ".json": "json"}
+
+_TOPIC_NAMESPACE = re.compile(rb"<(?:[\w.-]+:)?TopicNamespace\b")
+
+_XML_START = re.compile(rb"^(?:\xef\xbb\xbf)?\s*<")
+
+_JSON_START = re.compile(rb"^(?:\xef\xbb\xbf)?\s*[{\[]")
+
+
+def read_tree(kafka: KafkaSettings) -> TopicTree:
+    """The topic tree of the control log as it is now. Raises InfrastructureError."""
+    tree = TopicTree()
+    _fold(kafka, lambda record, _offset: tree.apply(record))
+    return tree
+
+
+def read_table(kafka: KafkaSettings) -> RoutingTable:
+    """The routing table of the control log as it is now. Raises InfrastructureError."""
+    table = RoutingTable()
+    _fold(kafka, table.apply)
+    return table
+
+
+def read_subscriptions(kafka: KafkaSettings) -> tuple[RoutingTable, Suspensions]:
+    """The routing table, and which of its subscriptions are suspended. Raises InfrastructureError."""
+    control = ControlView()
+    _fold(kafka, control.apply)
+    return control.table, control.suspensions
+
+
+def _fold(kafka: KafkaSettings, apply: Callable[[ControlRecord, int], None]) -> None:
+    with closing(ControlFollower(kafka, apply)) as follower:
+        follower.read_to_end(_READ_SECONDS)
+
+
+def change_tree(kafka: KafkaSettings, plan: Callable[[TopicTree], Sequence[ControlRecord]]) -> Sequence[ControlRecord]:
+    """Plan a change on the tree as it is and append it; returns what was appended when it is stored.
+
+    Raises TopicError when the change cannot be, InfrastructureError when Kafka is away.
+    """
+    records = plan(read_tree(kafka))
+    if records:
+        with closing(ControlLog(kafka)) as log:
+            log.append(records)
+    return records
+
+
+def conditions_of(subscription: Subscription) -> str:
+    """What a notification must fulfil beyond its topic, in words; empty for nothing."""
+    return " and ".join(
+        [f"payload: {each.text}" for each in subscription.content]
+        + [f"producer: {each.text}" for each in subscription.producer]
+        + [f"type: {' or '.join(subscription.types)}" for _ in subscription.types[:1]]
+        + [f"{interval_ms / 1000:g} s apart" for interval_ms in [subscription.policy.interval_ms] if interval_ms]
+    )
+
+
+def one_topic(text: str, namespaces: Mapping[str, str]) -> TopicPath:
+    """The one topic that a person names: `a/b`, `a:b`, `{urn:t}a/b`, `p:a/b`. Raises TopicError for anything wider."""
+    pattern = compile_normal(parse_friendly(text, namespaces).normal)
+    if not isinstance(pattern, XPathPattern) and len(pattern.alternatives) == 1:
+        (only,) = pattern.alternatives
+        if not only.rest and only.reach is Reach.SELF:
+            return TopicPath(only.anchor)
+    raise TopicError(f"{text!r} names more than one topic; exactly one is needed here")
+
+
+def matching(
+    tree: TopicTree, expression: str, namespaces: Mapping[str, str], *, xpath: bool = False
+) -> list[TopicPath]:
+    """The topics that an expression selects, sorted. Raises ExpressionError."""
+    if xpath:
+        chosen = parse(expression, XPATH, namespaces)
+    else:
+        chosen = parse_friendly(with_codes(expression, namespaces, tree.paths_with_code), namespaces)
+    pattern = compile_normal(chosen.normal)
+    if isinstance(pattern, XPathPattern):
+        return sorted(pattern.select(tree))
+    return sorted(tree.select(pattern))
+
+
+def format_of(file: Path | None, name: Format | None, data: bytes = b"") -> Format:
+    """The format of a document: as said, else by the file's name, else by how it begins. Raises ConfigError."""
+    if name is not None:
+        return name
+    if file is not None and file.suffix.lower() in _SUFFIXES:
+        return _SUFFIXES[file.suffix.lower()]
+    if _XML_START.match(data):
+        return "topicset"
+    if _JSON_START.match(data):
+        return "json"
+    if data:
+        return "ldif"
+    raise ConfigError("say which format with --format ldif, topicset or json (or by the file's name)")
+
+
+def write_document(records: Iterable[TopicRecord], form: Format, base_dn: str) -> bytes:
+    """The topics as a document; LDIF as `ldapadd` takes it, parents first, with the base entry."""
+    if form == "json":
+        return write_json(records)
+    if form == "topicset":
+        return write_topic_set(records)
+    entries = EntrySet()
+    workspace = Workspace(entries, Listing(initialised=False), parse_dn(base_dn))
+    for change in in_writing_order([Put(record) for record in sorted(records, key=lambda record: record.path)]):
+        for edit in workspace.plan(change):
+            workspace.done(edit)
+    return ldif.write(ldif.render(entry, NAMES.items()) for entry in entries)
+
+
+def read_document(data: bytes, form: Format, base_dn: str) -> tuple[tuple[TopicRecord, ...], tuple[str, ...]]:
+    """(topics, what was skipped and why) of a document. Raises DocumentError or LdifError."""
+    if form == "json":
+        return read_json(data), ()
+    if form == "topicset":
+        reader = read_topic_namespace if _TOPIC_NAMESPACE.search(data, 0, 4096) else read_topic_set
+        return reader(data), ()
+    entries = EntrySet(block.entry for block in ldif.parse(data) if block.entry is not None)
+    listing = read_listing(entries, parse_dn(base_dn))
+    if not listing.entries and len(entries):
+        raise ConfigError(f"the file has {len(entries)} entries, but no topics below {base_dn}; see --base-dn")
+    return tuple(listing.records().values()), tuple(map(str, listing.problems))
+
+
+# So many topics are written at a time: one by one it would be slow, and all at once they might not be taken in time.
+_AT_ONCE = 2_000
+
+
+def write_import(kafka: KafkaSettings, records: Sequence[ControlRecord], progress: Progress = untold) -> None:
+    """Append what an import comes to. Raises InfrastructureError; what was written before that is there, and the same
+    import again brings the rest."""
+    with closing(ControlLog(kafka)) as log:
+        for start in range(0, len(records), _AT_ONCE):
+            progress("writing topics", start, len(records))
+            log.append(records[start : start + _AT_ONCE])
+
+
+@dataclass(frozen=True)
+class Import:
+    """What an import comes to: the records to append, and how many topics that touches."""
+
+    records: tuple[ControlRecord, ...]
+    added: int
+    changed: int
+    removed: int
+
+
+def plan_import(
+    tree: TopicTree, wanted: Sequence[TopicRecord], *, replace: bool = False, progress: Progress = untold
+) -> Import:
+    """The records that bring these topics in; `replace` also removes every other topic. Changes `tree` as it goes.
+
+    All or nothing: raises TopicError that names the topics which cannot be.
+    """
+    # What is to go goes first: its codes, and its being final, must not stand in the way of what replaces it.
+    gone = sorted(set(tree.paths()) - {record.path for record in wanted}, reverse=True) if replace else []
+    records: list[ControlRecord] = [TopicRemoved(path) for path in gone]
+    records += [Tombstone(topic_key(path)) for path in gone]
+    for record in records:
+        tree.apply(record)
+    refused: list[TopicError] = []
+    added = changed = 0
+    for number, topic in enumerate(sorted(wanted, key=lambda record: record.path)):
+        progress("comparing topics", number, len(wanted))
+        known = topic.path in tree
+        try:
+            planned = plan_update(tree, topic) if known else plan_create(tree, topic)
+        except TopicError as error:
+            refused.append(error)
+            continue
+        for record in planned:
+            tree.apply(record)
+        records += planned
+        added += bool(planned) and not known
+        changed += bool(planned) and known
+    if refused:
+        named = "; ".join(str(error) for error in refused[:_MAX_NAMED])
+        more = f"; and {len(refused) - _MAX_NAMED} more" if len(refused) > _MAX_NAMED else ""
+        raise TopicError(f"nothing was imported, {len(refused)} topics cannot be: {named}{more}")
+    return Import(tuple(records), added, changed, len(gone))
+
+
+@dataclass(frozen=True)
+class Additions:
+    """What the units of another system come to: topics to add, how many were there already and stay as they are, and
+    what cannot be, or not wholly."""
+
+    topics: tuple[TopicRecord, ...]
+    unchanged: int
+    problems: tuple[EntryProblem, ...]
+
+
+def plan_additions(tree: TopicTree, units: Units, progress: Progress = untold) -> Additions:
+    """The topics that are not there yet. One whose code is somebody else's comes without it. Changes `tree` as it
+    goes."""
+    added: list[TopicRecord] = []
+    problems = list(units.problems)
+    unchanged = 0
+    for number, topic in enumerate(units.topics):
+        progress("comparing topics", number, len(units.topics))
+        if topic.path in tree:
+            unchanged += 1
+            continue
+        owners = tree.paths_with_code(topic.code) if topic.code else ()
+        if owners:
+            reason = f"its code {topic.code!r} belongs to {owners[0]} here: imported without it"
+            problems.append(EntryProblem(ProblemKind.DUPLICATE_CODE, topic.path, reason, topic.path))
+            topic = TopicRecord(topic.path)
+        try:
+            plan_create(tree, topic)
+        except TopicError as error:
+            problems.append(EntryProblem(ProblemKind.BELOW_FINAL, topic.path, str(error), topic.path))
+            continue
+        tree.put(topic)
+        added.append(topic)
+    return Additions(tuple(added), unchanged, tuple(problems))

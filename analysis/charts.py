@@ -1,0 +1,251 @@
+"""The forms that pictures have: ranges, bars, lines, spans of time; and which rows there is room for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from arborcast.analysis.picture import (
+    ASIDE,
+    BLUE,
+    CLASSES,
+    GREY,
+    ORANGE,
+    SKY,
+    VERMILION,
+    NothingToShow,
+    Picture,
+    canvas,
+    put_columns,
+    put_legend,
+    put_rows,
+    put_ticks,
+)
+from arborcast.engine.monitoring import ticks
+from arborcast.engine.monitoring.figures import WORDS, seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Of fewer a quantile says nothing.
+ENOUGH = 10
+
+# More rows than these nobody reads; the others share one.
+_ROWS = 15
+
+_QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
+
+# As many points as a line has room for.
+_POINTS = 180
+
+# Up to so many points each is marked, so that a single one is seen, too.
+_MARKED = 60
+
+# What a bin of time may be wide, in seconds.
+_BINS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 21_600, 86_400)
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Which groups get a row, and what is summed up: those that have enough but no room, and those with too few."""
+
+    shown: Sequence[str]
+    others: Sequence[str]
+    few: Sequence[str]
+
+
+def grouped(counts: Mapping[str, int], rank: Mapping[str, float], most: int = _ROWS, enough: int = ENOUGH) -> Grouping:
+    """The groups of the highest rank among those with enough in them. Where none has, all are shown."""
+    able = [name for name, count in counts.items() if count >= enough] or list(counts)
+    order = sorted(able, key=lambda name: (-rank[name], name))
+    return Grouping(order[:most], order[most:], sorted(counts.keys() - set(able)))
+
+
+def bin_seconds(span_s: float, points: int = _POINTS) -> int:
+    """How wide the bins of a line are: round, and at most so many."""
+    return next((width for width in _BINS if span_s / width <= points), _BINS[-1])
+
+
+def quantiles(values: Any) -> dict[str, float]:
+    quantiles = values.quantile(list(_QUANTILES))
+    return {"count": len(values), **dict(zip(("p1", "p25", "p50", "p75", "p99"), quantiles, strict=True))}
+
+
+def spread(values: Any, groups: Any, by: str) -> tuple[Any, list[bool]]:
+    """Quantiles of each group that is shown, and of those that are summed up."""
+    import pandas as pd
+
+    split = values.groupby(groups)
+    choice = grouped(split.size().to_dict(), split.quantile(0.99).to_dict())
+    rows = {name: quantiles(split.get_group(name)) for name in choice.shown}
+    for names, what in ((choice.others, "other"), (choice.few, "with fewer than ten")):
+        if names:
+            name = f"{len(names):,} {what} {by}s" if what == "other" else f"{len(names):,} {by}s {what}"
+            rows[name] = quantiles(values[groups.isin(names)])
+    quiet = [number >= len(choice.shown) for number in range(len(rows))]
+    return pd.DataFrame(rows).T, quiet
+
+
+def ranges(title: str, rows: Any, quiet: Sequence[bool], counted: str) -> Picture:
+    """A line from the first percentile to the last, thick for the half in the middle, and a dot for the median."""
+    with canvas(title, 1.5 + 0.27 * len(rows)) as (figure, (axes,)):
+        drawn = rows.clip(lower=0.1)
+        axes.set_xscale("log")
+        scale = ticks.logarithmic(float(drawn.p1.min()), float(drawn.p99.max()))
+        put_ticks(axes, scale)
+        axes.set_xlim(scale[0][0], scale[-1][0])
+        put_rows(axes, list(rows.index), quiet=quiet)
+        for number, (row, is_quiet) in enumerate(zip(drawn.itertuples(), quiet, strict=True)):
+            colour = GREY if is_quiet else BLUE
+            axes.plot([row.p1, row.p99], [number, number], color=colour, linewidth=1.2, solid_capstyle="butt")
+            axes.plot([row.p25, row.p75], [number, number], color=colour, linewidth=6, solid_capstyle="butt", alpha=0.6)
+            axes.plot(row.p50, number, "o", color=colour, markersize=6, markeredgecolor="white")
+        cells = [
+            [seconds(row.p50 / 1000), seconds(row.p99 / 1000), f"{int(row.count_):,}"]
+            for row in rows.rename(columns={"count": "count_"}).itertuples()
+        ]
+        put_columns(axes, ["median", "99 %", counted], cells)
+        axes.set_xlabel("dot: the median; thick: half of them; thin: 98 % of them", **ASIDE)
+    return Picture(title, rows.round(1).astype({"count": int}), figure)
+
+
+def stacked(title: str, counts: Any, unit: str, by: str, colours: Mapping[str, str] | None = None) -> Picture:
+    """A bar for each row with the most, its columns one after another; the rest as numbers."""
+    counts = counts.loc[counts.sum(axis=1).sort_values(ascending=False, kind="stable").index]
+    order = list(counts.columns) if colours else list(counts.sum().sort_values(ascending=False).index)
+    table = counts[order]
+    if colours is None:
+        kept = order[: len(CLASSES) - 1] if len(order) > len(CLASSES) else order
+        colours = dict(zip(kept, CLASSES, strict=False))
+        if len(kept) < len(order):
+            colours["others"] = GREY
+            table = table[kept].assign(others=table[order[len(kept) :]].sum(axis=1))
+    shown, rest = table.head(_ROWS), table.iloc[_ROWS:]
+    sums = shown.sum(axis=1)
+    with canvas(title, 1.6 + 0.27 * (len(shown) + (len(rest) > 0))) as (figure, (axes,)):
+        left = [0.0] * len(shown)
+        for column in table.columns:
+            axes.barh(range(len(shown)), shown[column], left=left, height=0.7, color=colours[column], linewidth=0)
+            left = [before + value for before, value in zip(left, shown[column], strict=True)]
+        names = [name or "(none)" for name in shown.index]
+        _finish_bars(axes, names, list(sums), len(rest), float(rest.to_numpy().sum()), unit, by)
+        put_legend(axes, [(WORDS.get(name, name or "none"), colours[name]) for name in table.columns])
+    return Picture(title, counts, figure)
+
+
+def ranked(title: str, counts: Any, by: str) -> Picture:
+    """The same with bars of one colour."""
+    shown, rest = counts.head(_ROWS), counts.iloc[_ROWS:]
+    with canvas(title, 1.3 + 0.27 * (len(shown) + (len(rest) > 0))) as (figure, (axes,)):
+        axes.barh(range(len(shown)), shown, height=0.7, color=BLUE, linewidth=0)
+        _finish_bars(axes, list(shown.index), list(shown), len(rest), float(rest.sum()), str(counts.name), by)
+    return Picture(title, counts.to_frame(), figure)
+
+
+def _finish_bars(
+    axes: Axes, names: Sequence[str], sums: Sequence[float], others: int, rest: float, unit: str, by: str
+) -> None:
+    """Names, numbers at the ends of bars, and a last row for what has no bar: a sum of many would dwarf the others."""
+    text = f"{rest:,.0f} together, {rest / others:,.1f} each" if others else ""
+    _put_rows_and_others(axes, names, others, by, text)
+    most = max([1.0, *sums])
+    scale = ticks.linear(most)
+    put_ticks(axes, scale)
+    axes.set_xlim(0, max(scale[-1][0], most * 1.1))
+    axes.set_xlabel(unit)
+    for number, value in enumerate(sums):
+        axes.text(value + most * 0.01, number, f"{value:,.0f}", va="center", fontsize=8)
+
+
+def _put_rows_and_others(axes: Axes, names: Sequence[str], others: int, by: str, text: str) -> None:
+    """A row for each name and, where there are others, one for them all, with a text in place of a bar."""
+    put_rows(axes, [*names, *([f"{others:,} other {by}s"] if others else [])], quiet=[False] * len(names) + [True])
+    if others:
+        transform = axes.get_yaxis_transform()
+        axes.text(0.01, len(names), text, transform=transform, va="center", style="italic", **ASIDE)
+
+
+def _put_time(axes: Axes, begin: float, end: float, room: float = 0.0) -> None:
+    put_ticks(axes, ticks.clock(begin, end, 8))
+    axes.set_xlim(begin - room, end + room)
+    axes.set_xlabel(f"time (UTC), {datetime.fromtimestamp(begin, UTC):%Y-%m-%d}", **ASIDE)
+
+
+def lines(title: str, table: Any, unit: ticks.Unit) -> Picture:
+    """Columns over time, from 0 up."""
+    times = [at.timestamp() for at in table.index]
+    with canvas(title, 3.0) as (figure, (axes,)):
+        # Blue solid and orange dashed: apart in grey, too.
+        for column, colour, style in zip(table.columns, (BLUE, ORANGE), ("-", "--"), strict=False):
+            values = table[column].to_list()
+            every = range(len(values))
+            marked = [number for number in every if len(values) <= _MARKED or is_alone(values, number)]
+            axes.plot(
+                times,
+                values,
+                color=colour,
+                linestyle=style,
+                marker="." if marked else "",
+                markersize=8,
+                markevery=marked,
+                label=column,
+            )
+        begin, end = times[0], max(times[-1], times[0] + 1)
+        _put_time(axes, begin, end, room=(end - begin) * 0.01)
+        scale = ticks.linear(float(table.max().max()), unit)
+        put_ticks(axes, scale, "y")
+        axes.set_ylim(0, scale[-1][0] * 1.03)
+        if len(table.columns) > 1:
+            axes.figure.legend(loc="outside lower center", ncols=len(table.columns))
+    return Picture(title, table, figure)
+
+
+def troubled(changes: Any, begin: datetime, newest: datetime) -> Picture:
+    # A state lasts until the next one, the last until the tables end.
+    spans = changes.assign(until=changes.groupby("endpoint")["at"].shift(-1).fillna(newest))
+    spans = spans[(spans.sick | (spans.breaker == "open")) & (spans.until > begin)]
+    if spans.empty:
+        raise NothingToShow("every endpoint was well in this time; look further back with since=")
+    spans = spans.assign(
+        since=spans["at"].clip(lower=begin),
+        kind=(spans.breaker == "open").map({True: "left alone", False: "served apart"}),
+    )
+    spans["minutes"] = (spans.until - spans.since).dt.total_seconds() / 60
+    first = spans.since.min().to_pydatetime()
+    begin = max(begin, first - (newest - first) * 0.05)
+    table = spans.groupby(["endpoint", "kind"]).minutes.sum().unstack(fill_value=0.0)
+    table = table.reindex(columns=["left alone", "served apart"], fill_value=0.0).rename_axis(columns=None)
+    table = table.loc[table.sum(axis=1).sort_values(ascending=False, kind="stable").index]
+    shown = list(table.index[:_ROWS])
+    title = f"{len(table):,} endpoints that did not answer as they should"
+    with canvas(title, 1.6 + 0.27 * min(len(table), _ROWS + 1)) as (figure, (axes,)):
+        others = table.iloc[_ROWS:].mean()
+        text = f"left alone {others['left alone']:.1f} min each, served apart {others['served apart']:.1f} min"
+        _put_rows_and_others(axes, shown, len(table) - len(shown), "endpoint", text)
+        number_of = {name: number for number, name in enumerate(shown)}
+        colours = {"left alone": VERMILION, "served apart": SKY}
+        # A blink shall be seen, too.
+        least = (newest - begin).total_seconds() / 400
+        for span in spans[spans.endpoint.isin(shown)].itertuples():
+            at = span.since.timestamp()
+            width = max(least, span.until.timestamp() - at)
+            axes.barh(number_of[span.endpoint], width, left=at, height=0.6, color=colours[span.kind], linewidth=0)
+        _put_time(axes, begin.timestamp(), newest.timestamp())
+        cells = [[seconds(60 * minutes) for minutes in row] for row in table.head(_ROWS).to_numpy()]
+        put_columns(axes, ["alone", "apart"], cells)
+        put_legend(axes, list(colours.items()))
+    return Picture(title, table.round(2), figure)
+
+
+def is_alone(values: Sequence[float], number: int) -> bool:
+    """Whether nothing is known beside a point, so that no line leads to it."""
+    beside = [values[other] for other in (number - 1, number + 1) if 0 <= other < len(values)]
+    return all(math.isnan(value) for value in beside)
+
+
+def decades(most: int) -> ticks.Ticks:
+    found = [(10.0**power, f"{10**power:,}") for power in range(12) if 10**power <= most]
+    return found if len(found) > 1 else [(float(number), str(number)) for number in (1, 2, 5, 10)]

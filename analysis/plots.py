@@ -1,0 +1,263 @@
+"""`tables.plot`: one call for each picture."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, get_args
+from urllib.parse import urlsplit
+
+import pyarrow.dataset as ds
+
+from arborcast.analysis.charts import bin_seconds, decades, lines, quantiles, ranges, ranked, spread, stacked, troubled
+from arborcast.analysis.picture import BLUE, STATES, VERMILION, NothingToShow, Picture, canvas, or_words, put_ticks
+from arborcast.analysis.reader import NoSuchTable, When, as_time
+from arborcast.analysis.topic_tree import tree
+from arborcast.engine.monitoring import ticks
+from arborcast.engine.monitoring.figures import seconds
+from arborcast.topic_model.topics import TopicPath
+
+if TYPE_CHECKING:
+    from arborcast.analysis.questions import Tables
+
+By = Literal["endpoint", "host", "subscription", "topic"]
+
+_NO_PUSHES = (
+    "nothing was pushed in this time: publish something (arborcast up --demo), or look further back with since="
+)
+
+
+class Plots:
+    """Pictures of an engine. `since` None: the last hour that the tables have."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    @or_words("How long receivers take to answer")
+    def latency(self, by: By = "endpoint", since: When | None = None) -> Picture:
+        """How long pushes took, the slowest first; what has fewer than ten pushes is summed up."""
+        if by not in get_args(By):
+            raise ValueError(f"by={by!r}: one of {', '.join(get_args(By))}")
+        frame = self._pushes([_column(by), "duration_ms"], since)
+        rows, quiet = spread(frame.duration_ms, _groups(frame, by), by)
+        return ranges(f"How long receivers take to answer, by {by}", rows, quiet, "pushes")
+
+    @or_words("How many arrive within how long")
+    def arrivals(self, since: When | None = None) -> Picture:
+        """From acceptance to the receiver's answer: which share has arrived after how long, with waiting, batches and
+        all attempts."""
+        import pandas as pd
+
+        frame = self._tables.deliveries.pandas(
+            ["latency_ms"], since=self._since(since), where=ds.field("state") == "delivered"
+        )
+        if frame.empty:
+            raise NothingToShow(_NO_PUSHES.replace("pushed", "delivered"))
+        values = frame.latency_ms.clip(lower=0.1).sort_values().to_numpy()
+        shares = [(number + 1) / len(values) for number in range(len(values))]
+        table = frame.latency_ms.quantile([0.5, 0.9, 0.99, 1]).rename("ms").rename_axis("share").round(1).to_frame()
+        with canvas(f"How many of {len(values):,} deliveries arrive within how long", 3.0) as (figure, (axes,)):
+            axes.set_xscale("log")
+            axes.step([values[0], *values], [0, *shares], where="post", color=BLUE, linewidth=2)
+            scale = ticks.logarithmic(float(values[0]), float(values[-1]))
+            put_ticks(axes, scale)
+            put_ticks(axes, [(share / 4, f"{share * 25} %") for share in range(5)], "y")
+            axes.set(xlim=(scale[0][0], scale[-1][0]), ylim=(0, 1.02), xlabel="from acceptance to the answer")
+            for share in (0.5, 0.99):
+                at = float(frame.latency_ms.clip(lower=0.1).quantile(share))
+                axes.plot(at, share, "o", color=VERMILION, markersize=6)
+                # Right of the curve and below it there is nothing.
+                axes.annotate(
+                    f"{share * 100:.0f} % within {seconds(at / 1000)}",
+                    (at, share),
+                    (9, -5),
+                    textcoords="offset points",
+                    ha="left",
+                    va="top",
+                )
+        return Picture("How many arrive within how long", pd.DataFrame(table), figure)
+
+    @or_words("What goes wrong")
+    def failures(self, by: By = "endpoint", since: When | None = None) -> Picture:
+        """Failed pushes by class of the failure, those with the most first."""
+        frame = self._pushes([_column(by), "state", "error"], since)
+        failed = frame[frame.state != "delivered"]
+        if failed.empty:
+            raise NothingToShow(f"none of {len(frame):,} pushes failed in this time")
+        counts = failed.groupby([_groups(failed, by), "error"]).size().unstack(fill_value=0)
+        title = f"{len(failed):,} of {len(frame):,} pushes failed, by {by} and class of the failure"
+        return stacked(title, counts, "failed pushes", by)
+
+    @or_words("How deliveries ended")
+    def outcomes(self, by: By = "endpoint", since: When | None = None) -> Picture:
+        """Deliveries that are over, by how they ended; those with the most first."""
+        frame = self._tables.deliveries.pandas([_column(by), "state"], since=self._since(since))
+        if frame.empty:
+            raise NothingToShow(
+                "no delivery has ended in this time: publish something (arborcast up --demo), or look further back "
+                "with since="
+            )
+        counts = frame.groupby([_groups(frame, by), "state"]).size().unstack(fill_value=0)
+        counts = counts[[state for state in STATES if state in counts]]
+        title = f"How {len(frame):,} deliveries ended, by {by}"
+        return stacked(title, counts, "deliveries", by, STATES)
+
+    @or_words("Endpoints that did not answer")
+    def breakers(self, since: When | None = None) -> Picture:
+        """Who was left alone, and who served apart from the others, and when."""
+        begin = self._since(since)
+        changes = self._tables.endpoint_health.pandas(["endpoint", "at", "breaker", "sick"]).sort_values("at")
+        if changes.empty:
+            raise NothingToShow("every endpoint has answered since this engine is there: no breaker has opened")
+        newest = max(self._tables.newest() or begin, changes["at"].max().to_pydatetime())
+        return troubled(changes, begin, newest)
+
+    @or_words("Accepted and delivered")
+    def throughput(self, since: When | None = None) -> Picture:
+        """Notifications accepted and deliveries made, a second."""
+        import pandas as pd
+
+        begin = self._since(since)
+        accepted = self._tables.notifications.pandas(["accepted_at"], since=begin).accepted_at
+        ended = self._tables.deliveries.pandas(
+            ["ended_at"], since=begin, where=ds.field("state") == "delivered"
+        ).ended_at
+        if accepted.empty and ended.empty:
+            raise NothingToShow(_NO_PUSHES.replace("pushed", "accepted"))
+        both = pd.concat([accepted, ended])
+        width = bin_seconds((both.max() - both.min()).total_seconds())
+        rates = {
+            # In nanoseconds: pandas 2.3 gets the union of two such indexes wrong in any other unit.
+            name: pd.Series(1, index=pd.DatetimeIndex(times).as_unit("ns")).resample(f"{width}s").sum() / width
+            for name, times in (("accepted", accepted), ("delivered", ended))
+        }
+        table = pd.DataFrame(rates).fillna(0.0)
+        title = f"Notifications accepted and deliveries made, a second (average of {width} s)"
+        return lines(title, table, "rate")
+
+    @or_words("Lag")
+    def lag(self, since: When | None = None) -> Picture:
+        """How old the oldest notification was whose first push began: a line that rises means that the engine does not
+        keep up. Without what waits behind an endpoint that does not answer."""
+        frame = self._pushes(["number", "batch", "accepted_at", "started_at"], since)
+        first = frame[(frame.number == 1) & (frame.batch >= 0)]
+        if first.empty:
+            raise NothingToShow(_NO_PUSHES)
+        width = bin_seconds((first.started_at.max() - first.started_at.min()).total_seconds())
+        ages = (first.started_at - first.accepted_at).dt.total_seconds().set_axis(first.started_at)
+        table = ages.resample(f"{width}s").max().rename("oldest, s").to_frame()
+        return lines(
+            f"How old notifications were when their first push began, the oldest of {width} s", table, "seconds"
+        )
+
+    @or_words("Where the time goes")
+    def stages(self, since: When | None = None) -> Picture:
+        """Of deliveries at the first attempt: until it was stored, until its push began, and until the answer."""
+        import pandas as pd
+
+        begin = self._since(since)
+        stored = self._tables.notifications.pandas(["notification", "accepted_at", "logged_at"], since=begin)
+        frame = self._tables.attempts.pandas(
+            ["notification", "number", "state", "started_at", "duration_ms"],
+            since=begin,
+            where=(ds.field("state") == "delivered") & (ds.field("number") == 1),
+        ).merge(stored, on="notification")
+        if frame.empty:
+            raise NothingToShow(_NO_PUSHES)
+        spans = {
+            "until Kafka has it": (frame.logged_at - frame.accepted_at).dt.total_seconds() * 1000,
+            "until its push begins": (frame.started_at - frame.logged_at).dt.total_seconds() * 1000,
+            "until the answer": frame.duration_ms,
+            "all together": (frame.started_at - frame.accepted_at).dt.total_seconds() * 1000 + frame.duration_ms,
+        }
+        rows = pd.DataFrame({name: quantiles(values.clip(lower=0)) for name, values in spans.items()}).T
+        return ranges(
+            "Where the time of a delivery goes, at the first attempt", rows, [False] * len(rows), "deliveries"
+        )
+
+    @or_words("How long batches take")
+    def batches(self, since: When | None = None) -> Picture:
+        """From the first push of a batch to the end of its last, by how much it carried. A batch without pushes leaves
+        no attempts."""
+        import pandas as pd
+
+        frame = self._tables.attempts.pandas(
+            ["batch", "push", "notification", "started_at", "duration_ms"],
+            since=self._since(since),
+            where=(ds.field("push") != "") & (ds.field("batch") >= 0),
+        )
+        if frame.empty:
+            raise NothingToShow(_NO_PUSHES)
+        frame["ended_at"] = frame.started_at + pd.to_timedelta(frame.duration_ms, unit="ms")
+        table = frame.groupby("batch").agg(
+            began=("started_at", "min"),
+            ended=("ended_at", "max"),
+            deliveries=("notification", "count"),
+            pushes=("push", "nunique"),
+        )
+        table["duration_ms"] = (table.ended - table.began).dt.total_seconds() * 1000
+        with canvas(f"How long {len(table):,} batches take, by what they carry", 3.4) as (figure, (axes,)):
+            took = table.duration_ms.clip(lower=0.1)
+            axes.scatter(table.deliveries, took, s=22, color=BLUE, alpha=0.45, linewidths=0)
+            axes.set(
+                xscale="log", yscale="log", xlabel="deliveries in the batch", ylabel="from first push to last answer"
+            )
+            scale = ticks.logarithmic(float(took.min()), float(took.max()))
+            put_ticks(axes, scale, "y")
+            axes.set_ylim(scale[0][0], scale[-1][0] * 1.1)
+            most = int(table.deliveries.max())
+            put_ticks(axes, decades(most))
+            axes.set_xlim(0.8, most * 1.3)
+        return Picture("How long batches take", table, figure)
+
+    @or_words("The topic tree")
+    def tree(self, root: str = "", since: When | None = None) -> Picture:
+        """The topics, or those at and below `root`: the busiest branches of that time, with how many subscriptions
+        they go to; what has no room is summed up."""
+        topics = self._tables.topics.pandas(["topic"]).topic
+        wanted: dict[TopicPath, frozenset[str]] = dict.fromkeys(map(TopicPath, topics), frozenset())
+        published: dict[TopicPath, int] = {}
+        # Neither of these tables need be there: tables.archive, tables.max_routes.
+        with contextlib.suppress(NoSuchTable):
+            fan_out = self._tables.routes.pandas(["topic", "subscription"]).groupby("topic").subscription.agg(frozenset)
+            wanted |= {TopicPath(topic): them for topic, them in fan_out.items() if topic in wanted}
+        with contextlib.suppress(NoSuchTable):
+            rows = self._tables.notifications.pandas(["topic"], since=self._since(since))
+            published = {TopicPath(topic): int(count) for topic, count in rows.topic.value_counts().items()}
+        return tree(published, wanted, root)
+
+    @or_words("Who gets what")
+    def who_gets_what(self, by: Literal["topic", "subscription", "endpoint"] = "topic") -> Picture:
+        """By topic: how many subscriptions it goes to. By subscription or endpoint: how many topics it gets. Those with
+        the most first."""
+        routes = self._tables.routes.pandas(["topic", "subscription", "endpoint"])
+        if routes.empty:
+            raise NothingToShow(
+                "nobody gets anything: subscribe (arborcast listen TOPIC, or arborcast up --demo); a subscription to "
+                "topics that are not there yet has no routes either"
+            )
+        counted, unit = ("subscription", "subscriptions") if by == "topic" else ("topic", "topics")
+        counts = routes.groupby(by)[counted].nunique().sort_values(ascending=False, kind="stable")
+        title = f"Who gets what: {unit} of each {by}"
+        return ranked(title, counts.rename(unit), by)
+
+    def _since(self, since: When | None) -> datetime:
+        return self._tables.lately() if since is None else as_time(since)
+
+    def _pushes(self, columns: Sequence[str], since: When | None) -> Any:
+        """One row for each HTTP request. Raises NothingToShow when there were none."""
+        wanted = dict.fromkeys(["push", *columns])
+        frame = self._tables.attempts.pandas([*wanted], since=self._since(since), where=ds.field("push") != "")
+        if frame.empty:
+            raise NothingToShow(_NO_PUSHES)
+        return frame.drop_duplicates("push")
+
+
+def _column(by: By) -> str:
+    return "endpoint" if by == "host" else by
+
+
+def _groups(frame: Any, by: By) -> Any:
+    names = frame[_column(by)]
+    return names.map(lambda url: urlsplit(url).netloc) if by == "host" else names

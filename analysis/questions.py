@@ -1,0 +1,360 @@
+"""All tables of an engine, and the questions that are asked most."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from arborcast.analysis.reader import NoSuchTable, TableReader, When, as_time
+from arborcast.dispatch.tables import (
+    ATTEMPTS,
+    DEAD_LETTERS,
+    DELIVERIES,
+    ENDPOINT_HEALTH,
+    INCOMPLETE,
+    NOTIFICATIONS,
+    RETRIES,
+    ROUTES,
+    SUBSCRIPTIONS,
+    TABLES,
+    TOPICS,
+)
+from arborcast.dispatch.tables.spec import TableSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from arborcast.analysis.plots import Plots
+    from arborcast.analysis.timeline import Timeline
+    from arborcast.core.settings import KafkaSettings
+    from arborcast.dispatch.operations.trace.story import Evidence, Story
+    from arborcast.engine.settings.loading import Settings
+
+_HOUR = timedelta(hours=1)
+_ENDS = ("delivered", "dead", "expired", "cancelled", "dropped")
+
+
+class _TableOf:
+    """A table as an attribute."""
+
+    def __init__(self, spec: TableSpec) -> None:
+        self._spec = spec
+
+    def __get__(self, tables: Tables, owner: type[Tables]) -> TableReader:
+        return tables.table(self._spec)
+
+
+class Tables:
+    """The tables as attributes. The settings are read when they are first needed."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self._settings = settings
+
+    @property
+    def settings(self) -> Settings:
+        """Which engine this is."""
+        if self._settings is None:
+            from arborcast.engine.settings.loading import load_settings
+
+            self._settings = load_settings()
+        return self._settings
+
+    topics = _TableOf(TOPICS)
+    """The topic tree."""
+    subscriptions = _TableOf(SUBSCRIPTIONS)
+    """Current subscriptions, and ended ones."""
+    routes = _TableOf(ROUTES)
+    """Who gets what."""
+    notifications = _TableOf(NOTIFICATIONS)
+    """The archive."""
+    attempts = _TableOf(ATTEMPTS)
+    """Every push."""
+    deliveries = _TableOf(DELIVERIES)
+    """What has ended."""
+    retries = _TableOf(RETRIES)
+    """What waits."""
+    dead_letters = _TableOf(DEAD_LETTERS)
+    """What was given up."""
+    endpoint_health = _TableOf(ENDPOINT_HEALTH)
+    """Breakers over time."""
+    incomplete = _TableOf(INCOMPLETE)
+    """Messages that came in parts and were given up."""
+
+    @property
+    def plot(self) -> Plots:
+        """Pictures of all this: `tables.plot.latency(by="endpoint")`, `tables.plot.tree("plant")` and others."""
+        from arborcast.analysis.plots import Plots
+
+        return Plots(self)
+
+    def newest(self) -> datetime | None:
+        """When the last notification was accepted or the last attempt made that the tables have; None without any."""
+        found = []
+        for table in (self.notifications, self.attempts):
+            with contextlib.suppress(NoSuchTable):
+                found.append(pc.max(table.arrow([table.spec.time])[0]).as_py())
+        return max((at for at in found if at is not None), default=None)
+
+    def lately(self, span: timedelta = _HOUR) -> datetime:
+        """So long before `newest`: an engine that rests has a last hour, too."""
+        return (self.newest() or datetime.now(UTC)) - span
+
+    def story(self, notification_id: str, subscription: str | None = None) -> Story:
+        """What became of a notification, as `arborcast trace` tells it; of one subscription, as `why` does."""
+        from arborcast.dispatch.operations.trace.explain import explain
+
+        return explain(self._evidence(notification_id, subscription), subscription)
+
+    def timeline(self, notification_id: str = "") -> Timeline:
+        """A notification's life as a picture, a lane for each subscription, attempts as marks, waiting shaded. `.table`
+        has every step, `.outcomes` how it stands with each subscription, `.payload` the message. Without an id: of the
+        notification with the most attempts."""
+        import pandas as pd
+
+        from arborcast.analysis.timeline import Timeline, timeline
+        from arborcast.dispatch.operations.trace.explain import explain
+
+        chosen = notification_id or self.most_tried()
+        if not chosen:
+            said = "there are no notifications yet: publish one (arborcast publish, or arborcast up --demo)"
+            return Timeline("A notification's life", pd.DataFrame(), said=said)
+        evidence = self._evidence(chosen)
+        story = explain(evidence)
+        if not story.found:
+            said = f"nothing is known of {chosen}: an id is what pushes carry as arborcast-notification-id"
+            return Timeline("A notification's life", pd.DataFrame(), said="; ".join([said, *story.notes]))
+        return timeline(story, evidence.attempts, evidence.waiting)
+
+    def trace(self, notification_id: str) -> pd.DataFrame:
+        """Every step of a notification in order: when, for which subscription (empty: for all), what."""
+        from arborcast.analysis.timeline import table_of
+
+        return table_of(self.story(notification_id))
+
+    def most_tried(self) -> str:
+        """The notification with the most attempts, or the newest one where there are none; empty without any."""
+        for table, order in ((self.attempts, "count_all"), (self.notifications, "notification")):
+            with contextlib.suppress(NoSuchTable):
+                rows = table.arrow(["notification"]).group_by("notification").aggregate([([], "count_all")])
+                if rows.num_rows:
+                    found = rows.sort_by([(order, "descending"), ("notification", "descending")])["notification"][0]
+                    return str(found.as_py())
+        return ""
+
+    def overview(self) -> pd.DataFrame:
+        """The tables: how many rows, and what they hold."""
+        import pandas as pd
+
+        rows = []
+        for spec in TABLES:
+            table = self.table(spec)
+            with contextlib.suppress(NoSuchTable):
+                rows.append((spec.name, len(table), spec.help))
+        frame = pd.DataFrame(rows, columns=["table", "rows", "what it holds"]).set_index("table")
+        return _rows(
+            frame, "there are no tables yet: they are made a few seconds after the engine has started (arborcast up)"
+        )
+
+    def backlog(self) -> pd.DataFrame:
+        """What waits now, by subscription: how many, how old, when it goes on, and how often it was tried."""
+        frame = self.retries.pandas(["subscription", "notification", "tries", "due_at", "accepted_at"])
+        waiting = frame.groupby("subscription").agg(
+            waiting=("notification", "count"),
+            oldest=("accepted_at", "min"),
+            next_try=("due_at", "min"),
+            most_tries=("tries", "max"),
+        )
+        return _rows(waiting.sort_values("waiting", ascending=False), "nothing waits")
+
+    def failures(self, since: When | None = None) -> pd.DataFrame:
+        """A row for each kind of failure at each endpoint, with the last words about it; those with the most first."""
+        columns = ["endpoint", "error", "status", "started_at", "notification", "detail"]
+        failed = (ds.field("state") != "delivered") & (ds.field("push") != "")
+        kinds = (
+            self.attempts.pandas(columns, since=since, where=failed)
+            .sort_values("started_at")
+            .groupby(["endpoint", "error", "status"], as_index=False)
+            .agg(attempts=("notification", "count"), last_at=("started_at", "max"), detail=("detail", "last"))
+        )
+        return _rows(kinds.sort_values("attempts", ascending=False, ignore_index=True), "no push has failed")
+
+    def queues(self, since: When | None = None) -> pd.DataFrame:
+        """What the servers of work queues have done: a row for each server of each queue, with its requests, those that
+        were done together with an equal one, pushes that were not acknowledged, and how long it took (milliseconds)."""
+        columns = ["topic", "endpoint", "state", "error", "push", "duration_ms"]
+        of_queues = pc.starts_with(ds.field("subscription"), "queue:") & (ds.field("push") != "")
+        sent = self.attempts.pandas(columns, since=since, where=of_queues)
+        sent["merged"] = sent.error == "merged"
+        sent["done"] = (sent.state == "delivered") & ~sent.merged
+        sent["unanswered"] = sent.state != "delivered"
+        grouped = sent.groupby(["topic", "endpoint"])
+        done = grouped[["done", "merged", "unanswered"]].sum()
+        done["p50_ms"] = grouped.duration_ms.median()
+        return _rows(done.reset_index().rename(columns={"topic": "queue"}), "no request was sent to a server")
+
+    def given_up(self, since: When | None = None) -> pd.DataFrame:
+        """Dead letters, the newest first, with the beginning of the message."""
+        columns = ["ended_at", "subscription", "endpoint", "topic", "error", "detail", "attempts", "payload"]
+        frame = self.dead_letters.pandas(columns, since=since)
+        frame["payload"] = frame.payload.str.decode("utf-8", "replace").str.slice(0, 80)
+        return _rows(frame.sort_values("ended_at", ascending=False, ignore_index=True), "nothing was given up")
+
+    def held(self) -> pd.DataFrame:
+        """Subscriptions that nothing goes to now: suspended by the engine, or paused by their subscribers."""
+        frame = self._subscribed(["subscription", "state", "suspended_at", "endpoint", "owner", "expression"])
+        held = frame[frame.suspended_at.notna() | (frame.state == "paused")]
+        return _rows(held.sort_values(["suspended_at", "endpoint"], ignore_index=True), "no subscription is held")
+
+    def unwanted(self) -> pd.DataFrame:
+        """Topics that nobody has subscribed to."""
+        frame = self.topics.pandas(["topic", "changed_at"])
+        unwanted = frame[~frame.topic.isin(self.routes.pandas(["topic"]).topic)]
+        return _rows(
+            unwanted.sort_values("topic", ignore_index=True), "every topic has a subscription, or there is none"
+        )
+
+    def idle(self) -> pd.DataFrame:
+        """Subscriptions that select no topic: often a typing error, or a topic that is yet to come."""
+        frame = self._subscribed(["subscription", "state", "endpoint", "expression", "created_at"])
+        idle = frame[~frame.subscription.isin(self.routes.pandas(["subscription"]).subscription)]
+        return _rows(idle.reset_index(drop=True), "every subscription selects a topic, or there is none")
+
+    def endings(self) -> pd.DataFrame:
+        """How subscriptions ended."""
+        frame = self.subscriptions.pandas(["subscription", "state", "reason"])
+        ended = frame[frame.state == "ended"].groupby("reason").subscription.count()
+        return _rows(ended.sort_values(ascending=False).rename("subscriptions").to_frame(), "no subscription has ended")
+
+    def travel(self, since: When | None = None) -> pd.DataFrame:
+        """What travels together, and what is used again; sizes are in bytes."""
+        import pandas as pd
+
+        begin = self.lately() if since is None else since
+        sizes = self.notifications.pandas(["payload_bytes", "logged_at", "recorded_at"], since=begin)
+        pushes = self.attempts.pandas(
+            ["push", "messages", "reused", "request_bytes"], since=begin, where=ds.field("push") != ""
+        ).drop_duplicates("push")
+        values = {
+            "notifications": len(sizes),
+            "payload bytes, mean": sizes.payload_bytes.mean(),
+            "table behind the log (s), longest": (sizes.recorded_at - sizes.logged_at).dt.total_seconds().max(),
+            "pushes": len(pushes),
+            "notifications in a push, mean": pushes.messages.mean(),
+            "pushes on a connection that was open (%)": 100 * pushes.reused.mean(),
+            "request bytes, mean": pushes.request_bytes.mean(),
+        }
+        frame = pd.DataFrame({"value": pd.Series(values).astype(float).round(2)}).dropna().rename_axis("what")
+        return _rows(frame, "nothing was published in this time")
+
+    def audit(
+        self, since: When | None = None, until: When | None = None, *, of: Literal["logs", "tables"] | None = None
+    ) -> pd.Series[int]:
+        """Whether everything is accounted for. The result's name says what was looked at.
+
+        `begun` = `delivered` + `dead` + `expired` + `cancelled` + `dropped` + `waiting` + `missing`; `missing` and
+        `twice` must be zero. Of the logs, which is the default where Kafka answers, it is what `arborcast audit` finds,
+        by the time of acceptance, of a running engine too. Of the tables it goes by the time of the first attempt; an
+        engine must be at rest for it, because its tables are some seconds apart.
+        """
+        from arborcast.engine.embedded.questions import answers
+        from arborcast.engine.embedded.state import reachable_kafka
+
+        kafka = reachable_kafka(self.settings)
+        if of == "logs" or (of is None and answers(kafka)):
+            return self._audit_of_logs(kafka, since, until)
+        return self._audit_of_tables(since, until)
+
+    def _audit_of_logs(self, kafka: KafkaSettings, since: When | None, until: When | None) -> pd.Series[int]:
+        import pandas as pd
+
+        from arborcast.dispatch.operations.audit import audit
+
+        report = audit(kafka, _milliseconds(since) or 0, _milliseconds(until))
+        twice = sum(problem.kind == "surplus" for problem in report.problems)
+        totals = report.totals
+        result = pd.Series(
+            {
+                "begun": report.matches,
+                **{state: getattr(totals, state) for state in _ENDS},
+                "waiting": totals.pending,
+                "missing": report.unbalanced - twice,
+                "twice": twice,
+            },
+            name="audit of the logs",
+        )
+        result.attrs["notes"] = report.notes
+        return result
+
+    def _audit_of_tables(self, since: When | None, until: When | None) -> pd.Series[int]:
+        import pandas as pd
+
+        pair = ["notification", "subscription"]
+        begun = self.attempts.arrow(pair, since=since, until=until).group_by(pair).aggregate([])
+        # What was begun in this span may have ended after it.
+        ended = self.deliveries.arrow([*pair, "state"], since=since)
+        found = begun.join(ended, keys=pair, join_type="left outer")
+        waiting = self.retries.arrow(pair)
+        states = found["state"].value_counts().to_pylist()
+        counts = {each["values"]: each["counts"] for each in states}
+        open_ = found.filter(ds.field("state").is_null()).select(pair)
+        missing = open_.join(waiting, keys=pair, join_type="left anti").num_rows
+        return pd.Series(
+            {
+                "begun": begun.num_rows,
+                **{state: counts.get(state, 0) for state in _ENDS},
+                "waiting": open_.num_rows - missing,
+                "missing": missing,
+                "twice": found.num_rows - begun.num_rows,
+            },
+            name="audit of the tables",
+        )
+
+    def slowest_endpoints(self, count: int = 10, since: When | None = _HOUR) -> pd.DataFrame:
+        """The endpoints that took longest to answer, of the pushes since then: how many, how many failed, and how long
+        they took in milliseconds."""
+        frame = self.attempts.pandas(
+            ["endpoint", "push", "state", "duration_ms"], since=since, where=ds.field("push") != ""
+        )
+        pushes = frame.drop_duplicates("push")
+        grouped = pushes.groupby("endpoint")
+        result = grouped.duration_ms.quantile([0.5, 0.99]).unstack().set_axis(["p50_ms", "p99_ms"], axis=1)
+        result["longest_ms"] = grouped.duration_ms.max()
+        result.insert(0, "pushes", grouped.size())
+        result.insert(1, "failed", (pushes.state != "delivered").groupby(pushes.endpoint).sum())
+        return result.nlargest(count, "p99_ms")
+
+    def _evidence(self, notification_id: str, subscription: str | None = None) -> Evidence:
+        from arborcast.dispatch.operations.trace.gathering import Gatherer
+        from arborcast.engine.embedded.questions import answers
+        from arborcast.engine.embedded.state import reachable_kafka
+
+        settings = self.settings
+        kafka = reachable_kafka(settings)
+        if not answers(kafka):
+            # Nobody is there: say so at once, and tell what the tables have.
+            kafka = replace(kafka, request_timeout_s=1)
+        gatherer = Gatherer(kafka, settings.tables, settings.home, f"{settings.dispatch.checkpoint.rstrip('/')}/push")
+        return gatherer.gather(notification_id, subscription)
+
+    def _subscribed(self, columns: list[str]) -> pd.DataFrame:
+        frame = self.subscriptions.pandas(columns)
+        return frame[frame.state != "ended"]
+
+    def table(self, spec: TableSpec) -> TableReader:
+        """The table of this description."""
+        return TableReader(spec, spec.location(self.settings.tables, self.settings.home))
+
+
+def _rows(frame: pd.DataFrame, nothing: str) -> pd.DataFrame:
+    from arborcast.analysis.rows import Rows
+
+    return Rows.of(frame, nothing)
+
+
+def _milliseconds(when: When | None) -> int | None:
+    return None if when is None else round(as_time(when).timestamp() * 1000)

@@ -1,0 +1,168 @@
+"""One table, read through delta-rs: no JVM, and only the files and columns that the question needs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from arborcast.core.errors import ArborcastError
+from arborcast.dispatch.tables import TABLES
+from arborcast.dispatch.tables.spec import TableSpec, is_there, open_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import SparkSession
+
+    from arborcast.engine.settings.loading import Settings
+
+
+def spark(settings: Settings | None = None) -> SparkSession:
+    """A ready session with Delta, in which every table that is there is a view of its name.
+
+    The session that runs already is taken where there is one (it must have Delta's jars). A new one is local.
+    """
+    from pyspark.sql import SparkSession
+
+    from arborcast.engine.settings.loading import load_settings
+
+    chosen = settings or load_settings()
+    session = SparkSession.getActiveSession() or _new_session(chosen)
+    for spec in TABLES:
+        location = spec.location(chosen.tables, chosen.home)
+        if is_there(location):
+            session.read.format("delta").load(location).createOrReplaceTempView(spec.name)
+    return session
+
+
+def _new_session(settings: Settings) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    from arborcast.dispatch.spark.properties import properties
+    from arborcast.engine.install import jars, java
+
+    os.environ.setdefault("JAVA_HOME", str(java.find_java().executable.parent.parent))
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    folder = Path(tempfile.mkdtemp(prefix="arborcast-notebook-"))
+    builder = SparkSession.builder.appName("arborcast notebook")
+    values = properties(settings.dispatch, jars=jars.jar_paths("spark"), master="local", local_dir=folder)
+    values["spark.sql.warehouse.dir"] = str(folder / "warehouse")
+    for key, value in values.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+When = datetime | timedelta
+
+"""A time with a zone, or how long ago."""
+
+
+class NoSuchTable(ArborcastError):
+    """The table is not there (yet), or a column is not."""
+
+
+class TableReader:
+    """A table as it is when it is read; it is looked up again each time."""
+
+    def __init__(self, spec: TableSpec, location: str) -> None:
+        self.spec = spec
+        self.location = location
+
+    def __repr__(self) -> str:
+        return f"<table {self.spec.name} at {self.location}: {self.spec.help}>"
+
+    def __len__(self) -> int:
+        """How many rows there are, from the table's log."""
+        return int(self.delta().count())
+
+    def delta(self) -> DeltaTable:
+        """The table as delta-rs sees it. Raises NoSuchTable."""
+        if not is_there(self.location):
+            raise NoSuchTable(
+                f"there is no table at {self.location}: it is made a few seconds after the engine has started; "
+                f"ARBORCAST_HOME or ARBORCAST_CONFIG says which engine"
+            )
+        return open_table(self.location)
+
+    def dataset(self) -> ds.Dataset:
+        """For pyarrow, and for what reads its datasets (DuckDB, Polars)."""
+        return self.spec.dataset(self.delta())
+
+    def arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        since: When | None = None,
+        until: When | None = None,
+        where: ds.Expression | None = None,
+    ) -> pa.Table:
+        """Rows as an Arrow table. `since` and `until` go by the table's time column (`spec.time`), `where` is a
+        pyarrow expression; files that can have no such row are not opened."""
+        condition = _and(self._between(since, until), where)
+        return self.spec.read(self.delta(), columns, condition)
+
+    def pandas(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        since: When | None = None,
+        until: When | None = None,
+        where: ds.Expression | None = None,
+    ) -> pd.DataFrame:
+        """Rows as a pandas frame; see `arrow`."""
+        frame: pd.DataFrame = self.arrow(columns, since=since, until=until, where=where).to_pandas()
+        return frame
+
+    @property
+    def columns(self) -> pd.DataFrame:
+        """What the columns mean."""
+        import pandas as pd
+
+        from arborcast.analysis.rows import Rows
+
+        told = [(each.name, each.type, each.unit, each.help) for each in self.spec.columns]
+        frame = pd.DataFrame(told, columns=["column", "type", "unit", "meaning"]).set_index("column")
+        return Rows.of(frame, "it has no columns")
+
+    def _between(self, since: When | None, until: When | None) -> ds.Expression | None:
+        if since is None and until is None:
+            return None
+        if not self.spec.time:
+            raise NoSuchTable(f"the table {self.spec.name} has no column of time: it says what is, not what was")
+        condition = None
+        for when, is_lower in ((since, True), (until, False)):
+            if when is None:
+                continue
+            at = as_time(when)
+            for column, value in ((self.spec.time, at), ("day", at.date())):
+                if column == "day" and "day" not in self.spec.partition_by:
+                    continue
+                field = ds.field(column)
+                # Up to, but without: spans of time that follow one another have every row once.
+                upper = field <= value if column == "day" else field < value
+                condition = _and(condition, field >= value if is_lower else upper)
+        return condition
+
+
+def as_time(when: When) -> datetime:
+    """The time that is meant. Raises ValueError for one without a zone."""
+    if isinstance(when, timedelta):
+        return datetime.now(UTC) - when
+    if when.tzinfo is None:
+        raise ValueError(f"{when} has no time zone: write datetime(..., tzinfo=UTC)")
+    return when.astimezone(UTC)
+
+
+def _and(first: ds.Expression | None, second: ds.Expression | None) -> ds.Expression | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second

@@ -1,0 +1,325 @@
+"""A notification's life: what happened to it with each subscription, as lanes of time."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, cast
+
+from arborcast.analysis.picture import (
+    ASIDE,
+    BLACK,
+    GREY,
+    PALE,
+    STATES,
+    Picture,
+    canvas,
+    label,
+    plain_topics,
+    put_rows,
+    put_ticks,
+)
+from arborcast.core.printable import one_line
+from arborcast.dispatch.operations.trace.story import DeliveryStory, Row, Story
+from arborcast.engine.monitoring import ticks
+from arborcast.engine.monitoring.figures import WORDS, seconds, shortened
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+# More lanes than these nobody reads; the others share one.
+_MOST_LANES = 24
+
+# A lane is tried, then it waits, each time longer: over this ratio only decades show both ends.
+_LOGARITHMIC_FROM = 40
+
+_MANY_DECADES = 5
+
+# Longer lines than this leave no room for the lanes.
+_TOLD = 38
+
+# As long as a line below the lanes is.
+_NOTE = 85
+
+_MARKS = {"delivered": "o", "parked": "X", "dead": "s", "expired": "D", "cancelled": "D", "dropped": "v"}
+
+_WELL = {"delivered": 1, "skipped": 2, "no match": 3}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """An attempt, or a decision without a push (`number` 0), so long after acceptance."""
+
+    from_ms: float
+    to_ms: float
+    state: str
+    number: int
+    pushed: bool
+
+
+@dataclass(frozen=True)
+class TimelineLane:
+    """One subscription, or several of which there is too much to show. `open_until_ms`: it still waits, until then as
+    far as is known."""
+
+    name: str
+    endpoint: str
+    outcome: str
+    told: str
+    marks: Sequence[Mark]
+    open_until_ms: float | None = None
+    several: int = 1
+
+    @property
+    def end_ms(self) -> float:
+        return max((mark.to_ms for mark in self.marks), default=0.0)
+
+    @property
+    def waits(self) -> Sequence[tuple[float, float, bool]]:
+        """From when to when nothing was tried, and whether that was for another try: before, it was its turn."""
+        if self.several > 1:
+            return ()
+        spans = [(0.0, self.marks[0].from_ms, False)] if self.marks else []
+        spans += [(earlier.to_ms, later.from_ms, True) for earlier, later in pairwise(self.marks)]
+        if self.open_until_ms is not None:
+            spans.append((self.end_ms, self.open_until_ms, bool(self.marks)))
+        return [span for span in spans if span[1] > span[0]]
+
+
+def lanes(
+    accepted_at: datetime,
+    deliveries: Iterable[DeliveryStory],
+    attempts: Iterable[Row],
+    due: Mapping[str, datetime | None],
+) -> list[TimelineLane]:
+    """A lane for each subscription; those that are not well first, then the slowest."""
+    marks: dict[str, list[Mark]] = {}
+    later = dict(due)
+    for row in attempts:
+        name = str(row["subscription"])
+        marks.setdefault(name, []).append(_mark(row, accepted_at))
+        if row.get("next_at") is not None:
+            later.setdefault(name, cast(datetime, row["next_at"]))
+    for each in marks.values():
+        each.sort(key=lambda mark: (mark.from_ms, mark.number))
+    ends = [_ms(at, accepted_at) for at in later.values() if at is not None]
+    horizon = 1.15 * max([1.0, *ends, *(mark.to_ms for each in marks.values() for mark in each)])
+    found = []
+    for story in deliveries:
+        open_ = story.outcome in {"waiting", "pending"}
+        known = marks.get(story.subscription, [])
+        told = _told(story, known, later.get(story.subscription) if open_ else None)
+        found.append(
+            TimelineLane(story.subscription, story.endpoint, story.outcome, told, known, horizon if open_ else None)
+        )
+    return sorted(found, key=lambda lane: (_WELL.get(lane.outcome, 0), -lane.end_ms, lane.endpoint, lane.name))
+
+
+def _mark(row: Row, accepted_at: datetime) -> Mark:
+    begin = _ms(cast(datetime, row["started_at"]), accepted_at)
+    took = float(cast(float, row["duration_ms"])) if row["push"] else 0.0
+    # Clocks of two hosts: it cannot have been pushed before it was accepted.
+    begin = max(begin, 0.0)
+    return Mark(begin, begin + took, str(row["state"]), int(cast(int, row["number"])), bool(row["push"]))
+
+
+def _ms(at: datetime, accepted_at: datetime) -> float:
+    return (at - accepted_at).total_seconds() * 1000
+
+
+def _told(story: DeliveryStory, marks: Sequence[Mark], next_at: datetime | None) -> str:
+    tries = sum(mark.pushed for mark in marks)
+    attempts = f"{tries} attempt" + "s" * (tries != 1)
+    if story.outcome == "waiting":
+        due = f", next {next_at:%H:%M:%S}" if next_at else ""
+        return f"waits, {attempts}{due}"
+    if not marks:
+        return story.outcome
+    after = seconds(max(mark.to_ms for mark in marks) / 1000)
+    return f"{story.outcome} after {after}" + (f", {attempts}" if tries != 1 else "")
+
+
+def folded(found: Sequence[TimelineLane], most: int = _MOST_LANES) -> list[TimelineLane]:
+    """At most so many lanes; the last then stands for all that have none."""
+    if len(found) <= most:
+        return list(found)
+    shown, rest = found[: most - 1], found[most - 1 :]
+    counts = Counter(lane.outcome for lane in rest)
+    told = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.most_common())
+    marks = [mark for lane in rest for mark in lane.marks]
+    return [*shown, TimelineLane("", "", "", told, marks, several=len(rest))]
+
+
+def scale(found: Iterable[TimelineLane]) -> tuple[bool, ticks.Ticks]:
+    """Whether the axis is logarithmic, and its ticks in milliseconds."""
+    shown = list(found)
+    times = [time for lane in shown for mark in lane.marks for time in (mark.from_ms, mark.to_ms) if time > 0]
+    ends = [lane.open_until_ms for lane in shown if lane.open_until_ms is not None]
+    longest, shortest = max([1.0, *times, *ends]), max(0.1, min(times, default=1.0))
+    if longest / shortest > _LOGARITHMIC_FROM:
+        (first, text), *others = ticks.logarithmic(shortest, longest)
+        # Among many, the first decade is so near to 0 that both cannot be read.
+        return True, [(0.0, "0"), (first, text if len(others) < _MANY_DECADES else ""), *others]
+    return False, [(at * 1000, text) for at, text in ticks.linear(longest / 1000, "seconds", 8)]
+
+
+def names_of(found: Sequence[TimelineLane]) -> list[str]:
+    """The endpoint of each lane; with the end of the subscription's id where several have the same one."""
+    names = [lane.endpoint or lane.name for lane in found]
+    return [
+        f"{lane.several:,} others"
+        if lane.several > 1
+        else name + (f" · {lane.name[-6:]}" if names.count(name) > 1 else "")
+        for lane, name in zip(found, names, strict=True)
+    ]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Timeline(Picture):
+    """The picture; `story` as `arborcast trace` tells it, `table` with every step, `outcomes` by subscription."""
+
+    story: Story | None = None
+    outcomes: pd.DataFrame | None = None
+
+    @property
+    def payload(self) -> str:
+        """The message itself."""
+        return self.story.payload if self.story else ""
+
+
+def table_of(story: Story) -> pd.DataFrame:
+    """Every step whose time is known, in order; an empty subscription: it was for all."""
+    import pandas as pd
+
+    from arborcast.analysis.rows import Rows
+
+    steps = [(step.at, "", "", step.what, step.detail) for step in story.steps]
+    for delivery in story.deliveries:
+        steps += [
+            (step.at, delivery.subscription, delivery.endpoint, step.what, step.detail) for step in delivery.steps
+        ]
+    # What was for all comes first: clocks of two hosts shall not put an attempt before what led to it.
+    known = sorted((step for step in steps if step[0] is not None), key=lambda step: (step[1] != "", step[0]))
+    frame = pd.DataFrame(known, columns=["at", "subscription", "endpoint", "what", "detail"])
+    frame["at"] = pd.to_datetime(frame["at"], utc=True)
+    frame.insert(1, "after_s", (frame["at"] - frame["at"].min()).dt.total_seconds().round(3))
+    return Rows.of(frame, "nothing is known of it")
+
+
+def outcomes_of(story: Story, found: Iterable[TimelineLane]) -> pd.DataFrame:
+    """One row for each subscription: how it stands, after how many attempts, and why."""
+    import pandas as pd
+
+    from arborcast.analysis.rows import Rows
+
+    tries = {lane.name: sum(mark.pushed for mark in lane.marks) for lane in found}
+    rows = [
+        (each.subscription, each.endpoint, each.outcome, tries.get(each.subscription, 0), each.why, each.expression)
+        for each in story.deliveries
+    ]
+    columns = ["subscription", "endpoint", "outcome", "attempts", "why", "matched by"]
+    return Rows.of(pd.DataFrame(rows, columns=columns).set_index("subscription"), "nobody is subscribed to this topic")
+
+
+def timeline(story: Story, attempts: Sequence[Row], due: Mapping[str, datetime | None]) -> Timeline:
+    """A lane for each subscription, attempts as marks, waiting shaded. For a story that was found."""
+    begin = next((step.at for step in story.steps if step.at), None)
+    if begin is None:
+        begin = min(cast(datetime, row["accepted_at"]) for row in attempts)
+    every = lanes(begin, story.deliveries, attempts, due)
+    shown = folded(every)
+    title = label(plain_topics([story.topic])[story.topic], 70)
+    with canvas(title, 1.9 + 0.3 * max(1, len(shown))) as (figure, (axes,)):
+        axes.set_title(_before(story, begin), pad=18, **ASIDE)
+        is_log, marks = scale(shown)
+        if is_log:
+            axes.set_xscale("symlog", linthresh=marks[1][0], linscale=0.4)
+        put_ticks(axes, marks)
+        axes.set_xlim(0, marks[-1][0])
+        notes = [textwrap.fill(f"note: {shortened(one_line(note), 2 * _NOTE)}", _NOTE) for note in story.notes]
+        axes.set_xlabel("\n".join(["since acceptance", *notes]), **ASIDE)
+        put_rows(axes, names_of(shown), quiet=[lane.several > 1 for lane in shown])
+        for row, lane in enumerate(shown):
+            _draw(axes, row, lane)
+        if not shown:
+            axes.axis("off")
+            axes.text(0.5, 0.5, "nobody is subscribed to this topic", transform=axes.transAxes, ha="center")
+        _key(axes, shown)
+    return Timeline(
+        f"The life of {story.notification}",
+        table_of(story),
+        figure,
+        "; ".join(story.notes),
+        story,
+        outcomes_of(story, every),
+    )
+
+
+def _before(story: Story, begin: datetime) -> str:
+    """What happened before anybody was pushed to."""
+    at = f"accepted {begin:%Y-%m-%d %H:%M:%S}.{begin.microsecond // 1000:03d} UTC"
+    said = []
+    for step in story.steps[1:]:
+        after = f" after {(step.at - begin).total_seconds() * 1000:,.0f} ms" if step.at else ""
+        said.append(step.what + after)
+    return f"{one_line(story.notification)}, {at}\n{', '.join(said)}"
+
+
+def _draw(axes: Axes, row: int, lane: TimelineLane) -> None:
+    for begin, end, again in lane.waits:
+        colour = "#F7DFAE" if again else PALE
+        axes.barh(row, end - begin, left=begin, height=0.56, color=colour, linewidth=0, zorder=1)
+    for mark in lane.marks:
+        colour = STATES.get(mark.state, GREY)
+        if mark.to_ms > mark.from_ms:
+            axes.plot(
+                [mark.from_ms, mark.to_ms], [row, row], color=colour, linewidth=4, solid_capstyle="butt", zorder=2
+            )
+        axes.plot(
+            mark.from_ms,
+            row,
+            marker=_MARKS.get(mark.state, "o"),
+            color=colour,
+            alpha=0.25 if lane.several > 1 else 1,
+            markersize=7 if mark.pushed else 5,
+            markeredgecolor="white",
+            markeredgewidth=0.6,
+            zorder=3,
+            clip_on=False,
+        )
+    bad = lane.outcome not in _WELL and lane.several == 1
+    axes.text(
+        1.02,
+        row,
+        textwrap.fill(lane.told, _TOLD),
+        transform=axes.get_yaxis_transform(),
+        va="center",
+        fontsize=8,
+        color="#B04A00" if bad else BLACK,
+    )
+
+
+def _key(axes: Axes, shown: Sequence[TimelineLane]) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    seen = {mark.state for lane in shown for mark in lane.marks}
+    handles: list[Line2D | Patch] = [
+        Line2D(
+            [], [], linestyle="", marker=_MARKS[state], color=STATES[state], markersize=7, label=WORDS.get(state, state)
+        )
+        for state in STATES
+        if state in seen
+    ]
+    kinds = {again for lane in shown for _, _, again in lane.waits}
+    if False in kinds:
+        handles.append(Patch(color=PALE, label="waits for its turn"))
+    if True in kinds:
+        handles.append(Patch(color="#F7DFAE", label="waits for another try"))
+    if handles:
+        axes.figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))

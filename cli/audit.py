@@ -1,0 +1,131 @@
+"""`arborcast audit`: whether everything that was accepted is accounted for."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from arborcast.cli.common import (
+    FATES,
+    AcceptedSinceOption,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    SubscriptionOption,
+    UntilOption,
+    kafka_of,
+    moment,
+    moment_ms,
+)
+from arborcast.core.errors import ArborcastError
+from arborcast.core.printable import one_line
+from arborcast.engine.monitoring.figures import WORDS
+from arborcast.engine.terminal import ProgressShown, complain, console, print_json, say
+
+if TYPE_CHECKING:
+    from arborcast.dispatch.operations.audit import Report
+
+EXIT_UNBALANCED = 1
+EXIT_UNKNOWN = 2
+
+_NAMED_SUBSCRIPTIONS = 20
+
+SYSTEM_NOTICES = (
+    "system notices are the engine's own notifications, below the topic {urn:arborcast}system: breakers opened and "
+    "closed, subscriptions failing, recovered, suspended or gone, dead letters growing"
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=FATES)(audit)
+
+
+def audit(
+    since: AcceptedSinceOption = "1h",
+    until: UntilOption = None,
+    subscription: SubscriptionOption = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Match everything again, and look for all that waits or was given up.")
+    ] = False,
+    limit: Annotated[int, typer.Option(help="Name so many notifications that do not balance.", min=1)] = 100,
+    patience: Annotated[
+        float, typer.Option(help="Look again for so many seconds at what does not balance.", min=0)
+    ] = 15.0,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Check that deliveries = delivered + given up + expired + cancelled + dropped + waiting, and name what
+    breaks it.
+
+    The exit status is 0 when all balances, 1 when something does not, 2 when that could not be found out.
+    """
+    since_ms = moment_ms("--since", since)
+    until_ms = moment_ms("--until", until) if until else None
+    from arborcast.dispatch.operations.audit import audit as examine
+
+    try:
+        kafka = kafka_of(config, home)
+        with ProgressShown() as progress:
+            report = examine(kafka, since_ms, until_ms, deep=deep, patience_s=patience, limit=limit, progress=progress)
+    except ArborcastError as error:
+        complain(f"the audit could not be made: {error}")
+        sys.exit(EXIT_UNKNOWN)
+    if subscription is not None:
+        found = report.subscriptions.get(subscription)
+        report.subscriptions = {} if found is None else {subscription: found}
+    if json:
+        print_json(report.as_json())
+    else:
+        _print(report)
+    if not report.balanced:
+        raise typer.Exit(EXIT_UNBALANCED)
+
+
+def _print(report: Report) -> None:
+    from rich.table import Table
+
+    from arborcast.dispatch.operations.audit.report import PROBLEMS
+
+    out = console()
+    kinds = [f"{report.published:,} notifications"]
+    kinds += [f"{report.triggered:,} of triggers"] * bool(report.triggered)
+    kinds += [f"{report.replays:,} replayed ones"] * bool(report.replays)
+    kinds += [f"{report.system_notices:,} system notices"] * bool(report.system_notices)
+    *first, last = kinds
+    accepted = f"{', '.join(first)} and {last}" if first else last
+    say(
+        f"{accepted} accepted between {moment(report.since_ms)} and {moment(report.until_ms)} were for "
+        f"{report.matches:,} deliveries; {report.waiting:,} more have not been looked at yet"
+    )
+    if report.system_notices:
+        out.print(SYSTEM_NOTICES, style="dim", highlight=False, soft_wrap=True)
+    states = ("delivered", "dead", "expired", "cancelled", "dropped", "pending")
+    heads = (WORDS.get(state, state) for state in states)
+    table = Table("subscription", "deliveries", *heads, box=None, pad_edge=False, collapse_padding=True)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    # Those with the most trouble first.
+    names = sorted(
+        report.subscriptions, key=lambda name: report.subscriptions[name].delivered - report.subscriptions[name].matches
+    )
+    rows = [(name, report.subscriptions[name]) for name in names[:_NAMED_SUBSCRIPTIONS]]
+    if len(names) > len(rows):
+        table.caption = f"and {len(names) - len(rows):,} subscriptions more: --json has them all"
+    for name, tally in (*rows, ("all", report.totals)):
+        table.add_row(name, f"{tally.matches:,}", *(f"{getattr(tally, state):,}" for state in states))
+    out.print(table)
+    if report.duplicates:
+        say(f"{report.duplicates:,} deliveries were taken more than once")
+    for note in report.notes:
+        say(one_line(f"note: {note}"))
+    for problem in report.problems:
+        where = f" (partition {problem.partition}, offset {problem.offset})" if problem.partition >= 0 else ""
+        what = f" for {problem.subscription}" if problem.subscription else f": {problem.found} of {problem.matched}"
+        say(one_line(f"  {problem.notification or 'unknown'}{what} {problem.topic}{where}: {PROBLEMS[problem.kind]}"))
+    for what in report.not_looked_at:
+        say(f"not looked at: {what} (--deep does)")
+    verdict = "[bold green]balanced[/]" if report.balanced else f"[bold red]{report.unbalanced:,} do not balance[/]"
+    out.print(f"{verdict} ({report.seconds:.1f} s)", highlight=False)

@@ -1,0 +1,225 @@
+"""Options and questions that several commands share."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from arborcast.core.errors import ConfigError, InfrastructureError
+from arborcast.engine.terminal import complain, noting_silence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from arborcast.core.settings import KafkaSettings
+    from arborcast.engine.settings.loading import Scalar, Settings
+    from arborcast.topic_model.topics import TopicPath
+
+
+# The groups of `arborcast --help`.
+ENGINE = "The engine"
+MESSAGES = "Messages"
+SUBSCRIBING = "Topics and subscriptions"
+FATES = "What became of it"
+OPERATING = "Operating"
+
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
+
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def beginning(text: str, now: float) -> float:
+    """Seconds of the epoch, for a span before `now` (30m, 2h) or an ISO time (this machine's zone if it names none).
+
+    Raises ConfigError for anything else.
+    """
+    span = _SPAN.fullmatch(text.strip())
+    if span:
+        return now - float(span[1]) * _SECONDS[span[2]]
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise ConfigError(
+            f"--since {text}: write a span such as 30m, 2h or 7d, or a time such as 2026-01-31T12:00"
+        ) from error
+    return (at if at.tzinfo else at.astimezone()).timestamp()
+
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        help="Settings file (default: arborcast.toml here, if there is one).",
+        metavar="FILE",
+        readable=False,  # what cannot be read is said once for all ways to name it, with what to do
+    ),
+]
+
+HomeOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--home", help="Data directory of the engine (default: .arborcast here).", metavar="DIR", readable=False
+    ),
+]
+
+NamespaceOption = Annotated[
+    list[str] | None,
+    typer.Option("--namespace", "-n", help="Declare a prefix used in a topic; may be repeated.", metavar="PREFIX=URI"),
+]
+
+TopicArgument = Annotated[str, typer.Argument(help="For instance a/b, a:b, {urn:x}a/b, or p:a/b with -n p=urn:x.")]
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+ListedOption = Annotated[int, typer.Option("--limit", help="At most so many.", min=1)]
+
+
+def settings_of(config: Path | None, home: Path | None, overrides: dict[str, Scalar] | None = None) -> Settings:
+    """The effective settings for a command. Raises ConfigError, also for a data directory that is another user's: an
+    engine may run there, and nothing could be told of it."""
+    from arborcast.engine.settings.loading import load_settings
+
+    settings = load_settings(config, home, overrides)
+    path = settings.home
+    if os.path.isfile(path):
+        raise ConfigError(f"the data directory {path} is a file; name a folder with --home DIR")
+    if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
+        raise ConfigError(
+            f"this user may not look into the data directory {path}: be its owner, or have it shared with "
+            'stack.home_access = "group"; --home names another'
+        )
+    return settings
+
+
+def namespaces_of(declarations: list[str] | None) -> dict[str, str]:
+    """The prefixes given with --namespace. Raises ConfigError."""
+    found = {}
+    for declaration in declarations or ():
+        prefix, equals, uri = declaration.partition("=")
+        if not equals or not prefix:
+            raise ConfigError(f"--namespace {declaration}: a prefix and a URI are needed, for instance p=urn:x")
+        found[prefix] = uri
+    return found
+
+
+def agreed(question: str) -> bool:
+    """Whether the person at the terminal says yes."""
+    return typer.confirm(question, err=True)
+
+
+def tell_of_more(number: int) -> None:
+    """Say, where a list was cut off, how many are left; nothing when none is."""
+    if number > 0:
+        complain(f"and {number:,} more: --limit shows them")
+
+
+SubscriptionOption = Annotated[
+    str | None, typer.Option("--subscription", help="Only deliveries to this subscription.", metavar="ID")
+]
+
+AcceptedSinceOption = Annotated[
+    str,
+    typer.Option("--since", help="What was accepted from then on: 30m, 2h, 7d, or 2026-01-31T12:00.", metavar="TIME"),
+]
+
+UntilOption = Annotated[
+    str | None, typer.Option("--until", help="Only before this time; as --since.", metavar="TIME", show_default="now")
+]
+
+TopicsOption = Annotated[
+    str | None,
+    typer.Option("--topic", help="Only these topics: a/b, a:b, 'a//.' (a and all below).", metavar="TOPIC"),
+]
+
+
+def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
+    """How Kafka is reached: that of the engine that runs in this data directory, if one does, else what is set.
+
+    Raises InfrastructureError when nobody listens there: within a second, and not when the Kafka client gives up. So
+    it does when that would be a broker of ours that is not up: another engine may listen on its port, and its logs must
+    not be taken for these.
+    """
+    from arborcast.engine.embedded.questions import why_away
+    from arborcast.engine.embedded.state import has_own_broker, reachable_kafka
+
+    settings = settings_of(config, home)
+    kafka = reachable_kafka(settings)
+    if kafka is settings.kafka and has_own_broker(settings):
+        raise InfrastructureError(
+            f"no engine runs in {settings.home}, so its logs cannot be read: `arborcast up` starts one, --home names "
+            'another; where Kafka is not ours, stack.broker = "external" and kafka.bootstrap_servers say so'
+        )
+    with noting_silence(f"Kafka at {kafka.bootstrap_servers} has not answered yet; waiting for some seconds"):
+        away = why_away(kafka)
+    if away:
+        advice = (
+            "is it up, and does kafka.bootstrap_servers say where?"
+            if kafka is settings.kafka
+            else f"`arborcast status --home {settings.home}` says how the engine is"
+        )
+        raise InfrastructureError(f"Kafka cannot be reached: {away} ({advice})")
+    return kafka
+
+
+def note_no_job(config: Path | None, home: Path | None) -> None:
+    """Complain when no streaming job runs at the engine of this data directory: nothing is delivered."""
+    from arborcast.engine.embedded.status import NO_JOB, job_state
+
+    if job_state(settings_of(config, home).home) == "none":
+        complain(f"note: {NO_JOB}")
+
+
+def resolved(text: str, namespaces: Mapping[str, str], config: Path | None, home: Path | None) -> str:
+    """A topic or expression as it was typed, with topics in the place of their codes (`code:1.4.A`). Only where there
+    may be one the logs are read. Raises ExpressionError, InfrastructureError."""
+    if "code:" not in text:
+        return text
+    from arborcast.admin.topics_work import read_tree
+    from arborcast.topic_model.expressions import with_codes
+
+    return with_codes(text, namespaces, read_tree(kafka_of(config, home)).paths_with_code)
+
+
+def one_topic(text: str, namespace: list[str] | None, config: Path | None, home: Path | None) -> TopicPath:
+    """The one topic that is named, by path or by code. Raises TopicError, ExpressionError, InfrastructureError."""
+    from arborcast.admin import topics_work
+
+    namespaces = namespaces_of(namespace)
+    return topics_work.one_topic(resolved(text, namespaces, config, home), namespaces)
+
+
+def moment_ms(option: str, text: str) -> int:
+    """Milliseconds since the epoch, for a span before now (1h) or an ISO time. Raises ConfigError."""
+
+    try:
+        return int(beginning(text, time.time()) * 1000)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("--since", option, 1)) from error
+
+
+def moment(ms: int) -> str:
+    """The time as people read it."""
+    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
+
+
+def topic_test(
+    topic: str | None, namespaces: Mapping[str, str], config: Path | None, home: Path | None
+) -> Callable[[TopicPath], bool]:
+    """Whether a topic is meant by an expression; all are when there is none. Raises ExpressionError, ConfigError."""
+    if topic is None:
+        return lambda _path: True
+    from arborcast.topic_model.expressions import XPathPattern, compile_normal, parse_friendly
+
+    pattern = compile_normal(parse_friendly(resolved(topic, namespaces, config, home), namespaces).normal)
+    if isinstance(pattern, XPathPattern):
+        raise ConfigError(f"--topic {topic}: a path is needed, for instance a/b, or a//. for all below it")
+    return pattern.matches

@@ -1,0 +1,216 @@
+"""`arborcast up`, `down`, `status`, `doctor`, `fetch`: the embedded engine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from arborcast.cli.common import ENGINE, ConfigOption, HomeOption, JsonOption, settings_of
+from arborcast.core.printable import one_line
+from arborcast.engine.terminal import ProgressShown, complain, console, print_json, say
+
+if TYPE_CHECKING:
+    from arborcast.engine.settings.loading import Scalar
+
+GatewayPortOption = Annotated[
+    int | None, typer.Option("--gateway-port", help="Port of the gateway; 0 takes a free one.", metavar="P")
+]
+KafkaPortOption = Annotated[
+    int | None, typer.Option("--kafka-port", help="Port of the embedded broker; 0 takes a free one.", metavar="Q")
+]
+MetricsPortOption = Annotated[
+    int | None, typer.Option("--metrics-port", help="Port of the engine's metrics; 0 takes a free one.", metavar="M")
+]
+ConsolePortOption = Annotated[
+    int | None, typer.Option("--console-port", help="Port of the web console; 0: without one.", metavar="C")
+]
+
+# A job renews its lease every other second.
+_JOB_SIGN_S = 3.0
+
+_STATE_STYLE = {"ready": "green", "starting": "yellow", "restarting": "yellow", "failed": "bold red"}
+_LEVEL_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def register(app: typer.Typer) -> None:
+    for command in (up, down, status, doctor, fetch):
+        app.command(rich_help_panel=ENGINE)(command)
+
+
+def up(
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    gateway_port: GatewayPortOption = None,
+    kafka_port: KafkaPortOption = None,
+    metrics_port: MetricsPortOption = None,
+    console_port: ConsolePortOption = None,
+    no_job: Annotated[
+        bool, typer.Option("--no-job", help="Leave out the streaming job, to run it yourself with spark-submit.")
+    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when the engine is ready to deliver.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Show notifications arriving, once it is ready.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Start Kafka, the gateway and the streaming job, and keep them running."""
+    if detach and demo:
+        raise typer.BadParameter("--demo needs the terminal, --detach leaves it: choose one")
+    if json and not detach:
+        raise typer.BadParameter("--json tells the addresses once the engine is up: it goes with --detach")
+    overrides: dict[str, Scalar] = {}
+    if gateway_port is not None:
+        overrides["gateway.port"] = gateway_port
+    if kafka_port is not None:
+        overrides["stack.kafka_port"] = kafka_port
+    if metrics_port is not None:
+        overrides["metrics.port"] = metrics_port
+    if console_port is not None:
+        overrides["console.port"] = console_port
+    if no_job:
+        overrides["stack.job"] = "external"
+    settings = settings_of(config, home, overrides)
+    from arborcast.engine.embedded.commands import UpOptions
+    from arborcast.engine.embedded.commands import up as bring_up
+
+    reached: dict[str, str] = {}
+    # A process of its own, so that a demonstration gone wrong cannot hurt the engine.
+    companion = [sys.executable, "-m", "arborcast.cli.demo", str(settings.home)] if demo else []
+    bring_up(settings, UpOptions(detach=detach, companion=companion, on_ready=reached.update))
+    if json:
+        print_json({"home": str(settings.home), "addresses": reached})
+    elif detach:
+        for name, address in reached.items():
+            console().print(f"{name.replace('_', ' ')}: [bold]{address}[/]", highlight=False, soft_wrap=True)
+
+
+def down(config: ConfigOption = None, home: HomeOption = None) -> None:
+    """Stop the engine; returns when all of it has stopped."""
+    from arborcast.engine.embedded.commands import down as bring_down
+
+    settings = settings_of(config, home)
+    if not bring_down(settings.home):
+        complain(f"no engine runs in {settings.home}")
+
+
+def status(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+    """Say how the engine is. The exit status is 0 when it is ready, 3 when it is not, 4 when it is ready and no
+    streaming job runs."""
+    from arborcast.engine.embedded.status import NO_JOB, job_state
+    from arborcast.engine.embedded.status import status as read_status
+
+    path = settings_of(config, home).home
+    document = {**read_status(path), "job": job_state(path, _JOB_SIGN_S)}
+    if json:
+        print_json(document)
+    else:
+        _print_status(document)
+        if document["job"] == "none":
+            say(NO_JOB)
+    if document["ready"] and document["job"] == "none":
+        raise typer.Exit(4)
+    if not document["ready"]:
+        # 3 is what init scripts answer for "not running"; 1 and 2 mean that the question failed.
+        raise typer.Exit(3)
+
+
+def _print_status(document: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    out = console()
+    if not document["running"]:
+        say(f"no engine runs in {document['home']}")
+        if document["problem"]:
+            say(f"the last one ended with: {document['problem']}")
+        return
+    out.print(f"[bold]{document['home']}[/] (pid {document['pid']})", highlight=False, soft_wrap=True)
+    for name, address in document["addresses"].items():
+        say(f"  {name.replace('_', ' ')}: {address}")
+    table = Table("part", "state", "pid", "for", "restarts", "memory", "cpu", box=None, pad_edge=False)
+    rows = {**document["parts"], "supervisor": {**document["supervisor"], "state": "ready", "since": document["since"]}}
+    for name, part in rows.items():
+        table.add_row(
+            name,
+            f"[{_STATE_STYLE.get(part['state'], 'dim')}]{part['state']}[/]"
+            if not part["silent_s"]
+            else f"[bold red]silent[/] {part['silent_s']:.0f} s",
+            str(part.get("pid") or ""),
+            _since(part["since"]),
+            str(part.get("restarts", "")),
+            f"{part['memory_bytes'] / 2**20:.0f} MiB",
+            f"{part['cpu_seconds']:.1f} s",
+        )
+    table.add_row("all", "", "", "", "", f"{document['memory_bytes'] / 2**20:.0f} MiB", f"{document['cpu_seconds']} s")
+    out.print(table)
+    for name, part in rows.items():
+        for words in _troubles(name, part, document["pid"]):
+            say(words)
+    if document["disk"]:
+        out.print(f"[bold red]disk[/]: {document['disk']}", highlight=False, soft_wrap=True)
+
+
+def _troubles(name: str, part: dict[str, Any], pid: int) -> Iterator[str]:
+    """What has happened to a part, in sentences."""
+    if part["silent_s"] and name == "supervisor":
+        yield (
+            f"the supervisor has not come round for {part['silent_s']:.0f} s: nothing is restarted meanwhile. If it "
+            f"was stopped: kill -CONT {pid}. Else: arborcast down, arborcast up"
+        )
+    elif part["silent_s"]:
+        yield f"{name} has not answered for {part['silent_s']:.0f} s; it is restarted when that goes on"
+    if part.get("restarts"):
+        times = "once" if part["restarts"] == 1 else f"{part['restarts']} times"
+        yield f"{name} was restarted {times}; last time it {part['last_exit']}"
+
+
+def _since(text: str | None) -> str:
+    if not text:
+        return ""
+    seconds = int((datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds())
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def doctor(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+    """Check everything the engine needs: Java, jars, ports, disk, memory, versions, broker, directory."""
+    from dataclasses import asdict
+
+    from arborcast.admin.doctor import doctor as examine
+
+    checks = examine(settings_of(config, home))
+    if json:
+        print_json([asdict(check) for check in checks])
+    else:
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for check in checks:
+            advice = f"\n[bold]{escape(one_line(check.advice))}[/]" if check.advice else ""
+            level = f"[{_LEVEL_STYLE[check.level]}]{check.level}[/]"
+            table.add_row(level, escape(check.name), escape(one_line(check.finding)) + advice)
+        console().print(table)
+    if any(check.level == "fail" for check in checks):
+        raise typer.Exit(1)
+
+
+def fetch(
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="Take the jars from this folder instead of the network.", metavar="DIR"),
+    ] = None,
+) -> None:
+    """Fetch and verify the jars, and make the archive of their classes; does nothing when that is done."""
+    from arborcast.engine.embedded.commands import to_stderr
+    from arborcast.engine.embedded.engine import find_tools
+    from arborcast.engine.install import class_archive, jars
+    from arborcast.engine.install.java import find_java
+
+    with ProgressShown() as progress:
+        jars.fetch(find_java, to_stderr, source=source, progress=progress)
+        class_archive.make(find_tools(), jars.default_cache(), to_stderr, progress)

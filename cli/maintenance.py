@@ -1,0 +1,242 @@
+"""`arborcast backup`, `arborcast restore`, `arborcast keys`: what an operator does now and then."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from arborcast.cli.common import (
+    OPERATING,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    kafka_of,
+    moment,
+    moment_ms,
+    settings_of,
+)
+from arborcast.core.errors import ConfigError, SecretError
+from arborcast.core.reasons import reason_of
+from arborcast.engine.terminal import ProgressShown, print_json, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from arborcast.admin.archive import Manifest
+    from arborcast.admin.resealing import ResealingReport
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=OPERATING)(backup)
+    app.command(rich_help_panel=OPERATING)(restore)
+    keys_group = typer.Typer(help="The keys that subscribers' secrets are sealed with.", no_args_is_help=True)
+    keys_group.command("new")(new)
+    keys_group.command("list")(list_keys)
+    keys_group.command("reseal")(reseal)
+    keys_group.command("remove")(remove)
+    app.add_typer(keys_group, name="keys", rich_help_panel=OPERATING)
+
+
+def backup(
+    folder: Annotated[Path, typer.Argument(help="Where to write it: empty, or not there.", metavar="FOLDER")],
+    data_directory: Annotated[
+        bool,
+        typer.Option(
+            "--data-directory",
+            help="Copy the whole data directory of an embedded engine instead, which is stopped meanwhile.",
+        ),
+    ] = False,
+    drill: Annotated[
+        bool,
+        typer.Option(
+            "--drill",
+            help="As --data-directory; then restore the copy in the directory's place, start the engine, and have the "
+            "audit prove that nothing is missing.",
+        ),
+    ] = False,
+    since: Annotated[
+        str, typer.Option("--since", help="With --drill: what was accepted from then on is compared.", metavar="TIME")
+    ] = "7d",
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write what an engine needs to go on with another Kafka: subscriptions, topics, what is undelivered, dead letters.
+
+    The engine may be running. Tables and the key file are files, to be copied as such.
+    """
+    settings = settings_of(config, home)
+    if drill:
+        from arborcast.admin.data_directory import drill as prove
+
+        with ProgressShown() as progress:
+            stock = prove(settings, lambda: kafka_of(config, home), folder, moment_ms("--since", since), progress)
+        if json:
+            print_json(stock._asdict())
+        else:
+            say("nothing is lost")
+        return
+    if data_directory:
+        from arborcast.admin.data_directory import back_up
+
+        with ProgressShown() as progress:
+            files = back_up(settings, folder, progress)
+        _tell_files(files, json)
+        return
+    from arborcast.admin.backup import backup as back_up_logs
+    from arborcast.engine.gateway.parts import pull_limits
+
+    with ProgressShown() as progress:
+        manifest = back_up_logs(kafka_of(config, home), folder, pull_limits(settings), progress)
+    tell_of_backup(manifest, folder, "backed up to", json)
+
+
+def restore(
+    folder: Annotated[Path, typer.Argument(help="Where the backup is.", metavar="FOLDER")],
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make the logs in a Kafka that has none of this prefix, and fill them from a backup. Start nothing before.
+
+    A copy of a data directory is restored to a data directory that is empty or not there.
+    """
+    from arborcast.admin.archive import MANIFEST
+    from arborcast.admin.data_directory import ARCHIVE, restore_copy
+
+    if (folder / ARCHIVE).exists():
+        if (folder / MANIFEST).exists():
+            raise ConfigError(f"{folder} holds both {ARCHIVE} and {MANIFEST}: move the one that is not meant away")
+        target = settings_of(config, home).home
+        with ProgressShown() as progress:
+            restore_copy(folder, target, progress)
+        _tell_files([target], json)
+        return
+    from arborcast.admin.backup import restore as fill
+
+    with ProgressShown() as progress:
+        manifest = fill(folder, kafka_of(config, home), progress)
+    tell_of_backup(manifest, folder, "restored from", json)
+
+
+def _tell_files(files: Iterable[Path], json: bool) -> None:
+    if json:
+        print_json({"files": [str(file) for file in files]})
+        return
+    for file in files:
+        say(f"wrote {file}")
+
+
+def tell_of_backup(manifest: Manifest, folder: Path, done: str, json: bool) -> None:
+    if json:
+        print_json({"made_ms": manifest.made_ms, "records": {log: each.records for log, each in manifest.logs.items()}})
+        return
+    say(f"{done} {folder}, as of {moment(manifest.made_ms)}:")
+    for log, contents in manifest.logs.items():
+        noun = "record " if contents.records == 1 else "records"
+        line = f"  {log:<14}{contents.records:>12,} {noun}  {_HELD.get(log, '')}"
+        say(line.rstrip())
+
+
+# Of most logs a backup holds a part, so a number alone would look like a loss.
+_HELD = {
+    "notifications": "not delivered yet, and those of the last batch",
+    "dead": "dead letters",
+    "pullpoints": "not fetched yet",
+    "retained": "current messages",
+    "control": "topics, subscriptions, pull points, registrations",
+}
+
+
+def new(
+    key_id: Annotated[
+        str, typer.Option("--id", help="What to call the key (default: k and the time).", metavar="ID")
+    ] = "",
+    config: ConfigOption = None,
+    home: HomeOption = None,
+) -> None:
+    """Put a new key first in the key file, which is made if there is none; older keys stay and still open secrets.
+
+    The same file has to be at every gateway and on every host that pushes: bring it to those that push first.
+    """
+    from arborcast.core.security.keyring import add_key
+
+    path = Path(settings_of(config, home).secrets.key_file)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key_id = key_id or time.strftime("k%Y%m%dT%H%M%S", time.gmtime())
+    add_key(path, key_id)
+    say(f"{path}: secrets are sealed with {key_id} from now on")
+
+
+def list_keys(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+    """Print the ids of the keys; the first one seals."""
+    keys = list(_keys(Path(settings_of(config, home).secrets.key_file)))
+    if json:
+        print_json([{"id": key_id, "seals": key_id == keys[0]} for key_id in keys])
+        return
+    for key_id in keys:
+        say(key_id)
+
+
+def reseal(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do.")] = False,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Seal all secrets with the first key, so that older keys are no longer needed; the engine may run meanwhile.
+
+    May be cut off and run again. The exit status is 1 when a secret could not be opened, or is still sealed with an
+    older key.
+    """
+    from arborcast.admin.resealing import reseal as reseal_all
+    from arborcast.core.security.keyring import KeyRing
+
+    keys = KeyRing(_keys(Path(settings_of(config, home).secrets.key_file)))
+    report = reseal_all(kafka_of(config, home), keys, dry_run=dry_run)
+    if json:
+        facts = {"key": keys.current, "subscriptions": report.subscriptions, "secrets": report.secrets}
+        print_json({**facts, "dry_run": dry_run, "sealed": dict(report.sealed), "stuck": report.stuck})
+    else:
+        _show(report, keys.current, dry_run)
+    if report.stuck or (not dry_run and set(report.sealed) - {keys.current}):
+        raise typer.Exit(1)
+
+
+def remove(
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="What the key is called.")],
+    config: ConfigOption = None,
+    home: HomeOption = None,
+) -> None:
+    """Take a key out of the key file, unless a secret in the control log is still sealed with it."""
+    from arborcast.admin.resealing import reseal as reseal_all
+    from arborcast.core.security.keyring import KeyRing, remove_key
+
+    path = Path(settings_of(config, home).secrets.key_file)
+    used = reseal_all(kafka_of(config, home), KeyRing(_keys(path)), dry_run=True).sealed[key_id]
+    if used:
+        raise SecretError(f"{used} secrets are still sealed with {key_id}: run arborcast keys reseal first")
+    remove_key(path, key_id)
+    say(f"{path}: {key_id} is no longer there")
+
+
+def _keys(path: Path) -> dict[str, bytes]:
+    from arborcast.core.security.keyring import parse_keys
+
+    try:
+        return parse_keys(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        advice = "; `arborcast keys new` makes one" if isinstance(error, FileNotFoundError) else ""
+        raise SecretError(f"the key file {path} cannot be read: {reason_of(error)}{advice}") from error
+
+
+def _show(report: ResealingReport, key_id: str, dry_run: bool) -> None:
+    done = "would be sealed again" if dry_run else "were sealed again"
+    say(f"{report.secrets} secrets of {report.subscriptions} subscriptions {done} with {key_id}")
+    for each, count in sorted(report.sealed.items()):
+        say(f"sealed with {each}: {count}")
+    for subscription, reason in sorted(report.stuck.items()):
+        say(f"{subscription}: {reason}")

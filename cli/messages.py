@@ -1,0 +1,434 @@
+"""`arborcast subscribe`, `unsubscribe`, `publish`, `listen`: a WS-Notification client for the shell."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote, urlsplit
+
+import typer
+
+from arborcast.cli.common import (
+    MESSAGES,
+    SUBSCRIBING,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    NamespaceOption,
+    namespaces_of,
+    note_no_job,
+    resolved,
+    settings_of,
+)
+from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.printable import one_line
+from arborcast.core.reasons import reason_of
+from arborcast.engine.terminal import complain, console, print_json, print_json_line, say
+
+if TYPE_CHECKING:
+    from arborcast.ingest.client import Client, RemoteSubscription
+    from arborcast.ingest.client.listener import ReceivedMessage
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option("--url", help="The broker (default: the engine of --home, else gateway.public_url).", metavar="URL"),
+]
+TopicArgument = Annotated[
+    str,
+    typer.Argument(help="For instance a/b (or a:b), 'a//.' (a and all below), {urn:x}a/b, or p:a/b with -n p=urn:x."),
+]
+SubscriptionArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SUBSCRIPTION",
+        help="Its id, as `subscriptions list` prints it, or the address that `subscribe` prints.",
+    ),
+]
+
+
+# Never as a value on the command line: everybody on the machine can read that.
+SecretFileOption = Annotated[
+    str | None,
+    typer.Option("--secret-file", help="Sign with the secret in this file; - is standard input.", metavar="FILE"),
+]
+
+
+class InputError(ArborcastError):
+    """What was given on the command line cannot be used."""
+
+
+class _Reliability(StrEnum):
+    STRICT = "strict"
+    ADAPTIVE = "adaptive"
+    TIMELY = "timely"
+
+
+class _Kind(StrEnum):
+    SIGNAL = "signal"
+    COMMAND = "command"
+    STATE = "state"
+    EVENT = "event"
+    REQUEST = "request"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=MESSAGES)(publish)
+    app.command(rich_help_panel=MESSAGES)(listen)
+    for command in (subscribe, unsubscribe, rotate_secret):
+        app.command(rich_help_panel=SUBSCRIBING)(command)
+
+
+def subscribe(
+    topic: TopicArgument,
+    to: Annotated[str, typer.Option("--to", help="Where notifications are pushed to.", metavar="URL")],
+    lasts: Annotated[int | None, typer.Option("--for", help="End after so many seconds.", min=1)] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Push payloads alone, without wsnt:Notify.")] = False,
+    current: Annotated[bool, typer.Option("--current", help="Push at once what topics keep as their last.")] = False,
+    signed: Annotated[bool, typer.Option("--signed", help="Sign pushes; the secret is printed, this once.")] = False,
+    secret_file: SecretFileOption = None,
+    bearer_file: Annotated[
+        str | None,
+        typer.Option("--bearer-file", help="Send the token in this file along; - is standard input.", metavar="FILE"),
+    ] = None,
+    kind: Annotated[
+        _Kind | None,
+        typer.Option("--kind", help="Deliver as suits this kind of information; other options say where not."),
+    ] = None,
+    reliability: Annotated[
+        _Reliability | None,
+        typer.Option(
+            "--reliability", help="strict: try until it is delivered, in order; timely: at once or not at all."
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Push nothing before what came earlier is delivered or given up.")
+    ] = False,
+    attempts: Annotated[int | None, typer.Option("--attempts", help="Try so many times.", min=1, max=1_000)] = None,
+    lifespan: Annotated[int | None, typer.Option("--lifespan", help="Try for so many seconds.", min=1)] = None,
+    deadline: Annotated[
+        float | None,
+        typer.Option("--deadline", help="Tell the subscriber when nothing has come for so many seconds.", min=0.5),
+    ] = None,
+    per_topic: Annotated[bool, typer.Option("--per-topic", help="That of each topic of which something came.")] = False,
+    priority: Annotated[
+        int, typer.Option("--priority", help="Larger is pushed to first when room is short.", min=-100, max=100)
+    ] = 0,
+    interval: Annotated[
+        float | None,
+        typer.Option("--interval", help="Leave out what comes within so many seconds, for each topic.", min=0.001),
+    ] = None,
+    together: Annotated[bool, typer.Option("--together", help="That for all topics together.")] = False,
+    queue: Annotated[
+        int | None,
+        typer.Option(
+            "--queue", help="Serve the work queue TOPIC, so many requests at a time.", min=1, max=1_000, metavar="N"
+        ),
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type", help="Only messages of this type, {urn:x}name or p:name; may be repeated.", metavar="TYPE"
+        ),
+    ] = None,
+    namespace: NamespaceOption = None,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Subscribe a URL to a topic or a subtree; prints the subscription's address."""
+    from arborcast.ingest.client import Credentials, Delivery
+
+    topic = topic_of(topic, url, namespace, config, home)
+    said: dict[str, Any] = {
+        "reliability": reliability.value if reliability else None,
+        "strict": strict or None,
+        "maximum_attempts": attempts,
+        "lifespan": timedelta(seconds=lifespan) if lifespan else None,
+        "deadline": timedelta(seconds=deadline) if deadline else None,
+        "deadline_per_topic": per_topic or None,
+        "priority": priority or None,
+        "minimum_interval": timedelta(seconds=interval) if interval else None,
+        "interval_per_topic": False if together else None,
+    }
+    delivery = replace(
+        Delivery.of(kind.value) if kind else Delivery(),
+        **{name: value for name, value in said.items() if value is not None},
+    )
+    with client_of(url, config, home) as client:
+        subscription = client.subscribe(
+            topic,
+            to=to,
+            raw=raw,
+            current=current or kind == _Kind.STATE,
+            lasts=timedelta(seconds=lasts) if lasts else None,
+            namespaces=namespaces_of(namespace),
+            signed=signed,
+            secret=_read_secret(secret_file),
+            credentials=Credentials(bearer=_read_secret(bearer_file)) if bearer_file else None,
+            delivery=None if delivery == Delivery() else delivery,
+            types=kinds or (),
+            queue=queue or 0,
+        )
+    if json:
+        secret = {"secret": subscription.secret} if subscription.secret else {}
+        print_json({"address": subscription.address, "terminates": subscription.terminates, **secret})
+    else:
+        say(subscription.address)
+        if subscription.secret:
+            say(subscription.secret)
+
+
+def topic_of(topic: str, url: str | None, namespace: list[str] | None, config: Path | None, home: Path | None) -> str:
+    """With topics in the place of their codes; of a broker somewhere else we do not have the codes."""
+    return topic if url is not None else resolved(topic, namespaces_of(namespace), config, home)
+
+
+def unsubscribe(
+    subscription: SubscriptionArgument,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+) -> None:
+    """End a subscription."""
+    broker = url or _broker_url(config, home, subscription)
+    with client_of(broker, config, home) as client:
+        client.unsubscribe(_address(subscription, broker))
+
+
+def rotate_secret(
+    subscription: SubscriptionArgument,
+    overlap: Annotated[
+        int | None, typer.Option("--overlap", help="The old secret signs too for so many seconds.", min=0)
+    ] = None,
+    secret_file: SecretFileOption = None,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Sign a subscription's pushes with another secret; prints it, once only, when the broker made it."""
+    given = _read_secret(secret_file)
+    broker = url or _broker_url(config, home, subscription)
+    with client_of(broker, config, home) as client:
+        secret = client.rotate_secret(
+            _address(subscription, broker),
+            given,
+            overlap=timedelta(seconds=overlap) if overlap is not None else None,
+        )
+    if json:
+        print_json({} if given else {"secret": secret})
+    elif not given:
+        say(secret)
+
+
+def publish(
+    topic: TopicArgument,
+    file: Annotated[str, typer.Argument(help="File with one XML element; - is standard input.", metavar="(FILE | -)")],
+    lifespan: Annotated[
+        float | None, typer.Option("--lifespan", help="Push it for so many seconds, and not later.", min=0.001)
+    ] = None,
+    valid_until: Annotated[
+        str | None,
+        typer.Option("--valid-until", help="Push it until 2030-01-31T12:00:00Z, and not later.", metavar="TIME"),
+    ] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option("--priority", help="Larger is pushed first; else its topic's.", min=-100, max=100),
+    ] = None,
+    kind: Annotated[
+        str, typer.Option("--type", help="Its type, {urn:x}name or p:name; else its element's name.", metavar="TYPE")
+    ] = "",
+    reliable: Annotated[
+        bool, typer.Option("--reliable", help="Keep it for timely subscribers, too, until they can be reached.")
+    ] = False,
+    namespace: NamespaceOption = None,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Publish a notification; when this returns, the broker has stored it. Prints its id, for `trace` and `why`."""
+    payload = read_file(file)
+    topic = topic_of(topic, url, namespace, config, home)
+    until = _time(valid_until) if valid_until is not None else None
+    with client_of(url, config, home) as client:
+        made = client.notify(
+            topic,
+            payload,
+            namespaces=namespaces_of(namespace),
+            valid_until=until,
+            lifespan=timedelta(seconds=lifespan) if lifespan is not None else None,
+            type=kind,
+            priority=priority,
+            reliable=reliable,
+        )
+    if url is None:
+        note_no_job(config, home)
+    if json:
+        print_json({"notification_id": made or None})
+    elif made:
+        say(made)
+    else:
+        complain("stored; the broker does not say under which id")
+
+
+def listen(
+    topic: TopicArgument,
+    port: Annotated[int, typer.Option("--port", help="Where to receive; 0 takes a free port.", min=0, max=65_535)] = 0,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to receive at, as the broker can reach it.")
+    ] = "127.0.0.1",
+    count: Annotated[int | None, typer.Option("--count", help="Stop after so many messages.", min=1)] = None,
+    namespace: NamespaceOption = None,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Start a small receiver, subscribe it, and print what arrives, until Ctrl-C. With --json one line per message.
+
+    The subscription ends with the command; when that is killed, or its machine goes away, five minutes later.
+    """
+    from arborcast.cli.shell_client import LeasedSubscription
+    from arborcast.ingest.client.listener import Listener
+
+    topic = topic_of(topic, url, namespace, config, home)
+    arrived: queue.SimpleQueue[ReceivedMessage | None] = queue.SimpleQueue()
+    try:
+        listener = Listener(arrived.put, port=port, host=host)
+    except OSError as error:
+        raise InputError(f"cannot listen at {host}:{port}: {reason_of(error)}; choose another with --port") from error
+    with listener, client_of(url, config, home) as client, _as_interrupts(signal.SIGTERM, signal.SIGHUP):
+
+        def subscribe_for(lasts: timedelta) -> RemoteSubscription:
+            return client.subscribe(topic, to=listener.url, lasts=lasts, namespaces=namespaces_of(namespace))
+
+        with (
+            suppress(KeyboardInterrupt),
+            LeasedSubscription(client, subscribe_for, complain, ended=lambda: arrived.put(None)),
+        ):
+            complain(f"listening to {topic} at {listener.url}; Ctrl-C ends it")
+            received = 0
+            while count is None or received < count:
+                message = arrived.get()
+                if message is None:
+                    raise InputError("the subscription was ended by somebody else: nothing will come any more")
+                _print_message(message, json)
+                received += 1
+
+
+@contextmanager
+def _as_interrupts(*signals: signal.Signals) -> Iterator[None]:
+    """These end a command as Ctrl-C does, so that it leaves nothing behind; not those that nohup has turned off."""
+    before = {number: signal.getsignal(number) for number in signals}
+    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _print_message(message: ReceivedMessage, json: bool) -> None:
+    payload = message.payload.decode()
+    if json:
+        line = {
+            "topic": message.topic,
+            "payload": payload,
+            "notification_id": message.notification_id,
+            "attempt": message.attempt,
+            "replay": message.replay,
+        }
+        print_json_line(line)
+        return
+    from rich.text import Text
+
+    again = f"  (attempt {message.attempt})" if message.attempt > 1 else ""
+    again += f"  (replay {message.replay})" if message.replay else ""
+    console().print(
+        Text.assemble(
+            (time.strftime("%H:%M:%S "), "dim"),
+            (one_line(message.topic or ""), "bold cyan"),
+            (f"  {one_line(message.notification_id)}" if message.notification_id else "", "dim"),
+            f"{one_line(again)}\n  {payload}",
+        ),
+        soft_wrap=True,
+    )
+
+
+def _address(subscription: str, broker: str) -> str:
+    """Where a subscription is managed, by its id at this broker or by the address itself."""
+    if "://" in subscription:
+        return subscription
+    from arborcast.ingest.addresses import Kind
+
+    base = urlsplit(broker)
+    return f"{base.scheme}://{base.netloc}{Kind.SUBSCRIPTION.value}{quote(subscription, safe='')}"
+
+
+def client_of(url: str | None, config: Path | None, home: Path | None) -> Client:
+    """A client of the broker that is meant."""
+    from arborcast.cli.shell_client import ShellClient
+
+    return ShellClient(url or _broker_url(config, home))
+
+
+def _broker_url(config: Path | None, home: Path | None, subscription: str = "") -> str:
+    """The address of a `subscription`, where it is one; that of the engine that runs in this data directory; else that
+    of a gateway elsewhere, by the settings.
+
+    Raises InfrastructureError for the data directory of an engine that is stopped: another engine may listen at its
+    port.
+    """
+    from arborcast.engine.embedded.home import Home
+    from arborcast.engine.embedded.state import addresses, has_own_broker
+
+    settings = settings_of(config, home)
+    if "://" in subscription:
+        return subscription
+    running = addresses(settings.home).get("gateway")
+    if running or settings.gateway.public_url:
+        return running or settings.gateway.public_url
+    if has_own_broker(settings) or Home(settings.home).state_file.exists():
+        raise InfrastructureError(
+            f"no engine runs in {settings.home}: `arborcast up` starts one, --home names another, and --url a broker "
+            "that is elsewhere (gateway.public_url in the settings does so, too)"
+        )
+    return f"http://{settings.gateway.host}:{settings.gateway.port}"
+
+
+def _time(text: str) -> datetime:
+    """A time of UTC unless it names another zone."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise InputError(f"--valid-until is a time such as 2030-01-31T12:00:00Z, not {text}") from error
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _read_secret(file: str | None) -> str:
+    return "" if file is None else read_file(file).decode(errors="replace").strip()
+
+
+def read_file(file: str) -> bytes:
+    """What is in a file, or comes on standard input. Raises InputError."""
+    if file == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        # The message itself, where its file was to be named.
+        advice = "; a file is meant here, or - for standard input" if file.lstrip().startswith("<") else ""
+        raise InputError(f"{file} cannot be read: {reason_of(error)}{advice}") from error

@@ -1,0 +1,161 @@
+"""The client of the commands: somebody waits at a terminal, and hears soon that nobody answers. And the subscription of
+`arborcast listen`, which lasts as long as the listener does, and little longer."""
+
+from __future__ import annotations
+
+import netrc
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from arborcast.core.errors import ConfigError
+from arborcast.core.reasons import reason_of
+from arborcast.engine.terminal import noting_silence
+from arborcast.ingest.client import (
+    BrokerUnreachable,
+    Client,
+    ClientError,
+    Credentials,
+    FaultReceived,
+    HttpAnswer,
+    RemoteSubscription,
+    Retries,
+)
+from arborcast.ingest.client.calls import Call, ResultT
+
+# To connect, and to answer: the broker gives up on its storage after ten seconds, and says so.
+TIMEOUT_S = (1.0, 15.0)
+
+# So long somebody looks at a terminal that says nothing.
+QUIET_S = 1.0
+
+_ADVICE = "`arborcast status` says whether one is up here, `arborcast up` starts it; else check the address"
+
+# Not an option: everybody on the machine can read those. And curl, git and others know the file.
+_SAY_WHO = "Arborcast takes a line of ~/.netrc (mode 600): machine {} login NAME password PASSWORD"
+
+
+class ShellClient(Client):
+    """Repeats only what the broker puts off. What nobody answers is said at once, with what to do about it."""
+
+    def __init__(self, url: str) -> None:
+        credentials = _credentials(urlsplit(url).hostname)
+        super().__init__(url, timeout_s=TIMEOUT_S, retries=Retries(unanswered=False), credentials=credentials)
+
+    def _exchange(self, call: Call[ResultT]) -> tuple[ResultT, HttpAnswer]:
+        parts = urlsplit(call.to.address)
+        where = f"{parts.scheme}://{parts.netloc}"
+        waiting = f"{where} has not answered yet; waiting for up to {TIMEOUT_S[1]:g} s (arborcast status: how it is)"
+        try:
+            with noting_silence(waiting, QUIET_S):
+                return super()._exchange(call)
+        except FaultReceived as error:
+            if error.status != 401:
+                raise
+            raise FaultReceived(f"{error.reason}. {_SAY_WHO.format(parts.hostname)}", error.fault, 401) from error
+        except BrokerUnreachable as error:
+            raise BrokerUnreachable(f"no engine at {where}: {error.reason}. {_ADVICE}", error.reason) from error
+
+
+def _credentials(host: str | None) -> Credentials | None:
+    """What this user's netrc file has for the host. Raises ConfigError for a file that cannot be used."""
+    file = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
+    if host is None or not file.exists():
+        return None
+    try:
+        if file.stat().st_mode & 0o077:
+            raise ConfigError(f"{file} holds passwords and others may read it: chmod 600 it")
+        # Only what is meant for this host: `default` is for anybody who asks.
+        known = netrc.netrc(str(file)).hosts.get(host)
+    except netrc.NetrcParseError as error:
+        raise ConfigError(f"{file}, line {error.lineno}: {error.msg}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {reason_of(error)}") from error
+    return None if known is None else Credentials(user=known[0], password=known[2] or "")
+
+
+LEASE_S = 300.0
+"""A listener that is killed, or whose machine goes away, is pushed to no longer than this. An engine that is started
+again in between must be able to find it."""
+
+RENEWED_EVERY_S = 60.0
+
+_UNKNOWN = "ResourceUnknownFault"
+
+
+class LeasedSubscription:
+    """Subscribes, renews in a thread, and unsubscribes in the end.
+
+    `subscribe` makes the subscription for so long. `tell` gets what the person should know, in sentences. `ended` is
+    called when somebody else has ended the subscription: nothing will come any more.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        subscribe: Callable[[timedelta], RemoteSubscription],
+        tell: Callable[[str], object],
+        ended: Callable[[], object],
+        *,
+        lease_s: float = LEASE_S,
+        renewed_every_s: float = RENEWED_EVERY_S,
+    ) -> None:
+        self._client = client
+        self._subscribe = subscribe
+        self._tell = tell
+        self._ended = ended
+        self._lease = timedelta(seconds=lease_s)
+        self._every_s = renewed_every_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="renew", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._made = self._subscribe(self._lease)
+        self._until_s = self._from_now()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        try:
+            self._client.unsubscribe(self._made.address)
+        except FaultReceived as fault:
+            if fault.fault != _UNKNOWN:
+                self._tell(f"the subscription could not be ended: {fault}")
+        except ClientError as failure:
+            at = time.strftime("%H:%M:%S", time.localtime(self._until_s))
+            self._tell(f"the subscription could not be ended now, it ends by itself at {at}: {failure}")
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._every_s):
+            try:
+                self._client.renew(self._made.address, self._lease)
+            except FaultReceived as fault:
+                if fault.fault == _UNKNOWN and not self._go_on():
+                    return
+            except ClientError:
+                continue  # the broker is away; what it accepts meanwhile, it accepts for us
+            else:
+                self._until_s = self._from_now()
+
+    def _go_on(self) -> bool:
+        """The broker does not know the subscription any more; whether there is another."""
+        # By the clock on the wall: the other one stands still while a machine sleeps.
+        if self._stopping.is_set() or time.time() < self._until_s:
+            self._ended()
+            return False
+        try:
+            self._made = self._subscribe(self._lease)
+        except ClientError:
+            return True  # tried again
+        self._until_s = self._from_now()
+        self._tell("the broker was out of reach for so long that the subscription ended; subscribed again")
+        return True
+
+    def _from_now(self) -> float:
+        return time.time() + self._lease.total_seconds()

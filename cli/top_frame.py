@@ -1,0 +1,205 @@
+"""The picture that `arborcast top` shows, as lines of text. Pure: state in, lines out."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TextIO
+
+from rich.live import Live
+from rich.text import Text
+
+from arborcast.engine.monitoring import figures
+from arborcast.engine.monitoring.samples import MetricsSample, cpu_shares, newest, quantiles, rates, thinned
+from arborcast.engine.monitoring.snapshot import first_look
+from arborcast.engine.monitoring.watching import EngineView, EngineWatch
+from arborcast.engine.terminal import console
+
+_LABEL, _NOW = 20, 9
+
+_PROCESSES, _FEWEST_ENDPOINTS = 8, 2
+
+# With their heading; more where there is room.
+_ENDPOINTS = 3
+
+# Empty lines: above processes, and below.
+_GAPS = 2
+
+# Narrower charts say nothing.
+_NARROWEST = 4
+
+
+def frame(seen: EngineView, where: str, width: int = 80, height: int = 24) -> list[str]:
+    """At most `height` lines of at most `width` characters; made for 80 by 24, and good from 60 by 20 on.
+
+    What there is no room for is left out from below; what is wrong stands on top.
+    """
+    if not seen.samples:
+        lines = [_headline("", "", where, width), "", *_wrapped(seen.problem or "nothing is known yet", width)]
+        return [figures.printable(line).rstrip() for line in lines[:height]]
+    last = seen.samples[-1]
+    head = [_headline(_health(last), _clock(last), where, width)]
+    if seen.problem:
+        problem = f"! {seen.problem}"
+        head.append(problem if len(problem) <= width else problem[: width - 1] + "…")
+    head += [*_charts(seen.samples, width), *_state(last, width)]
+    processes = _processes(seen.samples, width)
+    # What can be read comes before what only sets it apart.
+    spare = height - len(head) - len(processes) - min(len(seen.endpoints) + 1, _ENDPOINTS)
+    lines = [*head, *[""] * (spare >= 1), *processes, *[""] * (spare >= _GAPS)]
+    lines += _endpoints(seen, width, height - len(lines))
+    return [figures.printable(line)[:width].rstrip() for line in lines[:height]]
+
+
+def _headline(state: str, at: str, where: str, width: int) -> str:
+    """An engine may have a long name, and how it is must be seen all the same."""
+    right = "   ".join(word for word in (state, at) if word)
+    left = "Arborcast at " + figures.shortened(where, max(8, width - len("Arborcast at ") - len(right) - 3))
+    if not state:
+        return left + right.rjust(max(len(right), width - len(left)))
+    return f"{left}   {state}" + at.rjust(max(len(at) + 1, width - len(left) - 3 - len(state)))
+
+
+def _health(last: MetricsSample) -> str:
+    away = [part for part, ready in sorted(last.parts.items()) if not ready]
+    return f"NOT READY: {', '.join(away)}" if away else "ready" if last.parts else ""
+
+
+def _clock(last: MetricsSample) -> str:
+    return datetime.fromtimestamp(last.at, UTC).strftime("%H:%M:%S UTC")
+
+
+def _charts(samples: Sequence[MetricsSample], width: int) -> list[str]:
+    room = max(0, width - _LABEL - _NOW - 2)
+    points = thinned(samples, room + 1)
+    span = f"the last {figures.seconds(points[-1].at - points[0].at)}" if len(points) > 1 else ""
+    heading = f"{'':{_LABEL}}{'now':>{_NOW}}  {span:>{room}}"
+    delivered = rates(points, "attempts", "delivered")
+    failed = [
+        None if every is None or good is None else max(0.0, every - good)
+        for every, good in zip(rates(points, "attempts"), delivered, strict=True)
+    ]
+    rows: list[tuple[str, str, Sequence[float | None]]] = [
+        ("accepted /s", "count", rates(points, "accepted")),
+        ("delivered /s", "count", delivered),
+        ("not delivered /s", "count", failed),
+        ("pushes under way", "count", [sum(point.in_flight.values()) for point in points]),
+        ("delivery, median", "seconds", quantiles(points, "delivery", 0.5)),
+        ("delivery, 99 %", "seconds", quantiles(points, "delivery", 0.99)),
+        ("append, 99 %", "seconds", quantiles(points, "append", 0.99)),
+        ("lag, records", "count", [point.lag_records for point in points]),
+        ("lag, time", "seconds", [point.lag_seconds for point in points]),
+    ]
+    return [heading, *(_chart(label, kind, values, room) for label, kind, values in rows)]
+
+
+def _chart(label: str, kind: str, values: Sequence[float | None], room: int) -> str:
+    write = figures.count if kind == "count" else figures.seconds
+    return f"{label:{_LABEL}}{write(newest(values)):>{_NOW}}  {figures.sparkline(values, room)}"
+
+
+def _state(last: MetricsSample, width: int) -> list[str]:
+    facts = [
+        f"subscriptions {figures.count(last.subscriptions)}",
+        f"waiting for retry {figures.count(last.waiting.get('parked', 0))}",
+        f"due now {figures.count(last.waiting.get('due', 0))}",
+        f"given up {figures.count(last.attempts.get('dead', 0))}",
+        f"refused {figures.count(sum(last.refused.values()))}",
+    ]
+    if last.requests:
+        there = [f"{figures.count(number)} {state}" for state, number in sorted(last.servers.items()) if number]
+        facts.append(f"requests {figures.count(last.requests.get('waiting', 0))} waiting")
+        facts.append(f"{figures.count(last.requests.get('executing', 0))} executing")
+        facts.append(f"servers {', '.join(there) or 'none'}")
+    if last.gear:
+        facts.append(f"gear {last.gear}")
+    if last.suspended:
+        # First: an operator has to act on it.
+        facts.insert(0, f"SUSPENDED {figures.count(last.suspended)}")
+    open_ones = sum(number for state, number in last.breakers.items() if state != "closed")
+    if open_ones:
+        facts.append(f"breakers open {figures.count(open_ones)}")
+    lines = [""]
+    for fact in facts:
+        longer = f"{lines[-1]}   {fact}" if lines[-1] else fact
+        if len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(fact)
+    return lines
+
+
+def _processes(samples: Sequence[MetricsSample], width: int) -> list[str]:
+    room = (width - 55) // 3
+    if room < _NARROWEST:
+        room = 0
+    points = thinned(samples, (room or 12) + 1)
+    last = points[-1]
+    lines = [f"{'process':20}{'cpu':>7} {'':{room}}{'memory':>10} {'':{room}}{'threads':>8} {'':{room}}{'files':>7}"]
+    for name in sorted(last.processes, key=lambda name: -last.processes[name].memory_bytes)[:_PROCESSES]:
+        now = last.processes[name]
+        shares = cpu_shares(points, name)
+        then = [point.processes.get(name) for point in points]
+        memory = [one.memory_bytes if one else None for one in then]
+        threads = [one.threads if one else None for one in then]
+        lines.append(
+            f"{figures.shortened(name, 19):20}{figures.percent(newest(shares)):>7} "
+            # A quarter of a core fills the chart only if nothing is above it: noise should look small.
+            f"{figures.sparkline(shares, room, top=0.25)}{figures.size(now.memory_bytes):>10} "
+            f"{figures.sparkline(memory, room)}{now.threads:>8.0f} "
+            f"{figures.sparkline(threads, room)}{now.descriptors:>7.0f}"
+        )
+    return lines
+
+
+def _endpoints(seen: EngineView, width: int, room: int) -> list[str]:
+    if room < _FEWEST_ENDPOINTS or not seen.endpoints:
+        return []
+    name = max(18, width - 38)
+    lines = [f"{'slowest endpoints':{name}}{'pushes':>9}{'failed':>9}{'mean':>10}{'longest':>10}"]
+    for one in seen.endpoints[: room - 1]:
+        lines.append(
+            f"{figures.shortened(str(one['endpoint']), name - 1):{name}}{figures.count(one['pushes']):>9}"
+            f"{figures.count(one['failed']):>9}{figures.seconds(one['mean_s']):>10}"
+            f"{figures.seconds(one['longest']):>10}"
+        )
+    return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return [text[begin : begin + width] for begin in range(0, len(text), max(width, 1))]
+
+
+def once(watch: EngineWatch, where: str, out: TextIO) -> bool:
+    """Print one frame; whether there was anything to show."""
+    seen = first_look(watch)
+    columns, rows = shutil.get_terminal_size((80, 24))
+    out.write(_suited("\n".join(frame(seen, where, columns, rows)) + "\n", out))
+    return bool(seen.samples)
+
+
+def forever(watch: EngineWatch, where: str, out: TextIO, interval_s: float) -> None:
+    """Frame after frame on a screen of its own, until Ctrl-C."""
+    screen = Live(console=console(out), screen=True, auto_refresh=False)
+    with contextlib.suppress(KeyboardInterrupt), screen:
+        while True:
+            began = time.monotonic()
+            seen = watch.look()
+            height = screen.console.height - 1
+            lines = frame(seen, where, screen.console.width, height)
+            lines += [*[""] * (height - len(lines)), "Ctrl-C ends it"]
+            screen.update(Text(_suited("\n".join(lines), out), no_wrap=True), refresh=True)
+            time.sleep(max(0.1, interval_s - (time.monotonic() - began)))
+
+
+def _suited(text: str, out: TextIO) -> str:
+    """With what the terminal's encoding has: not every one has the characters that charts are made of."""
+    encoding = out.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return figures.plain(text).encode(encoding, "replace").decode(encoding)
+    return text

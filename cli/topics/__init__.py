@@ -1,0 +1,24 @@
+"""`arborcast topics`: look at the topic tree of the running engine and change it.
+
+    showing     what there is, and who gets it
+    changing    topics one by one
+    documents   whole trees from files and to them
+    units       the LDAP tree of another system
+
+What they do, apart from options and printing, is in `admin.topics_work`.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from arborcast.cli.common import SUBSCRIBING
+from arborcast.cli.topics import changing, documents, showing
+
+topics_app = typer.Typer(help="Look at the topic tree and change it.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    for module in (showing, changing, documents):
+        module.register(topics_app)
+    app.add_typer(topics_app, name="topics", rich_help_panel=SUBSCRIBING)

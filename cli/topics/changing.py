@@ -1,0 +1,151 @@
+"""Topics added, moved and removed, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from arborcast.cli.common import (
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    NamespaceOption,
+    TopicArgument,
+    kafka_of,
+    one_topic,
+)
+from arborcast.core.printable import one_line
+from arborcast.engine.terminal import print_json, say
+
+if TYPE_CHECKING:
+    from arborcast.topic_model.records.control import ControlRecord
+    from arborcast.topic_model.tree.tree import TopicTree
+
+
+def register(topics_app: typer.Typer) -> None:
+    for command in (add, remove, move, rename):
+        topics_app.command()(command)
+
+
+def add(
+    topic: TopicArgument,
+    code: Annotated[str, typer.Option("--code", help="Short code, unique in the tree.")] = "",
+    message_type: Annotated[list[str] | None, typer.Option("--type", help="A message type; may be repeated.")] = None,
+    final: Annotated[bool, typer.Option("--final", help="No topics may be added below.")] = False,
+    retain: Annotated[
+        bool | None,
+        typer.Option(
+            "--retain/--no-retain",
+            help="Keep the last notification for later subscribers, or do not; default: as topics.retain_all says.",
+        ),
+    ] = None,
+    priority: Annotated[
+        int, typer.Option("--priority", help="Of notifications whose publisher says none.", min=-100, max=100)
+    ] = 0,
+    routing: Annotated[
+        str,
+        typer.Option(
+            "--routing",
+            help="Routing policy, words: local, group, everywhere or to:G1,G2; reliable, fast, split.",
+        ),
+    ] = "",
+    publisher: Annotated[
+        list[str] | None,
+        typer.Option("--publisher", help="Who may publish: a user, or group:NAME; may be repeated; default: anyone."),
+    ] = None,
+    queue: Annotated[
+        bool, typer.Option("--queue", help="One of those who serve it gets each notification, see docs/queues.md.")
+    ] = False,
+    merge: Annotated[
+        bool, typer.Option("--merge/--no-merge", help="Of a queue: equal requests that wait are done once.")
+    ] = True,
+    update: Annotated[bool, typer.Option("--update", help="Replace the facts of a topic that is there.")] = False,
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Add a topic, with its facts. Topics above need not be there."""
+    from arborcast.admin import topics_work as commands
+    from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+    from arborcast.topic_model.tree.plans import plan_create, plan_update
+
+    record = TopicRecord(
+        path=one_topic(topic, namespace, config, home),
+        code=code,
+        message_types=tuple(message_type or ()),
+        final=final,
+        policy=TopicPolicy(retain, priority, routing, tuple(publisher or ()), queue, merge),
+    )
+
+    def plan(tree: TopicTree) -> list[ControlRecord]:
+        return plan_update(tree, record) if update and record.path in tree else plan_create(tree, record)
+
+    _report(commands.change_tree(kafka_of(config, home), plan), json)
+
+
+def remove(
+    topic: TopicArgument,
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="And every topic below.")] = False,
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Remove a topic."""
+    from arborcast.admin import topics_work as commands
+    from arborcast.topic_model.tree.plans import plan_remove
+
+    path = one_topic(topic, namespace, config, home)
+    kafka = kafka_of(config, home)
+    _report(commands.change_tree(kafka, lambda tree: plan_remove(tree, path, recursive=recursive)), json)
+
+
+def move(
+    topic: TopicArgument,
+    target: Annotated[str, typer.Argument(help="Its new path, which must be free.")],
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Move a topic with all below it."""
+    from arborcast.admin import topics_work as commands
+    from arborcast.topic_model.tree.plans import plan_move
+
+    old, new = (one_topic(each, namespace, config, home) for each in (topic, target))
+    _report(commands.change_tree(kafka_of(config, home), lambda tree: plan_move(tree, old, new)), json)
+
+
+def rename(
+    topic: TopicArgument,
+    name: Annotated[str, typer.Argument(help="Its new name: b, or {urn:x}b for another namespace.")],
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Give a topic another name, where it is."""
+    from arborcast.admin import topics_work as commands
+    from arborcast.topic_model.tree.plans import plan_rename
+
+    path = one_topic(topic, namespace, config, home)
+    _report(commands.change_tree(kafka_of(config, home), lambda tree: plan_rename(tree, path, name)), json)
+
+
+def _report(records: Iterable[ControlRecord], json: bool) -> None:
+    """What was appended, in a line for people or as JSON."""
+    from arborcast.topic_model.records.control import TopicRecord, TopicRemoved
+
+    put = [record.path for record in records if isinstance(record, TopicRecord)]
+    removed = [record.path for record in records if isinstance(record, TopicRemoved)]
+    if json:
+        print_json({"put": put, "removed": removed})
+        return
+    for word, paths in (("put", put), ("removed", removed)):
+        for path in paths:
+            say(one_line(f"{word} {path}"))
+    if not put and not removed:
+        say("nothing to change")

@@ -1,0 +1,237 @@
+"""What topics there are, and who gets what is published on them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from arborcast.cli.common import (
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    NamespaceOption,
+    TopicArgument,
+    kafka_of,
+    moment,
+    namespaces_of,
+    one_topic,
+    settings_of,
+)
+from arborcast.core.errors import TopicError
+from arborcast.core.printable import one_line
+from arborcast.engine.terminal import complain, console, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from arborcast.topic_model.records.control import TopicRecord
+    from arborcast.topic_model.topics import TopicPath
+    from arborcast.topic_model.tree.tree import TopicTree
+
+
+def register(topics_app: typer.Typer) -> None:
+    topics_app.command("list")(list_topics)
+    topics_app.command("tree")(show_tree)
+    topics_app.command()(find)
+    topics_app.command()(match)
+    topics_app.command()(who)
+    topics_app.command()(problems)
+
+
+def list_topics(
+    expression: Annotated[str, typer.Argument(help="Only those it selects, for instance 'a//.'.")] = "//.",
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List topics with their facts."""
+    from arborcast.admin import topics_work as commands
+
+    tree = commands.read_tree(kafka_of(config, home))
+    records = _records(tree, commands.matching(tree, expression, namespaces_of(namespace)))
+    if json:
+        print_json([_record_document(record) for record in records])
+        return
+    rows = ((record.path, record.code, _facts_of(record)) for record in records)
+    print_table(("topic", "code", "facts"), rows)
+
+
+def show_tree(
+    depth: Annotated[int | None, typer.Option("--depth", help="Show so many levels.", min=1)] = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Draw the topic tree. Nodes that are no topics themselves are dim."""
+    from arborcast.admin import topics_work as commands
+
+    tree = commands.read_tree(kafka_of(config, home))
+    if json:
+        print_json([_node_document(tree, path, depth) for path in sorted(tree.roots())])
+        return
+    from rich.tree import Tree
+
+    drawing = Tree(f"[bold]{len(tree)} topics[/]")
+    # A stack and not recursion: (where to draw, what is below, how many levels are left).
+    waiting = [(drawing, sorted(tree.roots()), depth)]
+    while waiting:
+        branch, paths, levels = waiting.pop()
+        for path in paths:
+            node = branch.add(_label_of(tree, path))
+            if levels is None or levels > 1:
+                waiting.append((node, sorted(tree.children(path)), levels and levels - 1))
+    console().print(drawing)
+
+
+def find(
+    code: Annotated[str, typer.Argument(help="The code, for instance 1.4.A.", metavar="CODE")],
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Find the topic that has a code; where others may name topics, code:CODE means it, too."""
+    from arborcast.admin import topics_work as commands
+
+    tree = commands.read_tree(kafka_of(config, home))
+    # Several, where a directory was edited so: the first is the one that counts.
+    records = _records(tree, tree.paths_with_code(code))
+    if not records:
+        raise TopicError(f"no topic has the code {code!r}; `arborcast topics list` shows them")
+    if json:
+        print_json([_record_document(record) for record in records])
+        return
+    for record in records:
+        say(one_line(record.path))
+
+
+def match(
+    expression: Annotated[str, typer.Argument(help="For instance 'a//.', 'a/*|b', a:b, {urn:x}a//b.")],
+    xpath: Annotated[bool, typer.Option("--xpath", help="The expression is an XPath over the topic set.")] = False,
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show which topics a subscription with this expression would get."""
+    from arborcast.admin import topics_work as commands
+
+    tree = commands.read_tree(kafka_of(config, home))
+    paths = commands.matching(tree, expression, namespaces_of(namespace), xpath=xpath)
+    if json:
+        print_json(paths)
+        return
+    for path in paths:
+        say(one_line(path))
+    if not paths:
+        complain("no topic of the tree is selected")
+
+
+def who(
+    topic: TopicArgument,
+    namespace: NamespaceOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show which subscriptions get the notifications of a topic, through which expression, and on what condition."""
+    from arborcast.admin import topics_work as commands
+
+    path = one_topic(topic, namespace, config, home)
+    table, suspensions = commands.read_subscriptions(kafka_of(config, home))
+    routes = sorted(table.who(path), key=lambda route: (route.subscription_id, route.expression))
+    now_ms = time.time_ns() // 1_000_000
+    rows = [
+        (
+            route.subscription_id,
+            suspensions.state_of(route.subscription, now_ms),
+            route.expression,
+            commands.conditions_of(route.subscription),
+            route.subscription.consumer.address,
+        )
+        for route in routes
+    ]
+    names = ("subscription", "state", "expression", "only if", "consumer")
+    if json:
+        print_json([dict(zip((name.replace(" ", "_") for name in names), row, strict=True)) for row in rows])
+        return
+    if path not in table.topics:
+        complain(f"there is no topic {path} (yet); its notifications would go to:")
+    if not rows:
+        say("nobody")
+    else:
+        print_table(names, rows)
+
+
+def problems(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
+    """Show what cannot be taken over from the directory or written to it: which entry, why, and what to do."""
+    from arborcast.directory.sync.problems import FILE, load_problems
+
+    found = load_problems(settings_of(config, home).home / FILE)
+    rows = [
+        {
+            "entry": each.dn,
+            "topic": each.path,
+            "since": moment(each.since_ms),
+            "kind": each.kind,
+            "reason": each.reason,
+            "advice": each.advice,
+        }
+        for each in found.problems
+    ]
+    if json:
+        print_json({"directory": found.directory, "count": found.count, "problems": rows})
+        return
+    for row in rows:
+        say(f"{one_line(row['entry'])}\n  since {row['since']}: {one_line(row['reason'])}\n  {row['advice']}")
+    if found.count > len(rows):
+        complain(f"and {found.count - len(rows):,} more")
+    if not found.count:
+        say("the topics and their directory are the same, as far as the gateway that keeps them so has said")
+
+
+def _records(tree: TopicTree, paths: Iterable[TopicPath]) -> list[TopicRecord]:
+    return [record for path in paths if (record := tree.get(path)) is not None]
+
+
+def _facts_of(record: TopicRecord) -> str:
+    """What a topic has to say beside its code, in words."""
+    policy = record.policy
+    words = [*record.message_types]
+    words += ["final"] * record.final
+    words += ["queue" if policy.merge else "queue without merging"] * policy.queue
+    words += {True: ["retain"], False: ["no retain"], None: []}[policy.retain]
+    words += [f"priority {policy.priority}"] * bool(policy.priority)
+    words += [f"routing {policy.routing}"] * bool(policy.routing)
+    words += [f"publishers {', '.join(policy.publishers)}"] * bool(policy.publishers)
+    return ", ".join(words)
+
+
+def _record_document(record: TopicRecord) -> dict[str, Any]:
+    """A topic's facts, every one of them."""
+    import msgspec
+
+    policy = msgspec.structs.asdict(record.policy)
+    return {**msgspec.structs.asdict(record), "policy": policy}
+
+
+def _node_document(tree: TopicTree, path: TopicPath, depth: int | None) -> dict[str, Any]:
+    """A node with what is below it; a topic path is at most 64 levels deep, so recursion is safe."""
+    below = [] if depth == 1 else sorted(tree.children(path))
+    children = [_node_document(tree, child, depth and depth - 1) for child in below]
+    return {"path": path, "topic": path in tree, "children": children}
+
+
+def _label_of(tree: TopicTree, path: TopicPath) -> str:
+    """The line of a node in the drawn tree, in rich's markup."""
+    from rich.markup import escape
+
+    from arborcast.topic_model.topics import last_step
+
+    name = escape(one_line(last_step(path)))
+    record = tree.get(path)
+    if record is None:
+        return f"[dim]{name}[/]"
+    facts = ", ".join(word for word in (record.code, _facts_of(record)) if word)
+    return f"{name}  [cyan]{escape(one_line(facts))}[/]" if facts else name

@@ -1,0 +1,132 @@
+"""`arborcast topics import --from-ldap`: the organizational units of another system's LDAP server as topics."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import typer
+
+from arborcast.admin import topics_work as commands
+from arborcast.core.errors import ConfigError
+from arborcast.core.printable import one_line
+from arborcast.core.progress import Progress
+from arborcast.core.settings import KafkaSettings
+from arborcast.directory.entries.dn import parse_dn
+from arborcast.directory.entries.entries import Entry
+from arborcast.directory.entries.mapping import EntryProblem
+from arborcast.directory.entries.units import Units, read_units
+from arborcast.directory.errors import DirectoryError, DnError
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores.ldap_client import LdapSession
+from arborcast.directory.stores.ldap_connection import NoSuchEntry
+from arborcast.engine.terminal import ProgressShown, complain, print_json, say
+from arborcast.topic_model.topics import TopicPath
+
+# So many entries that are skipped are named; after that the numbers must do.
+_MAX_NAMED = 50
+
+
+def server(url: str, base: str, bind_dn: str, stdin: bool, start_tls: bool, ca_file: str) -> DirectorySettings:
+    """How the other system's server is reached; asks for the password. Raises ConfigError."""
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise ConfigError("--from-ldap: no user in the address; who reads is --bind-dn, and its password is asked for")
+    if parts.scheme not in ("ldap", "ldaps", "ldapi") or not parts.netloc:
+        raise ConfigError(f"--from-ldap {url}: ldap://HOST, ldaps://HOST or ldapi://SOCKET is needed")
+    if parts.path.strip("/") or parts.query:
+        raise ConfigError(f"--from-ldap {url}: only the server; what to read is --base")
+    try:
+        dn = parse_dn(base)
+        parse_dn(bind_dn)
+    except DnError as error:
+        raise ConfigError(f"--base or --bind-dn: {error}") from error
+    if not dn:
+        raise ConfigError("--base is empty: name the entry whose units are the topics, for instance ou=topics,dc=old")
+    if start_tls and parts.scheme == "ldaps":
+        raise ConfigError("--start-tls is for ldap:// addresses; with ldaps:// the connection is secured already")
+    if stdin and not bind_dn:
+        raise ConfigError("--stdin is the password of --bind-dn: name it, too")
+    return DirectorySettings(
+        kind="ldap",
+        url=url,
+        base_dn=base,
+        start_tls=start_tls,
+        ca_file=ca_file,
+        bind="simple" if bind_dn else "anonymous",
+        bind_dn=bind_dn,
+        password=_password(bind_dn, stdin) if bind_dn else "",
+    )
+
+
+def _password(bind_dn: str, stdin: bool) -> str:
+    if stdin:
+        return sys.stdin.readline().rstrip("\r\n")
+    password: str = typer.prompt(f"Password of {one_line(bind_dn)}", hide_input=True, err=True)
+    return password
+
+
+def import_units(
+    kafka: KafkaSettings, where: DirectorySettings, root: str | None, *, dry_run: bool, json: bool
+) -> None:
+    """Add the topics that are not here yet, and say what was done. What is here stays as it is, so doing it again adds
+    nothing. Raises ConfigError, TopicError, DirectoryError, InfrastructureError."""
+    top = commands.one_topic(root, {}) if root else None
+    with ProgressShown() as progress:
+        units = read(where, top, progress)
+        additions = commands.plan_additions(commands.read_tree(kafka), units, progress)
+        if not dry_run:
+            commands.write_import(kafka, additions.topics, progress)
+    _tell_problems(additions.problems)
+    counts = {"added": len(additions.topics), "unchanged": additions.unchanged, "skipped": len(additions.problems)}
+    if json:
+        print_json(counts | {"other_entries": units.others, "topics": [each.path for each in additions.topics]})
+        return
+    for each in additions.topics if dry_run else ():
+        say(one_line(f"would add {each.path} {each.code}".rstrip()))
+    say(", ".join(f"{number} {word}" for word, number in counts.items()))
+    if units.others:
+        complain(f"{units.others} entries are no organizational units, or lie below such")
+
+
+def read(where: DirectorySettings, root: TopicPath | None, progress: Progress) -> Units:
+    """What the tree says. Raises ConfigError, DirectoryError."""
+    base = parse_dn(where.base_dn)
+
+    def counted(entries: Iterator[Entry]) -> Iterator[Entry]:
+        for number, entry in enumerate(entries, 1):
+            progress(f"reading {where.url}", number)
+            yield entry
+
+    try:
+        session = LdapSession(where)
+        try:
+            return read_units(counted(session.read_tree(base)), base, root)
+        finally:
+            session.close()
+    except NoSuchEntry as error:
+        who = f"{where.bind_dn} may" if where.bind_dn else "everybody may: else give --bind-dn"
+        raise ConfigError(f"{where.url} has no entry {where.base_dn}: check --base, and that {who} read it") from error
+    except DirectoryError as error:
+        said = str(error)
+        for setting, option in _OPTIONS.items():
+            said = said.replace(setting, option)
+        raise DirectoryError(said, error.retry_after) from error
+
+
+# Messages of connections name settings of our own directory; here these are options.
+_OPTIONS = {
+    "directory.bind, directory.bind_dn and directory.password": "--bind-dn and its password",
+    "directory.ca_file, directory.certificate_file or directory.key_file": "--ca-file",
+    "directory.password is empty": "the password is empty",
+    "directory.ca_file": "--ca-file",
+    "directory.url": "--from-ldap",
+}
+
+
+def _tell_problems(problems: tuple[EntryProblem, ...]) -> None:
+    for problem in problems[:_MAX_NAMED]:
+        complain(one_line(f"skipped {problem}"))
+    if len(problems) > _MAX_NAMED:
+        complain(f"skipped {len(problems) - _MAX_NAMED} more")

@@ -1,0 +1,196 @@
+"""`arborcast trace` and `arborcast why`: what became of a notification, and why a subscription has it or not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from arborcast.cli.common import FATES, ConfigOption, HomeOption, JsonOption, kafka_of, note_no_job, settings_of
+from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.printable import one_line
+from arborcast.engine.monitoring.figures import WORDS
+from arborcast.engine.terminal import console, error_console, print_json
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from arborcast.dispatch.operations.trace.story import DeliveryStory, Step, Story
+
+
+class NotFound(ArborcastError):
+    """Nothing is known of what was asked about."""
+
+
+# How many subscriptions people are shown one by one.
+_SHOWN = 50
+
+_STYLES = {
+    "delivered": "green",
+    "waiting": "yellow",
+    "pending": "yellow",
+    "dead": "bold red",
+    "expired": "red",
+    "cancelled": "dim",
+    "dropped": "dim",
+    "skipped": "dim",
+    "no match": "dim",
+}
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=FATES)(trace)
+    app.command(rich_help_panel=FATES)(why)
+
+
+def trace(
+    notification: Annotated[str, typer.Argument(help="Its id: what pushes carry as arborcast-notification-id.")],
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show every step of a notification: accepted, stored, matched by which expression, each attempt, and the end.
+
+    Reads the tables and what the logs have beyond them, so it knows of the last second too.
+    """
+    _print(_story(notification, None, config, home), json)
+    note_no_job(config, home)
+
+
+def why(
+    subscription: Annotated[str, typer.Option("--subscription", "-s", help="Its id, or its address.")],
+    notification: Annotated[str, typer.Option("--notification", "-m", help="The notification's id.")],
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Explain why a subscription got a notification, or did not."""
+    # The address ends with the id, and is what people have.
+    _print(_story(notification, subscription.rstrip("/").rsplit("/", 1)[-1], config, home), json)
+
+
+def _print(story: Story, json: bool) -> None:
+    if json:
+        print_json(document(story))
+    else:
+        for line in format_story(story):
+            console().print(line, soft_wrap=True)
+
+
+def _story(notification: str, subscription: str | None, config: Any, home: Any) -> Story:
+    from arborcast.dispatch.operations.trace.explain import explain
+    from arborcast.dispatch.operations.trace.gathering import Gatherer
+
+    settings = settings_of(config, home)
+    kafka, away = settings.kafka, ""
+    try:
+        kafka = kafka_of(config, home)
+    except InfrastructureError as error:
+        away = str(error)  # the tables alone tell nearly all of it
+    gatherer = Gatherer(kafka, settings.tables, settings.home, f"{settings.dispatch.checkpoint.rstrip('/')}/push", away)
+    story = explain(gatherer.gather(notification, subscription), subscription)
+    if not story.found and away:
+        looked = f"the tables do not have it, and {away}"
+    elif not story.found:
+        looked = "neither the tables nor the logs have it"
+        for note in story.notes:
+            error_console().print(f"note: {note}", style="dim", soft_wrap=True, markup=False)
+    if not story.found:
+        hint = _hint(notification, settings.tables.notifications_days)
+        raise NotFound(f"nothing is known of a notification {notification}: {looked}; {hint}")
+    return story
+
+
+def _hint(notification: str, kept_days: int) -> str:
+    """What may be the reason that nothing is known."""
+    from arborcast.dispatch.operations.trace.story import utc
+    from arborcast.topic_model.records.notifications import made_at
+
+    made_ms = made_at(notification)
+    if not made_ms:
+        return "an id is what pushes carry as arborcast-notification-id, 32 hexadecimal digits"
+    return (
+        f"the id was made at {utc(made_ms):%Y-%m-%d %H:%M:%S} UTC, and tables.notifications_days = {kept_days}; "
+        "a Notify that was not answered with 202 was not accepted"
+    )
+
+
+def document(story: Story) -> dict[str, Any]:
+    """The story for scripts. Times are ISO 8601 in UTC."""
+    values: dict[str, Any] = _plain(dataclasses.asdict(story))
+    return values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def format_story(story: Story) -> Iterable[Text]:
+    """The story for people, line by line. Times are UTC."""
+    from rich.text import Text
+
+    from arborcast.core.telemetry.tracing import trace_of
+
+    yield Text.assemble(("Notification ", "bold"), story.notification)
+    if story.topic:
+        yield Text.assemble(("  topic    ", "dim"), one_line(story.topic))
+    if story.payload:
+        first, *rest = story.payload.strip().splitlines() or [""]
+        yield Text.assemble(("  payload  ", "dim"), first[:200], " …" if rest or len(first) > 200 else "")
+    if story.cause:
+        yield Text.assemble(("  cause    ", "dim"), one_line(story.cause))
+    if story.traceparent:
+        yield Text.assemble(("  trace    ", "dim"), trace_of(story.traceparent), ("  " + story.traceparent, "dim"))
+    first_at = next((step.at for step in story.steps if step.at), None)
+    for step in story.steps:
+        yield _line(step, first_at, "  ")
+    if not story.deliveries:
+        yield Text("  Nobody is subscribed to this topic.", style="yellow")
+    if len(story.deliveries) > 1:
+        counts = Counter(delivery.outcome for delivery in story.deliveries)
+        said = ", ".join(f"{count} {WORDS.get(outcome, outcome)}" for outcome, count in sorted(counts.items()))
+        yield Text("  " + said, style="bold")
+    # Those that are not well first: they are why somebody asks.
+    order = sorted(story.deliveries, key=lambda each: each.outcome == "delivered")
+    for delivery in order[:_SHOWN]:
+        yield from _delivery(delivery, first_at)
+    if len(order) > _SHOWN:
+        yield Text(f"  and {len(order) - _SHOWN} more: --json tells of all of them", style="dim")
+    for note in story.notes:
+        yield Text(one_line(f"note: {note}"), style="dim")
+
+
+def _delivery(delivery: DeliveryStory, first_at: datetime | None) -> Iterable[Text]:
+    from rich.text import Text
+
+    outcome, style = WORDS.get(delivery.outcome, delivery.outcome), _STYLES[delivery.outcome]
+    yield Text.assemble(("  subscription ", "bold"), delivery.subscription, "  ", (outcome, style))
+    if delivery.expression:
+        verb = "asks for" if delivery.outcome == "no match" else "matched by"
+        to = f", at {delivery.endpoint}" if delivery.endpoint else ""
+        yield Text.assemble((f"    {verb} ", "dim"), one_line(delivery.expression + to))
+    for step in delivery.steps:
+        yield _line(step, first_at, "    ")
+    said = "" if delivery.why.startswith(outcome) else f"{outcome}: "
+    yield Text.assemble((f"    {said}", style), one_line(delivery.why))
+
+
+def _line(step: Step, first_at: datetime | None, indent: str) -> Text:
+    from rich.text import Text
+
+    at = f"{step.at:%Y-%m-%d %H:%M:%S}.{step.at.microsecond // 1000:03d}" if step.at else " " * 23
+    since = f"{(step.at - first_at).total_seconds() * 1000:+9.0f} ms" if step.at and first_at else " " * 12
+    return Text.assemble(
+        indent,
+        (f"{at} {since}  ", "dim"),
+        one_line(step.what),
+        ("  " + one_line(step.detail) if step.detail else "", "dim"),
+    )

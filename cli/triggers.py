@@ -1,0 +1,164 @@
+"""`arborcast triggers`: have the engine publish something when a notification matches."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from arborcast.cli.common import (
+    SUBSCRIBING,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    ListedOption,
+    NamespaceOption,
+    kafka_of,
+    moment,
+    namespaces_of,
+    tell_of_more,
+)
+from arborcast.cli.messages import InputError, UrlOption, client_of, read_file, topic_of
+from arborcast.core.printable import one_line
+from arborcast.engine.terminal import error_console, print_json, say
+
+if TYPE_CHECKING:
+    from arborcast.topic_model.projections.suspensions import Suspensions
+    from arborcast.topic_model.subscriptions import Subscription, Trigger
+
+triggers_app = typer.Typer(help="Have something published when a notification matches.", no_args_is_help=True)
+
+NameArgument = Annotated[str, typer.Argument(help="What it is called: letters, digits, and . _ - in between.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.add_typer(triggers_app, name="triggers", rich_help_panel=SUBSCRIBING)
+
+
+@triggers_app.command()
+def add(
+    name: NameArgument,
+    on: Annotated[
+        str,
+        typer.Option("--on", help="The topics of what sets it off: a/b, 'a//.' (a and all below).", metavar="TOPIC"),
+    ],
+    publish: Annotated[str, typer.Option("--publish", help="The topic that it publishes on.", metavar="TOPIC")],
+    payload: Annotated[
+        str | None,
+        typer.Option("--payload", help="Publish this XML element, or that in this file; - is standard input."),
+    ] = None,
+    same: Annotated[bool, typer.Option("--same", help="Publish the payload that matched, as it is.")] = False,
+    content: Annotated[
+        list[str] | None,
+        typer.Option("--filter", help="Only if the payload fulfils this; may be repeated.", metavar="XPATH"),
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type", help="Only messages of this type, {urn:x}name or p:name; may be repeated.", metavar="TYPE"
+        ),
+    ] = None,
+    interval: Annotated[
+        float | None,
+        typer.Option("--interval", help="Leave out what comes within so many seconds, for each topic.", min=0.001),
+    ] = None,
+    together: Annotated[bool, typer.Option("--together", help="That for all topics together.")] = False,
+    namespace: NamespaceOption = None,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Publish something whenever a notification matches. You must be allowed to subscribe to the one topic, and to
+    publish on the other. Prints its id, for `why`."""
+    if same == (payload is not None):
+        raise InputError("say what is published: --payload XML (or FILE), or --same for the payload that matched")
+    fixed = None if payload is None else _element(payload)
+    on, publish = (topic_of(each, url, namespace, config, home) for each in (on, publish))
+    with client_of(url, config, home) as client:
+        made = client.create_trigger(
+            name,
+            on,
+            publish,
+            fixed,
+            content=content or (),
+            types=kinds or (),
+            minimum_interval=timedelta(seconds=interval) if interval else None,
+            interval_per_topic=not together,
+            namespaces=namespaces_of(namespace),
+        )
+    if json:
+        print_json({"trigger": name, "id": made})
+    else:
+        say(made)
+
+
+@triggers_app.command()
+def remove(
+    name: NameArgument,
+    url: UrlOption = None,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+) -> None:
+    """End a trigger: what is accepted from now on does not set it off."""
+    with client_of(url, config, home) as client:
+        client.destroy_trigger(name)
+
+
+@triggers_app.command("list")
+def list_triggers(
+    limit: ListedOption = 100,
+    config: ConfigOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the triggers that there are, by name."""
+    from arborcast.admin import topics_work as commands
+
+    table, suspensions = commands.read_subscriptions(kafka_of(config, home))
+    there = sorted(
+        filter(None, (table.get(each.id) for each in table.triggers)), key=lambda each: each.consumer.address
+    )
+    facts = [_facts(each, each.trigger, suspensions) for each in there[:limit] if each.trigger is not None]
+    if json:
+        print_json({"triggers": facts, "more": len(there) - len(facts)})
+        return
+    if not facts:
+        error_console().print("there is no trigger")
+    for each in facts:
+        only_if = f", if {each['only_if']}" if each["only_if"] else ""
+        what = "the same" if each["payload"] is None else each["payload"]
+        say(one_line(f"{each['trigger']}  {each['state']}  {each['expression'] or 'every topic'}{only_if}"))
+        say(one_line(f"  publishes on {each['publishes']}: {what}"))
+    tell_of_more(len(there) - len(facts))
+
+
+def _facts(subscription: Subscription, trigger: Trigger, suspensions: Suspensions) -> dict[str, Any]:
+    from arborcast.admin.topics_work import conditions_of
+
+    return {
+        "trigger": trigger.name,
+        "id": subscription.id,
+        # Without its topic nothing can be published.
+        "state": "no topic" if trigger.target is None else suspensions.state_of(subscription),
+        "expression": " and ".join(each.text for each in subscription.topics),
+        "only_if": conditions_of(subscription),
+        "publishes": trigger.topic,
+        "payload": trigger.payload or None,
+        "owner": subscription.owner,
+        "created": moment(subscription.created_ms),
+    }
+
+
+def _element(payload: str) -> bytes:
+    """The XML itself, or that in a file. Raises InputError."""
+    from lxml import etree
+
+    data = payload.encode() if payload.lstrip().startswith("<") else read_file(payload)
+    try:
+        etree.fromstring(data, etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False))
+    except etree.XMLSyntaxError as error:
+        raise InputError(f"--payload is not XML: {error.msg}") from error
+    return data

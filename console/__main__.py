@@ -1,0 +1,52 @@
+"""The console as a process:
+
+    python -m arborcast.console --config arborcast.toml
+
+`arborcast up` runs it where console.port is not 0. It listens at once and waits for Kafka as long as it takes. SIGTERM
+and SIGINT end it. The exit status is 0 after an orderly stop, 1 when the log cannot be followed any further, 2 for
+wrong settings or a busy port.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+
+from arborcast.console.process import ConsoleProcess, listen
+from arborcast.core.errors import ConfigError
+from arborcast.core.telemetry import log_format
+from arborcast.engine.settings.loading import level_of, load_settings
+from arborcast.engine.terminal import complain
+
+logger = logging.getLogger("arborcast.console")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the console until it is stopped."""
+    parser = argparse.ArgumentParser(prog="python -m arborcast.console", description="Arborcast's web console.")
+    parser.add_argument("--config", type=Path, help="settings file (TOML)")
+    parser.add_argument("--home", type=Path, help="data directory")
+    options = parser.parse_args(arguments)
+    log_format.configure("human", "console")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    try:
+        settings = load_settings(options.config, options.home)
+        log_format.configure(settings.logging.format, "console", level_of(settings))
+        listener = listen(settings.console)
+        runner = asyncio.Runner()
+        return runner.run(ConsoleProcess(settings, listener, options.config).run())
+    except ConfigError as error:
+        complain(f"arborcast console: {error}")
+        return 2
+
+
+if __name__ == "__main__":
+    status = main()
+    logging.shutdown()
+    sys.stderr.flush()
+    # Everything is stopped. Python's own end would wait for threads that may be waiting for a broker that is away.
+    os._exit(status)

@@ -1,0 +1,121 @@
+"""All screens as one application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from starlette.applications import Starlette
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from arborcast.console.console import THEMES, Console, Screen, go, own_path, text_of
+from arborcast.console.guard import PageGuard
+from arborcast.console.live import Replacement
+from arborcast.console.screens import cluster, deliveries, engine, queues, subscriptions, topics, trying
+from arborcast.console.signing import SigningIn
+from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.security.web_pages import PageRule
+
+SCREENS: tuple[Screen, ...] = (
+    topics.SCREEN,
+    subscriptions.SCREEN,
+    deliveries.SCREEN,
+    queues.SCREEN,
+    engine.SCREEN,
+    cluster.SCREEN,
+    trying.SCREEN,
+)
+"""In the order of the navigation."""
+
+# How often a page that is seen learns whether what it shows may be old.
+_LOOK_S = 2.0
+
+_YEAR_S = 365 * 24 * 3600
+
+
+def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
+    """The application. Without `signing` nobody has to say who it is, and only this machine may ask."""
+    console.screens = SCREENS
+
+    async def first(_request: Request) -> Response:
+        return go(SCREENS[0].path)
+
+    async def alive(_request: Request) -> Response:
+        return PlainTextResponse("alive\n")
+
+    async def theme(_request: Request, form: FormData) -> Response:
+        chosen = text_of(form, "theme")
+        answer = go(own_path(text_of(form, "back")))
+        if chosen in THEMES:
+            answer.set_cookie("theme", chosen, max_age=_YEAR_S, samesite="strict", httponly=True)
+        else:
+            answer.delete_cookie("theme", samesite="strict", httponly=True)
+        return answer
+
+    async def live(request: Request) -> Response:
+        return console.live.response(_trouble(console, request))
+
+    routes = [
+        Route("/", first),
+        Route("/health/live", alive),
+        Route("/static/{version}/{name}", console.static.serve),
+        console.get("/live", live),
+        console.post("/theme", theme, edits=False),
+        *(signing.routes(console) if signing else ()),
+        *(
+            _when_ready(console, route) if screen.needs_log else route
+            for screen in SCREENS
+            for route in screen.routes(console)
+        ),
+    ]
+
+    async def refused(request: Request, error: Exception) -> Response:
+        status, text = _words(error)
+        if request.headers.get("x-fragment"):
+            return PlainTextResponse(text, status)
+        return console.page(request, "error.html", status=status, status_code=status, text=text)
+
+    app = Starlette(
+        routes=routes,
+        exception_handlers={HTTPException: refused, ArborcastError: refused, Exception: refused},
+    )
+    pages = PageRule(console.settings.console.host)
+    return PageGuard(app, console.sessions, signing.callers if signing else None, pages)
+
+
+def _when_ready(console: Console, route: Route) -> Route:
+    """The same, but a page that asks again of itself while the log is read for the first time."""
+    answer = route.endpoint
+
+    async def wait_or_answer(request: Request) -> Response:
+        if console.ready():
+            reached: Response = await answer(request)
+            return reached
+        return console.page(request, "reading.html", status=503)
+
+    return Route(route.path, wait_or_answer, methods=sorted(route.methods or ()))
+
+
+def _words(error: Exception) -> tuple[int, str]:
+    if isinstance(error, HTTPException):
+        return error.status_code, error.detail
+    if isinstance(error, InfrastructureError):
+        return 503, str(error)
+    if isinstance(error, ArborcastError):
+        return 400, str(error)
+    return 500, "This went wrong here; the console's log (arborcast status names it) says how."
+
+
+async def _trouble(console: Console, request: Request) -> AsyncGenerator[Replacement]:
+    """The banner that says why what is seen may be old; when it changes."""
+    shown = None
+    while True:
+        part = console.trouble_part(request)
+        if part != shown:
+            shown = part
+            yield part
+        await asyncio.sleep(_LOOK_S)

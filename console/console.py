@@ -1,0 +1,231 @@
+"""What screens have: settings, the state of the log, pages and forms."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from arborcast.console.commands import CommandAnswer, Commands
+from arborcast.console.guard import Sessions, Visitor, visitor_of
+from arborcast.console.live import LiveParts, Look, Replacement, Seen, changes
+from arborcast.console.pages import StaticFiles, Templates
+from arborcast.core.errors import ArborcastError
+from arborcast.engine.settings.loading import Settings
+from arborcast.ingest.state.changes import CommitsChanges
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+FormHandler = Callable[[Request, FormData], Awaitable[Response]]
+
+THEMES = ("light", "dark")
+"""Beside them there is what the browser prefers."""
+
+# Words for the next page of so many visitors.
+_NOTES = 1_000
+
+_FIELDS = 2_000
+
+# Where a page goes on when a part of it is ready: what is put into a template is escaped, and cannot be this.
+_LATER = Markup("<!--later-->")
+
+# How old what a page begins with may be: somebody has asked for it, but others may have, too.
+_FRESH_S = 1.0
+
+# How often what is seen is looked at again, where that costs little.
+_LOOK_S = 5.0
+
+
+@dataclass(frozen=True)
+class Screen:
+    """One screen: its name, how the navigation calls it, where it begins, what it answers. One that does not look at
+    the log is there without it, too."""
+
+    name: str
+    title: str
+    path: str
+    routes: Callable[[Console], list[Route]]
+    needs_log: bool = True
+
+
+class Console:
+    """`control` is the state of the control log, `changes` changes it. `trouble` says why what is seen may be old, in
+    words; empty when all is well. While it is not `ready`, another thread reads the log for the first time, and
+    `control` must not be looked at. `topic_changes` grows with each change of a topic. `config` is the settings file,
+    for `commands`, which take turns whichever screen runs them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        control: ControlView,
+        changes: CommitsChanges,
+        sessions: Sessions,
+        *,
+        trouble: Callable[[], str] = lambda: "",
+        ready: Callable[[], bool] = lambda: True,
+        topic_changes: Callable[[], int] = lambda: 0,
+        config: Path | None = None,
+        signs_in: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.control = control
+        self.changes = changes
+        self.sessions = sessions
+        self.trouble = trouble
+        self.ready = ready
+        self.topic_changes = topic_changes
+        self.commands = Commands(settings.home, config)
+        self.signs_in = signs_in
+        self.live = LiveParts()
+        self.static = StaticFiles()
+        self.templates = Templates(self.static)
+        self.screens: tuple[Screen, ...] = ()
+        self.forgets: list[Callable[[str], object]] = []
+        """Called with a session that its visitor ends."""
+        self._notes: OrderedDict[str, str] = OrderedDict()
+
+    def get(self, path: str, handler: Handler) -> Route:
+        """A page. It changes nothing."""
+        return Route(path, handler, methods=["GET"])
+
+    def post(self, path: str, handler: FormHandler, *, edits: bool = True) -> Route:
+        """What a form does. The handler gets what is in it, once it is sure that it is a form of this visitor's; with
+        `edits` (nearly always), of one who may change things."""
+
+        async def checked(request: Request) -> Response:
+            visitor = visitor_of(request.scope)
+            async with request.form(max_files=1, max_fields=_FIELDS) as form:
+                if not self.sessions.fits(visitor.session, text_of(form, "token")):
+                    raise HTTPException(
+                        403, "This form is of an earlier session. Go back, load the page again, and send it once more."
+                    )
+                if edits and not visitor.may_edit:
+                    raise HTTPException(
+                        403,
+                        f"{visitor.name} may look, and change nothing: a rule of access.policy_file has to allow "
+                        'do = ["manage"] for topics = ["//."].',
+                    )
+                return await handler(request, form)
+
+        return Route(path, checked, methods=["POST"])
+
+    def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+        """A whole page, of a template that extends base.html."""
+        return HTMLResponse(self._document(request, template, **values), status)
+
+    def slow_page(self, request: Request, template: str, look: Look, *, status: int = 200, **values: Any) -> Response:
+        """A page with a part that takes a while, in the place of `later`: what stands around it is seen meanwhile, with
+        and without script. `look` has it as the part "shown"."""
+        before, _, after = self._document(request, template, later=_LATER, **values).partition(_LATER)
+
+        async def pieces() -> AsyncIterator[str]:
+            yield before
+            try:
+                yield (await look(_FRESH_S)).parts["shown"]
+            except ArborcastError as error:
+                # It is too late for another status.
+                yield self.render(request, "refusal.html", wrong=str(error))
+            yield after
+
+        return StreamingResponse(pieces(), status, media_type="text/html")
+
+    def live_page(self, request: Request, look: Look) -> Response:
+        """The stream that keeps such a page as things are."""
+
+        async def everything(age_s: float) -> Seen:
+            seen = await look(age_s)
+            trouble = self.trouble_part(request)
+            # What was seen before stays, with the reason why there is nothing newer.
+            parts = {"wrong": seen.parts["shown"]} if seen.failed else {"wrong": "", **seen.parts}
+            return Seen({trouble.id: trouble.html, **parts}, seen.rest_s)
+
+        return self.live.response(changes(everything, _LOOK_S))
+
+    def seen(self, request: Request, said: CommandAnswer, template: str, **values: Any) -> Seen:
+        """What a command has said, as the main part of such a page."""
+        if said.wrong:
+            return Seen({"shown": self.render(request, "refusal.html", wrong=said.wrong)}, said.rest_s, failed=True)
+        at = datetime.fromtimestamp(said.at).astimezone().strftime("%H:%M:%S")
+        return Seen({"shown": self.render(request, template, **values), "seen": f"as of {at}"}, said.rest_s)
+
+    def _document(self, request: Request, template: str, **values: Any) -> str:
+        visitor = visitor_of(request.scope)
+        theme = request.cookies.get("theme", "")
+        return self.render(
+            request,
+            template,
+            theme=theme if theme in THEMES else "",
+            screens=self.screens,
+            here=request.url.path,
+            back=_again(request),
+            trouble=self.trouble(),
+            signs_in=self.signs_in,
+            note=self._notes.pop(visitor.session, ""),
+            **values,
+        )
+
+    def fragment(self, request: Request, template: str, **values: Any) -> Response:
+        """A part of a page, for our own module."""
+        return HTMLResponse(self.render(request, template, **values))
+
+    def render(self, request: Request, template: str, **values: Any) -> str:
+        visitor = visitor_of(request.scope)
+        return self.templates.render(template, {"visitor": visitor, "token": visitor.token, **values})
+
+    def trouble_part(self, request: Request) -> Replacement:
+        """The banner of a page that is open."""
+        return Replacement("trouble", self.render(request, "trouble.html", trouble=self.trouble()))
+
+    def note(self, visitor: Visitor, text: str) -> None:
+        """What the visitor's next page says."""
+        self._notes[visitor.session] = text
+        while len(self._notes) > _NOTES:
+            self._notes.popitem(last=False)
+
+
+def _again(request: Request) -> str:
+    """Where the same page is found once more; of what a form has led to, the screen."""
+    if request.method != "GET":
+        return "/" + request.url.path.split("/")[1]
+    return request.url.path + ("?" + request.url.query if request.url.query else "")
+
+
+class TopicChanges:
+    """Counts the records about topics: a projection of the control log."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def apply(self, record: ControlRecord) -> None:
+        """Fold one record; those of other kinds change nothing."""
+        self.count += isinstance(record, TopicRecord | TopicRemoved)
+
+
+def text_of(form: FormData, name: str) -> str:
+    """A field of a form as text with \\n at line ends, where browsers send \\r\\n; empty where it is not there, or a
+    file."""
+    value = form.get(name)
+    return value.replace("\r\n", "\n").replace("\r", "\n") if isinstance(value, str) else ""
+
+
+def go(url: str) -> Response:
+    """On to another page, after a form was dealt with."""
+    return RedirectResponse(url, 303)
+
+
+def own_path(url: str) -> str:
+    """The address, if it is one of our own pages; else the first page. What came with a request must not lead
+    elsewhere."""
+    return url if url.startswith("/") and not url.startswith(("//", "/\\")) and url.isprintable() else "/"

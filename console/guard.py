@@ -1,0 +1,225 @@
+"""Before any screen: is this our page that asks, who is it, and what may that one do?
+
+On loopback the console is open to this machine. What has to be kept out there is pages of strangers in the browser of
+somebody who sits at it: a name that suddenly leads to 127.0.0.1 (DNS rebinding) is not one of ours, a request that
+another page makes is refused, and each form carries a token. From the network, people sign in as users of the gateway.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Protocol
+from urllib.parse import quote, unquote
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from arborcast.core.errors import SecretError
+from arborcast.core.security.keyring import Marks
+from arborcast.core.security.web_pages import PageRule
+from arborcast.ingest.access.grants import Caller
+
+# A working day; after that a browser that was left open is nobody's.
+_SESSION_S = 12 * 3600
+
+_HEADERS = {
+    # Styles of single elements are allowed: charts put their labels in place by them, and they are ours.
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr "
+    "'unsafe-inline'; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+# What a form may hold, and what a document that is brought in.
+_MOST_BYTES = 2 * 1024 * 1024
+MOST_IMPORTED = 64 * 1024 * 1024
+
+# What strangers may see: where they sign in, and what that page is made of.
+_OPEN = ("/sign-in", "/static/", "/health/")
+
+# A link on another site brings a visitor without the cookie (SameSite=Strict). Our own page, asking again, has it; to
+# give out a new one here would end the session.
+_AGAIN = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0"><title>Arborcast</title>'
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Who looks at a page. `name` is empty on loopback, where nobody has to say; `token` is in each of its forms."""
+
+    session: str
+    token: str
+    name: str = ""
+    may_see: bool = True
+    may_edit: bool = True
+
+
+class Callers(Protocol):
+    """Who users are, and what they may do."""
+
+    async def find(self, name: str) -> Caller | None:
+        """The user as it is now; None when there is none of this name (any more)."""
+
+
+class Sessions:
+    """Signed cookies: nothing is kept of them here, and a restart ends none."""
+
+    def __init__(self, keys: Marks, name: str, *, secure: bool, clock: Callable[[], float] = time.time) -> None:
+        self._keys = keys
+        self._name = name
+        self._secure = secure
+        self._clock = clock
+
+    def begin(self, user: str = "", session: str = "") -> tuple[str, str]:
+        """A new session, or this one for longer: its id, and the header that gives it to the browser."""
+        session = session or secrets.token_urlsafe(18)
+        document = json.dumps({"session": session, "user": user, "until": int(self._clock()) + _SESSION_S})
+        value = quote(document, safe="") + "~" + self._keys.mark(document.encode(), "console session")
+        secure = "; Secure" if self._secure else ""
+        # Where nobody signs in, what somebody has gathered is found again by a browser that was closed meanwhile.
+        lasts = "" if user else f"; Max-Age={_SESSION_S}"
+        return session, f"{self._name}={value}; Path=/; HttpOnly; SameSite=Strict{lasts}{secure}"
+
+    def end(self) -> str:
+        """The header that takes it from the browser."""
+        return f"{self._name}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"
+
+    def read(self, header: str) -> tuple[str, str, float] | None:
+        """(session, user, seconds left) of a cookie of ours; None for none, for one that is over, and for any other."""
+        try:
+            cookies = SimpleCookie(header)
+        except CookieError:
+            return None
+        morsel = cookies.get(self._name)
+        value, _, mark = (morsel.value if morsel else "").rpartition("~")
+        document = unquote(value)
+        if not value or not self._is_marked(mark, document, "console session"):
+            return None
+        known = json.loads(document)
+        left_s = known["until"] - self._clock()
+        return (known["session"], known["user"], left_s) if left_s > 0 else None
+
+    def token(self, session: str) -> str:
+        """What each form of this session carries: another site can neither read nor make it."""
+        return self._keys.mark(session.encode(), "console form")
+
+    def fits(self, session: str, token: str) -> bool:
+        """Whether this is the token of the session's forms."""
+        return self._is_marked(token, session, "console form")
+
+    def _is_marked(self, mark: str, text: str, context: str) -> bool:
+        try:
+            return self._keys.is_marked(mark, text.encode(), context)
+        except SecretError:
+            return False  # of a key that was taken out
+
+
+class PageGuard:
+    """Stands before the application. `callers` is None on loopback: then nobody has to say who it is."""
+
+    def __init__(self, app: ASGIApp, sessions: Sessions, callers: Callers | None, pages: PageRule) -> None:
+        self._app = app
+        self._pages = pages
+        self._sessions = sessions
+        self._callers = callers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        cookie: list[str] = []
+        send = _with_headers(send, cookie)
+        refusal = self._pages.refusal(scope["method"], headers)
+        answer = PlainTextResponse(f"{refusal}\n", 403) if refusal else await self._enter(scope, headers, cookie)
+        if answer is not None:
+            await answer(scope, receive, send)
+            return
+        most = MOST_IMPORTED if scope["path"] == "/topics/import" else _MOST_BYTES
+        await self._app(scope, _bounded(receive, most), send)
+
+    async def _enter(self, scope: Scope, headers: Headers, cookie: list[str]) -> Response | None:
+        """Puts the visitor into the scope; the answer to one that may not come in."""
+        known = self._sessions.read(headers.get("cookie", ""))
+        if known is None and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            return HTMLResponse(_AGAIN)
+        if known is None:
+            session, given = self._sessions.begin()
+            cookie.append(given)
+            known = session, "", _SESSION_S
+        session, name, left_s = known
+        if self._callers is None and left_s < _SESSION_S / 2:
+            # What somebody has gathered belongs to the session, and nobody has to prove anything here.
+            cookie.append(self._sessions.begin(session=session)[1])
+        token = self._sessions.token(session)
+        visitor = Visitor(session, token)
+        if self._callers is not None:
+            caller = await self._callers.find(name) if name else None
+            if caller is None:
+                visitor = Visitor(session, token, may_see=False, may_edit=False)
+            else:
+                everything = caller.manage.everything
+                visitor = Visitor(session, token, name, everything or caller.subscribe.everything, everything)
+        scope.setdefault("state", {})["visitor"] = visitor
+        if visitor.may_see or scope["path"].startswith(_OPEN):
+            return None
+        if visitor.name:
+            if scope["path"] in ("/sign-out", "/theme"):
+                return None
+            return PlainTextResponse(
+                f"{visitor.name} may not see this console: a rule of access.policy_file has to allow "
+                'do = ["subscribe"] for topics = ["//."]. Sign in as somebody else at /sign-in.\n',
+                403,
+            )
+        if scope["method"] == "GET" and headers.get("sec-fetch-mode", "navigate") == "navigate":
+            query = "?" + scope["query_string"].decode("latin-1") if scope["query_string"] else ""
+            return RedirectResponse(f"/sign-in?next={quote(scope['path'] + query, safe='')}", 303)
+        return PlainTextResponse("Nobody is signed in (any more).\n", 401)
+
+
+def visitor_of(scope: Scope) -> Visitor:
+    """Who the guard has let in."""
+    visitor: Visitor = scope["state"]["visitor"]
+    return visitor
+
+
+def _with_headers(send: Send, cookie: list[str]) -> Send:
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            given = {name for name, _ in message["headers"]}
+            more = dict(_HEADERS)
+            if b"cache-control" not in given:
+                more["cache-control"] = "no-store"
+            # One that signing in or out gives stands for itself.
+            cookies = [] if b"set-cookie" in given else [("set-cookie", each) for each in cookie]
+            message["headers"] = [
+                *message["headers"],
+                *((name.encode(), value.encode("latin-1")) for name, value in (*more.items(), *cookies)),
+            ]
+        await send(message)
+
+    return sending
+
+
+def _bounded(receive: Receive, most: int) -> Callable[[], Awaitable[Message]]:
+    received = 0
+
+    async def receiving() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > most:
+            raise HTTPException(413, f"that is more than {most // 1024:,} KiB")
+        return message
+
+    return receiving

@@ -1,0 +1,111 @@
+"""Templates, and the files that pages are made of."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from arborcast.core.printable import printable
+from arborcast.engine.monitoring import charts
+
+_HERE = Path(__file__).parent
+
+_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+
+class StaticFiles:
+    """The files in `static/`, and what charts look like, held in memory: they are few. Their address has a hash of all
+    of them, so a browser may keep them for ever, and a module finds its neighbours by relative imports."""
+
+    def __init__(self, folder: Path = _HERE / "static") -> None:
+        files = [*sorted(folder.iterdir()), charts.STYLE]
+        self._files = {file.name: file.read_bytes() for file in files if file.suffix in _TYPES}
+        digest = hashlib.sha256()
+        for name, data in self._files.items():
+            digest.update(name.encode() + b"\0" + data)
+        self._version = digest.hexdigest()[:12]
+
+    def url(self, name: str) -> str:
+        """Where a page finds a file. Raises KeyError for one that is not there: a template is wrong."""
+        if name not in self._files:
+            raise KeyError(name)
+        return f"/static/{self._version}/{name}"
+
+    async def serve(self, request: Request) -> Response:
+        name, version = request.path_params["name"], request.path_params["version"]
+        data = self._files.get(name)
+        if data is None:
+            raise HTTPException(404, "there is no such file")
+        tag = f'"{self._version}"'
+        # A page of an earlier version may still be open: it gets what there is, and does not keep it.
+        kept = "public, max-age=31536000, immutable" if version == self._version else "no-cache"
+        headers = {"etag": tag, "cache-control": kept}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(data, headers={**headers, "content-type": _TYPES[Path(name).suffix]})
+
+
+class Templates:
+    """Everything that is put into a template is escaped, and written out where it is a character that does something
+    (`core.printable`): names and payloads are strangers'."""
+
+    def __init__(self, static: StaticFiles, folder: Path = _HERE / "templates") -> None:
+        self._environment = Environment(
+            loader=FileSystemLoader(folder),
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=_seen,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._environment.globals["static"] = static.url
+        self._environment.filters["moment"] = _moment
+        self._environment.filters["number"] = _number
+        self._environment.filters["endpoint"] = _endpoint
+        self._environment.filters["span"] = _span
+
+    def render(self, name: str, values: Mapping[str, Any]) -> str:
+        return self._environment.get_template(name).render(values)
+
+
+def _seen(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _moment(ms: int) -> str:
+    """The time as people here read it, to the second."""
+    return datetime.fromtimestamp(ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _span(seconds: float) -> str:
+    """How long, in two units at most."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, small, size, parts in (("d", "h", 86_400, 24), ("h", "min", 3_600, 60), ("min", "s", 60, 60)):
+        if whole >= size:
+            rest = whole % size * parts // size
+            return f"{whole // size:,} {unit}" + (f" {rest} {small}" if rest else "")
+    return f"{whole} s"
+
+
+def _endpoint(url: str) -> str:
+    """An address without what it holds of a user and a password."""
+    scheme, separator, rest = url.partition("://")
+    end = min((at for sign in "/?#" if (at := rest.find(sign)) >= 0), default=len(rest))
+    _, at_sign, host = rest[:end].rpartition("@")
+    return f"{scheme}://…@{host}{rest[end:]}" if separator and at_sign else url
+
+
+def _number(value: int) -> str:
+    return f"{value:,}"

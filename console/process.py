@@ -1,0 +1,116 @@
+"""The console's process: its parts put together, run, and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import socket
+from pathlib import Path
+
+from arborcast.console.app import make_app
+from arborcast.console.console import Console as WebConsole  # the other one is the terminal's
+from arborcast.console.console import TopicChanges
+from arborcast.console.guard import MOST_IMPORTED, Sessions
+from arborcast.console.signing import signing_for
+from arborcast.core.security.keyring import KeyFile, KeyRing, Marks
+from arborcast.engine.settings.loading import Settings
+from arborcast.engine.settings.stack import ConsoleSettings
+from arborcast.ingest.http.listening import listen_on, on_signals
+from arborcast.ingest.http.serving import make_small_server, proxies
+from arborcast.ingest.http.tls import ServerTls
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.ingest.state.changes import ControlChanges, LogEnd
+from arborcast.ingest.state.log_view import ControlLogView
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.records.control_log import ControlLog
+
+logger = logging.getLogger("arborcast.console")
+
+# What an import may have takes this long over a slow line.
+_LIMITS = GatewaySettings(
+    max_connections=256, max_body_bytes=MOST_IMPORTED, request_timeout_s=120, stop_timeout_s=2, keep_alive_s=5
+)
+
+
+class ConsoleProcess:
+    """Follows the control log and shows it."""
+
+    def __init__(self, settings: Settings, listener: socket.socket, config: Path | None) -> None:
+        """Raises ConfigError for settings with which it would be open to strangers."""
+        self._listener = listener
+        port = listener.getsockname()[1]
+        signing = signing_for(settings)
+        self._failed = False
+        topic_changes = TopicChanges()
+        control = ControlView(topic_changes)
+        self._view = ControlLogView(settings.kafka, control, self._cannot_go_on)
+        self._log = ControlLog(settings.kafka)
+        self._log_end = LogEnd(settings.kafka, "control")
+        self._changes = ControlChanges(settings.kafka, self._log, self._view, self._log_end)
+        # In the clear only where nobody else hears it, or where the gateway takes passwords so, too.
+        secure = bool(signing and settings.tls.certificate_file)
+        # Cookies do not know ports, and there may be several consoles on one machine.
+        sessions = Sessions(_keys(settings), f"arborcast-{port}", secure=secure)
+        self._console = WebConsole(
+            settings,
+            control,
+            self._changes,
+            sessions,
+            trouble=self._trouble,
+            topic_changes=lambda: topic_changes.count,
+            ready=lambda: self._view.caught_up,
+            config=config,
+            signs_in=signing is not None,
+        )
+        # People prove who they are with a password: their browsers are not asked for certificates.
+        self._tls = ServerTls(dataclasses.replace(settings.tls, client_ca_file="")) if secure else None
+        trusted = proxies(settings.gateway)
+        self._server = make_small_server(make_app(self._console, signing), _LIMITS, self._tls, trusted)
+
+    async def run(self) -> int:
+        """Serve until stopped; returns the exit status."""
+        on_signals(self._stop)
+        self._view.start()
+        host, port = self._listener.getsockname()[:2]
+        logger.info("listening on %s port %d", host, port)
+        following = asyncio.create_task(self._tls.follow_files(), name="tls") if self._tls is not None else None
+        await self._server.serve(sockets=[self._listener])
+        if following is not None:
+            following.cancel()
+        await self._view.stop()
+        for each in (self._changes, self._log_end, self._log):
+            each.close()
+        return 1 if self._failed else 0
+
+    def _stop(self) -> None:
+        self._console.live.stop()
+        self._server.stop()
+
+    def _cannot_go_on(self, _error: Exception) -> None:
+        # The view has logged why. A new process reads the log from its beginning.
+        self._failed = True
+        self._stop()
+
+    def _trouble(self) -> str:
+        if self._view.caught_up and not self._view.reachable:
+            return (
+                "Kafka does not answer. What you see is as it was when it last did; nothing can be saved now, and "
+                "nothing that you have gathered is lost."
+            )
+        return ""
+
+
+def listen(settings: ConsoleSettings) -> socket.socket:
+    """A listening socket. Raises ConfigError for an address that is in use or not ours."""
+    return listen_on(settings.host, settings.port, host_by="console.host", port_by="console.port")
+
+
+def _keys(settings: Settings) -> Marks:
+    """What signs sessions: the engine's keys, so that they outlive a restart."""
+    path = settings.secrets.key_file
+    if path and Path(path).exists():
+        return KeyFile(Path(path))
+    import secrets
+
+    return KeyRing({"console": secrets.token_bytes(32)})

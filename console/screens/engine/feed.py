@@ -1,0 +1,245 @@
+"""What is known of one engine: its last minutes, and as much of its history as a chart shows.
+
+However many people look, an engine is asked once in a few seconds, and each range is drawn once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from markupsafe import Markup
+
+from arborcast.core.reasons import reason_of
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.monitoring import figures
+from arborcast.engine.monitoring.charts import POINTS, draw_all
+from arborcast.engine.monitoring.history import RECENT_S, read_thinned
+from arborcast.engine.monitoring.samples import MetricsSample, cpu_shares, newest, quantiles, rates, thinned
+from arborcast.engine.monitoring.stack_monitor import get
+from arborcast.engine.monitoring.watching import EngineView, EngineWatch, base_url, decoded, metrics_address
+from arborcast.engine.settings.loading import Settings
+
+RANGES: Mapping[str, tuple[str, float]] = {
+    "10m": ("10 minutes", RECENT_S),
+    "1h": ("1 hour", 3_600.0),
+    "6h": ("6 hours", 6 * 3_600.0),
+    "24h": ("24 hours", 24 * 3_600.0),
+    "all": ("All that is kept", 0.0),
+}
+"""By their names in addresses: words, and seconds."""
+
+# Who looks while the last look is this young sees what it saw.
+_FRESH_S = 4.0
+
+_FORGOTTEN_S = 15.0
+
+# What was delivered is counted every few seconds (tables.interval_s): points that are closer would jump between nothing
+# and twice as much.
+_STRETCH_S = 10.0
+
+# Two points are a line.
+_FEWEST = 2
+
+# As many points as make the numbers of the page: those of the last minute.
+_NOW = 13
+
+_PATIENCE_S = 30.0
+
+Past = Callable[[float, float], Sequence[MetricsSample]]
+"""What is kept between two times, no more of it than a chart has points. Raises OSError, ValueError."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A line of the table of processes, as it is read."""
+
+    name: str
+    processes: str
+    cpu: str
+    memory: str
+    threads: str
+    files: str
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the page shows of one range, ready to be put into it."""
+
+    problem: str = ""
+    at: str = ""
+    parts: Mapping[str, bool] = field(default_factory=dict)
+    tiles: Sequence[tuple[str, str]] = ()
+    figures: Mapping[str, Markup] = field(default_factory=dict)
+    processes: Sequence[Process] = ()
+    slowest: Sequence[Mapping[str, str]] = ()
+
+
+class EngineFeed:
+    """One engine. Used by one event loop; what takes time is done in threads."""
+
+    def __init__(
+        self, name: str, watch: EngineWatch, past: Past, longest_s: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`longest_s` is how much history may be there."""
+        self.name = name
+        self._watch = watch
+        self._past = past
+        self._longest_s = longest_s
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._looked = float("-inf")
+        self._seen = EngineView()
+        self._kept: dict[str, tuple[float, list[MetricsSample]]] = {}
+        self._drawn: dict[str, tuple[int, Mapping[str, Markup]]] = {}
+
+    async def shown(self, span: str) -> Shown:
+        """How the engine is, and was over this range. Never raises: what cannot be had is said."""
+        async with self._lock:
+            now = self._clock()
+            if not 0 <= now - self._looked < _FRESH_S:
+                self._seen = await asyncio.to_thread(self._watch.look)
+                self._looked = now
+            # A range has some MiB; one that nobody looks at any more is read again when somebody does.
+            self._kept = {name: one for name, one in self._kept.items() if 0 <= now - one[0] < _FORGOTTEN_S}
+            seconds = RANGES[span][1] or self._longest_s
+            problem, samples = self._seen.problem, list(self._seen.samples)
+            if seconds > RECENT_S:
+                try:
+                    samples = await asyncio.to_thread(self._over, span, seconds, now)
+                except (OSError, ValueError) as error:
+                    problem = problem or f"its history cannot be had: {reason_of(error)}"
+            samples = [sample for sample in samples if now - seconds <= sample.at <= now + _FRESH_S]
+            begin = samples[0].at if span == "all" and samples else now - seconds
+            drawn = await asyncio.to_thread(self._figures, span, samples, (begin, now))
+            return _shown(self._seen, problem, drawn)
+
+    def _over(self, span: str, seconds: float, now: float) -> list[MetricsSample]:
+        """What is kept, and what has come since: of each stretch of time, as wide as a point, the last sample."""
+        stretch = seconds / POINTS
+        kept = self._kept[span][1] if span in self._kept else None
+        recent = self._seen.samples
+        if kept is None:
+            kept = list(self._past(now - seconds, now))
+        for sample in recent:
+            if kept and sample.at <= kept[-1].at:
+                continue
+            if kept and int(sample.at / stretch) == int(kept[-1].at / stretch):
+                kept[-1] = sample
+            else:
+                kept.append(sample)
+        kept = [sample for sample in kept if sample.at >= now - seconds]
+        self._kept[span] = now, kept
+        return kept
+
+    def _figures(
+        self, span: str, samples: Sequence[MetricsSample], between: tuple[float, float]
+    ) -> Mapping[str, Markup]:
+        stretch = max(_STRETCH_S, (between[1] - between[0]) / POINTS)
+        points = _spread(samples, stretch)
+        # A new point of a day comes every four minutes.
+        last = int(points[-1].at / stretch) if points else 0
+        known = self._drawn.get(span)
+        if known is None or known[0] != last:
+            drawn = draw_all(points, between)
+            # All that is in them is written by `line_plot`, which escapes it.
+            known = self._drawn[span] = last, {name: Markup(figure) for name, figure in drawn}  # noqa: S704
+        return known[1]
+
+
+def _spread(samples: Sequence[MetricsSample], stretch: float) -> list[MetricsSample]:
+    """The last sample of each stretch of time that is over; of the one that is not, too, where there are no others."""
+    last_of = {int(sample.at / stretch): sample for sample in samples}
+    if len(last_of) > _FEWEST:
+        last_of.popitem()
+    return list(last_of.values())
+
+
+def _shown(seen: EngineView, problem: str, drawn: Mapping[str, Markup]) -> Shown:
+    if not seen.samples:
+        return Shown(problem=problem, figures=drawn)
+    last = seen.samples[-1]
+    # One look is a rate, too, if there was one a minute ago.
+    points = list(seen.samples[-_NOW:])
+    minute = [points[0], last] if len(points) > 1 else points
+    tiles = [
+        ("accepted, a second", figures.count(newest(rates(minute, "accepted")))),
+        ("delivered, a second", figures.count(newest(rates(minute, "attempts", "delivered")))),
+        ("delivery, median", figures.seconds(newest(quantiles(minute, "delivery", 0.5)))),
+        ("delivery, 99 %", figures.seconds(newest(quantiles(minute, "delivery", 0.99)))),
+        ("lag", figures.seconds(last.lag_seconds)),
+        ("waiting for retry", figures.count(last.waiting.get("parked", 0.0))),
+        ("subscriptions", figures.count(last.subscriptions)),
+        ("suspended", figures.count(last.suspended)),
+        ("gear", {"realtime": "real time", "batch": "batches"}.get(last.gear, "-")),
+    ]
+    return Shown(
+        problem=problem,
+        at=datetime.fromtimestamp(last.at, UTC).strftime("%H:%M:%S UTC"),
+        parts=dict(sorted(last.parts.items())),
+        tiles=tiles,
+        figures=drawn,
+        processes=[_process(points, name) for name in sorted(last.processes)],
+        slowest=[_slow(one) for one in seen.endpoints],
+    )
+
+
+def _process(points: Sequence[MetricsSample], name: str) -> Process:
+    known = [point for point in points if name in point.processes]
+    now = known[-1].processes[name]
+    return Process(
+        name,
+        figures.count(now.processes),
+        figures.percent(newest(cpu_shares([known[0], known[-1]], name))),
+        figures.size(now.memory_bytes),
+        figures.count(now.threads),
+        figures.count(now.descriptors),
+    )
+
+
+def _slow(one: Mapping[str, Any]) -> Mapping[str, str]:
+    return {
+        "endpoint": str(one["endpoint"]),
+        "pushes": figures.count(one["pushes"]),
+        "failed": figures.count(one["failed"]),
+        "mean": figures.seconds(one["mean_s"]),
+        "longest": figures.seconds(one["longest"]),
+    }
+
+
+def feeds_of(settings: Settings) -> list[EngineFeed]:
+    """This engine, and those that the settings name. Raises ConfigError for an address that is none."""
+    # Two files, each of which holds as much.
+    longest_s = 2 * settings.metrics.history_hours * 3_600
+    home = settings.home
+    own = EngineFeed(
+        "This engine",
+        EngineWatch(find=lambda: metrics_address(home)),
+        lambda since, until: read_thinned(Home(home).metrics, since, until, POINTS),
+        longest_s,
+    )
+    others = [
+        EngineFeed(" + ".join(urls), EngineWatch(urls), _remote_past(urls), longest_s)
+        for urls in settings.console.chosen()
+    ]
+    return [own, *others]
+
+
+def _remote_past(urls: Sequence[str]) -> Past:
+    bases = [base_url(url) for url in urls]
+
+    def past(since: float, until: float) -> Sequence[MetricsSample]:
+        if len(bases) > 1:
+            return []  # gateways and jobs keep none
+        try:
+            return thinned(
+                decoded(get(f"{bases[0]}/history.json?since={since:.3f}&points={POINTS}", _PATIENCE_S)), POINTS
+            )
+        except FileNotFoundError:
+            return []
+
+    return past

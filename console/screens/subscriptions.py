@@ -1,0 +1,253 @@
+"""The screen *Subscriptions*: who is subscribed, how they are, and pausing, resuming and ending them."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from arborcast.admin.topics_work import conditions_of, one_topic
+from arborcast.console.console import Console, Screen, go, text_of
+from arborcast.console.guard import visitor_of
+from arborcast.console.live import Look, Seen
+from arborcast.core.errors import ExpressionError, TopicError
+from arborcast.core.security.uris import to_uri
+from arborcast.engine.monitoring.stack_monitor import get
+from arborcast.topic_model.expressions import with_codes
+from arborcast.topic_model.projections.suspensions import State
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, ending
+from arborcast.topic_model.subscriptions import Subscription
+
+_AT_ONCE = 100
+
+_STATES: tuple[State, ...] = ("active", "paused", "suspended", "expired")
+
+_DONE = {"pause": "paused", "resume": "resumed", "end": "ended"}
+
+# The job shows how its endpoints are; a page does not wait longer for it.
+_PATIENCE_S = 2.0
+
+
+class SubscriptionsScreen:
+    """What the screen answers."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def routes(self) -> list[Route]:
+        console = self._console
+        return [
+            console.get("/subscriptions", self.page),
+            console.post("/subscriptions/act", self.act),
+            console.get("/subscriptions/{id}", self.one),
+            console.get("/subscriptions/{id}/live", self.live),
+        ]
+
+    async def page(self, request: Request) -> Response:
+        query = request.query_params
+        asked = {name: query.get(name, "").strip() for name in ("topic", "endpoint", "state")}
+        wrong = ""
+        try:
+            shown, more = self._list(asked, query.get("after", ""))
+        except (ExpressionError, TopicError) as error:
+            shown, more, wrong = [], "", str(error)
+
+        async def slowest(_age_s: float) -> Seen:
+            known = await self._slowest()
+            return Seen({"shown": self._console.render(request, "subscriptions/slowest.html", slowest=known)})
+
+        return self._console.slow_page(
+            request,
+            "subscriptions/page.html",
+            slowest,
+            subscriptions=shown,
+            asked=asked,
+            asks=any(asked.values()),
+            states=_STATES,
+            wrong=wrong,
+            total=self._console.control.table.statistics().subscriptions,
+            more=f"/subscriptions?{urlencode({**asked, 'after': more})}" if more else "",
+        )
+
+    async def one(self, request: Request) -> Response:
+        subscription = self._console.control.table.get(request.path_params["id"])
+        if subscription is None or subscription.trigger is not None:
+            raise HTTPException(404, "There is no subscription of this id (any more).")
+        return self._console.slow_page(
+            request,
+            "subscriptions/one.html",
+            self._health(request),
+            one=self._facts(subscription),
+            details=_details(subscription),
+        )
+
+    async def live(self, request: Request) -> Response:
+        return self._console.live_page(request, self._health(request))
+
+    def _health(self, request: Request) -> Look:
+        """How one's endpoint is: how fast, how much waits for it, and what it has answered last to the oldest of it."""
+        name = request.path_params["id"]
+
+        async def look(age_s: float) -> Seen:
+            subscription = self._console.control.table.get(name)
+            if subscription is None:
+                ended = self._console.render(request, "refusal.html", wrong="This subscription has ended.")
+                return Seen({"shown": ended}, failed=True)
+            said, slowest = await asyncio.gather(
+                self._console.commands.lately(
+                    "waiting", "list", options={"subscription": name, "limit": "1"}, age_s=age_s
+                ),
+                self._slowest(),
+            )
+            waiting = said.value["waiting"] if said.value else []
+            return self._console.seen(
+                request,
+                said,
+                "subscriptions/health.html",
+                figures=next((each for each in slowest if each["endpoint"] == subscription.consumer.address), None),
+                oldest=waiting[0] if waiting else None,
+                count=len(waiting) + said.value["more"] if said.value else 0,
+            )
+
+        return look
+
+    async def act(self, request: Request, form: FormData) -> Response:
+        """Pause, resume or end those that were chosen. Ending is asked about once more."""
+        action = text_of(form, "action")
+        chosen = list(dict.fromkeys(each for each in form.getlist("id") if isinstance(each, str)))
+        onward = "/subscriptions" if len(chosen) != 1 else f"/subscriptions/{quote(chosen[0], safe='')}"
+        if action not in _DONE:
+            raise HTTPException(400, "Choose what to do: pause, resume or end.")
+        if not chosen:
+            self._console.note(
+                visitor_of(request.scope), "Choose subscriptions first: each has a box at its beginning."
+            )
+            return go("/subscriptions")
+        # Clients change their subscriptions, too: each is taken as it is at this moment.
+        await self._console.changes.catch_up()
+        control = self._console.control
+        known = (each for each in map(control.table.get, chosen) if each is not None)
+        found = [each for each in known if each.trigger is None and each.peer is None]
+        if action == "end" and not text_of(form, "sure"):
+            return self._console.page(
+                request, "subscriptions/end.html", subscriptions=[self._facts(each) for each in found], onward=onward
+            )
+        now_ms = time.time_ns() // 1_000_000
+        changed = [(each, self._records(action, each, now_ms)) for each in found]
+        records = [record for _, some in changed for record in some]
+        if records:
+            await self._console.changes.commit(records)
+        count = sum(bool(some) for _, some in changed)
+        rest = len(chosen) - count
+        said = f"{count:,} {'subscription' if count == 1 else 'subscriptions'} {_DONE[action]}"
+        more = f"; {rest:,} {'is' if rest == 1 else 'are'} so already, or not there any more" if rest else ""
+        self._console.note(visitor_of(request.scope), f"{said}{more}.")
+        return go("/subscriptions" if action == "end" else onward)
+
+    def _records(self, action: str, subscription: Subscription, now_ms: int) -> list[ControlRecord]:
+        if action == "end":
+            return ending(subscription.id, "removed", now_ms)
+        paused = action == "pause"
+        records: list[ControlRecord] = []
+        if subscription.paused != paused:
+            records.append(SubscriptionRecord(msgspec.structs.replace(subscription, paused=paused)))
+        if not paused:
+            records += self._console.control.suspensions.taking_back(subscription.id)
+        return records
+
+    def _list(self, asked: dict[str, str], after: str) -> tuple[list[dict[str, Any]], str]:
+        """Those that are asked for, the suspended ones first, then by address; and after which the next part begins.
+        Raises ExpressionError or TopicError for a topic that is none."""
+        control = self._console.control
+        suspended = control.suspensions.ids()
+
+        def key(each: Subscription) -> tuple[bool, str, str]:
+            return each.id not in suspended, each.consumer.address, each.id
+
+        last = control.table.get(after) if after else None
+        found: Iterator[Subscription] = self._asked(asked)
+        if last is not None:
+            before = key(last)
+            found = (each for each in found if key(each) > before)
+        shown = heapq.nsmallest(_AT_ONCE + 1, found, key=key)
+        more = shown[_AT_ONCE - 1].id if len(shown) > _AT_ONCE else ""
+        return [self._facts(each) for each in shown[:_AT_ONCE]], more
+
+    def _asked(self, asked: dict[str, str]) -> Iterator[Subscription]:
+        control = self._console.control
+        now_ms = time.time_ns() // 1_000_000
+        everything = control.table.subscriptions()
+        if asked["topic"]:
+            path = one_topic(with_codes(asked["topic"], {}, control.table.topics.paths_with_code), {})
+            everything = iter({route.subscription_id: route.subscription for route in control.table.who(path)}.values())
+        part, exact = asked["endpoint"].lower(), to_uri(asked["endpoint"]) if asked["endpoint"] else ""
+        for each in everything:
+            address = each.consumer.address
+            if each.trigger is not None or (part and part not in address.lower() and to_uri(address) != exact):
+                continue
+            if not asked["state"] or control.suspensions.state_of(each, now_ms) == asked["state"]:
+                yield each
+
+    def _facts(self, each: Subscription) -> dict[str, Any]:
+        suspensions = self._console.control.suspensions
+        return {
+            "id": each.id,
+            "endpoint": each.consumer.address,
+            "expression": " and ".join(filter.text for filter in each.topics) or "every topic",
+            "conditions": conditions_of(each),
+            "state": suspensions.state_of(each, time.time_ns() // 1_000_000),
+            "paused": each.paused,
+            "suspension": suspensions.get(each.id),
+            "reliability": each.policy.reliability,
+            "created_ms": each.created_ms,
+            "terminates_ms": each.terminates_ms,
+            "pull_point": each.pull_point,
+            "owner": each.owner,
+        }
+
+    async def _slowest(self) -> list[dict[str, Any]]:
+        """How the endpoints are that took longest in the last minutes, as the job says; nothing where it is away."""
+        metrics = self._console.settings.metrics
+        if not metrics.job_port:
+            return []
+        try:
+            text = await asyncio.to_thread(get, f"http://{metrics.host}:{metrics.job_port}/status.json", _PATIENCE_S)
+            found: list[dict[str, Any]] = json.loads(text)["slowest_endpoints"]
+        except (OSError, http.client.HTTPException, ValueError, KeyError):
+            return []
+        return found
+
+
+def _details(each: Subscription) -> list[tuple[str, str]]:
+    """What else was asked for, where it is not as usual."""
+    policy = each.policy
+    rows = [
+        ("Address", each.address),
+        ("Form", f"{each.form}, SOAP {each.soap}" if not each.pull_point else "waits in a pull point"),
+        ("Reliability", policy.reliability),
+        ("Order", policy.order if policy.order != "acceptance" else ""),
+        ("Priority", str(policy.priority or "")),
+        ("At most", f"{policy.maximum_attempts} attempts" if policy.maximum_attempts else ""),
+        ("Lifespan", f"{policy.lifespan_ms / 1000:g} s" if policy.lifespan_ms else ""),
+        ("Deadline", f"{policy.deadline_ms / 1000:g} s of each {policy.deadline_per}" if policy.deadline_ms else ""),
+        ("Signed", "yes" if each.protection and each.protection.secrets else ""),
+        ("Owner", each.owner),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+SCREEN = Screen(
+    "subscriptions", "Subscriptions", "/subscriptions", lambda console: SubscriptionsScreen(console).routes()
+)

@@ -1,0 +1,78 @@
+"""Whole trees brought in from documents, and written out: what `arborcast topics import` and `export` do."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from arborcast.admin.topics_work import Format, format_of, read_document, write_document
+from arborcast.console.console import Console, go, text_of
+from arborcast.console.guard import visitor_of
+from arborcast.console.screens.topics.draft import BringEdit
+from arborcast.console.screens.topics.looking import Looking
+from arborcast.core.errors import ArborcastError
+
+_TYPES: Final[dict[Format, tuple[str, str]]] = {
+    "ldif": ("topics.ldif", "text/plain; charset=utf-8"),
+    "topicset": ("topics.xml", "application/xml"),
+    "json": ("topics.json", "application/json"),
+}
+
+# So many of what was left out are named.
+_NAMED = 5
+
+
+class Documents:
+    """Import and export."""
+
+    def __init__(self, console: Console, looking: Looking) -> None:
+        self._console = console
+        self._looking = looking
+
+    def routes(self) -> list[Route]:
+        return [
+            self._console.get("/topics/export", self.export),
+            self._console.post("/topics/import", self.bring_in),
+        ]
+
+    async def export(self, request: Request) -> Response:
+        form = next((each for each in _TYPES if each == request.query_params.get("form")), None)
+        if form is None:
+            raise HTTPException(404, "There are documents as ldif, topicset and json.")
+        records = list(self._console.control.table.topics.records())
+        data = await asyncio.to_thread(write_document, records, form, self._console.settings.directory.base_dn)
+        name, kind = _TYPES[form]
+        return Response(data, headers={"content-type": kind, "content-disposition": f'attachment; filename="{name}"'})
+
+    async def bring_in(self, request: Request, form: FormData) -> Response:
+        """Gathers what a document holds, to be looked at before it is saved."""
+        visitor = visitor_of(request.scope)
+        file = form.get("file")
+        if not isinstance(file, UploadFile) or not file.filename:
+            return self._refused(request, "choose a file first: LDIF, TopicSet, TopicNamespace or JSON")
+        data = await file.read()
+        name = file.filename[:200]
+        base = text_of(form, "base_dn").strip() or self._console.settings.directory.base_dn
+        try:
+            kind = format_of(Path(name), None, data)
+            topics, skipped = await asyncio.to_thread(read_document, data, kind, base)
+        except ArborcastError as error:
+            return self._refused(request, str(error))
+        if not topics:
+            return self._refused(request, f"there is no topic in {name}")
+        self._looking.draft(visitor).gather(BringEdit(name, topics, bool(text_of(form, "replace"))))
+        await self._looking.keep_draft(visitor)
+        if skipped:
+            more = f"; and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""
+            self._console.note(visitor, f"Left out: {'; '.join(skipped[:_NAMED])}{more}")
+        return go("/topics/review")
+
+    def _refused(self, request: Request, why: str) -> Response:
+        return self._looking.show(request, "", status=422, errors={"file": why})

@@ -1,0 +1,219 @@
+"""Edits that were gathered and not saved yet, and what they come to. Pure, apart from trying them on a tree, which is
+afterwards as it was.
+
+Each edit carries what it was made from. Where that has changed meanwhile, nothing is overwritten: both are shown.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+
+from arborcast.admin.topics_work import plan_import
+from arborcast.core.errors import TopicError
+from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.plans import plan_create, plan_move, plan_remove, plan_update
+from arborcast.topic_model.tree.tree import TopicTree
+
+
+class PutEdit(msgspec.Struct, frozen=True, tag="put"):
+    """Add a topic, or change its facts. `base` is what it was when the form was made; None: it was not there."""
+
+    record: TopicRecord
+    base: TopicRecord | None
+
+    @property
+    def path(self) -> TopicPath:
+        return self.record.path
+
+
+class Subtree(msgspec.Struct, frozen=True):
+    """What is at a node and below, as far as an edit depends on it."""
+
+    topics: int
+    sum: int
+
+    @classmethod
+    def of(cls, tree: TopicTree, path: TopicPath) -> Subtree:
+        paths = [*([path] if path in tree else []), *tree.descendants(path)]
+        return cls(len(paths), sum(zlib.crc32(each.encode()) for each in paths))
+
+
+class MoveEdit(msgspec.Struct, frozen=True, tag="move"):
+    """Move a node with all below it, also within its level: give it another name."""
+
+    path: TopicPath
+    target: TopicPath
+    base: Subtree
+
+
+class RemoveEdit(msgspec.Struct, frozen=True, tag="remove"):
+    """Remove a node with all below it."""
+
+    path: TopicPath
+    base: Subtree
+
+
+class BringEdit(msgspec.Struct, frozen=True, tag="bring"):
+    """Bring the topics of a document in; with `replace` the others go."""
+
+    name: str
+    topics: tuple[TopicRecord, ...]
+    replace: bool = False
+
+
+Edit = PutEdit | MoveEdit | RemoveEdit | BringEdit
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """What an edit was made from is not there any more. Of a topic: what it was, and is; of a subtree: how many topics
+    there were, and are."""
+
+    before: TopicRecord | None = None
+    now: TopicRecord | None = None
+    topics_before: int = 0
+    topics_now: int = 0
+    subtree: bool = False
+
+
+@dataclass(frozen=True)
+class EditOutcome:
+    """What one edit comes to: its records, or why it cannot be."""
+
+    edit: Edit
+    records: tuple[ControlRecord, ...] = ()
+    refusal: str = ""
+    conflict: Conflict | None = None
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+
+
+# What one person gathers by hand is far less; a script should use the command.
+_MOST_EDITS = 1_000
+
+
+@dataclass
+class Draft:
+    """What one person has gathered, in order. `found_ms` is of when, for what an earlier console has kept; `kept` is
+    False for what a later one would not find."""
+
+    edits: list[Edit] = field(default_factory=list)
+    found_ms: int = 0
+    kept: bool = True
+
+    def gather(self, edit: Edit) -> None:
+        """Put it behind the others. A second form about a topic takes the place of the first, and is still made from
+        what that was made from. Raises TopicError when there are too many."""
+        if isinstance(edit, PutEdit):
+            for number, other in enumerate(self.edits):
+                later = self.edits[number + 1 :]
+                if isinstance(other, PutEdit) and other.path == edit.path and not any(map(_moves, later)):
+                    self.edits[number] = PutEdit(edit.record, other.base)
+                    if other.base == edit.record:
+                        del self.edits[number]
+                    return
+        if len(self.edits) >= _MOST_EDITS:
+            raise TopicError(f"{_MOST_EDITS} changes are gathered already: save them first")
+        self.edits.append(edit)
+
+    def drop(self, number: int) -> None:
+        """Without this one. One that is not there was dropped already."""
+        if 0 <= number < len(self.edits):
+            del self.edits[number]
+
+    def keep(self, number: int, tree: TopicTree) -> None:
+        """Make this edit from what is there now: its person has seen that, and wants the own one."""
+        if 0 <= number < len(self.edits):
+            edit = self.edits[number]
+            if isinstance(edit, PutEdit):
+                self.edits[number] = msgspec.structs.replace(edit, base=tree.get(edit.path))
+            elif not isinstance(edit, BringEdit):
+                self.edits[number] = msgspec.structs.replace(edit, base=Subtree.of(tree, edit.path))
+
+
+def _moves(edit: Edit) -> bool:
+    return not isinstance(edit, PutEdit)
+
+
+@contextmanager
+def as_if(tree: TopicTree, edits: Sequence[Edit], *, large: bool = True) -> Iterator[list[EditOutcome]]:
+    """What the edits come to, and within the block the tree as it would be then. Nothing else may read or change the
+    tree meanwhile: no await in the block. With `large` False, edits of very many topics are left out: a page must
+    not take longer because of them.
+    """
+    undo: list[tuple[TopicPath, TopicRecord | None]] = []
+    edits = edits if large else [edit for edit in edits if not _is_large(edit)]
+    conflicts = [conflict_of(tree, edit) for edit in edits]
+    try:
+        outcomes = []
+        for edit, conflict in zip(edits, conflicts, strict=True):
+            if conflict is not None:
+                outcomes.append(EditOutcome(edit, conflict=conflict))
+            else:
+                outcomes.append(_try(tree, edit, undo))
+        yield outcomes
+    finally:
+        for path, old in reversed(undo):
+            if old is None:
+                tree.remove(path)
+            else:
+                tree.put(old)
+
+
+def conflict_of(tree: TopicTree, edit: Edit) -> Conflict | None:
+    """Whether what the edit was made from has changed. Of the tree as it is, without any other edit."""
+    if isinstance(edit, PutEdit):
+        now = tree.get(edit.path)
+        return None if now == edit.base or now == edit.record else Conflict(edit.base, now)
+    if isinstance(edit, BringEdit):
+        return None
+    now_there = Subtree.of(tree, edit.path)
+    if now_there == edit.base:
+        return None
+    return Conflict(topics_before=edit.base.topics, topics_now=now_there.topics, subtree=True)
+
+
+# So many topics are taken out of a tree and put back in some tens of milliseconds.
+LARGE = 5_000
+
+
+def _is_large(edit: Edit) -> bool:
+    return isinstance(edit, BringEdit) or (not isinstance(edit, PutEdit) and edit.base.topics > LARGE)
+
+
+def _try(tree: TopicTree, edit: Edit, undo: list[tuple[TopicPath, TopicRecord | None]]) -> EditOutcome:
+    try:
+        if isinstance(edit, BringEdit):
+            # It changes the tree as it goes.
+            touched = {record.path for record in edit.topics} | (set(tree.paths()) if edit.replace else set())
+            undo += [(path, tree.get(path)) for path in touched]
+            brought = plan_import(tree, edit.topics, replace=edit.replace)
+            return EditOutcome(edit, brought.records, "", None, brought.added, brought.changed, brought.removed)
+        records = _plan(tree, edit)
+    except TopicError as error:
+        return EditOutcome(edit, refusal=str(error))
+    put = [record.path for record in records if isinstance(record, TopicRecord)]
+    added = sum(path not in tree for path in put)
+    removed = sum(isinstance(record, TopicRemoved) for record in records)
+    for record in records:
+        if isinstance(record, TopicRecord | TopicRemoved):
+            undo.append((record.path, tree.get(record.path)))
+            tree.apply(record)
+    return EditOutcome(edit, tuple(records), "", None, added, len(put) - added, removed)
+
+
+def _plan(tree: TopicTree, edit: PutEdit | MoveEdit | RemoveEdit) -> list[ControlRecord]:
+    match edit:
+        case PutEdit(record=record):
+            return plan_update(tree, record) if record.path in tree else plan_create(tree, record)
+        case MoveEdit(path=path, target=target):
+            return plan_move(tree, path, target)
+        case RemoveEdit(path=path):
+            return plan_remove(tree, path, recursive=True)

@@ -1,0 +1,286 @@
+"""Forms of the screen *Topics*: edits are gathered, looked at, and saved together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from arborcast.console.console import Console, FormHandler, go, text_of
+from arborcast.console.guard import visitor_of
+from arborcast.console.screens.topics import browsing, fields
+from arborcast.console.screens.topics.draft import (
+    BringEdit,
+    Draft,
+    Edit,
+    EditOutcome,
+    MoveEdit,
+    PutEdit,
+    RemoveEdit,
+    Subtree,
+    as_if,
+)
+from arborcast.console.screens.topics.looking import Looking
+from arborcast.core.errors import InfrastructureError, TopicError
+from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
+from arborcast.topic_model.topics import TopicPath, parent_of, parse_path
+
+# Records that are appended at a time. What people gather by hand is far less: then it is one append.
+_AT_ONCE = 2_000
+
+# Topics that are named of one edit.
+_NAMED = 50
+
+
+class Editing:
+    """What forms do."""
+
+    def __init__(self, console: Console, looking: Looking) -> None:
+        self._console = console
+        self._looking = looking
+        # Two people who save at the same time: the second one sees what the first has saved.
+        self._saving = asyncio.Lock()
+
+    def routes(self) -> list[Route]:
+        return [
+            *(
+                self._console.post(f"/topics/{name}", self._kept(handler))
+                for name, handler in {
+                    "put": self.put,
+                    "move": self.move,
+                    "remove": self.remove,
+                    "drop": self.drop,
+                    "keep": self.keep,
+                    "discard": self.discard,
+                    "save": self.save,
+                }.items()
+            ),
+            self._console.get("/topics/review", self.review),
+        ]
+
+    def _kept(self, handler: FormHandler) -> FormHandler:
+        """The same; what it does to what was gathered outlives this process."""
+
+        async def keeping(request: Request, form: FormData) -> Response:
+            try:
+                return await handler(request, form)
+            finally:
+                await self._looking.keep_draft(visitor_of(request.scope))
+
+        return keeping
+
+    async def put(self, request: Request, form: FormData) -> Response:
+        """Add a topic, or change one."""
+        values, errors = fields.given(form), dict[str, str]()
+        at, below = text_of(form, "at"), text_of(form, "below")
+        adding = not at
+        try:
+            path = fields.path_of(below, values) if adding else parse_path(at)
+            base = None if adding else fields.base_of(text_of(form, "base"))
+        except TopicError as error:
+            return self._again(request, below or at, adding, values, {"name": str(error)})
+        record = fields.record_of(values, base or TopicRecord(path), errors)
+        if adding and self._is_there(request, path):
+            errors["name"] = f"the topic {path} exists already"
+        if not errors:
+            refusal = self._gather(request, PutEdit(record, base))
+            if refusal:
+                errors[fields.field_of(refusal) or "name"] = refusal
+        if errors:
+            return self._again(request, below or at, adding, values, errors)
+        return go(_url(path))
+
+    async def move(self, request: Request, form: FormData) -> Response:
+        """Put a node elsewhere, or give it another name."""
+        path, name, target = TopicPath(text_of(form, "at")), text_of(form, "name"), text_of(form, "target")
+        do = "rename" if name else "move"
+        try:
+            wanted = parse_path((browsing.same_level(path, name) if name else target).strip())
+            if name and parent_of(wanted) != parent_of(path):
+                raise TopicError(f"{name[:200]!r} is a path and not a name: to put it elsewhere, move it")
+        except TopicError as error:
+            return self._refused(request, path, do, str(error), {"name": name, "target": target})
+        refusal = self._gather(request, MoveEdit(path, wanted, self._base(form, path)))
+        if refusal:
+            return self._refused(request, path, do, refusal, {"name": name, "target": target})
+        return go(_url(wanted))
+
+    async def remove(self, request: Request, form: FormData) -> Response:
+        path = TopicPath(text_of(form, "at"))
+        refusal = self._gather(request, RemoveEdit(path, self._base(form, path)))
+        if refusal:
+            return self._refused(request, path, "remove", refusal, {})
+        above = parent_of(path)
+        return go(_url(above) if above else "/topics")
+
+    async def drop(self, request: Request, form: FormData) -> Response:
+        self._draft(request).drop(_number(form))
+        return go("/topics/review")
+
+    async def keep(self, request: Request, form: FormData) -> Response:
+        self._draft(request).keep(_number(form), self._console.control.table.topics)
+        return go("/topics/review")
+
+    async def discard(self, request: Request, _form: FormData) -> Response:
+        self._draft(request).edits.clear()
+        return go("/topics")
+
+    async def review(self, request: Request) -> Response:
+        """What was gathered, as records: what saving would write."""
+        draft = self._draft(request)
+        with as_if(self._console.control.table.topics, draft.edits) as outcomes:
+            pass
+        return self._preview(request, outcomes)
+
+    async def save(self, request: Request, _form: FormData) -> Response:
+        draft = self._draft(request)
+        async with self._saving:
+            gathered = list(draft.edits)
+            away = ""
+            try:
+                await self._console.changes.catch_up()
+            except InfrastructureError as error:
+                away = str(error)
+            with as_if(self._console.control.table.topics, gathered) as outcomes:
+                pass
+            if away:
+                return self._preview(request, outcomes, status=503, away=away)
+            if any(each.conflict for each in outcomes):
+                return self._preview(request, outcomes, status=409)
+            if any(each.refusal for each in outcomes):
+                return self._preview(request, outcomes, status=422)
+            records = [record for each in outcomes for record in each.records]
+            try:
+                for start in range(0, len(records), _AT_ONCE):
+                    await self._console.changes.commit(records[start : start + _AT_ONCE])
+            except InfrastructureError as error:
+                return self._preview(request, outcomes, status=503, away=str(error))
+            # What came while it was being saved stays.
+            draft.edits = [each for each in draft.edits if not any(each is saved for saved in gathered)]
+        counts = {
+            "added": sum(each.added for each in outcomes),
+            "changed": sum(each.changed for each in outcomes),
+            "removed": sum(each.removed for each in outcomes),
+        }
+        said = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "nothing had to be changed"
+        where = "" if self._console.settings.directory.kind == "none" else " The directory follows in a moment."
+        self._console.note(visitor_of(request.scope), f"Saved: {said}.{where}")
+        last = next((each.edit.path for each in reversed(outcomes) if isinstance(each.edit, PutEdit)), None)
+        return go(_url(last) if last else "/topics")
+
+    def _draft(self, request: Request) -> Draft:
+        return self._looking.draft(visitor_of(request.scope))
+
+    def _gather(self, request: Request, edit: Edit) -> str:
+        """Puts an edit to the others, if the tree would take it with them; else why not."""
+        draft = self._draft(request)
+        before = list(draft.edits)
+        try:
+            draft.gather(edit)
+        except TopicError as error:
+            return str(error)
+        with as_if(self._console.control.table.topics, draft.edits, large=False) as outcomes:
+            refusal = next((each.refusal for each in outcomes if each.refusal and _same(each.edit, edit)), "")
+        if refusal:
+            draft.edits = before
+        return refusal
+
+    def _is_there(self, request: Request, path: TopicPath) -> bool:
+        tree = self._console.control.table.topics
+        with as_if(tree, self._draft(request).edits, large=False):
+            return path in tree
+
+    def _base(self, form: FormData, path: TopicPath) -> Subtree:
+        """What the form was made from; without one (a node was dragged), what is there now."""
+        topics, _, total = text_of(form, "subtree").partition(":")
+        if topics.isdecimal() and total.isdecimal():
+            return Subtree(int(topics[:12]), int(total[:24]))
+        return Subtree.of(self._console.control.table.topics, path)
+
+    def _again(
+        self, request: Request, at: str, adding: bool, values: dict[str, str], errors: dict[str, str]
+    ) -> Response:
+        return self._looking.show(request, at, "add" if adding else "", status=422, values=values, errors=errors)
+
+    def _refused(self, request: Request, at: str, do: str, why: str, values: dict[str, str]) -> Response:
+        return self._looking.show(request, at, do, status=422, values=values, errors={"do": why})
+
+    def _preview(
+        self, request: Request, outcomes: Sequence[EditOutcome], *, status: int = 200, away: str = ""
+    ) -> Response:
+        return self._console.page(
+            request,
+            "topics/review.html",
+            status=status,
+            changes=[_change(each) for each in outcomes],
+            draft=self._draft(request),
+            away=away,
+            conflicts=sum(each.conflict is not None for each in outcomes),
+            refusals=sum(bool(each.refusal) for each in outcomes),
+            records=sum(len(each.records) for each in outcomes),
+        )
+
+
+def _change(outcome: EditOutcome) -> dict[str, Any]:
+    """One edit for people."""
+    edit, conflict = outcome.edit, outcome.conflict
+    values: dict[str, Any] = {"refusal": outcome.refusal, "conflict": None, "differences": [], "named": [], "at": ""}
+    if isinstance(edit, PutEdit):
+        values |= {"kind": "change" if edit.base else "add", "path": edit.path, "at": edit.path}
+        values["differences"] = fields.differences(edit.base, edit.record)
+        if conflict:
+            values["conflict"] = {
+                "now": conflict.now is not None,
+                "theirs": fields.differences(conflict.before, conflict.now),
+                "rows": _both(conflict.before, conflict.now, edit.record),
+            }
+        return values
+    if isinstance(edit, BringEdit):
+        values |= {"kind": "replace by" if edit.replace else "bring in", "path": edit.name}
+        values |= {"added": outcome.added, "changed": outcome.changed, "removed": outcome.removed}
+    elif isinstance(edit, MoveEdit):
+        values |= {"kind": "move", "path": edit.path, "target": edit.target, "at": edit.path}
+    else:
+        values |= {"kind": "remove", "path": edit.path, "at": edit.path}
+    if conflict:
+        values["conflict"] = {"before": conflict.topics_before, "topics": conflict.topics_now}
+    values["named"] = [_said(record) for record in outcome.records[:_NAMED] if _said(record)]
+    values["count"] = outcome.added + outcome.changed + outcome.removed
+    return values
+
+
+def _both(before: TopicRecord | None, now: TopicRecord | None, mine: TopicRecord) -> list[tuple[str, str, str, str]]:
+    """(what, before, theirs, mine) of all that somebody has changed."""
+    old, their, own = fields.shown(before), fields.shown(now), fields.shown(mine)
+    return [
+        (title, old.get(name, ""), their.get(name, ""), own.get(name, ""))
+        for name, title in fields.DIFFERENCES.items()
+        if not old.get(name, "") == their.get(name, "") == own.get(name, "")
+    ]
+
+
+def _said(record: ControlRecord) -> str:
+    if isinstance(record, TopicRecord):
+        return f"put {record.path}"
+    return f"removed {record.path}" if isinstance(record, TopicRemoved) else ""
+
+
+def _same(one: Edit, other: Edit) -> bool:
+    if isinstance(one, PutEdit) and isinstance(other, PutEdit):
+        return one.record == other.record
+    return one is other
+
+
+def _number(form: FormData) -> int:
+    text = text_of(form, "number")
+    return int(text) if text.isdecimal() and len(text) < 6 else -1
+
+
+def _url(path: str) -> str:
+    return f"/topics?at={quote(path, safe='')}"

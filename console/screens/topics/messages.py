@@ -1,0 +1,97 @@
+"""The last messages of a topic, as the logs have them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from contextlib import closing
+from typing import NamedTuple
+
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import ConsumerRecord, partition_of_key
+from arborcast.core.eventlog.consumer import LogConsumer
+from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.records.notifications import notification_in
+from arborcast.topic_model.topics import TopicPath
+
+# As much of a message as tells what it is.
+_SHOWN_CHARACTERS = 2_000
+
+_SHOWN = 5
+
+# The newest records that are looked at; further back as long as that takes no longer. Keys are compared and payloads
+# thrown away, but they have to come.
+_LOOKED_AT = 500
+_PATIENCE_S = 3.0
+
+
+class Message(NamedTuple):
+    """One message, as it is read. `kept`: later subscribers get it."""
+
+    id: str
+    at_ms: int
+    publisher: str
+    payload: str
+    kept: bool
+
+
+class LastMessages(NamedTuple):
+    """The newest first. `looked_at` is how many records of the log were looked at, of all topics; `complete` that there
+    are no more. `problem` says why it could not be read."""
+
+    messages: tuple[Message, ...] = ()
+    looked_at: int = 0
+    complete: bool = False
+    problem: str = ""
+
+
+def last_messages(
+    kafka: KafkaSettings, path: TopicPath, *, kept: bool, patience_s: float = _PATIENCE_S
+) -> LastMessages:
+    """The message that is kept for later subscribers, where there is one, else the newest few. Never raises."""
+    deadline = time.monotonic() + patience_s
+    try:
+        if kept:
+            current = _newest(kafka, "retained", path, 1, deadline)
+            if current.messages:
+                return current
+        return _newest(kafka, "notifications", path, _SHOWN, deadline)
+    except InfrastructureError as error:
+        return LastMessages(problem=str(error))
+
+
+def _newest(kafka: KafkaSettings, name: str, path: TopicPath, most: int, deadline: float) -> LastMessages:
+    """From the end of the log backwards, each time twice as far."""
+    key, kept = path.encode(), name == "retained"
+    found: list[Message | None] = []
+    # Payloads may be large, and there are as many as were asked for in memory at once.
+    with closing(LogConsumer(kafka, name, max_records=50)) as log:
+        partition = partition_of_key(key, len(log.partitions()))
+        begin, last = log.beginnings()[partition], log.ends()[partition]
+        end, step = last, _LOOKED_AT
+        while end > begin and len(found) < most and time.monotonic() < deadline:
+            start = max(begin, end - step)
+            log.seek({partition: start})
+            here: deque[Message | None] = deque(maxlen=most - len(found))
+            while log.positions()[partition] < end and time.monotonic() < deadline:
+                for record in log.poll(0.2).get(partition, ()):
+                    if record.offset < end and record.key == key:
+                        message = _message(record, kept)
+                        # Where none is kept any more, an older one is not, either.
+                        if message is not None or kept:
+                            here.append(message)
+            if log.positions()[partition] < end:
+                break  # what is there may be older than what was not seen
+            found = [*here, *found]
+            end, step = start, step * 2
+    return LastMessages(tuple(each for each in reversed(found) if each is not None), last - end, end <= begin)
+
+
+def _message(record: ConsumerRecord, kept: bool) -> Message | None:
+    """None where the message was taken back or is damaged, and for what one subscription got once more."""
+    notification = None if record.value is None else notification_in(record)
+    if notification is None or notification.only:
+        return None
+    payload = notification.payload.decode(errors="replace")
+    shown = payload[:_SHOWN_CHARACTERS] + "…" * (len(payload) > _SHOWN_CHARACTERS)
+    return Message(notification.id, notification.accepted_ms, notification.publisher, shown, kept)

@@ -1,0 +1,92 @@
+"""What happens while somebody looks at the trees: others change topics, and the directory follows."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from arborcast.console.console import Console
+from arborcast.console.live import Replacement
+from arborcast.core.security.ip_addresses import host_to_reach
+from arborcast.engine.monitoring.samples import Scrape
+from arborcast.engine.monitoring.stack_monitor import own_page
+
+_LOOK_S = 1.0
+
+
+@dataclass(frozen=True)
+class DirectoryState:
+    """How the directory is, as the gateway says, which keeps it in step. `known` is False where nobody can say."""
+
+    known: bool = False
+    connected: bool = False
+    behind: int = 0
+    problems: int = 0
+
+    @classmethod
+    def of(cls, scrape: Scrape) -> DirectoryState:
+        if "arborcast_directory_connected" not in scrape.names:
+            return cls()
+        return cls(
+            True,
+            scrape.most("arborcast_directory_connected") > 0,
+            int(scrape.sum("arborcast_directory_behind")),
+            int(scrape.sum("arborcast_directory_problems")),
+        )
+
+
+class News:
+    """Tells it to pages that are open. The gateway is asked once for all of them."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._state = DirectoryState()
+        self._asking: asyncio.Task[None] | None = None
+
+    def routes(self) -> list[Route]:
+        return [self._console.get("/topics/live", self.live)]
+
+    async def live(self, request: Request) -> Response:
+        text = request.query_params.get("seen", "")
+        seen = int(text) if text.isdecimal() and len(text) < 16 else self._console.topic_changes()
+        return self._console.live.response(self._parts(request, seen))
+
+    async def _parts(self, request: Request, seen: int) -> AsyncGenerator[Replacement]:
+        shown: dict[str, str] = {}
+        while True:
+            await self._look()
+            changes = self._console.topic_changes() - seen
+            for part in (
+                self._console.trouble_part(request),
+                Replacement("news", self._console.render(request, "topics/news.html", changes=changes)),
+                Replacement("directory", self._console.render(request, "topics/directory.html", state=self._state)),
+            ):
+                if shown.get(part.id) != part.html:
+                    shown[part.id] = part.html
+                    yield part
+            await asyncio.sleep(_LOOK_S)
+
+    async def _look(self) -> None:
+        if self._console.settings.directory.kind == "none":
+            return
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        await asyncio.shield(self._asking)
+
+    async def _ask(self) -> None:
+        gateway, tls = self._console.settings.gateway, self._console.settings.tls
+        if not gateway.port:
+            return  # a free one, which nobody has told us
+        scheme = "https" if tls.certificate_file else "http"
+        try:
+            page = await asyncio.to_thread(own_page, f"{scheme}://{host_to_reach(gateway.host)}:{gateway.port}/metrics")
+        except (OSError, http.client.HTTPException):
+            self._state = DirectoryState()
+        else:
+            self._state = DirectoryState.of(Scrape.of(page.decode(errors="replace")))

@@ -1,0 +1,52 @@
+"""What the directory and the trees do not agree on, as the gateway has written it down: the same as `arborcast topics
+problems` prints."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from arborcast.console.console import Console
+from arborcast.console.live import Look, Seen
+from arborcast.directory.sync.problems import FILE, load_problems
+
+# A page stays small.
+_SHOWN = 200
+
+
+class DirectoryProblems:
+    """A page with all of them, kept as things are."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def routes(self) -> list[Route]:
+        return [
+            self._console.get("/topics/problems", self.page),
+            self._console.get("/topics/problems/live", self.live),
+        ]
+
+    async def page(self, request: Request) -> Response:
+        return self._console.slow_page(request, "topics/problems.html", self._look(request))
+
+    async def live(self, request: Request) -> Response:
+        return self._console.live_page(request, self._look(request))
+
+    def _look(self, request: Request) -> Look:
+        settings = self._console.settings
+
+        async def look(_age_s: float) -> Seen:
+            found = await asyncio.to_thread(load_problems, settings.home / FILE)
+            text = self._console.render(
+                request,
+                "topics/problems-shown.html",
+                found=found,
+                shown=_SHOWN,
+                without=settings.directory.kind == "none",
+            )
+            return Seen({"shown": text})
+
+        return look

@@ -1,0 +1,181 @@
+"""The screen Try: publish a message, and watch a part of the tree arrive beside it; which topics are busiest.
+
+broker     the engine as anybody meets it
+busiest    the topics of the newest notifications
+watching   what arrives, as parts of the page
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from arborcast.console.console import Console, Screen, go, text_of
+from arborcast.console.guard import visitor_of
+from arborcast.console.live import Seen
+from arborcast.console.screens.trying.busiest import Busiest, busiest
+from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.engine.embedded.state import addresses, reachable_kafka
+from arborcast.topic_model.expressions import parse_friendly, with_codes
+from arborcast.topic_model.subscriptions import TopicFilter
+from arborcast.topic_model.topics import TopicPath
+
+if TYPE_CHECKING:
+    from arborcast.ingest.client import Credentials
+
+# Lists of topics are for choosing from.
+_OFFERED = 200
+_BUSIEST = 10
+
+# What somebody has counted a moment ago is not counted again.
+_FRESH_S = 10.0
+
+# Sessions that have said who they are at the gateway.
+_SESSIONS = 1_000
+
+_EXAMPLE = "<reading><celsius>21.5</celsius></reading>"
+
+
+@dataclass(frozen=True)
+class PublishAnswer:
+    """What became of a message, or why it was not taken."""
+
+    id: str = ""
+    refused: str = ""
+
+
+@dataclass
+class Trying:
+    """What visitors of this screen share. Whom somebody is at the gateway is kept in memory, and on no page."""
+
+    console: Console
+    credentials: OrderedDict[str, Credentials] = field(default_factory=OrderedDict)
+    _busiest: Busiest = field(default_factory=lambda: Busiest([]))
+    _counted: float = float("-inf")
+    _counting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def gateway(self) -> str:
+        """Where the gateway is, now that the engine runs."""
+        settings = self.console.settings
+        running = addresses(settings.home).get("gateway")
+        return (
+            running or settings.gateway.public_url or f"http://{settings.gateway.host}:{settings.gateway.port}"
+        ).rstrip("/")
+
+    @property
+    def asks_who(self) -> bool:
+        return bool(self.console.settings.access.chosen())
+
+    def whom(self, request: Request) -> Credentials | None:
+        """Who this visitor is at the gateway."""
+        return self.credentials.get(visitor_of(request.scope).session)
+
+    def expression(self, text: str) -> TopicFilter:
+        """Raises ArborcastError."""
+        return parse_friendly(with_codes(text, {}, self.console.control.table.topics.paths_with_code))
+
+    def topic(self, text: str) -> TopicPath:
+        """Raises ArborcastError."""
+        from arborcast.admin.topics_work import one_topic
+
+        return one_topic(with_codes(text, {}, self.console.control.table.topics.paths_with_code), {})
+
+    async def busiest(self) -> Busiest:
+        """The busiest topics; none while nobody can say."""
+        async with self._counting:
+            if time.monotonic() - self._counted > _FRESH_S:
+                try:
+                    kafka = reachable_kafka(self.console.settings)
+                    self._busiest = await asyncio.to_thread(busiest, kafka, _BUSIEST)
+                except InfrastructureError:
+                    self._busiest = Busiest([])
+                self._counted = time.monotonic()
+            return self._busiest
+
+
+def _routes(console: Console) -> list[Route]:
+    trying = Trying(console)
+    console.forgets.append(lambda session: trying.credentials.pop(session, None))
+
+    async def page(request: Request, answer: PublishAnswer | None = None, **said: str) -> Response:
+        wanted, problem = request.query_params.get("watch", "").strip(), ""
+        if wanted:
+            try:
+                trying.expression(wanted)
+            except ArborcastError as error:
+                problem = str(error)
+        whom = trying.whom(request)
+        values = {
+            "topic": said.get("topic", request.query_params.get("topic", "")),
+            "payload": said.get("payload", _EXAMPLE),
+            "watch": wanted,
+            "watch_problem": problem,
+            "answer": answer,
+            "asks_who": trying.asks_who,
+            "whom": whom.user if whom else "",
+            "offered": sorted(islice(console.control.table.topics.paths(), _OFFERED)),
+        }
+
+        async def busiest(_age_s: float) -> Seen:
+            return Seen({"shown": console.render(request, "trying/busiest.html", busiest=await trying.busiest())})
+
+        status = 400 if answer and answer.refused else 200
+        return console.slow_page(request, "trying/page.html", busiest, status=status, **values)
+
+    async def publish(request: Request, form: FormData) -> Response:
+        topic, payload = text_of(form, "topic"), text_of(form, "payload")
+        answer = await _published(trying, request, topic, payload)
+        if request.headers.get("x-fragment"):
+            return console.fragment(request, "trying/answer.html", answer=answer)
+        return await page(request, answer, topic=topic, payload=payload)
+
+    async def say_who(request: Request, form: FormData) -> Response:
+        from arborcast.ingest.client import Credentials
+
+        session, name = visitor_of(request.scope).session, text_of(form, "name")
+        trying.credentials.pop(session, None)
+        if name:
+            trying.credentials[session] = Credentials(user=name, password=text_of(form, "password"))
+        while len(trying.credentials) > _SESSIONS:
+            trying.credentials.popitem(last=False)
+        return go("/try")
+
+    async def live(request: Request) -> Response:
+        from arborcast.console.screens.trying.watching import arrivals
+
+        try:
+            wanted = trying.expression(request.query_params.get("watch", ""))
+        except ArborcastError as error:
+            raise HTTPException(400, str(error)) from error
+        return console.live.response(arrivals(console, request, trying.gateway, trying.whom(request), wanted))
+
+    return [
+        console.get("/try", page),
+        console.post("/try", publish, edits=False),
+        console.post("/try/who", say_who, edits=False),
+        console.get("/try/live", live),
+    ]
+
+
+async def _published(trying: Trying, request: Request, topic: str, payload: str) -> PublishAnswer:
+    from arborcast.console.screens.trying.broker import publish
+
+    try:
+        path = trying.topic(topic)
+        return PublishAnswer(id=await asyncio.to_thread(publish, trying.gateway, trying.whom(request), path, payload))
+    except ArborcastError as error:
+        return PublishAnswer(refused=str(error))
+
+
+SCREEN = Screen("try", "Try", "/try", _routes)

@@ -1,0 +1,98 @@
+"""The engine as anybody meets it: a message is published at the gateway, and what arrives is pulled from there."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+from arborcast.core.errors import ArborcastError
+from arborcast.ingest.client import Client, Credentials, Remote, RemoteSubscription, Retries, UnreadableAnswer
+from arborcast.ingest.client.calls import Call
+from arborcast.ingest.client.received import ReceivedMessage, Reply, messages
+from arborcast.ingest.client.transport import RequestsTransport
+from arborcast.ingest.soap import answers
+from arborcast.topic_model.expressions import FULL
+from arborcast.topic_model.namespaces import WSA, WSNT
+from arborcast.topic_model.patterns.patterns import EVERYTHING
+from arborcast.topic_model.subscriptions import TopicFilter
+from arborcast.topic_model.topics import TopicPath
+
+_TEV = "http://www.onvif.org/ver10/events/wsdl"
+
+# To connect, and to answer beyond what was asked to be waited for: somebody looks at the page meanwhile.
+_TIMEOUT_S = (2.0, 20.0)
+
+WAIT_S: Final = 5.0
+"""How long the gateway waits for a message before it says that there is none."""
+
+_MOST = 500
+
+_LASTS_S = 60
+
+
+ResultT = TypeVar("ResultT")
+
+
+class PublishRefused(ArborcastError):
+    """The gateway has not taken the message, and says why."""
+
+
+def publish(url: str, credentials: Credentials | None, topic: TopicPath, payload: str) -> str:
+    """Publish as `curl` would: the id that the message has in the log. Raises PublishRefused, ClientError."""
+    kind = "application/xml" if payload.lstrip().startswith("<") else "application/json"
+    headers = {"Content-Type": f"{kind}; charset=utf-8"}
+    if credentials is not None:
+        proof = base64.b64encode(f"{credentials.user}:{credentials.password}".encode()).decode()
+        headers["Authorization"] = f"Basic {proof}"
+    transport = RequestsTransport(_TIMEOUT_S, connections=1)
+    try:
+        answer = transport.post(f"{url}/publish/{quote(topic, safe='/')}", headers, payload.strip().encode())
+    finally:
+        transport.close()
+    if answer.status != 202:
+        said = answer.body.decode(errors="replace").strip()
+        raise PublishRefused(said[:1_000] or f"the gateway answered {answer.status}")
+    return answer.header("Arborcast-Notification-Id")
+
+
+class Puller(Client):
+    """A subscription from which messages are pulled (ONVIF's): nobody need be able to reach us, and one whose puller is
+    gone ends by itself within two minutes."""
+
+    def __init__(self, url: str, credentials: Credentials | None) -> None:
+        super().__init__(url, timeout_s=_TIMEOUT_S, retries=Retries(unanswered=False), credentials=credentials)
+
+    def subscribe_to(self, wanted: TopicFilter) -> RemoteSubscription:
+        """Raises ClientError."""
+        declared = "".join(f" xmlns:{prefix}={answers.attribute(uri)}" for prefix, uri in wanted.namespaces.items())
+        expression = (
+            ""
+            if wanted.normal == EVERYTHING
+            else f'<tev:Filter><wsnt:TopicExpression{declared} Dialect="{FULL}">{answers.text(wanted.text)}'
+            "</wsnt:TopicExpression></tev:Filter>"
+        )
+        body = (
+            f'<tev:CreatePullPointSubscription xmlns:tev="{_TEV}" xmlns:wsnt="{WSNT}">{expression}'
+            f"<tev:InitialTerminationTime>PT{_LASTS_S}S</tev:InitialTerminationTime></tev:CreatePullPointSubscription>"
+        )
+        return self._asked(Remote(self.broker), "EventPortType/CreatePullPointSubscription", body, _made)
+
+    def pull(self, subscription: RemoteSubscription) -> list[ReceivedMessage]:
+        """What waits, or comes within WAIT_S; that also keeps the subscription alive. Raises ClientError."""
+        body = (
+            f'<tev:PullMessages xmlns:tev="{_TEV}"><tev:Timeout>PT{WAIT_S:g}S</tev:Timeout>'
+            f"<tev:MessageLimit>{_MOST}</tev:MessageLimit></tev:PullMessages>"
+        )
+        return self._asked(subscription, "PullPointSubscription/PullMessages", body, messages)
+
+    def _asked(self, to: Remote, action: str, body: str, read: Callable[[Reply], ResultT]) -> ResultT:
+        return self._exchange(Call(to, f"{_TEV}/{action}Request", body, read, repeatable=False))[0]
+
+
+def _made(reply: Reply) -> RemoteSubscription:
+    address = None if reply is None else reply.operation.findtext(f".//{{{WSA}}}Address")
+    if not address:
+        raise UnreadableAnswer("the gateway's answer names no subscription")
+    return RemoteSubscription(address.strip())

@@ -1,0 +1,127 @@
+"""What arrives for one visitor, as parts of the page; the subscription ends when the page goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from arborcast.console.console import Console
+from arborcast.console.live import Replacement
+from arborcast.console.screens.trying.broker import Puller
+from arborcast.ingest.client import ClientError, Credentials, FaultReceived, RemoteSubscription
+from arborcast.ingest.client.received import ReceivedMessage
+from arborcast.topic_model.subscriptions import TopicFilter
+
+# Each waits in a thread of its own, and has a subscription.
+_WATCHERS = 16
+
+# As many as somebody looks through; of each as much as tells what it is.
+_SHOWN = 50
+_SHOWN_CHARACTERS = 2_000
+
+# A page is written anew no more often than an eye follows.
+_PAUSE_S = 0.25
+
+# How soon a gateway that is away is asked again.
+_AGAIN_S = 3.0
+
+_threads = ThreadPoolExecutor(_WATCHERS, thread_name_prefix="try")
+_watching = 0
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """One message, as it is read."""
+
+    at: str
+    topic: str
+    payload: str
+    id: str
+
+
+async def arrivals(
+    console: Console, request: Request, url: str, credentials: Credentials | None, wanted: TopicFilter
+) -> AsyncGenerator[Replacement]:
+    """Subscribes, and gives what comes, newest first, until it is closed."""
+    global _watching
+    puller = Puller(url, credentials)
+    subscription: RemoteSubscription | None = None
+    newest: deque[Arrived] = deque(maxlen=_SHOWN)
+    count, problem, shown = 0, "", ""
+    _watching += 1
+    try:
+        while True:
+            try:
+                if _watching > _WATCHERS:
+                    problem = f"{_WATCHERS} pages are watching already: close one."
+                elif subscription is None:
+                    subscription = await _in_thread(partial(puller.subscribe_to, wanted))
+                    problem = ""
+            except ClientError as error:
+                problem = str(error)
+            text = console.render(
+                request,
+                "trying/arrived.html",
+                arrived=list(newest),
+                count=count,
+                problem=problem,
+                wanted=request.query_params.get("watch", ""),
+            )
+            if text != shown:
+                shown = text
+                yield Replacement("try-arrived", text)
+            if subscription is None:
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            try:
+                messages = await _in_thread(partial(puller.pull, subscription))
+            except FaultReceived as error:
+                # Somebody has ended it; or the gateway does not let us any more.
+                subscription, problem = None, f"The subscription has ended: {error}"
+                continue
+            except ClientError as error:
+                problem = str(error)
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            count += len(messages)
+            newest.extendleft(_arrived(message) for message in messages)
+            problem = ""
+            if messages:
+                await asyncio.sleep(_PAUSE_S)
+    finally:
+        _watching -= 1
+        if subscription is not None:
+            await _in_thread(partial(_end, puller, subscription))
+        puller.close()
+
+
+async def _in_thread(work: Callable[[], ResultT]) -> ResultT:
+    return await asyncio.get_running_loop().run_in_executor(_threads, work)
+
+
+def _end(puller: Puller, subscription: RemoteSubscription) -> None:
+    try:
+        puller.unsubscribe(subscription)
+    except ClientError:
+        return  # it ends by itself
+
+
+def _arrived(message: ReceivedMessage) -> Arrived:
+    payload = message.payload.decode(errors="replace")
+    more = len(payload) > _SHOWN_CHARACTERS
+    return Arrived(
+        datetime.now().astimezone().strftime("%H:%M:%S.%f")[:-3],
+        str(message.topic or ""),
+        payload[:_SHOWN_CHARACTERS] + "…" * more,
+        message.notification_id,
+    )

@@ -1,0 +1,107 @@
+"""Signing in and out, where the console is reached from the network: users and policy are the gateway's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from arborcast.console.console import Console, go, own_path, text_of
+from arborcast.console.guard import visitor_of
+from arborcast.core.errors import ArborcastError, ConfigError
+from arborcast.core.files import WatchedFile
+from arborcast.core.security.ip_addresses import is_loopback
+from arborcast.engine.settings.loading import Settings
+from arborcast.ingest.access.grants import Caller
+from arborcast.ingest.access.policy import DEFAULT, AccessPolicy, read_policy
+from arborcast.ingest.access.proxies import NONE, Proxies
+from arborcast.ingest.access.rates import client_key
+from arborcast.ingest.access.users import Guesses, Users, user_source
+from arborcast.ingest.http.serving import proxies
+
+# Ways to say who one is that begin with a password, which is what a page can ask for.
+_WITH_PASSWORD = {"basic", "token"}
+
+
+class UsersAndPolicy:
+    """Users of the gateway, and what its policy allows them, both as they are now."""
+
+    def __init__(self, users: Users, policy: Callable[[], AccessPolicy]) -> None:
+        self.users = users
+        self._policy = policy
+
+    async def find(self, name: str) -> Caller | None:
+        identity = await self.users.find(name)
+        return None if identity is None else self._policy().caller(identity)
+
+
+class SigningIn:
+    """The pages for it."""
+
+    def __init__(self, callers: UsersAndPolicy, proxies: Proxies = NONE) -> None:
+        self.callers = callers
+        self._proxies = proxies
+
+    def routes(self, console: Console) -> list[Route]:
+        async def page(request: Request) -> Response:
+            onward = own_path(request.query_params.get("next", "/"))
+            return console.page(request, "sign-in.html", onward=onward, refused="", name="")
+
+        async def sign_in(request: Request, form: FormData) -> Response:
+            name, onward = text_of(form, "name"), own_path(text_of(form, "next"))
+            address = client_key(self._proxies.client(request.scope))
+            try:
+                identity = await self.callers.users.check(name, text_of(form, "password"), address)
+                refused = "" if identity else "Name or password is not right."
+            except ArborcastError as error:
+                identity, refused = None, str(error)
+            if identity is None:
+                return console.page(request, "sign-in.html", status=403, onward=onward, refused=refused, name=name)
+            answer = go(onward)
+            # A new session: what somebody may have planted before is worth nothing.
+            answer.headers["set-cookie"] = console.sessions.begin(identity.name)[1]
+            return answer
+
+        async def sign_out(request: Request, _form: FormData) -> Response:
+            for forget in console.forgets:
+                forget(visitor_of(request.scope).session)
+            answer = go("/sign-in")
+            answer.headers["set-cookie"] = console.sessions.end()
+            return answer
+
+        return [
+            console.get("/sign-in", page),
+            console.post("/sign-in", sign_in, edits=False),
+            console.post("/sign-out", sign_out, edits=False),
+        ]
+
+
+def signing_for(settings: Settings) -> SigningIn | None:
+    """How people sign in; None on loopback, where they need not.
+
+    Raises ConfigError where the console would be open to the network, and for files that cannot be read.
+    """
+    host, access = settings.console.host, settings.access
+    if is_loopback(host):
+        return None
+    if not access.chosen():
+        raise ConfigError(
+            f"console.host = {host!r} is reached from the network, and nobody has to say who it is: set access.methods "
+            '(for instance "basic", then `arborcast users add NAME`), or listen on 127.0.0.1'
+        )
+    if not _WITH_PASSWORD & set(access.chosen()):
+        raise ConfigError(
+            f"console.host = {host!r} is reached from the network, and people sign in there with a password: "
+            'access.methods has to hold "basic" or "token"'
+        )
+    guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
+    users = Users(user_source(access, settings.directory), remember_s=access.cache_s, guesses=guesses)
+    trusted = proxies(settings.gateway)
+    if not access.policy_file:
+        return SigningIn(UsersAndPolicy(users, lambda: DEFAULT), trusted)
+    policy = WatchedFile(Path(access.policy_file), read_policy)
+    return SigningIn(UsersAndPolicy(users, lambda: policy.value), trusted)

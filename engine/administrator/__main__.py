@@ -1,0 +1,72 @@
+"""The administrator of a federation:
+
+    python -m arborcast.engine.administrator --key-file federation.key [--host HOST] [--port PORT] [--state FILE]
+
+It is ready when it listens (`/health/live`). SIGTERM or SIGINT stop it. The exit status is 0 after an orderly stop, 1
+when it could not go on, 2 for wrong arguments, files or a busy port.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+from arborcast.core.errors import ConfigError
+from arborcast.core.security.web_pages import PageRule
+from arborcast.core.telemetry import log_format
+from arborcast.engine.administrator.server import AdministratorApp
+from arborcast.engine.terminal import complain
+from arborcast.ingest.federation.keys import SharedKeys
+from arborcast.ingest.http.listening import listen_on, on_signals
+from arborcast.ingest.http.serving import make_small_server
+from arborcast.ingest.settings import GatewaySettings
+
+logger = logging.getLogger("arborcast.administrator")
+
+# One long poll of each member, its beats, and people who ask.
+_MOST_CONNECTIONS = 4_000
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run it until it is stopped."""
+    parser = argparse.ArgumentParser(
+        prog="python -m arborcast.engine.administrator", description="Who is in a federation."
+    )
+    parser.add_argument("--key-file", required=True, help="the secret of the federation (arborcast federation key)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8095, help="port to listen on (default: %(default)s)")
+    parser.add_argument("--state", type=Path, default=Path("members.json"), help="where members are kept")
+    options = parser.parse_args(arguments)
+    log_format.configure("human", "administrator")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    try:
+        return asyncio.run(_run(options))
+    except ConfigError as error:
+        complain(f"arborcast administrator: {error}")
+        return 2
+    except OSError as error:
+        complain(f"arborcast administrator: {error}")
+        return 1
+
+
+async def _run(options: argparse.Namespace) -> int:
+    app = AdministratorApp(SharedKeys(options.key_file), options.state, PageRule(options.host))
+    listener = listen_on(options.host, options.port, host_by="--host", port_by="--port")
+    server = make_small_server(app, GatewaySettings(max_connections=_MOST_CONNECTIONS, stop_timeout_s=1))
+    looking = asyncio.create_task(app.look_forever(), name="look")
+    on_signals(server.stop)
+    looking.add_done_callback(lambda _: server.stop())
+    logger.info("listening on %s port %d", *listener.getsockname()[:2])
+    await server.serve(sockets=[listener])
+    failure = looking.exception() if looking.done() and not looking.cancelled() else None
+    looking.cancel()
+    if failure is not None:
+        raise failure
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

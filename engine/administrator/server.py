@@ -1,0 +1,177 @@
+"""The administrator over HTTP. Whoever has the secret of the federation may ask and be a member; others get 401."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import parse_qs
+
+import msgspec
+
+from arborcast.core.errors import ConfigError, PeerError, SignatureError
+from arborcast.core.files import write_atomically
+from arborcast.core.reasons import reason_of
+from arborcast.core.recent import Recent
+from arborcast.core.security.signatures import ID_HEADER
+from arborcast.core.security.web_pages import PageRule, page_headers
+from arborcast.engine.administrator.members import MemberRegister, NameTaken, StoredMembers, UnknownMember
+from arborcast.ingest.errors import MalformedMessage, TooLarge
+from arborcast.ingest.federation.calls import LONG_POLL_S, MEMBERS, TOPOLOGY
+from arborcast.ingest.federation.keys import SharedKeys
+from arborcast.ingest.federation.topology import Beat, MemberRegistration
+from arborcast.ingest.http.asgi import Receive, Scope, Send, read_body, send_answer
+
+logger = logging.getLogger("arborcast.administrator")
+
+_LIMIT = 16 * 1024
+
+_JSON = b"application/json"
+_TEXT = b"text/plain; charset=utf-8"
+
+_LOOK_S = 0.5
+
+# What is known of who was heard of when is no older than that after a crash.
+_SAVE_S = 10.0
+
+# A signature is good for five minutes before and after its time. Bytes, twice: some hundred thousand requests.
+_TAKEN_S = 600.0
+_TAKEN = 32 * 1024 * 1024
+
+_T = TypeVar("_T")
+
+
+class AdministratorApp:
+    """The ASGI application. Raises ConfigError for a state that cannot be read."""
+
+    def __init__(
+        self, keys: SharedKeys, state: Path, pages: PageRule, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._keys = keys
+        self._state = state
+        self._pages = pages
+        self._clock = clock
+        self._members = MemberRegister(_load(state), clock(), _now_ms())
+        self._changed = asyncio.Event()
+        self._saved = clock()
+        self._taken: Recent[str, bool] = Recent(_TAKEN, _TAKEN_S, clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        method, path = scope["method"], scope["path"]
+        if refusal := self._pages.refusal(method, page_headers(scope["headers"])):
+            await send_answer(send, 403, f"{refusal}\n".encode(), _TEXT, [(b"connection", b"close")])
+            return
+        query = scope.get("query_string", b"").decode("latin-1")
+        headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
+        if path == "/health/live":
+            await send_answer(send, 200, b"alive\n", _TEXT)
+            return
+        try:
+            body = await read_body(scope["headers"], receive, _LIMIT)
+            if body is None:
+                return
+            self._keys.check_request(method, f"{path}?{query}" if query else path, headers, body)
+            if method == "POST":
+                self._take_once(headers[ID_HEADER])
+            answer = await self._answer(method, path, query, body)
+        except PeerError as error:
+            logger.warning("%s %s was refused: %s", method, path[:100], error)
+            await send_answer(send, _status(error), f"{error}\n".encode(errors="replace"), _TEXT)
+            return
+        signed = [(key.encode(), value.encode()) for key, value in self._keys.answered(headers, answer).items()]
+        await send_answer(send, 200, answer, _JSON, signed)
+
+    def _take_once(self, request: str) -> None:
+        """Raises SignatureError for the id of a request that was taken before: it may be a recorded one."""
+        if self._taken.get(request) is not None:
+            raise SignatureError("this request was taken before: sign another one")
+        self._taken.put(request, True, len(request))
+
+    async def look_forever(self) -> None:
+        """Find out who is silent, until cancelled. Raises OSError where the state cannot be kept."""
+        while True:
+            now = self._clock()
+            if self._members.look(now):
+                self._save()
+                for each in self._members.topology(now).members:
+                    logger.info("%s at %s is %s", each.engine, each.url, each.state)
+            elif now >= self._saved + _SAVE_S:
+                self._save()
+            await asyncio.sleep(_LOOK_S)
+
+    async def _answer(self, method: str, path: str, query: str, body: bytes) -> bytes:
+        now = self._clock()
+        if method == "POST" and path == MEMBERS:
+            before = self._members.version
+            registered = self._members.register(_decoded(body, MemberRegistration), now)
+            if self._members.version != before:
+                self._save()
+            return msgspec.json.encode(registered)
+        if method == "POST" and path.startswith(f"{MEMBERS}/") and path.endswith("/heartbeat"):
+            name = path.removeprefix(f"{MEMBERS}/").removesuffix("/heartbeat")
+            before = self._members.version
+            self._members.beat(name, _decoded(body, Beat).number, now)
+            if self._members.version != before:
+                self._save()
+            return b"{}"
+        if method == "GET" and path == TOPOLOGY:
+            return await self._topology(query)
+        raise MalformedMessage(f"there is no {method} {path[:100]}")
+
+    async def _topology(self, query: str) -> bytes:
+        after = parse_qs(query).get("after", ["-1"])[0]
+        end = self._clock() + LONG_POLL_S
+        # Another version, not a later one only: the state may have been put back.
+        while after == str(self._members.version) and self._clock() < end:
+            changed = self._changed
+            try:
+                await asyncio.wait_for(changed.wait(), max(0.01, end - self._clock()))
+            except TimeoutError:
+                break
+        return msgspec.json.encode(self._members.topology(self._clock()))
+
+    def _save(self) -> None:
+        now = self._clock()
+        # What others are told is in the file before.
+        write_atomically(self._state, msgspec.json.encode(self._members.stored(now, _now_ms())).decode())
+        self._saved = now
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _load(state: Path) -> StoredMembers:
+    try:
+        return msgspec.json.decode(state.read_bytes(), type=StoredMembers)
+    except FileNotFoundError:
+        return StoredMembers()
+    except OSError as error:
+        raise ConfigError(f"the members in {state} cannot be read: {reason_of(error)}") from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"the members in {state} cannot be read: {error}; without that file all engines register again"
+        ) from error
+
+
+def _decoded(body: bytes, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedMessage(str(error)) from error
+
+
+def _status(error: PeerError) -> int:
+    if isinstance(error, SignatureError):
+        return 401
+    if isinstance(error, NameTaken):
+        return 409
+    if isinstance(error, UnknownMember):
+        return 404
+    return 413 if isinstance(error, TooLarge) else 400
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

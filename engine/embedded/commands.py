@@ -1,0 +1,274 @@
+"""What `arborcast up` and `down` do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from arborcast.core.errors import ConfigError
+from arborcast.core.telemetry import log_format
+from arborcast.engine.embedded import engine, questions, state
+from arborcast.engine.embedded.engine import Tools
+from arborcast.engine.embedded.home import Home, ensure_keys, keep_private
+from arborcast.engine.embedded.state import EngineStatus
+from arborcast.engine.embedded.status import SUPERVISOR, stack_settings
+from arborcast.engine.embedded.supervisor import Supervisor
+from arborcast.engine.monitoring.history import MetricsHistory
+from arborcast.engine.monitoring.stack_monitor import StackMonitor, serve
+from arborcast.engine.processes import logfiles, processes
+from arborcast.engine.processes.errors import PartFailed
+from arborcast.engine.processes.processes import Deadline, ProcessId, Signals
+from arborcast.engine.settings.loading import Settings, level_of
+from arborcast.engine.settings.outbound import describe
+from arborcast.engine.terminal import complain
+from arborcast.ingest.access.settings import AccessSettings
+
+Report = Callable[[str], None]
+
+
+def to_stderr(line: str) -> None:
+    """The report that a person at a terminal reads."""
+    complain(line)
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """How to bring the engine up.
+
+    `detach`: go on in the background and return when ready. `on_ready` gets the engine's addresses by name.
+    `companion`: a command that is started in this terminal when the engine is ready and ended before it stops.
+    """
+
+    detach: bool = False
+    companion: Sequence[str] = ()
+    report: Report = to_stderr
+    on_ready: Callable[[dict[str, str]], None] = lambda _addresses: None
+
+
+def up(settings: Settings, options: UpOptions | None = None) -> int:
+    """Starts the engine. In the foreground returns 0 after a signal stopped it; detached, when it is ready to deliver.
+
+    Raises a StackError saying what to do when it does not come up, ConfigError for contradictions; then nothing is
+    left running.
+    """
+    options = options or UpOptions()
+    home = Home(settings.home)
+    keep_private(settings.stack.home_access)
+    note = home.create(settings.stack.min_free_disk_mb, settings.stack.home_access)
+    with home.locked() as lock:
+        if note:
+            options.report(note)
+        sweep(home, options.report)
+        ensure_keys(settings.secrets.key_file, home.path)
+        settings = engine.effective(settings)
+        check_users(settings.access, options.report)
+        if settings.stack.broker == "external" and (away := questions.why_away(settings.kafka)):
+            # It may be starting as we do, so it is waited for; but whoever waits should know for what.
+            options.report(
+                f"Kafka cannot be reached yet: {away}. Is it up, and does kafka.bootstrap_servers say where?"
+            )
+        options.report(f"pushes may go to {describe(settings.outbound)}")
+        tools = engine.find_tools()
+        engine.write_settings(settings, home)
+        home.state_file.unlink(missing_ok=True)
+        if options.detach:
+            _detach(settings, home, lock, options)
+        else:
+            supervise(settings, tools, home, options)
+    return 0
+
+
+def check_users(access: AccessSettings, report: Report) -> None:
+    """Where the gateway asks for passwords and its users are in a file: raises ConfigError when there is no file, and
+    reports when nobody in it has a password. The gateway would say so too, but only when Kafka is up."""
+    if access.users != "file" or not {"basic", "token"} & set(access.chosen()):
+        return
+    from arborcast.ingest.access.users_file import ADD_ONE, load_users, no_users
+
+    path = Path(access.users_file)
+    try:
+        users = load_users(path)
+    except FileNotFoundError:
+        raise ConfigError(no_users(path)) from None
+    if not any(user.password for user in users.values()):
+        report(f"nobody can come in with a password yet: {path} has no user with one; {ADD_ONE}")
+
+
+def supervise(settings: Settings, tools: Tools, home: Home, options: UpOptions) -> None:
+    """Runs the engine in this process until a signal stops it. Expects effective settings and the lock."""
+    log_format.configure(settings.logging.format, SUPERVISOR, level_of(settings))
+    report = _also_logged(home, settings, options.report)
+    addresses = engine.addresses(settings)
+    companion = _Companion(options.companion)
+
+    def ready() -> None:
+        report(f"ready: {addresses['notification_broker']} (Kafka at {addresses['kafka']})")
+        if "console" in addresses:
+            report(f"console: {addresses['console']}")
+        options.on_ready(addresses)
+        companion.start()
+
+    with Signals().installed() as signals:
+        supervisor = Supervisor(engine.parts(settings, tools, home), settings.stack, home, addresses, report, signals)
+        history = MetricsHistory(home.metrics, settings.metrics.history_hours * 3600)
+        monitor = StackMonitor(
+            lambda: supervisor.status, engine.metrics_urls(settings), history, settings.metrics.sample_s
+        )
+        endpoint = serve(monitor, settings.metrics.host, settings.metrics.port)
+        monitor.start()
+        try:
+            supervisor.run(ready, companion.stop)
+        finally:
+            monitor.stop()
+            endpoint.close()
+            companion.stop()
+
+
+def down(path: Path, report: Report = to_stderr) -> bool:
+    """Stops the engine in a data directory and returns when all of it is gone; False when none was running."""
+    home = Home(path)
+    pid = home.owner()
+    if pid is None:
+        if home.run.is_dir():
+            with home.locked():
+                sweep(home, report)
+        return False
+    limit = Deadline(_stop_timeout(home) + 5.0)
+    log = logfiles.LogTail(home.log(SUPERVISOR))
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)  # the holder of the lock wrote this pid, so it is one of ours
+            os.kill(pid, signal.SIGCONT)  # when it was stopped, it would not see the other
+    while home.owner() is not None:
+        _pass_on(log, report)
+        if limit.passed():
+            report(f"the supervisor (pid {pid}) does not stop; killing it and its parts")
+            if supervisor := ProcessId.of(pid) if pid else None:
+                processes.kill_all([p for p in [supervisor.process()] if p])
+            break
+        time.sleep(0.05)
+    _pass_on(log, report)
+    with home.locked():
+        sweep(home, report)
+    return True
+
+
+def sweep(home: Home, report: Report) -> None:
+    """Kills what a killed supervisor left behind: processes that it wrote down, if they still are the same.
+
+    Expects the lock, which says that no supervisor is alive.
+    """
+    known = state.read(home.state_file)
+    for name, part in known.parts.items() if known else ():
+        if part.process is not None and (left := _left_behind(part.process, home)):
+            report(f"{name}: pid {left[0].pid} was left by an engine that was killed; ending it")
+            processes.kill_all(left)
+
+
+def _left_behind(first: ProcessId, home: Home) -> list[psutil.Process]:
+    """What still runs in a part's session. When the process that the session is named after is gone, the rest must name
+    this data directory to be taken for ours.
+    """
+    members = processes.session(first.pid)
+    if first.process() is not None:
+        return members
+    return members if any(str(home.path) in word for member in members for word in processes.words(member)) else []
+
+
+def _detach(settings: Settings, home: Home, lock: int, options: UpOptions) -> None:
+    log = home.log(SUPERVISOR)
+    logfiles.rotate(log, settings.stack.log_bytes)
+    follower = logfiles.LogTail(log)
+    with log.open("ab") as output:
+        # The daemon inherits the lock itself, so that there is no moment in which another `up` could get in.
+        daemon = subprocess.Popen(
+            [sys.executable, "-m", "arborcast.engine.embedded.daemon", str(lock), str(home.path)],
+            pass_fds=[lock],
+            start_new_session=True,
+            cwd=home.run,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        ready = _wait_for_daemon(daemon, home, follower, options.report)
+    except BaseException:
+        daemon.terminate()
+        daemon.wait()
+        raise
+    options.on_ready(ready.addresses)
+
+
+def _wait_for_daemon(
+    daemon: subprocess.Popen[bytes], home: Home, log: logfiles.LogTail, report: Report
+) -> EngineStatus:
+    """Passes on what the daemon reports until all parts are ready. Has no time limit: the daemon has one per part."""
+    while True:
+        code = daemon.poll()
+        _pass_on(log, report)
+        known = state.read(home.state_file)
+        if code is not None:
+            problem = known.problem if known else ""
+            raise PartFailed(
+                problem or f"the supervisor ended with code {code}; see {home.log(SUPERVISOR)}", SUPERVISOR
+            )
+        if known is not None and known.ready:
+            return known
+        time.sleep(0.05)
+
+
+def _pass_on(log: logfiles.LogTail, report: Report) -> None:
+    for line in log.new_lines():
+        # What is not in our form is the daemon's last word, which its status repeats as the problem.
+        message = log_format.message_of(line)
+        if message is not None:
+            report(message)
+
+
+class _Companion:
+    """A command that shares the terminal with the supervisor."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        if self._command:
+            self._process = subprocess.Popen(processes.dying_with_us(self._command))
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+def _also_logged(home: Home, settings: Settings, report: Report) -> Report:
+    log = home.log(SUPERVISOR)
+
+    def both(line: str) -> None:
+        report(line)
+        with contextlib.suppress(OSError):  # a full disk must not end the engine
+            logfiles.rotate(log, settings.stack.log_bytes)
+            with log.open("a", encoding="utf-8") as file:
+                file.write(log_format.now_line(settings.logging.format, SUPERVISOR, line) + "\n")
+
+    return both
+
+
+def _stop_timeout(home: Home) -> float:
+    return stack_settings(home).stop_timeout_s

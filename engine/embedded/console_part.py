@@ -1,0 +1,73 @@
+"""The web console as a part of the embedded engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+
+from arborcast.core.security.ip_addresses import host_to_reach, is_loopback
+from arborcast.engine.embedded import questions
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.embedded.parts import PartSpec
+from arborcast.engine.embedded.questions import Question
+from arborcast.engine.processes import processes
+from arborcast.engine.processes.errors import PortInUse
+from arborcast.engine.settings.loading import Settings
+from arborcast.engine.settings.stack import ConsoleSettings
+
+
+def with_port(settings: Settings, *, any_port: bool) -> ConsoleSettings:
+    """The console's settings with the port that it gets. Nobody must be kept from starting an engine by a page that
+    nobody has asked for: only a port that somebody has chosen must be free, or PortInUse is raised."""
+    console = settings.console
+    if not console.port:
+        return console
+    chosen = settings.origins.get("console.port", "default") != "default"
+    free = processes.is_free(console.port, console.host)
+    if chosen and not free:
+        by = processes.holder(console.port)
+        raise PortInUse(
+            f"port {console.port} for the console is in use{f' by {by}' if by else ''}; stop that, or choose another "
+            "with --console-port PORT (--console-port 0 does without the console)"
+        )
+    if not chosen and (any_port or not free):
+        return dataclasses.replace(console, port=processes.free_port())
+    return console
+
+
+def address(settings: Settings) -> dict[str, str]:
+    """Where people find it; nothing where there is none."""
+    console = settings.console
+    if not console.port:
+        return {}
+    host = host_to_reach(console.host)
+    shown = f"[{host}]" if ":" in host else host
+    return {"console": f"http{'s' * _tls(settings)}://{shown}:{console.port}"}
+
+
+def question(settings: Settings) -> Question:
+    """Asks whether it lives."""
+    return questions.gateway(host_to_reach(settings.console.host), settings.console.port, tls=_tls(settings))
+
+
+def spec(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec:
+    """How it is started, and kept up."""
+    host, port, tls = host_to_reach(settings.console.host), settings.console.port, _tls(settings)
+    return PartSpec(
+        "console",
+        [sys.executable, "-m", "arborcast.console", "--config", str(home.settings_file)],
+        environ,
+        home.run,
+        home.log("console"),
+        is_ready=lambda: questions.answers_page(host, port, "/health/live", tls=tls),
+        after=("gateway",),  # what delivers comes up first
+        stop_share=0.3,
+        lives=question(settings),
+        hang_timeout_s=settings.stack.hang_timeout_s,
+    )
+
+
+def _tls(settings: Settings) -> bool:
+    """On loopback nobody listens in between, and a browser would not know the certificate there."""
+    return bool(settings.tls.certificate_file) and not is_loopback(settings.console.host)

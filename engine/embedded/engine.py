@@ -1,0 +1,351 @@
+"""The parts of the embedded engine: Kafka, the streaming job under spark-submit, the gateway, the console."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from arborcast.core.errors import ConfigError
+from arborcast.core.files import write_atomically
+from arborcast.core.security.ip_addresses import host_to_reach, is_loopback
+from arborcast.core.security.outbound import OutboundSettings
+from arborcast.core.telemetry import log_format
+from arborcast.dispatch.spark import properties
+from arborcast.engine.embedded import console_part, kafka_broker, questions
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker
+from arborcast.engine.embedded.parts import PartSpec
+from arborcast.engine.embedded.questions import Question
+from arborcast.engine.install import jars, java
+from arborcast.engine.install.java import Java, java_environ
+from arborcast.engine.processes import processes
+from arborcast.engine.processes.processes import words
+from arborcast.engine.settings.loading import ENV_PREFIX, Settings, dump
+from arborcast.engine.settings.stack import MetricsSettings, StackSettings
+
+_SCRIPT = Path(__file__).parents[2] / "jobs" / "dispatch_stream.py"
+
+# Where things of this machine are: parts may need to know. Every other variable of ours is a setting, and they have
+# the effective settings in a file, which a variable would override once more.
+_PASSED_ON = frozenset({ENV_PREFIX + "CACHE", ENV_PREFIX + "JAVA"})
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What has to be on the machine before anything can start."""
+
+    java: Java
+    java_home: Path
+    spark_jars: list[Path]
+    broker_jars: list[Path]
+    classes: Path | None = None
+    """The archive of the classes that the job's JVM loads, if one was made (`class_archive`)."""
+    archive_to: Path | None = None
+    """Where the job's JVM is to write such an archive when it ends."""
+
+
+def find_tools(cache: Path | None = None) -> Tools:
+    """Looks for Java and for the jars, and checks these. Raises JavaNotFound, JavaTooOld, JarError."""
+    found = java.find_java()
+    cache = cache or jars.default_cache()
+    tools = Tools(
+        found,
+        java.home_for_spark(found, cache),
+        jars.jar_paths("spark", cache),
+        jars.jar_paths("broker", cache),
+    )
+    return dataclasses.replace(tools, classes=class_archive(tools, cache))
+
+
+def class_archive_name(tools: Tools, cache: Path, size: int | str) -> Path:
+    """The file of an archive of classes. Its name says what it is for, and how large it is: Java checks the first, but
+    a JVM that maps a file which is shorter than it was does not live long."""
+    fits = (tools.java.executable, tools.java.version, tools.java_home, jars.pyspark_folder(), *tools.spark_jars)
+    digest = hashlib.sha256("\n".join(map(str, fits)).encode()).hexdigest()[:12]
+    return cache / "java" / f"classes-{digest}-{size}.jsa"
+
+
+def class_archive(tools: Tools, cache: Path) -> Path | None:
+    """The archive for this Java and these jars, if there is one and it is whole."""
+    pattern = class_archive_name(tools, cache, "*")
+    for file in sorted(pattern.parent.glob(pattern.name)):
+        if file.stem.rpartition("-")[2] == str(file.stat().st_size):
+            return file
+    return None
+
+
+def effective(settings: Settings) -> Settings:
+    """The settings with every port chosen, the embedded broker's address filled in, and where pushes may go.
+
+    Raises PortInUse naming the option that chooses another port, ConfigError when two settings contradict each other.
+    """
+    free_gateway = settings.gateway.port == 0
+    if free_gateway:
+        settings = _replace(settings, gateway=dataclasses.replace(settings.gateway, port=processes.free_port()))
+    else:
+        processes.require_free(settings.gateway.port, "the gateway", "--gateway-port", settings.gateway.host)
+    if settings.zmq.enabled and not settings.framed.port:
+        settings = _replace(settings, framed=dataclasses.replace(settings.framed, port=processes.free_port()))
+    settings = _replace(settings, metrics=_metrics_ports(settings.metrics, settings.stack))
+    settings = _replace(settings, console=console_part.with_port(settings, any_port=free_gateway))
+    if settings.stack.broker == "external":
+        return settings
+
+    if settings.origins.get("kafka.bootstrap_servers", "default") not in ("default", "data directory"):
+        raise ConfigError(
+            f"kafka.bootstrap_servers = {settings.kafka.bootstrap_servers!r} names a broker, but stack.broker is "
+            "embedded: leave out the one, or set stack.broker to external"
+        )
+    port = settings.stack.kafka_port
+    if port == 0:
+        port = processes.free_port()
+    else:
+        processes.require_free(port, "Kafka", "--kafka-port")
+    return _replace(
+        settings,
+        stack=dataclasses.replace(settings.stack, kafka_port=port),
+        kafka=dataclasses.replace(settings.kafka, bootstrap_servers=f"{processes.LOOPBACK}:{port}"),
+        outbound=_outbound(settings),
+    )
+
+
+def _outbound(settings: Settings) -> OutboundSettings:
+    """With the broker and the gateway on loopback, subscribers are on this machine too."""
+    chosen = settings.origins.get("outbound.scope", "default") != "default"
+    if chosen or not is_loopback(settings.gateway.host):
+        return settings.outbound
+    return dataclasses.replace(settings.outbound, scope="loopback")
+
+
+def _metrics_ports(metrics: MetricsSettings, stack: StackSettings) -> MetricsSettings:
+    chosen = dataclasses.replace(metrics, port=metrics.port or processes.free_port())
+    if metrics.port:
+        processes.require_free(metrics.port, "metrics", "--metrics-port", metrics.host)
+    if stack.job == "external":
+        return chosen  # whoever runs the job may have it running
+    if metrics.job_port:
+        processes.require_free(metrics.job_port, "the job's metrics", "metrics.job_port", metrics.host)
+    return dataclasses.replace(chosen, job_port=metrics.job_port or processes.free_port())
+
+
+def addresses(settings: Settings) -> dict[str, str]:
+    """Where the engine can be reached, by name."""
+    base = (
+        settings.gateway.public_url.rstrip("/")
+        or f"{_scheme(settings)}://{_reachable(settings)}:{settings.gateway.port}"
+    )
+    tls = "+tls" * bool(settings.tls.certificate_file)
+    framed = {"framed": f"framed{tls}://{_reachable(settings)}:{settings.framed.port}"} if settings.framed.port else {}
+    return {
+        "gateway": base,
+        "notification_broker": f"{base}/wsn/NotificationBroker",
+        **framed,
+        "kafka": settings.kafka.bootstrap_servers,
+        "metrics": f"http://{host_to_reach(settings.metrics.host)}:{settings.metrics.port}",
+        **console_part.address(settings),
+    }
+
+
+def metrics_urls(settings: Settings) -> dict[str, str]:
+    """Where the parts that count things show their metrics, by part."""
+    found = {"gateway": f"{_scheme(settings)}://{host_to_reach(settings.gateway.host)}:{settings.gateway.port}"}
+    if settings.metrics.job_port:  # or nobody knows where an external job has its own
+        found["dispatch"] = f"http://{host_to_reach(settings.metrics.host)}:{settings.metrics.job_port}"
+    return found
+
+
+def questions_of(settings: Settings, home: Home) -> dict[str, Question]:
+    """How each part is asked whether it lives, for effective settings."""
+    host, tls = _reachable(settings), bool(settings.tls.certificate_file)
+    found = {"gateway": questions.gateway(host, settings.gateway.port, tls=tls)}
+    if settings.stack.job == "embedded":
+        found["dispatch"] = questions.job(home.ready_file)
+    if settings.stack.broker == "embedded":
+        found["kafka"] = questions.kafka(settings.stack.kafka_port)
+    if settings.console.port:
+        found["console"] = console_part.question(settings)
+    return found
+
+
+def write_settings(settings: Settings, home: Home) -> None:
+    """Writes the effective settings where the parts read them; readable for the owner only, there are passwords."""
+    write_atomically(home.settings_file, dump(settings), mode=0o600, durable=False)
+
+
+def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str] = os.environ) -> list[PartSpec]:
+    """The parts in the order of their start, for effective settings."""
+    environ = {k: v for k, v in environ.items() if not k.startswith(ENV_PREFIX) or k in _PASSED_ON}
+    environ["PYTHONUNBUFFERED"] = "1"  # or the log lags behind what happened
+    # Each of a JVM's hundreds of threads would keep free memory of its own: 30 MiB in all.
+    environ.setdefault("MALLOC_ARENA_MAX", "2")
+    json_log = settings.logging.format == "json"
+    return [dataclasses.replace(spec, json_log=json_log) for spec in _parts(settings, tools, home, environ)]
+
+
+def _parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> list[PartSpec]:
+    # The job first: it takes longest, and waits for the broker while Spark comes up.
+    job = [_dispatch(settings, tools, home, environ)] if settings.stack.job == "embedded" else []
+    edges = [_zmq(settings, home, environ)] if settings.zmq.enabled else []
+    edges += [console_part.spec(settings, home, environ)] if settings.console.port else []
+    if settings.stack.broker == "external":
+        return [*job, _gateway(settings, home, environ, after=()), *edges]
+    return [
+        *job,
+        _kafka(settings, tools, home, environ),
+        _gateway(settings, home, environ, after=("kafka",)),
+        *edges,
+    ]
+
+
+def _kafka(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> PartSpec:
+    stack = settings.stack
+    layout = BrokerLayout(
+        home.kafka,
+        stack.kafka_port,
+        kafka_broker.controller_port(home.kafka),
+        stack.kafka_heap_mb,
+        stack.kafka_fsync,
+    )
+    broker = KafkaBroker(layout, tools.broker_jars, tools.java.executable)
+    return PartSpec(
+        "kafka",
+        broker.command(),
+        java_environ(environ),
+        home.kafka,
+        home.log("kafka"),
+        is_ready=lambda: kafka_broker.answers(stack.kafka_port),
+        prepare=broker.prepare,
+        lives=questions_of(settings, home)["kafka"],
+        hang_timeout_s=stack.hang_timeout_s,
+    )
+
+
+def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> PartSpec:
+    spark_home = jars.pyspark_folder()
+    properties_file = home.run / "spark.properties"
+    temporary = home.spark / "tmp"
+
+    def prepare() -> None:
+        home.ready_file.unlink(missing_ok=True)
+        # A killed Spark leaves its temporary files behind.
+        shutil.rmtree(home.spark, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        properties.write_properties(
+            properties_file,
+            properties.properties(
+                settings.dispatch,
+                jars=tools.spark_jars,
+                master="local",
+                python=sys.executable,
+                local_dir=temporary,
+                classes=tools.classes,
+                archive_to=tools.archive_to,
+            ),
+        )
+
+    return PartSpec(
+        "dispatch",
+        [
+            *(str(spark_home / "bin" / "spark-submit"), "--properties-file", str(properties_file)),
+            *(str(_SCRIPT), "--config", str(home.settings_file)),
+        ],
+        {
+            **java_environ(environ),
+            "JAVA_HOME": str(tools.java_home),
+            "SPARK_HOME": str(spark_home),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": processes.LOOPBACK,  # or Spark listens on the network
+            # For the JVM that only works out the command line of the other.
+            "SPARK_LAUNCHER_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",
+            ENV_PREFIX + "READY_FILE": str(home.ready_file),
+            log_format.INHERITED: settings.logging.format,
+        },
+        home.spark,  # Spark leaves things in the current folder
+        home.log("dispatch"),
+        is_ready=home.ready_file.exists,
+        prepare=prepare,
+        asked_to_stop=_driver,
+        stop_share=0.8,
+        lives=questions_of(settings, home)["dispatch"],
+        hang_timeout_s=settings.stack.job_hang_timeout_s,
+    )
+
+
+def _gateway(settings: Settings, home: Home, environ: Mapping[str, str], after: tuple[str, ...]) -> PartSpec:
+    host, port = _reachable(settings), settings.gateway.port
+    return PartSpec(
+        "gateway",
+        [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(home.settings_file)],
+        environ,
+        home.run,
+        home.log("gateway"),
+        is_ready=lambda: answers_ready(host, port, tls=bool(settings.tls.certificate_file)),
+        after=after,
+        stop_share=0.3,
+        lives=questions_of(settings, home)["gateway"],
+        hang_timeout_s=settings.stack.hang_timeout_s,
+    )
+
+
+def _zmq(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec:
+    alive = home.run / "zmq.alive"
+    return PartSpec(
+        "zmq",
+        [
+            sys.executable,
+            "-m",
+            "arborcast.engine.gateway.zmq_edge",
+            "--config",
+            str(home.settings_file),
+            "--alive",
+            str(alive),
+        ],
+        environ,
+        home.run,
+        home.log("zmq"),
+        is_ready=alive.exists,
+        prepare=lambda: alive.unlink(missing_ok=True),
+        after=("gateway",),
+        stop_share=0.3,
+        lives=questions.job(alive),
+        hang_timeout_s=settings.stack.hang_timeout_s,
+    )
+
+
+def answers_ready(host: str, port: int, timeout: float = 0.5, *, tls: bool = False) -> bool:
+    """Whether the gateway there says that it is ready. `timeout` in seconds."""
+    return questions.answers_page(host, port, "/health/ready", timeout, tls=tls)
+
+
+def _driver(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """The job's Python: it ends its batch on SIGTERM, and Spark's JVM ends with it. A JVM that got the
+    signal itself would drop what it was doing.
+    """
+    drivers = []
+    for process in processes:
+        command, *arguments = words(process) or [""]
+        if Path(command).name.startswith("python") and any(_SCRIPT.name in word for word in arguments):
+            drivers.append(process)
+    return drivers or processes[:1]
+
+
+def _scheme(settings: Settings) -> str:
+    return "https" if settings.tls.certificate_file else "http"
+
+
+def _reachable(settings: Settings) -> str:
+    """The gateway's host as a client on this machine says it."""
+    return host_to_reach(settings.gateway.host)
+
+
+def _replace(settings: Settings, **sections: object) -> Settings:
+    return dataclasses.replace(settings, **sections)  # type: ignore[arg-type]  # names of sections, as callers write them

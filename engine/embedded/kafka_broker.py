@@ -1,0 +1,314 @@
+"""A real Kafka broker from its published jars: one node that is broker and controller at once (KRaft), on loopback.
+
+What it promises: a record acknowledged with acks=all survives kill -9 of every process, this broker included, because
+Kafka hands it to the operating system before it answers. It does not survive the machine losing power in the seconds
+before the page cache is written out: with one replica only `fsync=True` (a disk flush per write) buys that, and a
+production cluster buys it better, with replicas.
+"""
+
+from __future__ import annotations
+
+import base64
+import socket
+import struct
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from arborcast.engine.install.java import java_environ
+from arborcast.engine.processes import logfiles, processes
+from arborcast.engine.processes.errors import PartFailed
+
+# The gateway takes bodies up to a few MiB (gateway.max_body_bytes); Kafka's own default of 1 MiB would refuse them
+# after we had parsed them.
+MAX_MESSAGE_BYTES = 10 * 1024 * 1024
+
+_METADATA = struct.pack(">hhih4si", 3, 1, 1, 4, b"arbo", 0)  # api key, version, correlation id, client, no topics
+
+
+@dataclass(frozen=True)
+class BrokerLayout:
+    """Where one broker keeps its things, and where it listens."""
+
+    home: Path
+    port: int
+    controller_port: int
+    heap_mb: int = 256
+    fsync: bool = False
+    cluster_id: str = ""
+    """For a broker that is one of several: the same for all of them. Empty: a new one."""
+
+    @property
+    def properties_file(self) -> Path:
+        return self.home / "server.properties"
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    def properties(self) -> dict[str, str]:
+        """The broker's configuration. Whatever is not named here is Kafka's default."""
+        host = processes.LOOPBACK
+        properties = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{host}:{self.controller_port}",
+            "listeners": f"BROKER://{host}:{self.port},CONTROLLER://{host}:{self.controller_port}",
+            "advertised.listeners": f"BROKER://{host}:{self.port}",
+            "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "BROKER",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self.data),
+            # One node: everything that Kafka would like to keep three times, once.
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "share.coordinator.state.topic.num.partitions": "1",
+            # A misspelt topic must be an error, not a new topic with one partition and a week's retention.
+            "auto.create.topics.enable": "false",
+            "message.max.bytes": str(MAX_MESSAGE_BYTES),
+            "group.initial.rebalance.delay.ms": "0",
+            # A killed broker may register again only when its former self has timed out: with the default of 9 s a
+            # restart takes 11 s, with this 3 s. Heartbeats never leave the process, so they are not late.
+            "broker.session.timeout.ms": "2000",
+            "broker.heartbeat.interval.ms": "500",
+            # Small footprint: the cleaner's default buffer alone is 128 MB of heap.
+            "log.cleaner.dedupe.buffer.size": "1048577",
+            # An idle broker writes into its metadata log twice a second: a third of its idle CPU (0.5 % of a core).
+            "metadata.max.idle.interval.ms": "5000",
+            "num.network.threads": "2",
+            "num.io.threads": "2",
+            "background.threads": "2",
+        }
+        if self.fsync:
+            properties["log.flush.interval.messages"] = "1"
+        return properties
+
+
+def java_options(heap_mb: int) -> list[str]:
+    """Options for the broker's JVM: small, quick to start, logging one line per event to stderr."""
+    return [
+        f"-Xmx{heap_mb}m",
+        # Start small and give memory back: 145 MB resident when idle instead of 215.
+        "-Xms32m",
+        "-XX:MinHeapFreeRatio=10",
+        "-XX:MaxHeapFreeRatio=30",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",  # starts sooner and takes less memory; one loopback broker never needs C2
+        "-XX:+ExitOnOutOfMemoryError",  # the supervisor can restart a dead broker, not one that limps
+        "-Djava.awt.headless=true",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",
+        "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.utils.AppInfoParser=error",
+        "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSX",
+        "-Dorg.slf4j.simpleLogger.showThreadName=false",
+    ]
+
+
+def answers(port: int, host: str = processes.LOOPBACK, timeout: float = 1.0) -> bool:
+    """Whether a broker there answers a metadata request and lists itself as usable. `timeout` in seconds.
+
+    An open port is not enough: the broker listens before it has caught up with its own controller, and lists itself
+    only once topics can be created on it.
+    """
+    try:
+        return listed(port, host, timeout) >= 1
+    except OSError:
+        return False
+
+
+_STRANGER = "what answers there is no Kafka broker, or wants another kafka.security_protocol"
+
+
+def listed(port: int, host: str, timeout: float) -> int:
+    """How many usable brokers the one there knows of. Raises OSError when it does not answer, or is none."""
+    with socket.create_connection((host, port), timeout=timeout) as connection:
+        connection.sendall(struct.pack(">i", len(_METADATA)) + _METADATA)
+        head = _receive(connection, 12)  # length, correlation id, number of brokers
+    _, correlation_id, brokers = struct.unpack(">iii", head)
+    if correlation_id != 1:
+        raise ConnectionError(_STRANGER)
+    return int(brokers)
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        piece = connection.recv(size - len(received))
+        if not piece:
+            raise ConnectionError(_STRANGER)
+        received += piece
+    return received
+
+
+class KafkaBroker:
+    """Prepares the broker's directory and knows its command line; runs it too, for callers without a supervisor.
+
+    `jars` are the jar files of the broker set, `java` the executable.
+    """
+
+    def __init__(self, layout: BrokerLayout, jars: Sequence[Path], java: Path) -> None:
+        self.layout = layout
+        self._java = java
+        self._class_path = ":".join(str(jar) for jar in jars)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def _log(self) -> Path:
+        return self.layout.home / "kafka.log"
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{processes.LOOPBACK}:{self.layout.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the broker while it runs under this object."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def command(self) -> list[str]:
+        """What starts the broker, once `prepare` has run."""
+        return self._java_command("kafka.Kafka", str(self.layout.properties_file))
+
+    def prepare(self, timeout: float = 60.0) -> None:
+        """Writes the configuration and formats the storage if that was never done. Raises PartFailed."""
+        layout = self.layout
+        if "," in str(layout.data):
+            raise PartFailed(
+                f"Kafka cannot keep its logs in {layout.data}: it takes a comma for the end of a folder's name. "
+                "Choose another data directory with --home",
+                "kafka",
+            )
+        layout.data.mkdir(parents=True, exist_ok=True)
+        _write_properties(layout.properties_file, layout.properties())
+        if (layout.data / "meta.properties").exists():
+            return
+        cluster_id = layout.cluster_id or new_cluster_id()
+        command = self._java_command(
+            "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(layout.properties_file)
+        )
+        try:
+            # In a session of its own: Ctrl-C must reach the caller and not interrupt the formatting of the storage.
+            done = subprocess.run(
+                command,
+                env=java_environ(),
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise PartFailed(f"Kafka did not format {layout.data} within {timeout:g} s", "kafka") from error
+        if done.returncode != 0:
+            said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
+            raise PartFailed(f"Kafka could not format {layout.data}: {said}", "kafka")
+
+    def start(self, timeout: float = 120.0) -> None:
+        """Starts the broker and waits until it answers. Raises PartFailed with the end of its log otherwise."""
+        self.launch()
+        self.wait_until_it_answers(timeout)
+
+    def launch(self) -> None:
+        """Starts the broker, without waiting for anything but its formatting. Raises PartFailed."""
+        self.prepare()
+        with self._log.open("ab") as sink:
+            self._process = subprocess.Popen(
+                self.command(),
+                env=java_environ(),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,
+            )
+
+    def wait_until_it_answers(self, timeout: float) -> None:
+        """Returns when a broker that was launched answers; otherwise raises PartFailed with the end of its log."""
+        if self._process is None:
+            raise ValueError("launch() comes first")
+        deadline = time.monotonic() + timeout
+        while not answers(self.layout.port):
+            code = self._process.poll()
+            if code is not None:
+                raise PartFailed(f"Kafka ended with code {code} while starting: {logfiles.tail(self._log)}", "kafka")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise PartFailed(f"Kafka did not answer within {timeout:g} s: {logfiles.tail(self._log)}", "kafka")
+            time.sleep(0.05)
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Asks the broker to stop, waits, and kills it when it does not."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process = None
+
+    def kill(self) -> None:
+        """kill -9, and waits until it is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _java_command(self, main: str, *arguments: str) -> list[str]:
+        return [str(self._java), *java_options(self.layout.heap_mb), "-cp", self._class_path, main, *arguments]
+
+
+def new_cluster_id() -> str:
+    """What the storage tool's `random-uuid` prints, without the start of a JVM: 16 bytes in URL-safe base64."""
+    made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    return "A" + made[1:] if made.startswith("-") else made  # or the tool would take it for an option
+
+
+_CONTROLLER_PORT = "controller.port"
+
+
+def remembered_controller_port(home: Path) -> int:
+    """The controller's port of the broker in `home` at its last start; 0 where there was none."""
+    try:
+        return int((home / _CONTROLLER_PORT).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def controller_port(home: Path) -> int:
+    """The controller's port of the broker in `home`: the one used last time while it is free, else a new one.
+
+    Only the broker itself talks to it, so it is no setting.
+    """
+    remembered = remembered_controller_port(home)
+    if remembered and processes.is_free(remembered):
+        return remembered
+    chosen = processes.free_port()
+    home.mkdir(parents=True, exist_ok=True)
+    (home / _CONTROLLER_PORT).write_text(f"{chosen}\n")
+    return chosen
+
+
+def _write_properties(path: Path, properties: Mapping[str, str]) -> None:
+    # No key here has a character that needs an escape.
+    lines = [f"{key}={_escaped(value)}\n" for key, value in properties.items()]
+    path.write_text("# Written at every start; changes here are lost.\n" + "".join(lines), encoding="ascii")
+
+
+def _escaped(value: str) -> str:
+    """The value as Java's properties format has it, which Kafka reads as Latin-1.
+
+    In UTF-8, a folder with an accent in its name would be another folder, somewhere beside the data directory.
+    """
+    value = value.replace("\\", "\\\\")
+    units = value.encode("utf-16-be", "surrogatepass")
+    numbers = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    return "".join(chr(number) if number < 0x7F else f"\\u{number:04x}" for number in numbers)

@@ -1,0 +1,235 @@
+"""One part of the engine, a process that is to run for ever: what it is, and how it is right now."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from arborcast.engine.embedded.questions import LivenessWatch, Question
+from arborcast.engine.embedded.state import PartState, PartStatus
+from arborcast.engine.processes import logfiles, processes
+from arborcast.engine.processes.errors import StackError
+from arborcast.engine.processes.processes import ManagedProcess, ProcessId, RestartWaits
+from arborcast.engine.settings.stack import StackSettings
+
+Report = Callable[[str], None]
+
+# After so long without a line a person at a terminal gets uneasy.
+_SILENCE_S = 4.0
+
+
+@dataclass(frozen=True)
+class PartSpec:
+    """What a part is.
+
+    `prepare` runs before every start. `after` names the parts that must be ready before its first start.
+    `asked_to_stop` picks, from all processes of the part, those that get the SIGTERM; by default the first one.
+    `stop_share` is how much of the time for stopping the whole engine may have passed when this part is killed. With
+    `json_log` whatever it prints becomes JSON. `lives` is asked while it is ready; with no answer for `hang_timeout_s`
+    it hangs, with 0 never.
+    """
+
+    name: str
+    command: Sequence[str]
+    environ: Mapping[str, str]
+    folder: Path
+    log: Path
+    is_ready: Callable[[], bool]
+    prepare: Callable[[], None] = lambda: None
+    after: tuple[str, ...] = ()
+    asked_to_stop: Callable[[list[psutil.Process]], list[psutil.Process]] = lambda all_of_it: all_of_it[:1]
+    stop_share: float = 0.97
+    json_log: bool = False
+    lives: Question | None = None
+    hang_timeout_s: float = 0.0
+
+
+class Part:
+    """Runs one part. Not thread-safe; everything is done from the supervisor's loop, which calls `step`."""
+
+    def __init__(self, spec: PartSpec, settings: StackSettings, report: Report) -> None:
+        self.spec = spec
+        self._settings = settings
+        self._report = report
+        waits = RestartWaits(settings.restart_first_s, settings.restart_max_s, settings.restart_forget_s)
+        self.process = ManagedProcess(waits)
+        self._id: ProcessId | None = None
+        self._log: threading.Thread | None = None
+        self._spoke = 0.0  # monotonic
+        self._state = PartState.STARTING
+        self._since = time.time()
+        self._last_exit = ""
+        self._watch: LivenessWatch | None = None
+        self._silent_since = 0.0
+        self._hangs = 0
+        self.restarts = 0
+        self.was_ready = False
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def state(self) -> PartState:
+        return self._state
+
+    @property
+    def status(self) -> PartStatus:
+        return PartStatus(
+            self._state, self._since, self._id, self.restarts, self._last_exit, self._hangs, self._silent_since
+        )
+
+    @property
+    def running(self) -> bool:
+        return self.process.popen is not None
+
+    def step(self, now: float) -> None:
+        """Does what is due: notices a death, starts, starts again, notices that it is ready."""
+        if self.running:
+            started = self.process.started
+            if (code := self.process.exit_code()) is not None:
+                self._died(now, exit_words(code))
+            elif self._state is PartState.STARTING:
+                if self.spec.is_ready():
+                    self.was_ready = True
+                    self._become(PartState.READY)
+                    self._report(f"{self.name}: ready ({now - started:.1f} s)")
+                elif now - self._spoke >= _SILENCE_S:
+                    self._spoke = now
+                    self._report(f"{self.name}: starting, {now - started:.0f} s so far")
+                elif now - started > self._settings.start_timeout_s:
+                    self._died(now, f"was not ready within {self._settings.start_timeout_s:g} s")
+        elif self.process.is_due(now):
+            self._start(now)
+
+    def watch(self, at: float) -> None:
+        """Ends it when it hangs. `at` is the supervisor's own time."""
+        spec = self.spec
+        if self._state is not PartState.READY or spec.lives is None or not spec.hang_timeout_s:
+            return
+        if self._watch is None:
+            self._watch = LivenessWatch(self.name, spec.lives, spec.hang_timeout_s, at)
+        silent_s = self._watch.look(at)
+        if self._watch.hangs(at):
+            self._hangs += 1
+            why = "; ".join([self._watch.why, *map(_stopped_words, processes.stopped(self.members()))])
+            # At once, and all of it: what is stopped takes no other signal.
+            self._died(time.monotonic(), f"did not answer for {silent_s:.0f} s ({why}) and was killed")
+        elif silent_s and not self._silent_since:
+            self._silent_since = time.time() - silent_s
+            self._report(f"{self.name}: {self._watch.why}; killed when that lasts for {spec.hang_timeout_s:g} s")
+        elif not silent_s and self._silent_since:
+            self._report(f"{self.name}: answers again, after {time.time() - self._silent_since:.0f} s")
+            self._silent_since = 0.0
+
+    def members(self) -> list[psutil.Process]:
+        """All processes of the part, the first one first."""
+        return processes.session(self._id.pid) if self._id else []
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM to whom the part wants it sent. Who is stopped goes on for it, or would not see it."""
+        members = self.members()
+        for process in self.spec.asked_to_stop(members):
+            processes.send(process, signal.SIGTERM)
+        for process in processes.stopped(members):
+            processes.send(process, signal.SIGCONT)
+
+    def gone(self) -> bool:
+        """Whether nothing of it runs any more; then the state is stopped."""
+        if (self.running and self.process.exit_code() is None) or self.members():
+            return False
+        self._stopped()
+        return True
+
+    def kill(self) -> None:
+        """kill -9 for all of it."""
+        self._kill()
+        self._stopped()
+
+    def fail(self) -> None:
+        """After it was stopped: say that it was for this part that the engine did not come up."""
+        self._become(PartState.FAILED)
+
+    def _start(self, now: float) -> None:
+        spec = self.spec
+        if self._state is not PartState.STARTING:
+            self._become(PartState.STARTING)
+        self.process.started = self._spoke = now
+        self._report(f"{self.name}: starting")
+        try:
+            spec.prepare()
+            own_log = None if spec.json_log else spec.log
+            started = processes.spawn(spec.command, spec.environ, spec.folder, own_log)
+        except (StackError, OSError) as error:
+            self._died(time.monotonic(), f"could not be started: {error}")
+            return
+        self.process.popen = started
+        if started.stdout is not None:
+            self._log = logfiles.follow(os.dup(started.stdout.fileno()), spec.log, self.name)
+            started.stdout.close()
+        self._id = ProcessId.of(started.pid)
+
+    def _died(self, now: float, how: str) -> None:
+        # A member that outlives its head would meet its own successor: same port, same checkpoint.
+        self._kill()
+        self._drain()
+        ran = now - self.process.started
+        # A start that led nowhere was no healthy life, however long it took: else a part that is slow to fail would be
+        # restarted for ever without a report.
+        wait = self.process.died(now, ran if self._state is PartState.READY else 0.0)
+        self.restarts += 1
+        self._id = None
+        self._last_exit = how
+        self._become(PartState.RESTARTING)
+        self._report(
+            f"{self.name}: {how} after {ran:.1f} s; restart {self.restarts} in {wait:g} s; its log is {self.spec.log}"
+        )
+
+    def _kill(self) -> None:
+        processes.kill_all(self.members())
+        if self.process.popen is not None:
+            # Gone, unless it hangs in the kernel; then we must not hang with it.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.popen.wait(timeout=2)
+
+    def _drain(self) -> None:
+        """Its last words, before anybody asks what they were."""
+        if self._log is not None:
+            self._log.join(timeout=1)
+            self._log = None
+
+    def _stopped(self) -> None:
+        self._drain()
+        self.process.popen, self._id = None, None
+        self._become(PartState.STOPPED)
+
+    def _become(self, state: PartState) -> None:
+        self._state = state
+        self._since = time.time()
+        self._silent_since = 0.0
+        if self._watch is not None:
+            self._watch.end()
+            self._watch = None
+
+
+def _stopped_words(process: psutil.Process) -> str:
+    return f"{processes.name(process)} (pid {process.pid}) is stopped"
+
+
+def exit_words(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,76 @@
+"""The gateway process:
+
+    python -m arborcast.engine.gateway --config arborcast.toml
+
+It listens at once (`/health/live`), waits for Kafka as long as it takes, and is ready (`/health/ready`) when it has
+read the control log to its end. SIGTERM or SIGINT stop it within a few seconds; a second one at once. The exit status
+is 0 after an orderly stop, 1 when it could not go on, 2 for wrong settings or a busy port.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+
+import uvloop
+
+from arborcast.core.errors import ConfigError
+from arborcast.core.telemetry import log_format
+from arborcast.engine.gateway import workers
+from arborcast.engine.gateway.parts import check_exposed
+from arborcast.engine.gateway.process import GatewayProcess
+from arborcast.engine.gateway.workers import Share, Workers
+from arborcast.engine.settings.loading import Settings, level_of, load_settings
+from arborcast.engine.terminal import complain
+from arborcast.ingest.http.serving import listen, listen_for_workers
+
+logger = logging.getLogger("arborcast.gateway")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the gateway until it is stopped."""
+    parser = argparse.ArgumentParser(
+        prog="python -m arborcast.engine.gateway", description="Arborcast's gateway: SOAP in, log out."
+    )
+    parser.add_argument("--config", type=Path, help="settings file (TOML)")
+    parser.add_argument("--home", type=Path, help="data directory")
+    workers.add_arguments(parser)
+    options = parser.parse_args(arguments)
+    log_format.configure("human", "gateway")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    try:
+        settings = load_settings(options.config, options.home)
+        part = "gateway" if options.worker is None else f"gateway-{options.worker}"
+        log_format.configure(settings.logging.format, part, level_of(settings))
+        check_exposed(settings)
+        share = workers.share_of(options)
+        if share is None and settings.gateway.workers > 1:
+            given = sys.argv[1:] if arguments is None else arguments
+            return Workers(settings.gateway, given, listen_for_workers(settings.gateway)).run()
+        listener = share.listener if share else listen(settings.gateway)
+        # Not closed: that would wait for threads that may be waiting for a broker that is away.
+        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        return runner.run(_run(settings, listener, share))
+    except ConfigError as error:
+        complain(f"arborcast gateway: {error}")
+        return 2
+
+
+async def _run(settings: Settings, listener: socket.socket, share: Share | None) -> int:
+    host, port = listener.getsockname()[:2]
+    process = GatewayProcess(settings, host, port, share)
+    logger.info("listening on %s port %d, reached as %s", host, port, process.own.broker)
+    return await process.run(listener)
+
+
+if __name__ == "__main__":
+    status = main()
+    logging.shutdown()
+    sys.stderr.flush()
+    # Everything is stopped and written. Python's own end would wait for threads too, see above.
+    os._exit(status)

@@ -1,0 +1,93 @@
+"""The parts of a federation in a gateway process, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from mmap import mmap
+from typing import Any
+
+from arborcast.core.errors import ConfigError
+from arborcast.core.telemetry.metrics import Registry
+from arborcast.engine.gateway.metrics import declare_federation
+from arborcast.engine.gateway.parts import ensure_home
+from arborcast.engine.install.version import installed
+from arborcast.engine.settings.loading import Settings
+from arborcast.ingest.federation import links
+from arborcast.ingest.federation.datagrams import DatagramDoor
+from arborcast.ingest.federation.endpoint import PeerEndpoint
+from arborcast.ingest.federation.interests import PeerInterests
+from arborcast.ingest.federation.keys import SharedKeys
+from arborcast.ingest.federation.member import FederationMember
+from arborcast.ingest.federation.receiver import REMEMBERED_S, PeerReceiver, remember_taken
+from arborcast.ingest.federation.topology import Topology
+from arborcast.ingest.http.listening import listen_on
+from arborcast.ingest.operations.gateway import Gateway
+from arborcast.ingest.soap import times
+from arborcast.ingest.state.repeats import RepeatMemory
+
+TOPOLOGY_FILE = "federation.json"
+"""In the data directory: the last topology."""
+
+
+async def close_links(gateway: Gateway, interests: PeerInterests) -> None:
+    """Have links take nothing more where this engine is in no federation any more."""
+    there = [each for each in map(gateway.table.get, sorted(interests.links)) if each is not None]
+    records = links.changes("", [], there, times.to_ms(gateway.now()), lambda link: link)
+    if records:
+        await gateway.changes.commit(records)
+
+
+class Federation:
+    """Made only where `federation.name` is set. Raises ConfigError for a key file that cannot be read."""
+
+    def __init__(self, gateway: Gateway, settings: Settings, interests: PeerInterests, memory: mmap | None) -> None:
+        ensure_home(settings)
+        self._gateway = gateway
+        self._settings = settings
+        self._interests = interests
+        self._memory = RepeatMemory(REMEMBERED_S, memory)
+        self._keys = SharedKeys(settings.federation.key_file)
+        self._member: FederationMember | None = None
+        self._url = settings.federation.url or settings.gateway.public_url
+        if not self._url:
+            raise ConfigError(
+                "federation.url must say where the other engines reach this gateway: http://host:8080 (or set "
+                "gateway.public_url)"
+            )
+
+    def endpoint(self, started: Callable[[], bool], metrics: Registry) -> PeerEndpoint:
+        """What answers other engines."""
+        own, limit = self._settings.federation.engine, self._settings.gateway.max_body_bytes
+        declare_federation(metrics, lambda: Topology() if self._member is None else self._member.topology)
+        receiver = PeerReceiver(self._gateway, own, self._keys, self._interests, self._memory)
+        self._door = DatagramDoor(receiver, started, metrics)
+        return PeerEndpoint(receiver, limit, started, metrics, self._settings.federation.inside == "fast")
+
+    def datagrams(self) -> Coroutine[Any, Any, None]:
+        """What takes datagrams, until cancelled; after `endpoint`. Raises ConfigError for a port that cannot be had."""
+        bound = listen_on(
+            self._settings.gateway.host,
+            self._settings.federation.datagram_port,
+            host_by="gateway.host",
+            port_by="federation.datagram_port",
+            datagrams=True,
+        )
+        return self._door.run(bound)
+
+    def member(self) -> FederationMember:
+        """What runs where the lease is."""
+        self._member = FederationMember(
+            self._gateway,
+            self._settings.federation,
+            self._settings.kafka,
+            self._keys,
+            self._interests,
+            self._url,
+            installed("arborcast"),
+            self._settings.home / TOPOLOGY_FILE,
+        )
+        return self._member
+
+    def remember(self) -> None:
+        """Know again what came from others before the start. Raises InfrastructureError."""
+        remember_taken(self._settings.kafka, self._memory)

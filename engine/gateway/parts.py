@@ -1,0 +1,138 @@
+"""Parts of the gateway that need a decision about settings before they can be made."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from arborcast.core.errors import ConfigError, InfrastructureError
+from arborcast.core.files import WatchedFile
+from arborcast.core.security.ip_addresses import is_loopback
+from arborcast.directory.stores import open_directory
+from arborcast.directory.sync import problems
+from arborcast.directory.sync.sync import DirectorySync
+from arborcast.engine.embedded.home import make_home
+from arborcast.engine.install import jars
+from arborcast.engine.processes.errors import StackError
+from arborcast.engine.settings.loading import Settings
+from arborcast.ingest.access.bearer import Bearer
+from arborcast.ingest.access.gate import Authenticator, Gate
+from arborcast.ingest.access.policy import read_policy
+from arborcast.ingest.access.rates import Rates
+from arborcast.ingest.access.username_token import NonceMemory
+from arborcast.ingest.access.users import Guesses, Users, user_source
+from arborcast.ingest.http.serving import proxies
+from arborcast.ingest.soap.wsdl import ServiceDescriptions, published_documents
+from arborcast.topic_model.projections.pull_store import PullLimits
+from arborcast.topic_model.records.control_log import ControlLog
+
+logger = logging.getLogger("arborcast.gateway")
+
+
+def pull_limits(settings: Settings) -> PullLimits:
+    """How much may wait in pull points."""
+    gateway = settings.gateway
+    return PullLimits(gateway.pull_messages, gateway.pull_bytes, gateway.pull_memory_bytes)
+
+
+def check_sizes(settings: Settings) -> None:
+    """A body grows when it is stored (as UTF-8, with its namespaces); what was accepted must fit into a record."""
+    needed = 3 * settings.gateway.max_body_bytes // 2 + 128 * 1024
+    if settings.kafka.max_record_bytes < needed:
+        raise ConfigError(
+            f"kafka.max_record_bytes = {settings.kafka.max_record_bytes} is too small for gateway.max_body_bytes = "
+            f"{settings.gateway.max_body_bytes}: at least {needed} are needed"
+        )
+    whole = 3 * settings.fragments.max_bytes // 2 + 128 * 1024
+    for name, size in (
+        ("kafka.max_record_bytes", settings.kafka.max_record_bytes),
+        ("gateway.max_unacknowledged_bytes", settings.gateway.max_unacknowledged_bytes),
+    ):
+        if size < whole:
+            raise ConfigError(
+                f"{name} = {size} is too small for fragments.max_bytes = {settings.fragments.max_bytes}: at least "
+                f"{whole} are needed"
+            )
+
+
+def ensure_home(settings: Settings) -> None:
+    """The data directory, for a gateway that no engine has made it for. Raises ConfigError."""
+    try:
+        note = make_home(settings.home, settings.stack.home_access)
+    except OSError as error:
+        raise ConfigError(f"home = {settings.home} cannot be made: {error.strerror}") from error
+    if note:
+        logger.info("%s", note)
+
+
+def gate(settings: Settings) -> Gate | None:
+    """Authentication and limits before the operations; None where nothing is limited and no client has to authenticate.
+
+    Raises ConfigError for files of users or of policy that cannot be read.
+    """
+    limits = Rates(settings.limits)
+    rates = limits if limits.enabled else None
+    access, trusted = settings.access, proxies(settings.gateway)
+    if not access.chosen():
+        return Gate(rates, proxies=trusted) if rates else None
+    guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
+    users = Users(user_source(access, settings.directory), remember_s=access.cache_s, guesses=guesses)
+    if "certificate" in access.chosen() and not settings.tls.client_ca_file:
+        raise ConfigError("access.methods holds certificate: tls.client_ca_file must say whose certificates count")
+    bearer = Bearer(access) if "bearer" in access.chosen() else None
+    authenticator = Authenticator(access, users, bearer=bearer, nonces=_nonces(settings))
+    if not access.policy_file:
+        return Gate(rates, authenticator, proxies=trusted)
+    policy = WatchedFile(Path(access.policy_file), read_policy)
+    return Gate(rates, authenticator, lambda: policy.value, trusted)
+
+
+def _nonces(settings: Settings) -> NonceMemory | None:
+    """What all workers, and the gateway that is started after this one, know of digests; None where there are none."""
+    access = settings.access
+    if "token" not in access.chosen() or access.users != "file":
+        return None
+    ensure_home(settings)
+    return NonceMemory(access.token_window_s, access.token_nonces, settings.home / "nonces")
+
+
+def public_url(settings: Settings, host: str, port: int) -> str:
+    """The URL that clients are given; empty for plain HTTP to where we listen."""
+    if settings.gateway.public_url or not settings.tls.certificate_file:
+        return settings.gateway.public_url
+    return f"https://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def check_exposed(settings: Settings) -> None:
+    """Refuse a gateway without authentication on the network: its clients could read and send everything.
+
+    Raises ConfigError.
+    """
+    host = settings.gateway.host
+    if settings.access.chosen() or settings.access.open_network or is_loopback(host):
+        return
+    raise ConfigError(
+        f"gateway.host = {host!r} is reached from the network, and nobody has to say who it is: set access.methods "
+        '(for instance "basic", then `arborcast users add NAME`), or listen on 127.0.0.1, or, where a network or a '
+        "proxy keeps strangers out, set access.open_network = true"
+    )
+
+
+def descriptions() -> ServiceDescriptions | None:
+    """What `?wsdl` needs; None where the published schemas are not there, which is no reason not to work."""
+    try:
+        (jar,) = jars.jar_paths("wsdl")
+        return ServiceDescriptions(published_documents(jar))
+    except (StackError, InfrastructureError) as error:
+        logger.warning("no WSDL is served: %s", error)
+        return None
+
+
+def directory_sync(settings: Settings, log: ControlLog) -> DirectorySync | None:
+    """What keeps the control log and the directory in step; None without a directory. Raises ConfigError."""
+    directory = open_directory(settings.directory, settings.home / "topics.ldif")
+    if directory is None:
+        return None
+    ensure_home(settings)
+    home = settings.home
+    return DirectorySync(directory, log.append, home / "directory-known.json", home / problems.FILE)

@@ -1,0 +1,315 @@
+"""Several gateway processes on one port: started, kept alive and stopped together.
+
+Each worker follows the logs for itself and takes its share of the connections. What must be done once (ending what has
+expired, the directory's sync, demand-based publishing) is done by the first; while that is being started again, it
+waits. Workers share the memory of repeated requests and of their positions in the control log, and a directory in which
+each leaves its metrics.
+
+A worker that dies is replaced; its connections are lost, what waited to be accepted is not. So is one whose event loop
+does not come round any more. Each worker shows its parent that it does, by the time of a file, and the parent shows it
+the workers, since the parent does not serve HTTP. No worker outlives the parent, however that ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import mmap
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from arborcast.core.files import write_atomically
+from arborcast.core.liveness import OwnTime, Silence
+from arborcast.core.telemetry.metrics import Registry, merged
+from arborcast.engine.gateway.metrics import declare_workers
+from arborcast.engine.processes.processes import ManagedProcess, RestartWaits, dying_with_us
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.ingest.state.changes import GatewayPositions
+from arborcast.ingest.state.repeats import TABLE_BYTES
+
+logger = logging.getLogger("arborcast.gateway")
+
+_POLL_S = 0.1
+_PUBLISH_S = 1.0
+
+# Between the death of a worker and its successor: the first at once, then longer. After so many in a row without one
+# that lived for a while we give up and leave it to our own supervisor.
+_WAITS = RestartWaits(first_s=0.1, longest_s=5.0, forget_s=10.0)
+_HOPELESS = 8
+
+# Beyond what a worker itself takes at most to stop.
+_STOP_MARGIN_S = 3.0
+
+_CONFIG_ERROR = 2
+
+_READY = ".ready"
+
+# The time of a file is its owner's last beat.
+_BEAT = ".beat"
+_BEAT_S = 1.0
+_PARENT = "parent"
+
+# What a worker has until its first beat: imports, mostly.
+_FIRST_BEAT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a worker has from its parent. `number` counts from 0."""
+
+    number: int
+    listener: socket.socket
+    memory: mmap.mmap
+    folder: Path
+
+    def waits_for(self, count: int) -> str:
+        """Which of `count` workers is not ready yet, empty when all are: any of them may get the next connection."""
+        missing = [number for number in range(count) if not (self.folder / f"{number}{_READY}").exists()]
+        return f"worker {missing[0]} is not ready yet" if missing else ""
+
+    def positions(self) -> GatewayPositions:
+        """Positions of all workers, in the memory behind that of repeated requests."""
+        return GatewayPositions(memoryview(self.memory)[TABLE_BYTES:], self.number)
+
+    @property
+    def first(self) -> bool:
+        """Whether what must be done once is this worker's."""
+        return self.number == 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments by which the parent hands over a worker's share; not for people."""
+    for name in ("--worker", "--listen-fd", "--memory-fd"):
+        parser.add_argument(name, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--share", type=Path, help=argparse.SUPPRESS)
+
+
+def share_of(options: argparse.Namespace) -> Share | None:
+    """A worker's share; None in a process that is no worker."""
+    if options.worker is None:
+        return None
+    listener = socket.socket(fileno=options.listen_fd)
+    listener.setblocking(False)
+    return Share(options.worker, listener, mmap.mmap(options.memory_fd, 0), options.share)
+
+
+class WorkerMetrics(Registry):
+    """A worker's metrics: what it shows is those of all workers, the others' as of a second ago."""
+
+    def __init__(self, share: Share) -> None:
+        super().__init__()
+        self._share = share
+
+    def text(self) -> str:
+        """See Registry.text."""
+        texts = {str(self._share.number): super().text()}
+        for file in self._share.folder.glob("*.metrics"):
+            # The parent takes away what a worker that died has left.
+            with contextlib.suppress(FileNotFoundError):
+                if file.stem not in texts:
+                    texts[file.stem] = file.read_text()
+        return merged(dict(sorted(texts.items())), "worker")
+
+    async def publish_forever(self, obstacle: Callable[[], str]) -> None:
+        """Leave them for the other workers, and whether this one is ready; ends when the parent has.
+
+        They are read on the event loop, which changes what they are read from; only the disk is left to a thread.
+        """
+        loop = asyncio.get_running_loop()
+        writer = ThreadPoolExecutor(1, "metrics")
+        logged = False
+        try:
+            while True:
+                hindered = bool(obstacle())
+                try:
+                    await loop.run_in_executor(writer, self._leave, super().text(), not hindered)
+                    logged = False
+                except FileNotFoundError:
+                    return
+                except OSError as error:
+                    logger.log(logging.DEBUG if logged else logging.ERROR, "metrics cannot be left: %s", error)
+                    logged = True
+                await asyncio.sleep(_POLL_S if hindered else _PUBLISH_S)
+        finally:
+            writer.shutdown(wait=False)
+
+    def _leave(self, text: str, ready: bool) -> None:
+        own = self._share.folder / f"{self._share.number}.metrics"
+        mark = own.with_suffix(_READY)
+        if not ready:
+            mark.unlink(missing_ok=True)
+        write_atomically(own, text, durable=False)
+        if ready:
+            mark.touch()
+
+
+class LoopBeats:
+    """A worker's beats, and whether those of its parent go on. The event loop only counts: a file may have to wait for
+    the disk, so that is for a thread."""
+
+    def __init__(self, share: Share, limit_s: float) -> None:
+        self._own = share.folder / f"{share.number}{_BEAT}"
+        self._parents = share.folder / f"{_PARENT}{_BEAT}"
+        self._limit_s = limit_s
+        self._rounds = 0
+        self._ill = ""
+
+    async def beat_forever(self) -> None:
+        """Ends with the process."""
+        threading.Thread(target=self._show_forever, name="beat", daemon=True).start()
+        while True:
+            self._rounds += 1
+            await asyncio.sleep(_BEAT_S)
+
+    def ill(self) -> str:
+        """What is wrong with the parent; empty when nothing is."""
+        return self._ill
+
+    def _show_forever(self) -> None:
+        own_time, parent, shown = OwnTime(2 * _BEAT_S), Silence(self._limit_s, 0.0), 0
+        while True:
+            if self._rounds != shown:
+                shown = self._rounds
+                _beat(self._own)
+            now = own_time.tick()
+            parent.heard(_beaten(self._parents), now)
+            silent = f"the parent of the workers has not come round for {parent.lasts_s(now):.0f} s"
+            self._ill = silent if parent.is_too_long(now) else ""
+            time.sleep(_BEAT_S)
+
+
+def _beat(file: Path) -> None:
+    with contextlib.suppress(OSError):  # the parent takes the folder away when all is over
+        file.touch()
+
+
+def _beaten(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+class _WorkerProcess(ManagedProcess):
+    def __init__(self, number: int, listener: socket.socket) -> None:
+        super().__init__(_WAITS)
+        self.number = number
+        self.listener = listener
+        self.silence: Silence | None = None
+        self.beats = False
+
+
+class Workers:
+    """The parent. Everything happens in the main thread: the kernel ends a worker with the thread that started it."""
+
+    def __init__(self, settings: GatewaySettings, arguments: Sequence[str], listeners: Sequence[socket.socket]) -> None:
+        self._stop_s = settings.stop_timeout_s + _STOP_MARGIN_S
+        self._hang_s = settings.hang_timeout_s
+        self._time = OwnTime(5 * _POLL_S)
+        self._looked = -_BEAT_S
+        self._hung = 0
+        self._metrics = Registry()
+        declare_workers(self._metrics, lambda: self._hung)
+        self._arguments = arguments
+        self._workers = [_WorkerProcess(number, listener) for number, listener in enumerate(listeners)]
+        self._stopping = False
+
+    def run(self) -> int:
+        """Keep the workers alive until SIGTERM or SIGINT; returns the exit status."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: self._asked_to_stop(number))
+        with tempfile.TemporaryFile() as memory, tempfile.TemporaryDirectory(prefix="arborcast-gateway-") as folder:
+            memory.truncate(TABLE_BYTES + GatewayPositions.size(len(self._workers)))
+            status = 0
+            self._show_metrics(Path(folder))
+            while not self._stopping and status == 0:
+                status = self._step(memory.fileno(), Path(folder))
+                time.sleep(_POLL_S)
+            self._end()
+        return status
+
+    def _step(self, memory: int, folder: Path) -> int:
+        """What is due; an exit status when it cannot go on."""
+        own_s = self._time.tick()
+        if own_s - self._looked >= _BEAT_S:
+            self._looked = own_s
+            _beat(folder / f"{_PARENT}{_BEAT}")
+            for worker in self._workers:
+                if worker.popen is not None and self._hangs(worker, own_s, folder):
+                    worker.popen.kill()
+        now = time.monotonic()
+        for worker in self._workers:
+            if worker.is_due(now) and not self._stopping:
+                self._start(worker, memory, folder)
+            elif (code := worker.exit_code()) is not None:
+                worker.died(now, now - worker.started)
+                for left in folder.glob(f"{worker.number}.*"):
+                    left.unlink(missing_ok=True)
+                if code == _CONFIG_ERROR:
+                    return _CONFIG_ERROR
+                if worker.failures >= _HOPELESS:
+                    logger.critical("worker %d ended %d times in a row: stopping", worker.number, worker.failures)
+                    return 1
+                logger.error("worker %d ended with status %d; another one is started", worker.number, code)
+        return 0
+
+    def _hangs(self, worker: _WorkerProcess, at: float, folder: Path) -> bool:
+        """Whether it does not come round any more, which is counted and said."""
+        beaten = _beaten(folder / f"{worker.number}{_BEAT}")
+        if worker.silence is None:
+            worker.silence = Silence(_FIRST_BEAT_S if self._hang_s else 0.0, at)
+        elif beaten and not worker.beats:
+            worker.beats, worker.silence = True, Silence(self._hang_s, at)
+        worker.silence.heard(beaten, at)
+        if not worker.silence.is_too_long(at):
+            return False
+        lasts_s, worker.silence = worker.silence.lasts_s(at), Silence(0.0, at)
+        logger.error("worker %d has not come round for %.0f s and is killed", worker.number, lasts_s)
+        self._hung += 1
+        self._show_metrics(folder)
+        return True
+
+    def _show_metrics(self, folder: Path) -> None:
+        """Leaves them where the workers leave theirs."""
+        write_atomically(folder / f"{_PARENT}.metrics", self._metrics.text(), durable=False)
+
+    def _start(self, worker: _WorkerProcess, memory: int, folder: Path) -> None:
+        descriptors = (worker.listener.fileno(), memory)
+        command = [sys.executable, "-m", "arborcast.engine.gateway", *self._arguments, "--worker", str(worker.number)]
+        command += ["--listen-fd", str(descriptors[0]), "--memory-fd", str(descriptors[1]), "--share", str(folder)]
+        worker.popen = subprocess.Popen(dying_with_us(command), pass_fds=descriptors)  # noqa: S603 -- of our own making
+        worker.started = time.monotonic()
+        worker.silence, worker.beats = None, False
+
+    def _asked_to_stop(self, number: int) -> None:
+        if self._stopping:
+            self._tell(number)  # a second time: at once
+        self._stopping = True
+
+    def _tell(self, number: int) -> None:
+        for worker in self._workers:
+            if worker.popen is not None and worker.exit_code() is None:
+                worker.popen.send_signal(number)
+
+    def _end(self) -> None:
+        self._tell(signal.SIGTERM)
+        deadline = time.monotonic() + self._stop_s
+        for worker in self._workers:
+            if worker.popen is not None:
+                try:
+                    worker.popen.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    logger.warning("worker %d did not stop in time and is killed", worker.number)
+                    worker.popen.kill()
+                    worker.popen.wait()

@@ -1,0 +1,108 @@
+"""An archive of the classes that the job's JVM loads: half of what its start costs is reading and checking them.
+
+Made once, with the jars: the job is started on a broker of its own, and Java writes what it has loaded when it stops
+(application class-data sharing, of every Java since 13). Later starts map that file. It fits one Java and the very jars
+that it was made of; Java looks at that itself, and goes without an archive that does not fit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from arborcast.core.progress import Progress, untold
+from arborcast.engine.embedded import engine
+from arborcast.engine.embedded.engine import Tools
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.embedded.parts import Part, PartSpec
+from arborcast.engine.embedded.state import PartState
+from arborcast.engine.processes import logfiles
+from arborcast.engine.processes.errors import StackError
+from arborcast.engine.settings.loading import load_settings
+from arborcast.engine.settings.stack import StackSettings
+
+Report = Callable[[str], None]
+
+# It has to be done once. A slow machine with much else to do takes minutes.
+_START_S = 600.0
+_STOP_S = 600.0
+
+_STEP_S = 0.1
+
+
+def make(tools: Tools, cache: Path, report: Report, progress: Progress = untold) -> bool:
+    """Make the archive for this Java and these jars, if there is none; whether there is one now.
+
+    An engine starts without it, only slower: so what goes wrong is reported, never raised.
+    """
+    if tools.classes is not None:
+        report(f"class archive: there, {tools.classes}")
+        return True
+    report("class archive: starting the job once, to keep the classes that it loads for its next starts")
+    progress("making the archive of classes")
+    try:
+        (cache / "java").mkdir(parents=True, exist_ok=True)
+        # On the cache's own file system, so that a finished archive can be moved into place.
+        with tempfile.TemporaryDirectory(prefix=".classes-", dir=cache / "java") as folder:
+            draft = Path(folder) / "classes.jsa"
+            _run_job(tools, Path(folder), draft)
+            if not draft.is_file():
+                raise StackError("Java has written none")
+            place = engine.class_archive_name(tools, cache, draft.stat().st_size)
+            with draft.open("rb") as written:
+                os.fsync(written.fileno())
+            draft.replace(place)
+    except (StackError, OSError) as error:
+        report(f"class archive: could not be made, so the job will start more slowly: {error}")
+        return False
+    report(f"class archive: made, {place} ({place.stat().st_size // 2**20} MiB)")
+    return True
+
+
+def _run_job(tools: Tools, folder: Path, draft: Path) -> None:
+    """Start the job on a broker of its own, and stop it when it is ready. Raises StackError."""
+    home = Home(folder / "home")
+    home.create()
+    try:
+        settings = load_settings(
+            None,
+            home.path,
+            {"stack.kafka_port": 0, "gateway.port": 0, "metrics.port": 0, "metrics.job_port": 0},
+            {},
+        )
+        settings = engine.effective(settings)
+        settings = dataclasses.replace(settings, stack=dataclasses.replace(settings.stack, start_timeout_s=_START_S))
+        engine.write_settings(settings, home)
+        specs = {spec.name: spec for spec in engine.parts(settings, dataclasses.replace(tools, archive_to=draft), home)}
+        with _running(specs["kafka"], settings.stack), _running(specs["dispatch"], settings.stack) as job:
+            job.ask_to_stop()
+            deadline = time.monotonic() + _STOP_S
+            while not job.gone():
+                if time.monotonic() > deadline:
+                    raise StackError(f"the job did not stop within {_STOP_S:g} s")
+                time.sleep(_STEP_S)
+    finally:
+        shutil.rmtree(home.path, ignore_errors=True)
+
+
+@contextmanager
+def _running(spec: PartSpec, settings: StackSettings) -> Iterator[Part]:
+    """A part that is ready. Killed in the end. Raises StackError when it does not become ready."""
+    part = Part(spec, settings, lambda line: None)
+    try:
+        while part.state is not PartState.READY:
+            part.step(time.monotonic())
+            if part.process.failures:
+                raise StackError(
+                    f"{spec.name} {part.status.last_exit}; {logfiles.tail(spec.log, 3) or 'it has printed nothing'}"
+                )
+            time.sleep(_STEP_S)
+        yield part
+    finally:
+        part.kill()

@@ -1,0 +1,365 @@
+"""The jars: which ones (jars.xml, pinned by jars.sha256), fetching them once, finding them at every start.
+
+Each set lives in a folder of the cache whose name is the digest of its pinned checksums. A folder is moved into place
+only when everything in it has been verified, so it is complete or absent, whatever happened during the fetch; after a
+change of the pins another folder is used. Starting the engine resolves nothing and needs no network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from arborcast.core.progress import Progress, untold
+from arborcast.engine.install import java
+from arborcast.engine.install.java import Java, java_environ
+from arborcast.engine.processes.errors import HomeError, JarError
+from arborcast.engine.terminal import complain
+
+_DOWNLOADING = re.compile(r"^downloading \S*/(?P<jar>[^/\s]+\.jar) ")
+
+_UNRESOLVED = re.compile(r":: (?P<module>\S+#\S+;\S+?): (?P<why>.+)$")
+
+_FAILED = re.compile(r"\[FAILED\s*\]\s+\S+?#\S+?;\S+?!(?P<jar>\S+?\.jar)[^:]*:?\s*(?P<why>.*)$")
+
+_SERVER = re.compile(r"(?P<why>\S*(?:Exception|Error):.*|Server access error.*|Host \S+ not found.*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class IvyResult:
+    """How a run of Ivy went: `problem` is empty when all is there, else says why, and `jar` of which, if known."""
+
+    problem: str = ""
+    jar: str = ""
+
+
+def retrieve(
+    descriptor: Path, conf: str, into: Path, cache: Path, java: Path, expected: int, progress: Progress
+) -> IvyResult:
+    """Resolves one configuration of the descriptor and copies its jars into a folder.
+
+    `cache` is Ivy's own, kept so that an interrupted fetch goes on where it was; `progress` is told of each jar that is
+    found and then of each download, up to `expected`.
+    """
+    command = [
+        str(java),
+        *proxy_options(os.environ),
+        "-jar",
+        str(_ivy_jar()),
+        *("-cache", str(cache)),
+        *("-ivy", str(descriptor)),
+        *("-confs", conf),
+        *("-retrieve", f"{into}/[artifact]-[revision].[ext]"),
+    ]
+    lines: list[str] = []
+    downloads = found = 0
+    with subprocess.Popen(
+        command,
+        env=java_environ(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None  # noqa: S101 -- for the type checker: we asked for a pipe
+        try:
+            for raw in process.stdout:
+                line = raw.strip()
+                if _DOWNLOADING.match(line):
+                    downloads += 1
+                    progress(f"downloading the {conf} jars", min(downloads, expected), expected)
+                elif line.startswith("found ") and not downloads:
+                    found += 1
+                    progress(f"finding the {conf} jars", min(found, expected), expected)
+                lines.append(line)
+        except BaseException:
+            process.kill()  # Ctrl-C: nothing goes on in the background
+            raise
+    return diagnose(lines, process.returncode)
+
+
+def diagnose(lines: list[str], code: int) -> IvyResult:
+    """What Ivy's output says about how it went."""
+    for line in lines:
+        if "no space left on device" in line.lower():
+            return IvyResult("No space left on device")
+    why = next((match["why"] for line in lines if (match := _SERVER.search(line))), "")
+    for line in lines:
+        if match := _FAILED.search(line):
+            return IvyResult(match["why"] or why or "the download failed", match["jar"])
+    for line in lines:
+        if match := _UNRESOLVED.search(line):
+            name, _, revision = match["module"].partition("#")[2].partition(";")
+            return IvyResult(
+                f"{match['module']}: {match['why']}" + (f" ({why})" if why else ""), f"{name}-{revision}.jar"
+            )
+    if code != 0:
+        last = next((line for line in reversed(lines) if line), "")
+        return IvyResult(why or last or f"Ivy ended with code {code}")
+    return IvyResult()
+
+
+def proxy_options(environ: Mapping[str, str]) -> list[str]:
+    """Java ignores the proxy variables that every other tool here reads; these options say the same to it."""
+    options = []
+    for scheme in ("http", "https"):
+        value = environ.get(f"{scheme}_proxy") or environ.get(f"{scheme.upper()}_PROXY")
+        if value:
+            proxy = urlsplit(value if "//" in value else f"//{value}")
+            if proxy.hostname:
+                options.append(f"-D{scheme}.proxyHost={proxy.hostname}")
+                options.append(f"-D{scheme}.proxyPort={proxy.port or 80}")
+    excluded = environ.get("no_proxy") or environ.get("NO_PROXY")
+    if options and excluded:
+        hosts = [f"*{host}" if host.startswith(".") else host for host in excluded.replace(" ", "").split(",") if host]
+        options.append(f"-Dhttp.nonProxyHosts={'|'.join(hosts)}")
+    return options
+
+
+def pyspark_folder() -> Path:
+    """Where the package is. Raises JarError."""
+    # Not imported: it takes half a second and we only want its folder.
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise JarError("pyspark is not installed, and with it the Ivy that fetches jars; run: make setup")
+    return Path(spec.origin).parent
+
+
+def _ivy_jar() -> Path:
+    folder = pyspark_folder() / "jars"
+    found = sorted(folder.glob("ivy-*.jar"))
+    if not found:
+        raise JarError(f"there is no ivy-*.jar in {folder}; run: make setup")
+    return found[-1]
+
+
+SETS = ("spark", "broker", "wsdl")
+
+# What a fetch needs at most, with room: all sets twice (Ivy's cache and ours).
+_ROOM_MB = 200
+
+_HELP = (
+    "If this machine reaches the internet through a proxy, set https_proxy; if it does not reach it at all, copy the "
+    "jar folder of another machine here and run: arborcast fetch --from FOLDER"
+)
+
+Report = Callable[[str], None]
+
+Pins = Mapping[str, str]
+
+
+def default_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where fetched jars are stored: ARBORCAST_CACHE, else arborcast/ in the user's cache folder."""
+    if chosen := environ.get("ARBORCAST_CACHE"):
+        return Path(chosen).expanduser().absolute()
+    user = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(user).expanduser().absolute() / "arborcast"
+
+
+def pins(which: str) -> dict[str, str]:
+    """File name -> SHA-256 of every jar in a set."""
+    lines = (resources.files("arborcast.engine.install") / "jars.sha256").read_text(encoding="utf-8").splitlines()
+    pinned = {}
+    for line in lines:
+        digest, _, name = line.partition("  ")
+        folder, _, file = name.partition("/")
+        if folder == which:
+            pinned[file] = digest
+    return pinned
+
+
+def folder(which: str, cache: Path | None = None) -> Path:
+    """Where the set is, once fetched."""
+    text = "\n".join(f"{digest}  {name}" for name, digest in sorted(pins(which).items()))
+    return (cache or default_cache()) / "jars" / f"{which}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def jar_paths(which: str, cache: Path | None = None) -> list[Path]:
+    """The jars of a set, each checked against its pin (60 MB take 0.1 s). Raises JarError; never fetches."""
+    place = folder(which, cache)
+    if not place.is_dir():
+        raise JarError(f"the {which} jars have not been fetched into {place.parent}; run: arborcast fetch")
+    pinned = pins(which)
+    _verify(place, pinned, f"remove {place} and run: arborcast fetch")
+    return [place / name for name in sorted(pinned)]
+
+
+def is_fetched(which: str, cache: Path | None = None) -> bool:
+    """Whether the set is there, complete and unchanged."""
+    try:
+        jar_paths(which, cache)
+    except JarError:
+        return False
+    return True
+
+
+def fetch(
+    java: Callable[[], Java],
+    report: Report,
+    cache: Path | None = None,
+    source: Path | None = None,
+    progress: Progress = untold,
+) -> None:
+    """Makes sure that all sets are in the cache, from `source` (a folder with jars in it) or from the network.
+
+    `java` is asked for only when something has to be resolved; `report` gets a line per step. Raises JarError naming
+    the jar, HomeError when the cache cannot be written or the disk is full, and what `java` raises.
+    """
+    cache = cache or default_cache()
+    missing = [which for which in SETS if not is_fetched(which, cache)]
+    if not missing:
+        report(f"jars: all there, in {cache / 'jars'}")
+        return
+    with _disk_errors(cache), _locked(cache, report):
+        for which in missing:
+            if is_fetched(which, cache):
+                continue  # by the process that had the lock
+            with _draft(cache, which) as draft:
+                if source is None:
+                    _resolve(which, draft, cache, java(), report, progress)
+                else:
+                    _copy(which, draft, source, report)
+                try:
+                    _verify(draft, pins(which), "nothing was kept; try again")
+                except JarError:
+                    # Ivy would hand out the same file again, for ever.
+                    shutil.rmtree(cache / "ivy", ignore_errors=True)
+                    raise
+                _move_into_place(draft, folder(which, cache))
+                report(f"jars: {which} set complete, {len(pins(which))} jars, checksums right")
+
+
+def _resolve(which: str, draft: Path, cache: Path, java: Java, report: Report, progress: Progress) -> None:
+    pinned = pins(which)
+    report(f"jars: fetching the {which} set, {len(pinned)} jars")
+    with resources.as_file(resources.files("arborcast.engine.install") / "jars.xml") as descriptor:
+        outcome = retrieve(descriptor, which, draft, cache / "ivy", java.executable, len(pinned), progress)
+    if outcome.problem:
+        jar = outcome.jar or next((name for name in sorted(pinned) if not (draft / name).exists()), "")
+        if "no space left" in outcome.problem.lower():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(draft))
+        raise JarError(f"could not fetch {jar or which + ' jars'}: {outcome.problem}. {_HELP}")
+
+
+def _copy(which: str, draft: Path, source: Path, report: Report) -> None:
+    report(f"jars: copying the {which} set from {source}")
+    # Newest naming first: a copied cache folder, a folder per set, one flat folder.
+    found = {path.name: path for path in sorted(source.rglob("*.jar"))}
+    for name in sorted(pins(which)):
+        if name not in found:
+            raise JarError(f"{name} is not in {source} nor below it")
+        shutil.copyfile(found[name], draft / name)
+
+
+def _verify(place: Path, pinned: Pins, advice: str) -> None:
+    present = {path.name for path in place.iterdir()}
+    if missing := sorted(pinned.keys() - present):
+        raise JarError(f"{missing[0]} is missing in {place}; {advice}")
+    if extra := sorted(present - pinned.keys()):
+        raise JarError(f"{extra[0]} in {place} is not a jar that we pinned; {advice}")
+    for name, digest in pinned.items():
+        with (place / name).open("rb") as stream:
+            actual = hashlib.file_digest(stream, "sha256").hexdigest()
+        if actual != digest:
+            raise JarError(
+                f"{name} in {place} is not the one we pinned: its SHA-256 is {actual}, expected {digest}; {advice}",
+            )
+
+
+def _move_into_place(draft: Path, place: Path) -> None:
+    # What is there now failed its check a moment ago, under the lock.
+    shutil.rmtree(place, ignore_errors=True)
+    draft.rename(place)
+
+
+@contextlib.contextmanager
+def _draft(cache: Path, which: str) -> Iterator[Path]:
+    """A temporary folder on the cache's own file system, gone afterwards unless it was renamed."""
+    draft = Path(tempfile.mkdtemp(prefix=f".{which}-", dir=cache / "jars"))
+    draft.chmod(0o755)
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(cache: Path, report: Report) -> Iterator[None]:
+    """One fetch at a time: two checkouts may share the cache. The kernel drops the lock of a process that dies."""
+    (cache / "jars").mkdir(parents=True, exist_ok=True)
+    with (cache / "jars" / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report("jars: another fetch is under way, waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        for leftover in (cache / "jars").glob(".*-*"):  # of a fetch that was killed
+            shutil.rmtree(leftover, ignore_errors=True)
+        free_mb = shutil.disk_usage(cache).free // 2**20
+        if free_mb < _ROOM_MB:
+            raise OSError(errno.ENOSPC, f"only {free_mb} MiB free", str(cache))
+        yield
+
+
+@contextlib.contextmanager
+def _disk_errors(cache: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            why = f"the disk is full ({error.strerror}); fetching needs {_ROOM_MB} MiB"
+        else:
+            why = error.strerror or str(error)
+        raise HomeError(
+            f"cannot write to the cache {cache}: {why}. Make room, or set ARBORCAST_CACHE to another folder."
+        ) from error
+
+
+_FOLDER = Path(__file__).parent
+
+
+def pinned_lines(which: str, work: Path) -> list[str]:
+    """The lines of one set, as sha256sum would write them. Raises JarError when a jar cannot be had."""
+    into = work / which
+    into.mkdir()
+    expected = len(pins(which))
+    outcome = retrieve(_FOLDER / "jars.xml", which, into, work / "ivy", java.find_java().executable, expected, untold)
+    if outcome.problem:
+        raise JarError(f"could not fetch {outcome.jar or which}: {outcome.problem}")
+    return [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {which}/{path.name}" for path in sorted(into.glob("*.jar"))
+    ]
+
+
+def pin() -> None:
+    """Write jars.sha256 again after a change of jars.xml: python -m arborcast.engine.install.jars, or `make pins`.
+
+    Downloads everything into an empty cache, so that what gets pinned is what the repositories hand out today. Read the
+    difference before you commit it: a jar that changed without a new version is a reason to stop.
+    """
+    with tempfile.TemporaryDirectory() as work:
+        lines = [line for which in SETS for line in pinned_lines(which, Path(work))]
+    (_FOLDER / "jars.sha256").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        pin()
+    except JarError as error:
+        complain(error)
+        sys.exit(1)

@@ -1,0 +1,75 @@
+"""What `arborcast --version` says: our version, the commit, and the versions of what we stand on.
+
+None of it is imported. setup.py uses this file too, so it needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+UNKNOWN = "unknown"
+
+FILE = "commit.txt"
+"""Written beside this file when a package of us is built, for there is no git where that is installed."""
+
+_HERE = Path(__file__).parent
+
+_GIT_S = 5.0
+
+
+def lines() -> list[str]:
+    """For people; the first line has the form that other programs' first lines have."""
+    kafka, delta = _pinned("broker", "kafka_"), _pinned("spark", "delta-spark_")
+    return [
+        f"arborcast {installed('arborcast')} (commit {commit(_HERE)})",
+        f"Spark {installed('pyspark')}, Kafka {kafka}, Delta {delta}, Python {platform.python_version()}",
+    ]
+
+
+def commit(here: Path) -> str:
+    """The commit of the code whose `engine/install` is `here`, with `-dirty` if files were changed since."""
+    try:
+        return (here / FILE).read_text(encoding="ascii").strip() or UNKNOWN
+    except (OSError, UnicodeDecodeError):
+        # In a clone the package is a link to the folder at the top.
+        return _asked_of_git(here.resolve().parents[1])
+
+
+def _asked_of_git(root: Path) -> str:
+    git = shutil.which("git")
+    # Only of a clone of ours: a virtual environment may lie in somebody else's repository.
+    if git is None or not (root / ".git").exists():
+        return UNKNOWN
+    try:
+        done = subprocess.run(
+            [git, "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=_GIT_S,
+            # It must write nothing: the clone may belong to another user, or be in use.
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return UNKNOWN
+    return done.stdout.strip() if done.returncode == 0 else UNKNOWN
+
+
+def installed(package: str) -> str:
+    """The version of a package, UNKNOWN where it is none."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return UNKNOWN
+
+
+def _pinned(which: str, start: str) -> str:
+    """The version in the name of a jar: `kafka_2.13-4.3.1.jar` is 4.3.1."""
+    from arborcast.engine.install.jars import pins
+
+    name = next((each for each in pins(which) if each.startswith(start)), "")
+    return name.removesuffix(".jar").rpartition("-")[2] or UNKNOWN

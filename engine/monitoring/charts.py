@@ -1,0 +1,135 @@
+"""The charts that `arborcast report` and the console show of an engine. Pure: samples in, HTML out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from arborcast.engine.monitoring.figures import WORDS, Points, line_plot
+from arborcast.engine.monitoring.samples import MetricsSample, collecting_shares, cpu_shares, quantiles, rates
+from arborcast.engine.monitoring.ticks import Unit
+
+POINTS = 360
+"""As many as a chart has pixels for."""
+
+STYLE = Path(__file__).with_name("charts.css")
+"""What they look like."""
+
+Values = Iterable[float | None]
+
+
+class Chart(NamedTuple):
+    """One chart: what it is called in addresses and ids, and how it is drawn."""
+
+    name: str
+    title: str
+    unit: Unit
+    series: Callable[[Sequence[MetricsSample]], Mapping[str, Values]]
+
+    def draw(self, samples: Sequence[MetricsSample], span: tuple[float, float] | None = None) -> str:
+        """The figure. `span` is from when to when its axis goes; else it is that of the samples."""
+        at = [sample.at for sample in samples]
+        spacing = sorted(later - earlier for earlier, later in itertools.pairwise(at))
+        gap = 4 * spacing[len(spacing) // 2] + 1 if spacing else 0.0
+        drawn: dict[str, Points] = {
+            name: list(zip(at, values, strict=True)) for name, values in self.series(samples).items()
+        }
+        return line_plot(self.title, drawn, self.unit, gap, span)
+
+
+def _one(name: str, title: str, unit: Unit, of: Callable[[MetricsSample], float | None]) -> Chart:
+    """A chart of what each sample says by itself."""
+    return Chart(name, title, unit, lambda samples: {"": map(of, samples)})
+
+
+def _by_outcome(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
+    states = sorted(
+        {state for sample in samples for state in sample.attempts}, key=lambda state: (state != "delivered", state)
+    )
+    return {WORDS.get(state, state): rates(samples, "attempts", state) for state in states}
+
+
+def _by_stage(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
+    stages = sorted({stage for sample in samples for stage in sample.stages})
+    return {WORDS.get(stage, stage): rates(samples, "stages", stage) for stage in stages}
+
+
+def _quantiles(name: str) -> Callable[[Sequence[MetricsSample]], Mapping[str, Values]]:
+    return lambda samples: {"median": quantiles(samples, name, 0.5), "99 %": quantiles(samples, name, 0.99)}
+
+
+def _under_way(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
+    return {
+        "first tries": [sample.in_flight.get("batch") for sample in samples],
+        "further tries": [sample.in_flight.get("redelivery") for sample in samples],
+    }
+
+
+def _of_each(kind: str, attribute: str) -> Callable[[Sequence[MetricsSample]], Mapping[str, Values]]:
+    """A line for each process, or each virtual machine."""
+
+    def series(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
+        return {
+            name: [getattr(getattr(sample, kind).get(name), attribute, None) for sample in samples]
+            for name in _names(samples, kind)
+        }
+
+    return series
+
+
+def _cpu(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
+    return {name: cpu_shares(samples, name) for name in _names(samples, "processes")}
+
+
+def _collecting(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
+    return {name: collecting_shares(samples, name) for name in _names(samples, "jvms")}
+
+
+def _heaps(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
+    return {
+        f"{name}, {words}": [getattr(sample.jvms.get(name), attribute, None) for sample in samples]
+        for name in _names(samples, "jvms")
+        for words, attribute in (("in use", "heap_used"), ("reserved", "heap_committed"))
+    }
+
+
+def _names(samples: Sequence[MetricsSample], kind: str) -> list[str]:
+    return sorted({name for sample in samples for name in getattr(sample, kind)})
+
+
+CHARTS: Sequence[Chart] = (
+    Chart("accepted", "Notifications accepted, a second", "rate", lambda samples: {"": rates(samples, "accepted")}),
+    Chart("attempts", "Attempts by outcome, a second", "rate", _by_outcome),
+    Chart("delivery", "From acceptance to delivery", "seconds", _quantiles("delivery")),
+    Chart("append", "From a request to Kafka's acknowledgement", "seconds", _quantiles("append")),
+    _one(
+        "lag-seconds",
+        "Lag: age of the oldest notification not yet settled",
+        "seconds",
+        lambda sample: sample.lag_seconds,
+    ),
+    _one("lag-records", "Lag: notifications not yet settled", "count", lambda sample: sample.lag_records),
+    _one("waiting", "Deliveries waiting for retry", "count", lambda sample: sample.waiting.get("parked", 0.0)),
+    _one(
+        "due",
+        "Subscriptions whose retry is due now and waits for room",
+        "count",
+        lambda sample: sample.waiting.get("due", 0.0),
+    ),
+    Chart("pushes", "Pushes under way", "count", _under_way),
+    Chart("stages", "What batches spend their time on (share of all time)", "share", _by_stage),
+    Chart("cpu", "CPU (of one core)", "share", _cpu),
+    Chart("memory", "Memory", "bytes", _of_each("processes", "memory_bytes")),
+    Chart("threads", "Threads", "count", _of_each("processes", "threads")),
+    Chart("files", "Open files and connections", "count", _of_each("processes", "descriptors")),
+    Chart("heap", "Heap of the Java virtual machines", "bytes", _heaps),
+    Chart("collecting", "Garbage collection (share of all time)", "share", _collecting),
+    Chart("classes", "Java classes loaded", "count", _of_each("jvms", "classes")),
+)
+
+
+def draw_all(samples: Sequence[MetricsSample], span: tuple[float, float] | None = None) -> Iterator[tuple[str, str]]:
+    """(name, figure) of each."""
+    return ((chart.name, chart.draw(samples, span)) for chart in CHARTS)

@@ -1,0 +1,237 @@
+"""A small HTTP server for pages that are made when they are requested."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import psutil
+
+from arborcast.core.errors import ConfigError
+from arborcast.core.security.web_pages import PageRule
+from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry
+from arborcast.engine.settings.stack import MetricsSettings
+
+if TYPE_CHECKING:
+    # Loads Spark, which neither a gateway nor the supervisor has any use for.
+    from arborcast.dispatch.monitoring.metrics import JobMetrics
+
+
+def declare_process(metrics: Registry) -> None:
+    """Memory, CPU, threads, descriptors of this process."""
+    process = psutil.Process()
+    started = process.create_time()
+    metrics.gauge("process_resident_memory_bytes", "Resident memory.", lambda: process.memory_info().rss)
+    metrics.counted("process_cpu_seconds_total", "CPU time used.", lambda: sum(process.cpu_times()[:2]))
+    metrics.gauge("process_start_time_seconds", "When the process started, since the epoch.", lambda: started)
+    metrics.gauge("process_threads", "Threads.", process.num_threads)
+    metrics.gauge("process_open_fds", "Open file descriptors.", process.num_fds)
+
+
+logger = logging.getLogger(__name__)
+
+_TEXT = "text/plain; charset=utf-8"
+
+# A client has so long for its request as a whole, and for its answer.
+_PATIENCE_S = 3.0
+_ANSWER_S = 30.0
+
+# With so many connections the one on which nothing has happened for longest is closed for a new one.
+_MOST_CONNECTIONS = 64
+
+# How often connections are looked through for those whose time is over.
+_SWEEP_S = 0.5
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: what it is, and how it is made. `asked` makes it for a query, by the query's names; it raises ValueError
+    for one that cannot be read. Without it a query changes nothing."""
+
+    content_type: str
+    make: Callable[[], bytes]
+    asked: Callable[[Mapping[str, str]], bytes] | None = None
+
+
+class Endpoint:
+    """Serves pages by path, in threads of its own, which end with the process.
+
+    Each connection has a thread while its request comes in and its answer goes out. Pages are made one at a time:
+    frequent requests must not take more than one thread's share from the engine.
+    """
+
+    def __init__(self, host: str, port: int, pages: Mapping[str, Page], name: str) -> None:
+        """Listens at once. Raises ConfigError when the port is taken."""
+        try:
+            self._server = _Server((host, port), _handler(dict(pages), PageRule(host)))
+        except OSError as error:
+            raise ConfigError(f"metrics cannot be served on {host} port {port}: {error.strerror or error}") from error
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(_SWEEP_S,), name=name, daemon=True)
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering and free the port."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
+class _Server(ThreadingMixIn, HTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._lock = threading.Lock()
+        # Until when the next step of each connection has to be done, its request or its answer; the newest is last.
+        self._due: dict[socket.socket, float] = {}
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Called for each connection."""
+        with self._lock:
+            if len(self._due) >= _MOST_CONNECTIONS:
+                self._cut(next(iter(self._due)))
+            self._due[request] = time.monotonic() + _PATIENCE_S
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Called when a connection is over."""
+        with self._lock:
+            self._due.pop(request, None)
+        super().shutdown_request(request)
+
+    def complete(self, connection: socket.socket) -> None:
+        """The request on this connection is there as a whole."""
+        with self._lock:
+            if self._due.pop(connection, None) is not None:
+                self._due[connection] = time.monotonic() + _ANSWER_S
+
+    def service_actions(self) -> None:
+        """Called every _SWEEP_S: a client that sends a byte now and then is never late with the next one."""
+        now = time.monotonic()
+        with self._lock:
+            for connection in [each for each, due in self._due.items() if due < now]:
+                self._cut(connection)
+
+    def _cut(self, connection: socket.socket) -> None:
+        """Its thread reads the end of it."""
+        self._due.pop(connection, None)
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    # Finding out our own name may take seconds where there is no name server, and it is not needed.
+    def server_bind(self) -> None:
+        if os.name == "posix":
+            # Connections of a process that was killed keep its port for a minute, and its successor out of it.
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that disconnect in the middle are no error."""
+
+
+def _handler(pages: Mapping[str, Page], rule: PageRule) -> type[BaseHTTPRequestHandler]:
+    one_at_a_time = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _PATIENCE_S
+
+        def do_GET(self) -> None:
+            if isinstance(self.server, _Server):
+                self.server.complete(self.connection)
+            refusal = rule.refusal("GET", {name.lower(): value for name, value in self.headers.items()})
+            if refusal:
+                self._answer(403, _TEXT, f"{refusal}\n".encode())
+            else:
+                self._answer(*self._made())
+
+        def _made(self) -> tuple[int, str, bytes]:
+            path, _, query = self.path.partition("?")
+            page = pages.get(path)
+            if page is None:
+                return 404, _TEXT, ("here are: " + ", ".join(pages) + "\n").encode()
+            asked = page.asked if query else None
+            try:
+                with one_at_a_time:
+                    return 200, page.content_type, asked(dict(parse_qsl(query))) if asked else page.make()
+            except Exception as error:
+                if asked and isinstance(error, ValueError):
+                    return 400, _TEXT, f"this query cannot be read: {error}\n".encode()
+                logger.exception("the page %s cannot be made", self.path[:100])
+                return 500, _TEXT, b"this page cannot be made now; the log says why\n"
+
+        def _answer(self, status: int, content_type: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """A scrape every few seconds is no news."""
+
+    return Handler
+
+
+_SLOWEST = 20
+
+# How soon a port that is in use is tried again.
+_PAUSE_S = 5.0
+
+
+def serve_job_sometime(metrics: JobMetrics, settings: MetricsSettings, pause_s: float = _PAUSE_S) -> None:
+    """Begin to serve, now or when the port becomes free: a job without this endpoint still delivers."""
+
+    def serve() -> bool:
+        try:
+            endpoint = serve_job(metrics, settings)
+        except ConfigError as error:
+            logger.warning("%s; tried again every %g s", error, pause_s)
+            return False
+        logger.info("metrics at http://%s:%d/metrics", settings.host, endpoint.port)
+        return True
+
+    def keep_trying() -> None:
+        pause = threading.Event()
+        while not (pause.wait(pause_s) or serve()):
+            pass
+
+    if not serve():
+        threading.Thread(target=keep_trying, name="metrics-port", daemon=True).start()
+
+
+def serve_job(metrics: JobMetrics, settings: MetricsSettings) -> Endpoint:
+    """Begin to serve. Raises ConfigError when the port is taken."""
+    declare_process(metrics.registry)
+    pages = {
+        "/metrics": Page(CONTENT_TYPE.decode(), lambda: metrics.registry.text().encode()),
+        "/status.json": Page("application/json", lambda: _status(metrics)),
+    }
+    endpoint = Endpoint(settings.host, settings.job_port, pages, "metrics-http")
+    endpoint.start()
+    return endpoint
+
+
+def _status(metrics: JobMetrics) -> bytes:
+    slowest = [dataclasses.asdict(one) | {"mean_s": one.mean_s} for one in metrics.slowest(_SLOWEST)]
+    return json.dumps({"slowest_endpoints": slowest}).encode()

@@ -1,0 +1,194 @@
+"""Numbers and states as people read them, and series of numbers as small charts made of characters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from arborcast.core.printable import as_html
+from arborcast.engine.monitoring.ticks import Unit, clock, linear
+
+# What people read in the place of words that the tables, logs and metrics have: one word for one thing, everywhere.
+# Names of columns, logs, metrics and fields of JSON stay as they are; docs/command-line.md says which is which.
+WORDS: Mapping[str, str] = {
+    # What became of a delivery.
+    "parked": "waiting for retry",
+    "pending": "waiting",
+    "dead": "given up",
+    # What a batch spends its time on.
+    "recall": "reading what an earlier run did",
+    "control": "reading changes of subscriptions",
+    "view": "sharing these with the workers",
+    "job": "matching and pushing",
+    "feedback": "taking in what the workers say",
+}
+
+Points = Sequence[tuple[float, float | None]]
+
+"""(seconds of the epoch, value); None where nothing is known."""
+
+_WIDTH, _HEIGHT = 1_000, 100
+
+_CLASSES = 8
+
+
+def line_plot(
+    title: str, series: Mapping[str, Points], unit: Unit, gap_s: float, span: tuple[float, float] | None = None
+) -> str:
+    """A figure with one line for each of `series`, from 0 up. Lines break where two points are further apart than
+    `gap_s`: nothing is known about what was between. `span` is from when to when, where that is not the points' own.
+    What each line was last, and at most, is said in words, too.
+
+    The drawing is stretched to the width there is, and only lines are in it: labels beside it stay as large as they are
+    on a small screen.
+    """
+    times = [at for points in series.values() for at, _ in points]
+    values = [value for points in series.values() for _, value in points if value is not None]
+    if not times or not values:
+        return (
+            f'<figure class="chart"><figcaption>{as_html(title)}</figcaption><ul class="keys"><li>nothing was recorded'
+            '</li></ul><div class="plot"></div></figure>'
+        )
+    caption = f"<figcaption>{as_html(title)}</figcaption>{_legend(series, unit)}"
+    begin, end = span or (min(times), max(max(times), min(times) + 1))
+    scale = linear(max(values), unit)
+    top = scale[-1][0]
+
+    def x(at: float) -> float:
+        return (at - begin) / (end - begin) * _WIDTH
+
+    def y(value: float) -> float:
+        return _HEIGHT * (1 - value / top)
+
+    drawing, labels = [], []
+    for value, text in scale:
+        drawing.append(f'<path class="grid" d="M0 {y(value):.2f}H{_WIDTH}"/>')
+        labels.append(f'<span class="y" style="top:{y(value):.2f}%">{as_html(text)}</span>')
+    for at, text in clock(begin, end):
+        drawing.append(f'<path class="grid" d="M{x(at):.1f} 0V{_HEIGHT}"/>')
+        labels.append(f'<span class="x" style="left:{x(at) / _WIDTH:.2%}">{as_html(text)}</span>')
+    for number, points in enumerate(series.values()):
+        for piece in _pieces(points, gap_s):
+            # A line of no length has round ends, which a wide stroke makes a dot.
+            shown = piece if len(piece) > 1 else piece * 2
+            dot = " dot" * (len(piece) == 1)
+            drawn = " ".join(f"{x(at):.1f},{y(value):.2f}" for at, value in shown)
+            drawing.append(f'<polyline class="s{number % _CLASSES}{dot}" points="{drawn}"/>')
+    picture = (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{as_html(title)}">'
+        f"{''.join(drawing)}</svg>"
+    )
+    return f'<figure class="chart">{caption}<div class="plot">{picture}{"".join(labels)}</div></figure>'
+
+
+def _legend(series: Mapping[str, Points], unit: Unit) -> str:
+    """Which line is which, and what it says."""
+    lines = []
+    for number, (name, points) in enumerate(series.items()):
+        known = [value for _, value in points if value is not None]
+        said = f"{WRITTEN[unit](known[-1])}, max {WRITTEN[unit](max(known))}" if known else "not known"
+        key = f'<svg viewBox="0 0 24 6" aria-hidden="true"><path class="s{number % _CLASSES}" d="M1 3H23"/></svg>'
+        lines.append(f"<li>{key}{as_html(f'{name} {said}'.strip())}</li>")
+    return f'<ul class="keys">{"".join(lines)}</ul>'
+
+
+def _pieces(points: Points, gap_s: float) -> list[list[tuple[float, float]]]:
+    pieces: list[list[tuple[float, float]]] = []
+    last: float | None = None
+    for at, value in points:
+        if value is None:
+            last = None
+            continue
+        if last is None or at - last > gap_s:
+            pieces.append([])
+        pieces[-1].append((at, value))
+        last = at
+    return pieces
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+_PLAIN = str.maketrans(_BARS + "…", "_.,-=+*#~")
+
+
+def sparkline(values: Sequence[float | None], width: int, top: float = 0.0) -> str:
+    """A chart of one line, the newest value on the right; what is not known is left blank.
+
+    It reaches from 0 to the largest value, or to `top` if that is larger.
+    """
+    shown = list(values[-width:]) if width > 0 else []
+    most = max((value for value in shown if value is not None), default=0.0)
+    most = max(most, top)
+    bars = "".join(" " if value is None else _bar(value / most if most > 0 else 0.0) for value in shown)
+    return bars.rjust(width)
+
+
+def _bar(share: float) -> str:
+    return _BARS[min(len(_BARS) - 1, max(0, int(share * len(_BARS))))]
+
+
+def plain(text: str) -> str:
+    """The charts in a text made of characters that every terminal has."""
+    return text.translate(_PLAIN)
+
+
+def count(value: float | None) -> str:
+    """Seven characters at most: 0, 0.3, 12, 1,234, 12.3 k, 4.5 M."""
+    if value is None:
+        return "-"
+    if value >= 999_950:
+        return f"{value / 1e6:,.1f} M"
+    if value >= 9_999.5:
+        return f"{value / 1e3:.1f} k"
+    return f"{value:.1f}" if 0 < value < 9.95 and value != int(value) else f"{value:,.0f}"
+
+
+def seconds(value: float | None) -> str:
+    """Eight characters at most, with the unit that suits."""
+    if value is None:
+        return "-"
+    if value < 0.9995:
+        milliseconds = value * 1_000
+        return f"{milliseconds:.1f} ms" if milliseconds < 9.95 else f"{milliseconds:.0f} ms"
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if value >= 2 * size:
+            return f"{value / size:.1f} {unit}"
+    return f"{value:.1f} s"
+
+
+def size(value: float | None) -> str:
+    """Bytes, in binary units."""
+    if value is None:
+        return "-"
+    if value >= 2**30:
+        return f"{value / 2**30:.1f} GiB"
+    if value >= 2**20:
+        return f"{value / 2**20:.0f} MiB"
+    return f"{value / 1024:.0f} KiB"
+
+
+def percent(share: float | None) -> str:
+    """Of one core, or of a whole."""
+    return "-" if share is None else f"{share * 100:.0f} %"
+
+
+WRITTEN: Mapping[Unit, Callable[[float | None], str]] = {
+    "count": count,
+    "rate": count,
+    "seconds": seconds,
+    "bytes": size,
+    "share": percent,
+}
+"""How a value is written, by its unit."""
+
+
+def shortened(text: str, width: int) -> str:
+    """At most so many characters; the middle goes, because addresses differ at both ends."""
+    if len(text) <= width:
+        return text
+    left = (width - 1) // 2
+    return text[:left] + "…" + text[len(text) - (width - 1 - left) :]
+
+
+def printable(text: str) -> str:
+    """Without what would move a terminal's cursor: endpoints are what strangers have written."""
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,0 +1,141 @@
+"""What the engine was like: samples in memory for the last minutes, and in a ring of two files for the last day.
+
+Files in the data directory, because they outlive every restart, cost nothing while they are not read, and can be read
+when the engine is down, which is when people ask. What became of deliveries is in the tables; this is only about load.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from arborcast.engine.monitoring.samples import MetricsSample
+
+logger = logging.getLogger(__name__)
+
+RECENT_S = 600.0
+
+_TIME_FIRST = b'{"at":'
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(MetricsSample)
+
+
+class MetricsHistory:
+    """Written by one thread."""
+
+    def __init__(self, folder: Path, keep_s: float) -> None:
+        """Each of the two files holds `keep_s`, so at least this much is there."""
+        self._folder = folder
+        self._keep_s = keep_s
+        self._file_began: float | None = None
+        self._troubled = False
+        self._recent: deque[MetricsSample] = deque()
+
+    def add(self, sample: MetricsSample) -> None:
+        """Keep a sample. A full disk costs the history, and one line in the log, never the engine."""
+        self._recent.append(sample)
+        while self._recent[0].at < sample.at - RECENT_S:
+            self._recent.popleft()
+        try:
+            self._write(sample)
+            self._troubled = False
+        except OSError as error:
+            if not self._troubled:
+                logger.warning("the history of metrics in %s is not kept: %s", self._folder, error.strerror)
+            self._troubled = True
+
+    def recent(self) -> list[MetricsSample]:
+        return list(self._recent)
+
+    def stored(self) -> list[MetricsSample]:
+        return read_history(self._folder)
+
+    def thinned(self, since: float, until: float, most: int) -> list[MetricsSample]:
+        return read_thinned(self._folder, since, until, most)
+
+    def _write(self, sample: MetricsSample) -> None:
+        current, older = files_in(self._folder)
+        if self._file_began is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            first = next(_read(current, 0.0), None)
+            self._file_began = first.at if first else sample.at
+            _end_line(current)
+        if sample.at - self._file_began > self._keep_s:
+            current.replace(older)
+            self._file_began = sample.at
+        with current.open("ab") as stream:
+            stream.write(_encoder.encode(sample) + b"\n")
+
+
+def files_in(folder: Path) -> tuple[Path, Path]:
+    """The file that is written to, and the one before it."""
+    return folder / "history.jsonl", folder / "history.1.jsonl"
+
+
+def read_history(folder: Path, since: float = 0.0) -> list[MetricsSample]:
+    """The samples there since a time (seconds of the epoch), the oldest first. What cannot be read is left out."""
+    current, older = files_in(folder)
+    found = [*_read(older, since), *_read(current, since)]
+    return sorted(found, key=lambda sample: sample.at)
+
+
+def read_thinned(folder: Path, since: float, until: float, most: int) -> list[MetricsSample]:
+    """At most so many of the samples between two times, the last one of each stretch. A day has seventeen thousand, and
+    no more than these are decoded, or held in memory, at once."""
+    kept: dict[int, bytes] = {}
+    for file in reversed(files_in(folder)):
+        with contextlib.suppress(OSError), file.open("rb") as stream:
+            for line in stream:
+                if not (line.startswith(_TIME_FIRST) and line.endswith(b"}\n")):
+                    continue  # half a line: its writer was killed
+                try:
+                    # As we write them, the time comes first.
+                    at = float(line[len(_TIME_FIRST) :].partition(b",")[0].rstrip(b"}\n"))
+                except ValueError:
+                    continue
+                if since <= at <= until:
+                    kept[int((at - since) / (until - since) * most)] = line
+    return [sample for _, line in sorted(kept.items()) if (sample := _decoded(line)) is not None]
+
+
+def encode_samples(samples: list[MetricsSample]) -> bytes:
+    """As JSON."""
+    return _encoder.encode(samples)
+
+
+def decode_samples(document: bytes) -> list[MetricsSample]:
+    """From JSON. Raises ValueError (msgspec.DecodeError is one) for anything else."""
+    return msgspec.json.decode(document, type=list[MetricsSample])
+
+
+def _read(file: Path, since: float) -> Iterator[MetricsSample]:
+    try:
+        with file.open("rb") as stream:
+            for line in stream:
+                sample = _decoded(line)
+                if sample is not None and sample.at >= since:
+                    yield sample
+    except OSError:
+        return
+
+
+def _decoded(line: bytes) -> MetricsSample | None:
+    try:
+        return _decoder.decode(line)
+    except msgspec.DecodeError:
+        return None  # half a line: its writer was killed
+
+
+def _end_line(file: Path) -> None:
+    """After a kill in the middle of a line the next one must not be lost with it."""
+    if file.exists() and (content := file.stat().st_size):
+        with file.open("rb+") as stream:
+            stream.seek(content - 1)
+            if stream.read(1) != b"\n":
+                stream.write(b"\n")

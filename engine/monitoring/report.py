@@ -1,0 +1,193 @@
+"""`arborcast report`: one HTML page about a stretch of time, that needs no script and loads nothing."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from arborcast.core.files import write_atomically
+from arborcast.core.printable import as_html
+from arborcast.core.reasons import reason_of
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.monitoring import charts, figures
+from arborcast.engine.monitoring.figures import WORDS
+from arborcast.engine.monitoring.history import read_history
+from arborcast.engine.monitoring.samples import MetricsSample, grown, grown_buckets, grown_by, quantile, thinned
+from arborcast.engine.monitoring.stack_monitor import get
+from arborcast.engine.monitoring.watching import EngineView, EngineWatch, base_url, decoded, metrics_address
+from arborcast.engine.processes.errors import StackError
+
+# Two looks make a rate.
+_FEWEST = 2
+
+_STYLE = """
+:root { color-scheme: light dark; font: 15px/1.45 system-ui, sans-serif; }
+body { max-width: 1480px; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; margin: 0; } .about { opacity: .7; margin: .2rem 0 1.2rem; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.3rem, 1fr)); gap: .8rem;
+  margin-bottom: 1.2rem; }
+.tiles div { border: 1px solid #8886; border-radius: .5rem; padding: .5rem .9rem; }
+.tiles b { display: block; font-size: 1.35rem; } .tiles span { opacity: .7; font-size: .85rem; }
+table { border-collapse: collapse; margin: .4rem 0 1.4rem; } th, td { text-align: left; padding: .2rem .8rem .2rem 0; }
+td + td, th + th { text-align: right; white-space: nowrap; }
+th { border-bottom: 1px solid #8886; font-weight: 600; vertical-align: bottom; }
+h2 { font-size: 1.1rem; margin: 1.6rem 0 .2rem; } h2 + p { margin: 0; opacity: .7; font-size: .9rem; }
+@media (max-width: 600px) { table { font-size: .8rem; } th, td { padding-right: .4rem; } }
+"""
+
+
+def history_for(url: str | None, path: Path, start: float) -> tuple[EngineView, str]:
+    """The history of an engine: a remote one's by its address, else that in a data directory, running or not.
+
+    Raises StackError when there is none.
+    """
+    if url is not None:
+        base = base_url(url)
+        # First what is small, and has to come soon.
+        seen = EngineWatch([base]).look()
+        if not seen.samples:
+            raise StackError(f"no history can be had from {seen.problem}")
+        try:
+            stored = decoded(get(f"{base}/history.json", 30.0))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise StackError(f"no history can be had from {base}: {reason_of(error)}") from error
+        return _since(start, stored, seen.endpoints), base
+    try:
+        endpoints = EngineWatch([metrics_address(path)]).look().endpoints
+    except StackError:
+        endpoints = ()  # it does not run now; what it was like is in its files
+    folder = Home(path).metrics
+    if not folder.is_dir():
+        raise StackError(f"there is no history in {path}: an engine that was started with arborcast up writes one")
+    return _since(start, read_history(folder), endpoints), str(path)
+
+
+def _since(start: float, stored: Sequence[MetricsSample], endpoints: Sequence[dict[str, Any]]) -> EngineView:
+    """The samples of that time; without any, of which time there are some."""
+    samples = [sample for sample in stored if sample.at >= start]
+    if len(samples) >= _FEWEST:
+        return EngineView(samples, endpoints)
+    there = (
+        f"what is kept goes from {_date(stored[0].at)} to {_date(stored[-1].at)}"
+        if stored
+        else "nothing is kept at all"
+    )
+    return EngineView(samples, endpoints, there)
+
+
+def write_report(output: Path, seen: EngineView, where: str, start: float, now: float) -> None:
+    """Write the page in one step. Raises StackError when the file cannot be written."""
+    try:
+        write_atomically(output, page(seen, where, start, now))
+    except OSError as error:
+        raise StackError(f"the report cannot be written to {output}: {reason_of(error)}") from error
+
+
+def page(seen: EngineView, where: str, start: float, now: float) -> str:
+    samples = seen.samples
+    about = f"{_date(start)} to {_date(now)}, {len(samples)} samples"
+    if samples and samples[0].at - start > (now - start) / 10:
+        about += f", the first at {_date(samples[0].at)}"
+    body = [f"<h1>Arborcast at {as_html(where)}</h1>", f'<p class="about">{about}</p>']
+    if len(samples) < _FEWEST:
+        body.append(f"<p>Nothing was recorded in this time{as_html('; ' * bool(seen.problem) + seen.problem)}.</p>")
+    else:
+        growth = Growth(samples)
+        drawn = charts.draw_all(thinned(samples, charts.POINTS))
+        body += [_tiles(samples, growth), '<div class="plots">', *(figure for _, figure in drawn), "</div>"]
+        body += [_reasons(growth), _slowest(seen.endpoints)]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Arborcast report</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{_STYLE}{charts.STYLE.read_text(encoding='utf-8')}</style></head><body>{''.join(body)}</body></html>\n"
+    )
+
+
+class Growth:
+    """By how much counters grew over all samples; restarts in between do not make anything smaller."""
+
+    def __init__(self, samples: Sequence[MetricsSample]) -> None:
+        self.accepted = self.notices = self.pushes = self.reused = 0.0
+        self.attempts: dict[str, float] = {}
+        self.errors: dict[str, float] = {}
+        self.refused: dict[str, float] = {}
+        sums: dict[float, float] = {}
+        for earlier, later in itertools.pairwise(samples):
+            self.accepted += grown(earlier.accepted, later.accepted)
+            self.notices += grown(earlier.notices, later.notices)
+            self.pushes += grown(earlier.pushes, later.pushes)
+            self.reused += grown(earlier.reused, later.reused)
+            _add(self.attempts, grown_by(earlier.attempts, later.attempts))
+            _add(self.errors, grown_by(earlier.errors, later.errors))
+            _add(self.refused, grown_by(earlier.refused, later.refused))
+            for bound, count in grown_buckets(earlier.delivery, later.delivery):
+                sums[bound] = sums.get(bound, 0.0) + count
+        self.delivery = tuple(sorted(sums.items()))
+
+
+def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
+    for name, value in more.items():
+        sums[name] = sums.get(name, 0.0) + value
+
+
+def _tiles(samples: Sequence[MetricsSample], growth: Growth) -> str:
+    last = samples[-1]
+    tiles = [
+        ("notifications accepted", figures.count(growth.accepted)),
+        ("system notices, the engine's own, beside these", figures.count(growth.notices)),
+        ("deliveries made", figures.count(growth.attempts.get("delivered", 0))),
+        ("deliveries given up", figures.count(growth.attempts.get("dead", 0))),
+        ("delivery, median", figures.seconds(quantile(growth.delivery, 0.5))),
+        ("delivery, 99 %", figures.seconds(quantile(growth.delivery, 0.99))),
+        ("longest lag", figures.seconds(max(sample.lag_seconds for sample in samples))),
+        ("deliveries waiting for retry", figures.count(last.waiting.get("parked", 0))),
+        ("connections reused", figures.percent(growth.reused / growth.pushes if growth.pushes else None)),
+        ("subscriptions", figures.count(last.subscriptions)),
+    ]
+    inner = "".join(f"<div><b>{as_html(value)}</b><span>{as_html(label)}</span></div>" for label, value in tiles)
+    return f'<div class="tiles">{inner}</div>'
+
+
+def _reasons(growth: Growth) -> str:
+    outcomes = {WORDS.get(state, state): count for state, count in growth.attempts.items()}
+    one = "An attempt is one notification tried with one subscription."
+    return (
+        _table("Attempts by outcome", ("outcome", "attempts"), _counted(outcomes), one)
+        + _table("Attempts that failed, by class of error", ("error", "attempts"), _counted(growth.errors))
+        + _table("Requests refused, by reason", ("reason", "requests"), _counted(growth.refused))
+    )
+
+
+def _slowest(endpoints: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            str(one["endpoint"]),
+            figures.count(one["pushes"]),
+            figures.count(one["failed"]),
+            figures.seconds(one["mean_s"]),
+            figures.seconds(one["longest"]),
+        )
+        for one in endpoints
+    ]
+    return _table("Slowest endpoints, last minutes", ("endpoint", "pushes", "failed", "mean", "longest"), rows)
+
+
+def _counted(counts: Mapping[str, float]) -> list[tuple[str, str]]:
+    return [(name, figures.count(count)) for name, count in sorted(counts.items(), key=lambda one: -one[1]) if count]
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], said: str = "") -> str:
+    if not rows:
+        return ""
+    head = "".join(f"<th>{as_html(name)}</th>" for name in heads)
+    body = "".join("<tr>" + "".join(f"<td>{as_html(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    about = f"<p>{as_html(said)}</p>" if said else ""
+    return f"<h2>{as_html(title)}</h2>{about}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _date(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")

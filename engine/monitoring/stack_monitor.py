@@ -1,0 +1,349 @@
+"""The embedded engine looks at itself: the metrics of all parts and processes, on one page, and their history."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import logging
+import os
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+import psutil
+
+from arborcast.core.telemetry.jvm import JvmFigures, declare_jvm
+from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry, merged
+from arborcast.engine.embedded.state import EngineStatus, PartState
+from arborcast.engine.monitoring.endpoint import Endpoint, Page
+from arborcast.engine.monitoring.history import MetricsHistory, encode_samples
+from arborcast.engine.monitoring.perf_counters import read_jvm
+from arborcast.engine.monitoring.samples import MetricsSample, ProcessFigures, Scrape, sample_of
+from arborcast.engine.processes.processes import resident, words
+
+
+class Use(NamedTuple):
+    """One process as seen at one look. `identity` is not used again by another."""
+
+    name: str
+    identity: tuple[int, float]
+    cpu_seconds: float
+    memory_bytes: float
+    threads: int
+    descriptors: int
+
+
+class ProcessAccounts:
+    """Adds up by name, and keeps CPU seconds of what has ended: a sum that falls would look like a restart, and the
+    whole of it like work done since.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, float], float] = {}
+        self._cpu: dict[str, float] = {}
+
+    def look(self, uses: Iterable[Use]) -> dict[str, ProcessFigures]:
+        """Figures by name, of names that have a process now."""
+        figures: dict[str, ProcessFigures] = {}
+        seen = {}
+        for use in uses:
+            seen[use.identity] = use.cpu_seconds
+            used = max(0.0, use.cpu_seconds - self._seen.get(use.identity, 0.0))
+            self._cpu[use.name] = self._cpu.get(use.name, 0.0) + used
+            known = figures.get(use.name, ProcessFigures(0, 0, 0, 0, 0))
+            figures[use.name] = ProcessFigures(
+                self._cpu[use.name],
+                known.memory_bytes + use.memory_bytes,
+                known.threads + use.threads,
+                known.descriptors + use.descriptors,
+                known.processes + 1,
+            )
+        self._seen = seen
+        return figures
+
+
+# A size that differs by less is the same, for so long.
+_SAME = 1 / 50
+_MEMORY_S = 60.0
+
+
+class MemoryReader:
+    """The memory of processes. Linux goes through all pages of one to say it, some milliseconds for a JVM: so only when
+    its resident size is another one, or after a minute, for others may share its pages no longer."""
+
+    def __init__(
+        self, read: Callable[[psutil.Process], int] = resident, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read = read
+        self._now = now
+        self._known: dict[tuple[int, float], tuple[int, float, int]] = {}
+
+    def of(self, process: psutil.Process) -> int:
+        """In bytes."""
+        size, now = process.memory_info().rss, self._now()
+        identity = (process.pid, process.create_time())
+        before, until, memory = self._known.get(identity, (0, 0.0, 0))
+        if now >= until or abs(size - before) > before * _SAME:
+            memory = self._read(process)
+            self._known[identity] = (size, now + _MEMORY_S, memory)
+        return memory
+
+    def keep(self, identities: Iterable[tuple[int, float]]) -> None:
+        """The others have ended."""
+        self._known = {each: self._known[each] for each in identities if each in self._known}
+
+
+def uses_of(leaders: Mapping[int, str], memory: MemoryReader) -> list[Use]:
+    """All processes in the sessions of these leaders, whose parts are named, and this process as the supervisor."""
+    found = [_use(psutil.Process(), "supervisor", memory)]
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error, OSError):
+            part = leaders.get(os.getsid(pid))
+            if part is not None:
+                process = psutil.Process(pid)
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(_use(process, role(part, words(process)), memory))
+    memory.keep([use.identity for use in found])
+    return found
+
+
+def role(part: str, command: list[str]) -> str:
+    """What a process is, from its part and its command line. A closed set: it becomes a label.
+
+    The dispatch job is three: Spark's JVM, the driver, and the Python workers, which are forks of one daemon.
+    """
+    if part != "dispatch" or not command:
+        return part
+    if Path(command[0]).name == "java":
+        return "dispatch-jvm"
+    return "dispatch-driver" if any(word.endswith("dispatch_stream.py") for word in command) else "dispatch-workers"
+
+
+def _use(process: psutil.Process, name: str, memory: MemoryReader) -> Use:
+    with process.oneshot():
+        times = process.cpu_times()
+        return Use(
+            name,
+            (process.pid, process.create_time()),
+            times.user + times.system,
+            memory.of(process),
+            process.num_threads(),
+            process.num_fds(),
+        )
+
+
+logger = logging.getLogger(__name__)
+
+# Who asks while the last look is this young gets what it saw.
+_FRESH_S = 1.0
+
+# A part that does not answer by then is left out of this look.
+_PATIENCE_S = 2.0
+
+_JSON = "application/json"
+
+_MOST_POINTS = 20_000
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look saw."""
+
+    at: float
+    text: str
+    sample: MetricsSample
+    endpoints: list[dict[str, Any]]
+
+
+class StackMonitor:
+    """Looks now and then, and when asked. Runs in threads of its own; whatever goes wrong here stays here."""
+
+    def __init__(
+        self,
+        status: Callable[[], EngineStatus | None],
+        urls: Mapping[str, str],
+        history: MetricsHistory,
+        sample_s: float,
+        fetch: Callable[[str], bytes] | None = None,
+    ) -> None:
+        """`status` says how the parts are; `urls` are base addresses of those that show metrics, by part."""
+        self._status = status
+        self._urls = urls
+        self._history = history
+        self._sample_s = sample_s
+        self._fetch = fetch or own_page
+        self._accounts = ProcessAccounts()
+        self._memory = MemoryReader()
+        self._figures: dict[str, ProcessFigures] = {}
+        self._broker: JvmFigures | None = None
+        self._broker_registry = Registry()
+        declare_jvm(self._broker_registry, lambda: self._broker)
+        self._registry = Registry()
+        declare_stack(self._registry, status, lambda: self._figures)
+        self._lock = threading.Lock()
+        self._last: Look | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample_forever, name="monitor", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def look(self) -> Look:
+        """How everything is now, or was a second ago."""
+        with self._lock:
+            now = time.time()
+            if self._last is None or not 0 <= now - self._last.at < _FRESH_S:
+                self._last = self._look(now)
+            return self._last
+
+    def pages(self) -> dict[str, Page]:
+        return {
+            "/metrics": Page(CONTENT_TYPE.decode(), lambda: self.look().text.encode()),
+            "/status.json": Page(_JSON, self._status_page),
+            "/history.json": Page(_JSON, lambda: encode_samples(self._history.stored()), self._history_asked),
+            "/recent.json": Page(_JSON, self._recent_page),
+        }
+
+    def _look(self, now: float) -> Look:
+        status = self._status()
+        parts = status.parts if status else {}
+        running = {name: part.process.pid for name, part in parts.items() if part.process}
+        answering = {name for name, part in parts.items() if part.process and not part.silent_since}
+        self._figures = self._accounts.look(uses_of({pid: name for name, pid in running.items()}, self._memory))
+        texts = {}
+        for part, url in self._urls.items():
+            if part in answering:  # the others are not waited for
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    texts[part] = self._fetch(f"{url}/metrics").decode()
+        # It shows nothing by itself, and is no process that we have written.
+        self._broker = read_jvm(running["kafka"]) if "kafka" in running else None
+        texts["kafka"] = self._broker_registry.text()
+        text = merged(texts, "component") + self._registry.text()
+        endpoints: list[dict[str, Any]] = []
+        if "dispatch" in texts:
+            with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError):
+                endpoints = json.loads(self._fetch(f"{self._urls['dispatch']}/status.json"))["slowest_endpoints"]
+        return Look(now, text, sample_of(now, Scrape.of(text)), endpoints)
+
+    def _recent_page(self) -> bytes:
+        now = self.look().sample
+        # The last one stored may be this one.
+        return encode_samples([*(sample for sample in self._history.recent() if sample.at < now.at), now])
+
+    def _history_asked(self, query: Mapping[str, str]) -> bytes:
+        """`?since=…&points=…`: at most so many of the samples since then, evenly."""
+        now, since, points = time.time(), float(query.get("since", 0.0)), int(query.get("points", _MOST_POINTS))
+        if not 0 < points <= _MOST_POINTS or not since < now:
+            raise ValueError(f"since is a time before now, points at most {_MOST_POINTS}")
+        return encode_samples(self._history.thinned(since, now, points))
+
+    def _status_page(self) -> bytes:
+        look = self.look()
+        document = {"at": look.at, "slowest_endpoints": look.endpoints, "now": msgspec.to_builtins(look.sample)}
+        return json.dumps(document).encode()
+
+    def _sample_forever(self) -> None:
+        while not self._stop.wait(self._sample_s):
+            try:
+                self._history.add(self.look().sample)
+            except Exception:
+                logger.exception("the engine could not look at itself")
+
+
+def declare_stack(
+    registry: Registry,
+    status: Callable[[], EngineStatus | None],
+    figures: Callable[[], Mapping[str, ProcessFigures]],
+) -> None:
+    """What only the supervisor knows: the state of the parts, and what each process uses."""
+
+    def of_parts(read: Callable[[Any], float]) -> dict[tuple[str, ...], float]:
+        known = status()
+        return {(name,): float(read(part)) for name, part in known.parts.items()} if known else {}
+
+    registry.gauges(
+        "arborcast_part_ready",
+        "1 when the part of the embedded engine is ready and answers.",
+        ("part",),
+        lambda: of_parts(lambda part: part.state is PartState.READY and not part.silent_since),
+    )
+    registry.counts(
+        "arborcast_part_restarts_total",
+        "How often the part died and was started again.",
+        ("part",),
+        lambda: of_parts(lambda part: part.restarts),
+    )
+    registry.counts(
+        "arborcast_part_hangs_total",
+        "Of these, how often it was killed because it did not answer.",
+        ("part",),
+        lambda: of_parts(lambda part: part.hangs),
+    )
+    registry.gauges(
+        "arborcast_part_silent_seconds",
+        "How long the part has not answered the supervisor; 0 while it does.",
+        ("part",),
+        lambda: of_parts(lambda part: max(time.time() - part.silent_since, 0.0) if part.silent_since else 0.0),
+    )
+    for name, attribute, help in (
+        ("arborcast_process_memory_bytes", "memory_bytes", "Memory in use: PSS on Linux, elsewhere RSS."),
+        ("arborcast_process_threads", "threads", "Threads."),
+        ("arborcast_process_descriptors", "descriptors", "Open file descriptors."),
+        ("arborcast_processes", "processes", "Processes of this kind."),
+    ):
+        registry.gauges(name, help, ("process",), _reader(figures, attribute))
+    registry.counts(
+        "arborcast_process_cpu_seconds_total", "CPU time used.", ("process",), _reader(figures, "cpu_seconds")
+    )
+
+
+def _reader(
+    figures: Callable[[], Mapping[str, ProcessFigures]], attribute: str
+) -> Callable[[], dict[tuple[str, ...], float]]:
+    return lambda: {(name,): getattr(one, attribute) for name, one in figures().items()}
+
+
+def own_page(url: str) -> bytes:
+    """A page of one of our own parts, at an address of this machine, which no certificate names. Raises as `get`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return get(url, context=context)
+
+
+def get(url: str, timeout: float = _PATIENCE_S, context: ssl.SSLContext | None = None) -> bytes:
+    """The body of a page. Raises OSError, of which FileNotFoundError says that there is no such page."""
+    parts = urlsplit(url)
+    connection = (
+        http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout, context=context)
+        if parts.scheme == "https"
+        else http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+    )
+    try:
+        connection.request("GET", f"{parts.path}?{parts.query}" if parts.query else parts.path)
+        answer = connection.getresponse()
+        body = answer.read()
+    finally:
+        connection.close()
+    if answer.status == 404:
+        raise FileNotFoundError(f"{url} is not there")
+    if answer.status != 200:
+        raise OSError(f"{url} answered {answer.status}")
+    return body
+
+
+def serve(monitor: StackMonitor, host: str, port: int) -> Endpoint:
+    """Begin to serve the monitor's pages. Raises ConfigError when the port is taken."""
+    endpoint = Endpoint(host, port, monitor.pages(), "monitor-http")
+    endpoint.start()
+    return endpoint

@@ -1,0 +1,136 @@
+"""An engine seen from outside: its last minutes, from the process that shows them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from arborcast.core.errors import ArborcastError, ConfigError
+from arborcast.core.reasons import reason_of
+from arborcast.core.telemetry.metrics import merged
+from arborcast.engine.embedded import state
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.monitoring.history import RECENT_S, decode_samples
+from arborcast.engine.monitoring.samples import MetricsSample, Scrape, sample_of
+from arborcast.engine.monitoring.stack_monitor import get
+from arborcast.engine.processes.errors import StackError
+
+
+def metrics_address(path: Path) -> str:
+    """The address, from the state in its data directory. Raises StackError when no engine runs there."""
+    home = Home(path)
+    known = state.read(home.state_file)
+    if home.owner() is None or known is None or "metrics" not in known.addresses:
+        raise StackError(
+            f"no engine runs in {path}; start one with: arborcast up, or name a remote one with: --url http://host:port"
+        )
+    return known.addresses["metrics"]
+
+
+_ADVICE = ". Is it up, and is that where its metrics are? `arborcast status` says so on its machine"
+
+
+class _NotOurs(ValueError):
+    """Something answers, and it is none of our processes."""
+
+
+@dataclass(frozen=True)
+class EngineView:
+    """What can be shown: the last minutes, the slowest endpoints, and what stands in the way of seeing more."""
+
+    samples: Sequence[MetricsSample] = ()
+    endpoints: Sequence[dict[str, Any]] = ()
+    problem: str = ""
+
+
+@dataclass
+class EngineWatch:
+    """Asks an embedded engine's monitor, which remembers the last minutes; or any number of gateways and jobs, whose
+    figures are added up and remembered here. `find` gives the address where that may change: an engine of this machine
+    has other ports after each start."""
+
+    urls: Sequence[str] = ()
+    fetch: Callable[[str], bytes] = get
+    clock: Callable[[], float] = time.time
+    find: Callable[[], str] | None = None
+    _samples: deque[MetricsSample] = field(default_factory=deque)
+    _last: EngineView = EngineView()
+
+    def __post_init__(self) -> None:
+        self.urls = [base_url(url) for url in self.urls]
+
+    def look(self) -> EngineView:
+        """Never raises. What cannot be reached is said in `problem`, beside what was seen last."""
+        try:
+            urls = self.urls if self.find is None else [base_url(self.find())]
+        except ArborcastError as error:
+            self._last = EngineView(self._last.samples, self._last.endpoints, str(error))
+        else:
+            self._last = self._look(urls)
+        return self._last
+
+    def _look(self, urls: Sequence[str]) -> EngineView:
+        texts, endpoints, problems = {}, [], []
+        for url in urls:
+            try:
+                if len(urls) == 1 and (recent := self._optional(f"{url}/recent.json")) is not None:
+                    return EngineView(decoded(recent), self._slowest(url))
+                texts[urlsplit(url).netloc] = _ours(self.fetch(f"{url}/metrics"))
+                endpoints += self._slowest(url)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                problems.append(f"{url}: {reason_of(error)}")
+        if not texts:
+            advice = "" if self._last.samples else _ADVICE
+            return EngineView(self._last.samples, self._last.endpoints, "; ".join(problems) + advice)
+        self._samples.append(sample_of(self.clock(), Scrape.of(merged(texts, "component"))))
+        while self._samples[0].at < self._samples[-1].at - RECENT_S:
+            self._samples.popleft()
+        endpoints.sort(key=lambda one: -float(one["mean_s"]))
+        return EngineView(tuple(self._samples), endpoints, "; ".join(problems))
+
+    def _slowest(self, url: str) -> list[dict[str, Any]]:
+        status = self._optional(f"{url}/status.json")
+        try:
+            return list(json.loads(status)["slowest_endpoints"]) if status else []
+        except (ValueError, KeyError, TypeError) as error:
+            raise _NotOurs("what answers there is not Arborcast") from error
+
+    def _optional(self, url: str) -> bytes | None:
+        try:
+            return self.fetch(url)
+        except FileNotFoundError:
+            return None
+
+
+def decoded(recent: bytes) -> list[MetricsSample]:
+    """An engine's samples. Raises ValueError, which says that something else answers there."""
+    try:
+        return decode_samples(recent)
+    except ValueError as error:
+        raise _NotOurs("what answers there is not Arborcast, or not of this version") from error
+
+
+def _ours(page: bytes) -> str:
+    text = page.decode(errors="replace")
+    if not any(name.startswith("arborcast_") for name in Scrape.of(text).names):
+        raise _NotOurs("what answers there shows no metrics of Arborcast's")
+    return text
+
+
+def base_url(url: str) -> str:
+    """A metrics address as people give it, without the page. Raises ConfigError for what is none."""
+    try:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        parts.port  # noqa: B018  # which is where a port that is none is noticed
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"{url} is not the address of an engine; it looks like http://host:port")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.removesuffix('/metrics').rstrip('/')}"

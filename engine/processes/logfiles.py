@@ -1,0 +1,197 @@
+"""Log files that stay bounded, though the processes that write them know nothing of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from arborcast.core.printable import as_json
+from arborcast.core.telemetry import log_format
+
+# Further lines of the same event come at once; whatever comes later is news of its own.
+_TOGETHER_S = 0.2
+
+# The longest stack trace that is stored.
+_MOST_LINES = 300
+
+# Spark's lines have our form for people, Kafka's that of slf4j's simple logger.
+_HEAD = re.compile(
+    r"(?P<at>\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-][\d:]+)) +(?P<level>[A-Za-z]+) +(?:[a-z]+: )?"
+    r"(?P<logger>[\w.$-]+)(?: - |: )(?P<message>.*)"
+)
+
+_MORE = re.compile(r"\s|Caused by: |Suppressed: |[\w.$]+(?:Exception|Error)\b")
+
+_LEVELS = {"trace": "debug", "warn": "warning", "fatal": "critical"}
+
+
+class JsonLines:
+    """Makes lines of JSON from lines of any kind. What may go on (a stack trace) is held until `finish`, or until
+    something else begins."""
+
+    def __init__(self, part: str) -> None:
+        self._part = part
+        self._open: dict[str, str] = {}
+        self._trace: list[str] = []
+
+    @property
+    def open(self) -> bool:
+        """Whether something is held."""
+        return bool(self._open)
+
+    def take(self, line: str, now: float) -> Iterator[str]:
+        """The next line, without its end; `now` in seconds of the epoch. Gives what is complete by it."""
+        if self._open and _MORE.match(line):
+            if len(self._trace) < _MOST_LINES:
+                self._trace.append(line)
+            return
+        yield from self.finish()
+        document = _object(line)
+        if document is not None:
+            # Encoded again: its writer may have put terminal control codes into it.
+            yield as_json(document, ensure_ascii=False)
+        elif line.strip():
+            self._open = self._begun(line, now)
+
+    def finish(self) -> Iterator[str]:
+        """What is held, if anything."""
+        if self._open:
+            document = {**self._open, **({"trace": "\n".join(self._trace)} if self._trace else {})}
+            self._open, self._trace = {}, []
+            yield as_json(document, ensure_ascii=False)
+
+    def _begun(self, line: str, now: float) -> dict[str, str]:
+        head = _HEAD.fullmatch(line)
+        if head is None:
+            level = "error" if line.startswith("Traceback ") else "info"
+            document: dict[str, str] = json.loads(log_format.write("json", now, level, self._part, line))
+            return document
+        level = head["level"].lower()
+        return {
+            "at": head["at"],
+            "level": _LEVELS.get(level, level),
+            "part": self._part,
+            "message": head["message"],
+            "logger": head["logger"],
+        }
+
+
+def follow(source: int, log: Path, part: str) -> threading.Thread:
+    """Write what comes from this descriptor into a log file, until its end; then it is closed."""
+    thread = threading.Thread(target=_copy, args=(source, log, JsonLines(part)), name=f"log-{part}", daemon=True)
+    thread.start()
+    return thread
+
+
+def _copy(source: int, log: Path, lines: JsonLines) -> None:
+    rest = b""
+    try:
+        while True:
+            ready, _, _ = select.select([source], [], [], _TOGETHER_S if lines.open else None)
+            if not ready:
+                _write(log, lines.finish())
+                continue
+            data = os.read(source, 65_536)
+            *complete, rest = (rest + data).split(b"\n")
+            if not data:
+                complete, rest = [rest], b""
+            for line in complete:
+                _write(log, lines.take(line.decode("utf-8", "replace"), time.time()))
+            if not data:
+                return
+    finally:
+        _write(log, lines.finish())
+        os.close(source)
+
+
+def _write(log: Path, lines: Iterator[str]) -> None:
+    # Whatever becomes of the file, the pipe must be read, or the part stands still.
+    with contextlib.suppress(OSError):
+        for line in lines:
+            with log.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    if not line.startswith("{"):
+        return None
+    try:
+        document = json.loads(line)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+_KEPT = 2
+
+
+def rotate(log: Path, limit: int) -> bool:
+    """Puts the log aside when it has more than `limit` bytes; True when it did.
+
+    The writer has the file open for appending and goes on in it, so it is copied and emptied, not renamed. A line
+    written between the two is lost: better than a process that blocks on a pipe without a reader.
+    """
+    if not log.exists() or log.stat().st_size <= limit:
+        return False
+    try:
+        for number in range(_KEPT, 1, -1):
+            with contextlib.suppress(FileNotFoundError):
+                _numbered(log, number - 1).replace(_numbered(log, number))
+        shutil.copyfile(log, _numbered(log, 1))
+        os.truncate(log, 0)
+    except OSError:
+        # A full disk: losing the log is better than losing the engine.
+        with contextlib.suppress(OSError):
+            os.truncate(log, 0)
+    return True
+
+
+def tail(log: Path, lines: int = 15, most: int = 16_384) -> str:
+    """The last lines of the log, from its last `most` bytes; empty when there is no log.
+
+    Without the frames of Java's stack traces: fifteen of them would hide the one line that says what happened.
+    """
+    try:
+        with log.open("rb") as stream:
+            stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, stream.tell() - most))
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    telling = [line for line in text.strip().splitlines() if not line.startswith("\tat ")]
+    return "\n".join(telling[-lines:])
+
+
+class LogTail:
+    """Reads what is appended to a log from now on."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._position = log.stat().st_size if log.exists() else 0
+
+    def new_lines(self) -> list[str]:
+        """The complete lines since the last call."""
+        try:
+            with self._log.open("rb") as stream:
+                if stream.seek(0, os.SEEK_END) < self._position:
+                    self._position = 0  # put aside meanwhile
+                stream.seek(self._position)
+                text = stream.read()
+        except OSError:
+            return []
+        complete = text.rfind(b"\n") + 1
+        self._position += complete
+        return text[:complete].decode("utf-8", "replace").split("\n")[:-1]
+
+
+def _numbered(log: Path, number: int) -> Path:
+    return log.with_name(f"{log.name}.{number}")

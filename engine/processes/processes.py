@@ -1,0 +1,316 @@
+"""Process trees: starting one, what it uses, ending all of it, and telling ours from a stranger with the same id."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+import psutil
+
+from arborcast.engine.processes.errors import PortInUse
+
+
+class RestartWaits(NamedTuple):
+    """In seconds: the first and the longest wait, and the life after which earlier deaths do not count."""
+
+    first_s: float
+    longest_s: float
+    forget_s: float
+
+
+class ManagedProcess:
+    """Whether the process runs, how often in a row it died, and when it may be started again. Times are monotonic."""
+
+    def __init__(self, waits: RestartWaits) -> None:
+        self._waits = waits
+        self.popen: subprocess.Popen[bytes] | None = None
+        self.started = 0.0
+        self.failures = 0
+        """Deaths in a row."""
+        self._due = 0.0
+
+    def is_due(self, now: float) -> bool:
+        return self.popen is None and now >= self._due
+
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs, or when it was not started."""
+        return None if self.popen is None else self.popen.poll()
+
+    def died(self, now: float, healthy_s: float) -> float:
+        """Count a death after `healthy_s` seconds of healthy life; the seconds until it is due, doubled each time."""
+        waits = self._waits
+        self.popen = None
+        self.failures = 1 if healthy_s >= waits.forget_s else self.failures + 1
+        # 2.0 ** 1024 overflows; long before that the wait is the longest.
+        wait_s = min(waits.longest_s, waits.first_s * 2.0 ** min(self.failures - 1, 64))
+        self._due = now + wait_s
+        return wait_s
+
+
+class Deadline:
+    """One limit for several steps, so that their sum is bounded and not each of them; by the monotonic clock."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._began = clock()
+
+    def passed(self, share: float = 1.0) -> bool:
+        """Whether this share of the time is over."""
+        return self._clock() - self._began >= self._seconds * share
+
+
+LOOPBACK = "127.0.0.1"
+
+
+def free_port(host: str = LOOPBACK) -> int:
+    """A port that is free right now. The caller should bind it soon."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def is_free(port: int, host: str = LOOPBACK) -> bool:
+    """Whether we could listen on the port. Connections of a former listener in TIME_WAIT do not count."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True
+
+
+def holder(port: int) -> str:
+    """Who listens on the port, for people: "java (pid 4711)"; empty when we may not know."""
+    # Seeing other users' sockets takes privileges, on macOS for any socket at all.
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections(kind="tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+                if connection.pid is None:
+                    return ""
+                with contextlib.suppress(psutil.Error):
+                    return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+                return f"pid {connection.pid}"
+    return ""
+
+
+def require_free(port: int, what: str, option: str, host: str = LOOPBACK) -> None:
+    """Raises PortInUse with a message that names the port, its holder and the option that chooses another."""
+    if is_free(port, host):
+        return
+    by = holder(port)
+    raise PortInUse(
+        f"port {port} for {what} is in use{f' by {by}' if by else ''}; "
+        f"stop that, or choose another with {option} PORT ({option} 0 takes a free one)",
+    )
+
+
+_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """Counts the requests to stop. `wait` is the only place where the loop sleeps."""
+
+    def __init__(self) -> None:
+        self.stops = 0
+        # A pipe instead of an Event: setting an Event in a handler can deadlock with the wait that it interrupts.
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _pipe()
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[Signals]:
+        """Takes over the signals (in the main thread), and gives them back afterwards."""
+        before = {number: signal.signal(number, self._stop) for number in _STOP}
+        # A handler has to be there, or a child's death does not wake us.
+        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        try:
+            yield self
+        finally:
+            signal.set_wakeup_fd(fd)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def wait(self, seconds: float) -> None:
+        """Sleeps until a signal arrives, at most so long."""
+        ready, _, _ = select.select([self._reader], [], [], max(0.0, seconds))
+        if ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._reader, 4096)
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self.stops += 1
+
+
+def _pipe() -> tuple[int, int]:
+    reader, writer = os.pipe()  # not inherited: PEP 446
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    return reader, writer
+
+
+_DIE_WITH_PARENT = str(Path(__file__).with_name("die_with_parent.py"))
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A process that cannot be mistaken for another: ids are used again, but not with the same start time."""
+
+    pid: int
+    created: float
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId | None:
+        """The identity of a running process; None when there is none."""
+        try:
+            return cls(pid, psutil.Process(pid).create_time())
+        except psutil.Error:
+            return None
+
+    @classmethod
+    def of_this(cls) -> ProcessId:
+        return cls(os.getpid(), psutil.Process().create_time())
+
+    def process(self) -> psutil.Process | None:
+        """The process, if it still runs."""
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            # A hundredth of a second: the clock tick in which Linux counts.
+            if abs(process.create_time() - self.created) < 0.02 and process.status() != psutil.STATUS_ZOMBIE:
+                return process
+        return None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process tree uses now: resident bytes, CPU seconds since its start, how many processes."""
+
+    memory_bytes: int = 0
+    cpu_seconds: float = 0.0
+    processes: int = 0
+
+
+def spawn(
+    command: Sequence[str], environ: Mapping[str, str], folder: Path, log: Path | None
+) -> subprocess.Popen[bytes]:
+    """Starts a command in a session of its own, its output appended to `log`; None: into a pipe. It dies with us.
+
+    To be called from the main thread: on Linux the child dies with the thread that started it.
+    """
+    with contextlib.nullcontext(subprocess.PIPE) if log is None else log.open("ab") as sink:
+        return subprocess.Popen(
+            dying_with_us(command),
+            env=dict(environ),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C in the terminal must reach the supervisor alone, which stops the parts in their order.
+            start_new_session=True,
+        )
+
+
+def dying_with_us(command: Sequence[str]) -> list[str]:
+    """The command, made to die with this process."""
+    return [sys.executable, "-I", "-S", _DIE_WITH_PARENT, str(os.getpid()), *command]
+
+
+def session(leader: int) -> list[psutil.Process]:
+    """All processes that still run in the session of a process we spawned, itself first if it is there.
+
+    Unlike the tree of descendants this finds what is left when the leader has died; unlike the process group it holds
+    what made a group of its own, as Spark's Python workers do.
+    """
+    members = []
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(pid) == leader:
+                process = psutil.Process(pid)
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    members.append(process)
+    return sorted(members, key=lambda process: process.pid != leader)
+
+
+def stopped(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that a signal or a debugger has stopped."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+                found.append(process)
+    return found
+
+
+def name(process: psutil.Process) -> str:
+    """The name of its program; empty when it has gone meanwhile."""
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
+
+
+def words(process: psutil.Process) -> list[str]:
+    """Its command line; empty when it has gone meanwhile."""
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
+def send(process: psutil.Process, number: int) -> None:
+    """Sends a signal, unless the process has gone meanwhile."""
+    with contextlib.suppress(psutil.Error):
+        process.send_signal(number)
+
+
+def usage(processes: Iterable[psutil.Process], *, ended_children: bool = True) -> Usage:
+    """Adds up what the processes use; with `ended_children`, the CPU time of their children that have ended, too.
+
+    Memory is PSS on Linux: pages shared by several processes (Python workers are forks of one another) count once.
+    Elsewhere it is RSS, which counts them every time.
+    """
+    memory, cpu, count = 0, 0.0, 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            memory += resident(process)
+            cpu += times.user + times.system
+            if ended_children:  # only known to the parent that waited for them
+                cpu += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+            count += 1
+    return Usage(memory, cpu, count)
+
+
+def memory_kind() -> str:
+    """What `usage` means by memory here: "pss" or "rss"."""
+    return "pss" if sys.platform == "linux" else "rss"
+
+
+def kill_all(processes: Iterable[psutil.Process], timeout: float = 2.0) -> None:
+    """kill -9 for each, and waits until they are gone, `timeout` seconds at most."""
+    targets = list(processes)
+    for process in targets:
+        # psutil compares start times before it signals, so a reused id is safe.
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(targets, timeout)
+
+
+def resident(process: psutil.Process) -> int:
+    """What `usage` counts as the memory of one process, in bytes."""
+    if sys.platform == "linux":
+        with contextlib.suppress(psutil.AccessDenied):
+            return int(process.memory_full_info().pss)
+    return int(process.memory_info().rss)

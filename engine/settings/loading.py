@@ -1,0 +1,346 @@
+"""The one place that reads settings: a TOML file, `ARBORCAST_…` variables, options. Everything deeper gets values.
+
+Stronger first: command line option, environment variable, file, default. Every value keeps its origin, for
+`arborcast config show` and for errors. An unknown key is an error that names the nearest known one: a
+misspelt setting that is silently ignored is found at three in the morning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import json
+import logging
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from arborcast.core.errors import ConfigError
+from arborcast.core.reasons import reason_of
+from arborcast.core.security.outbound import OutboundSettings
+from arborcast.core.settings import KafkaSettings, SecretSettings, SettingInfo
+from arborcast.core.telemetry.tracing import TracingSettings
+from arborcast.directory.settings import DirectorySettings
+from arborcast.dispatch.settings import DispatchSettings, PushSettings, RetrySettings, TableSettings
+from arborcast.engine.settings.stack import ConsoleSettings, LoggingSettings, MetricsSettings, StackSettings
+from arborcast.ingest.access.settings import AccessSettings, LimitSettings, TlsSettings
+from arborcast.ingest.federation.settings import FederationSettings
+from arborcast.ingest.settings import FragmentSettings, FramedSettings, GatewaySettings, TopicSettings, ZmqSettings
+
+ENV_PREFIX = "ARBORCAST_"
+
+DEFAULT_HOME = ".arborcast"
+
+DEFAULT_FILE = "arborcast.toml"
+
+# Variables with our prefix that are not settings: they say where things of this machine are.
+RESERVED_ENV = frozenset({"HOME", "CONFIG", "CACHE", "JAVA", "LOG_FORM", "READY_FILE"})
+
+# Former names of settings. They go on working, with a warning that says the new one.
+RENAMED: Mapping[str, str] = types.MappingProxyType(
+    {
+        "access.remember_s": "access.cache_s",
+        "outbound.reach": "outbound.scope",
+        "retry.hot_budget_s": "retry.batch_wait_s",
+    }
+)
+
+logger = logging.getLogger(__name__)
+
+Scalar = str | int | float | bool
+
+SectionT = TypeVar("SectionT")
+
+GivenT = TypeVar("GivenT")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of one engine, and where each came from (`kafka.prefix` -> "arborcast.toml")."""
+
+    home: Path
+    kafka: KafkaSettings
+    topics: TopicSettings
+    directory: DirectorySettings
+    gateway: GatewaySettings
+    fragments: FragmentSettings
+    framed: FramedSettings
+    zmq: ZmqSettings
+    federation: FederationSettings
+    tls: TlsSettings
+    access: AccessSettings
+    limits: LimitSettings
+    dispatch: DispatchSettings
+    push: PushSettings
+    retry: RetrySettings
+    outbound: OutboundSettings
+    tables: TableSettings
+    secrets: SecretSettings
+    stack: StackSettings
+    metrics: MetricsSettings
+    console: ConsoleSettings
+    logging: LoggingSettings
+    tracing: TracingSettings
+    origins: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+
+
+SECTIONS: Mapping[str, type] = {
+    name: cls for name, cls in typing.get_type_hints(Settings).items() if name not in ("home", "origins")
+}
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """One setting as declared in code."""
+
+    section: str
+    name: str
+    type: Any
+    default: Scalar
+    info: SettingInfo
+
+    @property
+    def key(self) -> str:
+        """`section.name`, as messages and documents write it."""
+        return f"{self.section}.{self.name}"
+
+    @property
+    def env(self) -> str:
+        """The environment variable that sets it."""
+        return _variable(self.key)
+
+    def allowed(self) -> str:
+        """What may be given, in words."""
+        if typing.get_origin(self.type) is Literal:
+            return "one of " + ", ".join(repr(choice) for choice in typing.get_args(self.type))
+        words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[self.type]
+        low, high = self.info.minimum, self.info.maximum
+        if low is not None and high is not None:
+            words += f" from {low:g} to {high:g}" if isinstance(low, float) else f" from {low} to {high}"
+        elif low is not None:
+            words += f", at least {low}"
+        elif high is not None:
+            words += f", at most {high}"
+        return words + (f" ({self.info.unit})" if self.info.unit else "")
+
+
+def declarations() -> list[Declaration]:
+    """Every setting there is, in the order of the reference page."""
+    found = []
+    for section, cls in SECTIONS.items():
+        hints = typing.get_type_hints(cls)
+        for field in dataclasses.fields(cls):
+            found.append(
+                Declaration(
+                    section,
+                    field.name,
+                    hints[field.name],
+                    typing.cast(Scalar, field.default),
+                    field.metadata["setting"],
+                )
+            )
+    return found
+
+
+def load_settings(
+    config: Path | None = None,
+    home: Path | None = None,
+    overrides: Mapping[str, Scalar] | None = None,
+    environ: Mapping[str, str] = types.MappingProxyType(os.environ),
+) -> Settings:
+    """Read, check and assemble the settings.
+
+    `config` is the TOML file (else $ARBORCAST_CONFIG, else arborcast.toml in the current folder if there is one);
+    `overrides` maps `section.name` to a value given on the command line. Raises ConfigError.
+    """
+    file = _config_file(config, environ)
+    known = {declaration.key: declaration for declaration in declarations()}
+    values: dict[str, Scalar] = {key: declaration.default for key, declaration in known.items()}
+    origins = dict.fromkeys(values, "default")
+
+    document = _read_file(file) if file else {}
+    folder = file.parent if file else Path()
+    home_value, home_origin = DEFAULT_HOME, "default"
+    if "home" in document:
+        raw = document.pop("home")
+        if not isinstance(raw, str) or not raw:
+            raise ConfigError(f"{file}: home = {raw!r} must be the path of the data directory")
+        # Relative to the file, so that the engine does not move with the folder it is started from.
+        home_value, home_origin = str(folder / raw), str(file)
+    for key, value in _by_new_name(_flatten(document, file), RENAMED, str(file)):
+        declaration = known.get(key) or _unknown(key, known, str(file))
+        values[key] = _checked(declaration, value, str(file))
+        origins[key] = str(file)
+
+    former = {_variable(old): _variable(new) for old, new in RENAMED.items()}
+    for variable, text in _by_new_name(_our_variables(environ), former, "the environment"):
+        declaration = next((d for d in known.values() if d.env == variable), None) or _unknown(
+            variable, {d.env: d for d in known.values()}, "the environment"
+        )
+        values[declaration.key] = _checked(declaration, _from_text(declaration, text), f"${variable}")
+        origins[declaration.key] = f"${variable}"
+
+    for key, value in _by_new_name(list((overrides or {}).items()), RENAMED, "the command line"):
+        declaration = known.get(key) or _unknown(key, known, "the command line")
+        values[key] = _checked(declaration, value, "the command line")
+        origins[key] = "command line"
+
+    if environ.get(ENV_PREFIX + "HOME"):
+        home_value, home_origin = environ[ENV_PREFIX + "HOME"], f"${ENV_PREFIX}HOME"
+    if home is not None:
+        home_value, home_origin = str(home), "command line"
+    home_path = Path(home_value).expanduser().absolute()
+    origins["home"] = home_origin
+    _fill_from_home(home_path, values, origins)
+
+    sections: dict[str, Any] = {name: _build(cls, name, values) for name, cls in SECTIONS.items()}
+    return Settings(home=home_path, origins=origins, **sections)
+
+
+def level_of(settings: Settings) -> int:
+    """The level of logging as the standard library counts it."""
+    return logging.getLevelNamesMapping()[settings.logging.level.upper()]
+
+
+def dump(settings: Settings) -> str:
+    """The effective settings as TOML that `load_settings` reads back to the same. Holds secrets: mind the file mode."""
+    lines = [f"home = {toml(str(settings.home))}"]
+    for section in SECTIONS:
+        lines += ["", f"[{section}]"]
+        values = getattr(settings, section)
+        lines += [f"{field.name} = {toml(getattr(values, field.name))}" for field in dataclasses.fields(values)]
+    return "\n".join(lines) + "\n"
+
+
+def _config_file(config: Path | None, environ: Mapping[str, str]) -> Path | None:
+    if config is not None:
+        return config.expanduser().absolute()
+    if environ.get(ENV_PREFIX + "CONFIG"):
+        return Path(environ[ENV_PREFIX + "CONFIG"]).expanduser().absolute()
+    here = Path(DEFAULT_FILE).absolute()
+    return here if here.exists() else None
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as stream:
+            return tomllib.load(stream)
+    except FileNotFoundError as error:
+        raise ConfigError(f"the settings file {file} does not exist: `arborcast init {file}` writes one") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the settings file {file} cannot be read: {reason_of(error)}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the settings file {file} is not valid TOML: {error}") from error
+
+
+def _flatten(document: Mapping[str, Any], file: Path | None) -> list[tuple[str, Any]]:
+    flat = []
+    for section, content in document.items():
+        if section not in SECTIONS:
+            _unknown(section, dict.fromkeys(SECTIONS), str(file))
+        if not isinstance(content, dict):
+            raise ConfigError(f"{file}: {section} must be a table, written [{section}]")
+        flat += [(f"{section}.{name}", value) for name, value in content.items()]
+    return flat
+
+
+def _variable(key: str) -> str:
+    return (ENV_PREFIX + key.replace(".", "_")).upper()
+
+
+@functools.cache  # each warning once in a process, however often it loads settings
+def _warn_renamed(old: str, new: str, where: str) -> None:
+    logger.warning("%s: the setting %s is called %s now; the old name still works", where, old, new)
+
+
+def _by_new_name(
+    given: list[tuple[str, GivenT]], renamed: Mapping[str, str], where: str
+) -> Iterator[tuple[str, GivenT]]:
+    """What one source gives, under the names of today. Raises ConfigError when it gives both the old and the new one:
+    which of the two is meant would be a guess."""
+    names = {name for name, _ in given}
+    for name, value in given:
+        new = renamed.get(name, name)
+        if new != name:
+            if new in names:
+                raise ConfigError(f"{where}: {name} is the old name of {new}, and both are given; keep {new} only")
+            _warn_renamed(name, new, where)
+        yield new, value
+
+
+def _our_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [
+        (name, value)
+        for name, value in sorted(environ.items())
+        if name.startswith(ENV_PREFIX) and name.removeprefix(ENV_PREFIX) not in RESERVED_ENV
+    ]
+
+
+def _unknown(key: str, known: Mapping[str, object], where: str) -> typing.NoReturn:
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else "; `arborcast config show` lists them all"
+    raise ConfigError(f"{where}: there is no setting {key}{hint}")
+
+
+def _from_text(declaration: Declaration, text: str) -> Scalar:
+    """A value as an environment variable spells it; what cannot be read stays text and is refused by the check."""
+    if declaration.type is bool:
+        return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(text.lower(), text)
+    if declaration.type in (int, float):
+        try:
+            number: Scalar = declaration.type(text)
+        except ValueError:
+            return text
+        return number
+    return text
+
+
+def _checked(declaration: Declaration, value: object, where: str) -> Scalar:
+    if declaration.type is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if typing.get_origin(declaration.type) is Literal:
+        good = value in typing.get_args(declaration.type)
+    else:
+        good = type(value) is declaration.type
+    if good and isinstance(value, (int, float)) and not isinstance(value, bool):
+        low, high = declaration.info.minimum, declaration.info.maximum
+        # `not (low <= value)` rather than `value < low`, so that a NaN is refused as well.
+        good = (low is None or not value < low) and (high is None or not value > high) and value == value
+    if not good:
+        shown = "(hidden)" if declaration.info.secret else repr(value)
+        raise ConfigError(f"{where}: {declaration.key} = {shown} is not allowed; it must be {declaration.allowed()}")
+    return typing.cast(Scalar, value)
+
+
+def _fill_from_home(home: Path, values: dict[str, Scalar], origins: dict[str, str]) -> None:
+    for key, name in (
+        ("dispatch.checkpoint", "checkpoints"),
+        ("tables.path", "tables"),
+        ("directory.file", "topics.ldif"),
+        ("access.users_file", "users.toml"),
+        ("secrets.key_file", "secrets.keys"),
+    ):
+        if values[key] == "":
+            values[key] = str(home / name)
+            origins[key] = "data directory"
+
+
+def _build(cls: type[SectionT], section: str, values: Mapping[str, Scalar]) -> SectionT:
+    own = {key.partition(".")[2]: value for key, value in values.items() if key.startswith(section + ".")}
+    return cls(**own)
+
+
+def toml(value: Scalar) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # TOML's basic strings take JSON's escapes.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

@@ -1,0 +1,98 @@
+"""Where the engine may connect to: the one policy of gateway and job, from the settings."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Iterator
+from urllib.parse import urlsplit
+
+from arborcast.core.security.ip_addresses import EVERYWHERE
+from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
+from arborcast.engine.embedded.kafka_broker import remembered_controller_port
+from arborcast.engine.processes.processes import LOOPBACK
+from arborcast.engine.settings.loading import Settings
+
+_SCOPES = {
+    "public": "globally routable addresses only",
+    "private": "globally routable addresses and private networks",
+    "loopback": "globally routable addresses and this machine",
+}
+
+
+def policy_of(
+    settings: Settings, gateway_port: int | None = None, more: Iterable[tuple[str, int]] = ()
+) -> AddressPolicy:
+    """The one policy that the gateway and the job connect by.
+
+    The engine's own services are looked up here, once: a name for one of them that cannot be looked up now is still
+    refused as a name. `gateway_port` is for a gateway whose port was chosen by the system; `more` are ports that no
+    setting names.
+    """
+    own: set[tuple[str, int]] = set()
+    for host, port in (*_services(settings, gateway_port or settings.gateway.port), *more):
+        if not port:
+            continue  # chosen by the system, and not known yet
+        name = host.lower().removesuffix(".")
+        own.add((name, port))
+        own.update((address, port) for address in _addresses(name, port))
+    public = urlsplit(settings.gateway.public_url)
+    if public.hostname:
+        # Not looked up: behind one reverse proxy there are others than us.
+        own.add((public.hostname.lower(), public.port or (443 if public.scheme == "https" else 80)))
+    return AddressPolicy(settings.outbound, frozenset(own))
+
+
+def describe(settings: OutboundSettings) -> str:
+    """Where requests may go, in words for a log."""
+    words = [_SCOPES[settings.scope]]
+    if settings.allow:
+        words.append(f"also {settings.allow}")
+    if settings.deny:
+        words.append(f"never {settings.deny}")
+    if settings.ports:
+        words.append(f"ports {settings.ports}")
+    if settings.https_only:
+        words.append("https only")
+    return f"{'; '.join(words)} (outbound.scope = {settings.scope})"
+
+
+def _services(settings: Settings, gateway_port: int) -> Iterator[tuple[str, int]]:
+    yield settings.gateway.host, gateway_port
+    yield settings.gateway.host, settings.framed.port
+    yield settings.gateway.host, settings.federation.datagram_port
+    yield settings.console.host, settings.console.port
+    yield settings.metrics.host, settings.metrics.port
+    yield settings.metrics.host, settings.metrics.job_port
+    if settings.zmq.enabled:
+        zmq = settings.zmq
+        yield settings.metrics.host, zmq.metrics_port
+        for address in (zmq.subscribe, zmq.publish, zmq.pipeline, zmq.asked, zmq.tasks, zmq.results):
+            if not address.startswith(">"):  # connected to
+                yield from _place(address.removeprefix("tcp://"))
+    administrator = urlsplit(settings.federation.administrator)
+    if administrator.hostname:
+        yield administrator.hostname, administrator.port or (443 if administrator.scheme == "https" else 80)
+    if settings.stack.broker == "embedded":
+        yield LOOPBACK, remembered_controller_port(settings.home / "kafka")
+    for server in settings.kafka.bootstrap_servers.split(","):
+        yield from _place(server.strip())
+    if settings.directory.kind == "ldap":
+        url = urlsplit(settings.directory.url)
+        if url.hostname:
+            yield url.hostname, url.port or (636 if url.scheme == "ldaps" else 389)
+
+
+def _place(text: str) -> Iterator[tuple[str, int]]:
+    host, _, port = text.rpartition(":")
+    if host and port.isdecimal():
+        yield EVERYWHERE if host == "*" else host.strip("[]"), int(port)
+
+
+def _addresses(host: str, port: int) -> Iterator[str]:
+    if not host:
+        return
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return
+    yield from {str(address[0]) for *_, address in found}

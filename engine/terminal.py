@@ -1,0 +1,253 @@
+"""What people read on a terminal: the one place that everything passes which a command of ours prints.
+
+Much of it was written by strangers: topics, endpoints, payloads, answers to pushes. None of that may do anything to
+the terminal, see `core.printable`. So nothing else in these packages prints; a test holds that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from arborcast.core.printable import as_json, one_line, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+
+def say(line: object) -> None:
+    """A line on standard output, at once."""
+    _write(sys.stdout, f"{printable(str(line))}\n")
+
+
+def complain(line: object) -> None:
+    """A line on standard error, at once."""
+    _write(sys.stderr, f"{printable(str(line))}\n")
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    _write(sys.stdout, as_json(value, indent=2, default=str) + "\n")
+
+
+def print_json_line(value: Any) -> None:
+    """One JSON document on one line, at once; letters of all scripts as they are."""
+    _write(sys.stdout, as_json(value, ensure_ascii=False) + "\n")
+
+
+def print_document(data: bytes) -> None:
+    """A document on standard output: byte by byte into a file or a pipe, fit to be looked at on a terminal."""
+    if sys.stdout.isatty():
+        _write(sys.stdout, printable(data.decode(errors="replace")))
+    else:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def console(file: TextIO | None = None) -> Console:
+    """Where people read: standard output, or `file`."""
+    return _console_class()(file=file)
+
+
+def error_console() -> Console:
+    """Where complaints go."""
+    return _console_class()(stderr=True)
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Rows below their headings, each on a line of its own."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(*heads, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(escape(one_line(cell)) for cell in row))
+    console().print(table)
+
+
+def guard() -> None:
+    """From now on also what Python itself prints is fit to be looked at: stack traces, and log lines of a process that
+    has not been told where to log."""
+    sys.excepthook = _show_failure
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_PrintableFormatter())
+
+
+# Columns of a pipe or a file, which has no width.
+_UNLIMITED = 100_000
+
+
+@functools.cache
+def _console_class() -> type[Console]:
+    # Rich is loaded when something is printed in colour: `--help` and `--json` do without.
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
+    class PrintableConsole(Console):
+        """Its own control codes (colours, a cursor that is moved) are beside the text in rich's segments, so all that
+        is in the text is foreign."""
+
+        def __init__(self, **named: Any) -> None:
+            # Topics and addresses have colons, which would be taken for the names of emoji.
+            super().__init__(emoji=False, **named)
+            if not self.is_terminal and "COLUMNS" not in os.environ:
+                self.width = _UNLIMITED
+
+        def print(self, *objects: Any, **named: Any) -> None:
+            """A column of a table is at least as wide as its longest word: rich would cut it, or drop the column."""
+            wide = self.options.update(width=_UNLIMITED)
+            for table in (each for each in objects if isinstance(each, Table)):
+                named["crop"] = False
+                for column in table.columns:
+                    words = (Measurement.get(self, wide, cell).minimum for cell in (column.header, *column.cells))
+                    column.min_width = max(column.min_width or 0, *words)
+            super().print(*objects, **named)
+
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            """Whatever is printed comes by here, nested things several times."""
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+        def render_str(self, text: str, **named: Any) -> Text:
+            """Texts once more before they are measured, so that a table makes room for what is written out."""
+            return super().render_str(printable(text), **named)
+
+    return PrintableConsole
+
+
+@contextlib.contextmanager
+def noting_silence(line: str, after_s: float = 1.0) -> Iterator[None]:
+    """Complain with this line, if what is done meanwhile takes longer than that. For questions to others: somebody who
+    looks at a silent terminal should know who is waited for."""
+    timer = threading.Timer(after_s, complain, [line])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        # A terminal, or a locale, that has only some letters.
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
+
+
+def _show_failure(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    complain("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"))
+
+
+class _PrintableFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+# How far a command has come, for who waits for it: a bar on a terminal, else a line now and then. One way for all
+# commands. What is done within two seconds shows nothing.
+
+_QUIET_S = 2.0
+"""Nobody asks what is going on before."""
+
+_LINE_EVERY_S = 10.0
+
+_DRAWN_EVERY_S = 0.2
+
+
+class ProgressShown:
+    """A `core.progress.Progress` that shows what it is told, within a `with`. Printing goes on beside it."""
+
+    def __init__(self, *, quiet_s: float = _QUIET_S, line_every_s: float = _LINE_EVERY_S) -> None:
+        self._quiet_s = quiet_s
+        self._line_every_s = line_every_s
+        self._now: tuple[str, int, int] | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+
+    def __call__(self, what: str, done: int = 0, total: int = 0) -> None:
+        self._now = (what, done, total)
+
+    def __enter__(self) -> Self:
+        self._began = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        if self._over.wait(self._quiet_s):
+            return
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            self._draw()
+        else:
+            self._write_lines()
+
+    def _write_lines(self) -> None:
+        while True:
+            if self._now is not None:
+                complain(line(*self._now, time.monotonic() - self._began))
+            if self._over.wait(self._line_every_s):
+                return
+
+    def _draw(self) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[share]}", markup=False),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(compact=True),
+            console=error_console(),
+            transient=True,  # what stays on the screen is the result
+            auto_refresh=False,
+            redirect_stdout=False,  # which may be a file
+        )
+        while self._now is None:
+            if self._over.wait(_DRAWN_EVERY_S):
+                return
+        shown, done, total = self._now
+        task = bar.add_task(printable(shown), completed=done, total=total or None, share=share(done, total))
+        with bar:
+            while not self._over.wait(_DRAWN_EVERY_S):
+                what, done, total = self._now
+                if what != shown:
+                    # Another stage is as fast as it is.
+                    bar.reset(task, description=printable(what), total=total or None, share=share(done, total))
+                    shown = what
+                bar.update(task, completed=done, total=total or None, share=share(done, total), refresh=True)
+
+
+def line(what: str, done: int, total: int, elapsed_s: float) -> str:
+    """For who has no terminal, or reads it later in a file."""
+    far = share(done, total)
+    return f"{what}: {far} after {elapsed_s:.0f} s" if far else f"{what}: {elapsed_s:.0f} s"
+
+
+def share(done: int, total: int) -> str:
+    """How much of how much; empty where there is nothing to say."""
+    if not total:
+        return f"{done:,}" if done else ""
+    return f"{done:,} of {total:,} ({100 * min(done, total) // total} %)"

@@ -1,0 +1,179 @@
+"""What is in a backup while things move from log to log: the logs are lists here, `backup` is what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import pytest
+
+from arborcast.admin import backup
+from arborcast.admin.archive import BackupRecord, Contents, read_log, write_log
+from arborcast.cli.maintenance import tell_of_backup
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import dead_letters, parked
+from arborcast.dispatch.logs.attempts import Evaluation, Matched, encode_evaluation
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tries
+from arborcast.topic_model.projections.pull_store import PullLimits
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
+
+DIED_MS = 2_000
+
+
+class Written(NamedTuple):
+    offset: int
+    key: bytes
+    value: bytes | None
+    partition: int = 0
+    timestamp: int = 0
+
+
+class Logs:
+    """Each log has one partition."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, list[Written]] = {}
+
+    def of(self, name: str) -> list[Written]:
+        return self._logs.setdefault(name, [])
+
+    def dispatched(self, before: int) -> None:
+        """Batches are done with all notifications before this offset."""
+        for batch, offset in ((1, before - 1), (2, before)):
+            (value,) = encode_evaluation(Evaluation(0, batch, 0, [Matched("n", TopicPath("a"), 1_000, offset, 0)]))
+            self.of("attempts").append(Written(len(self.of("attempts")), b"", value))
+
+    def publish(self, name: str) -> None:
+        log = self.of("notifications")
+        key, value = notifications.encode(Notification(name, TopicPath("a"), b"<x/>", 1_000))
+        log.append(Written(len(log), key, value))
+
+    def park(self, delivery: Delivery, letter: DeadLetter) -> None:
+        self._add("parked", delivery, parked.encode(Parked(letter.notification, Tries())))
+
+    def finish(self, delivery: Delivery) -> None:
+        self._add("parked", delivery, None)
+
+    def bury(self, delivery: Delivery, letter: DeadLetter) -> None:
+        self._add("dead", delivery, dead_letters.encode(letter))
+
+    def forget(self, delivery: Delivery) -> None:
+        self._add("dead", delivery, None)
+
+    def redrive(self, delivery: Delivery, letter: DeadLetter) -> Delivery:
+        """In the order in which the desk of dead letters does it; its new name."""
+        again = Delivery(delivery.subscription, delivery.place._replace(redrive=letter.at_ms))
+        self.park(again, letter)
+        self.forget(delivery)
+        return again
+
+    def _add(self, name: str, delivery: Delivery, value: bytes | None) -> None:
+        log = self.of(name)
+        log.append(Written(len(log), delivery.key(), value))
+
+    def reading(self, kafka: KafkaSettings, name: str, progress: object = None) -> Reading:
+        return Reading(self.of(name))
+
+
+class Reading:
+    def __init__(self, log: list[Written]) -> None:
+        self._log = log
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def beginnings(self) -> dict[int, int]:
+        return {0: 0}
+
+    def ends(self) -> dict[int, int]:
+        return {0: len(self._log)}
+
+    def at(self, ms: int) -> dict[int, int]:
+        return {0: 0}
+
+    def read_all(self) -> Iterator[Written]:
+        return self.read_from(self.beginnings())
+
+    def read_from(self, firsts: Mapping[int, int], ends: Mapping[int, int] | None = None) -> Iterator[Written]:
+        yield from self._log[firsts[0] : (ends or self.ends())[0]]
+
+
+def dead(name: str, offset: int) -> tuple[Delivery, DeadLetter]:
+    notification = Notification(name, TopicPath("a"), b"<x/>", 1_000)
+    return Delivery("s", Place(1, 0, offset)), DeadLetter("s", "http://e/", notification, "dead", DIED_MS, 6)
+
+
+@pytest.mark.parametrize("reaches_parked", [True, False], ids=["before parked is read", "after parked was read"])
+def test_a_letter_is_not_lost_between_the_logs_whenever_it_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reaches_parked: bool
+) -> None:
+    logs = Logs()
+    stays, sent, purged = dead("stays", 1), dead("sent before", 2), dead("purged before", 3)
+    meanwhile, delivered, dying = dead("sent meanwhile", 4), dead("delivered meanwhile", 5), dead("dying meanwhile", 6)
+
+    def happen() -> None:
+        logs.bury(*dying)
+        logs.finish(dying[0])
+        logs.redrive(*dying)
+        logs.redrive(*meanwhile)
+        logs.finish(logs.redrive(*delivered))
+
+    def write(folder: Path, log: str, given: Iterable[BackupRecord]) -> Contents:
+        # What is parked is read for the file of notifications, and nothing before.
+        if log == "notifications" and reaches_parked:
+            happen()
+        written = write_log(folder, log, given)
+        if log == "notifications" and not reaches_parked:
+            happen()
+        return written
+
+    monkeypatch.setattr(backup, "LogScan", logs.reading)
+    monkeypatch.setattr(backup, "read_progress", lambda _kafka: {})
+    monkeypatch.setattr(backup, "write_log", write)
+    for each in (stays, sent, purged, meanwhile, delivered):
+        logs.bury(*each)
+    logs.dispatched(100)
+    logs.park(*dying)
+    logs.redrive(*sent)
+    logs.forget(purged[0])
+
+    backup.backup(KafkaSettings(), tmp_path, PullLimits(1, 1, 1))
+
+    owed = {notifications.decode(each.value or b"").id for each in read_log(tmp_path, "notifications")}
+    letters = [(parked.decode_key(each.key)[0], each.value or b"") for each in read_log(tmp_path, "dead")]
+    kept = {dead_letters.decode(value).notification.id for _, value in letters}
+    assert owed == {"sent before", "dying meanwhile"} | ({"sent meanwhile"} if reaches_parked else set())
+    assert kept == {"stays", "sent meanwhile", "delivered meanwhile", "dying meanwhile"}, "no more, and no fewer"
+    assert {delivery.place.redrive for delivery, _ in letters} == {DIED_MS}
+
+
+def test_what_is_counted_is_what_may_be_undelivered_and_is_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the last batch nobody knows how far it has come, so it is in the backup; what lies before it is not."""
+    logs = Logs()
+    for name in ("delivered", "in the last batch"):
+        logs.publish(name)
+    logs.dispatched(1)
+    monkeypatch.setattr(backup, "LogScan", logs.reading)
+    monkeypatch.setattr(backup, "read_progress", lambda _kafka: {})
+    manifest = backup.backup(KafkaSettings(), tmp_path, PullLimits(1, 1, 1))
+
+    tell_of_backup(manifest, tmp_path, "backed up to", json=False)
+
+    owed = [notifications.decode(each.value or b"").id for each in read_log(tmp_path, "notifications")]
+    assert owed == ["in the last batch"]
+    said = capsys.readouterr().out
+    assert " 1 record   not delivered yet, and those of the last batch\n" in said
+    assert " 0 records  dead letters\n" in said
+    lines = [line.split() for line in said.splitlines()[1:]]
+    assert [line[0] for line in lines] == [*manifest.logs]

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from arborcast.admin.data_directory import ARCHIVE, KEYS, Stock, copy, restore_copy
+from arborcast.cli import app
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.processes.errors import HomeError, HomeInUse
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = Home(tmp_path / "home")
+    home.create()
+    for name, text in (("kafka/data/a-0/1.log", "records"), ("topics.ldif", "dn: x"), ("log/job.log", "said")):
+        file = home.path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (home.path / KEYS).write_text("key")
+    (home.path / KEYS).chmod(0o600)
+    return home.path
+
+
+def test_what_has_to_last_comes_back(home: Path, tmp_path: Path) -> None:
+    made = copy(home, tmp_path / "backup")
+
+    restore_copy(tmp_path / "backup", tmp_path / "restored")
+
+    restored = {str(file.relative_to(tmp_path / "restored")) for file in (tmp_path / "restored").rglob("*.*")}
+    assert restored == {"kafka/data/a-0/1.log", "topics.ldif", KEYS}
+    assert (tmp_path / "restored" / "kafka/data/a-0/1.log").read_text() == "records"
+    assert [file.name for file in made] == [ARCHIVE, KEYS]
+    for file in (*made, tmp_path / "restored" / KEYS):
+        assert file.stat().st_mode & 0o077 == 0, f"{file} is for its owner alone"
+
+
+def test_keys_are_not_beside_what_they_open(home: Path, tmp_path: Path) -> None:
+    archive, _ = copy(home, tmp_path / "backup")
+    with tarfile.open(archive) as opened:
+        assert KEYS not in opened.getnames()
+
+
+def test_a_running_engine_is_not_copied(home: Path, tmp_path: Path) -> None:
+    with Home(home).locked(), pytest.raises(HomeInUse):
+        copy(home, tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()
+
+
+def test_nothing_is_written_over(home: Path, tmp_path: Path) -> None:
+    copy(home, tmp_path / "backup")
+    with pytest.raises(HomeError, match="not empty"):
+        restore_copy(tmp_path / "backup", home)
+    assert (home / "log" / "job.log").exists()
+
+
+def test_a_damaged_backup_is_told(home: Path, tmp_path: Path) -> None:
+    archive, _ = copy(home, tmp_path / "backup")
+    archive.write_bytes(archive.read_bytes()[:700])
+    with pytest.raises(HomeError, match="cannot be restored"):
+        restore_copy(tmp_path / "backup", tmp_path / "restored")
+
+
+def test_no_engine_no_backup(tmp_path: Path) -> None:
+    command = ["backup", "--data-directory", str(tmp_path / "backup"), "--home", str(tmp_path / "none")]
+    assert "no engine's data directory" in str(CliRunner().invoke(app, command).exception)
+
+
+def test_restore_takes_what_the_folder_holds(home: Path, tmp_path: Path) -> None:
+    copy(home, tmp_path / "backup")
+    command = ["restore", str(tmp_path / "backup"), "--home", str(tmp_path / "restored")]
+    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
+    assert (tmp_path / "restored" / "topics.ldif").read_text() == "dn: x"
+
+
+def test_what_is_missing_is_named() -> None:
+    before = Stock(accepted=10, matches=20, settled=5)
+    assert before.missing_from(Stock(accepted=10, matches=20, settled=20)) == []
+    assert before.missing_from(Stock(accepted=9, matches=20, settled=5)) == ["1 of 10 accepted notifications"]

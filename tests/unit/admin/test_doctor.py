@@ -1,0 +1,197 @@
+"""What the doctor finds, and the advice that goes with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from arborcast.admin import doctor
+from arborcast.admin.doctor import Check
+from arborcast.core.security.keyring import add_key
+from arborcast.engine.embedded import state
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.embedded.state import EngineStatus, PartState, PartStatus
+from arborcast.engine.processes import processes
+from arborcast.engine.processes.processes import ProcessId
+from arborcast.engine.settings.loading import load_settings
+
+pytestmark = pytest.mark.slow
+
+
+def findings(home: Path, **overrides: str | int) -> dict[str, Check]:
+    given = {key.replace("__", "."): value for key, value in overrides.items()}
+    settings = load_settings(home=home, overrides={"gateway.port": 0, "stack.kafka_port": 0, **given}, environ={})
+    return {check.name: check for check in doctor.doctor(settings)}
+
+
+def test_looks_without_touching(tmp_path: Path) -> None:
+    found = findings(tmp_path / "new")
+    assert found["data directory"].level == "ok"
+    assert found["python"].level == "ok"
+    assert found["pyspark"].finding == "4.2.0, and so are its jars"
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_java_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARBORCAST_JAVA", "/no/such/java")
+    java = findings(tmp_path)["java"]
+    assert java.level == "fail"
+    assert java.finding.startswith("ARBORCAST_JAVA = /no/such/java is neither")
+    assert "make setup JAVA=wheel" in java.advice
+
+
+def test_jars_that_were_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARBORCAST_CACHE", str(tmp_path / "empty"))
+    found = findings(tmp_path)
+    assert (found["jars (spark)"].level, found["jars (broker)"].level) == ("fail", "fail")
+    assert found["jars (broker)"].advice == "Run: arborcast fetch"
+
+
+def test_a_gear_that_has_too_few_slots(tmp_path: Path) -> None:
+    assert findings(tmp_path)["gear"].finding == "auto; on a Spark cluster its executors need 4 cores"
+    few = {"kafka__partitions": 6, "dispatch__task_slots": 4}
+    found = findings(tmp_path, **few)["gear"]
+    assert found.level == "warn"
+    assert found.advice.startswith("Set dispatch.task_slots to 6, or dispatch.gear to batch.")
+    assert findings(tmp_path, **few, dispatch__gear="batch")["gear"] == Check("gear", "ok", "batch")
+
+
+def test_busy_ports(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        found = findings(tmp_path, gateway__port=port, stack__kafka_port=port)
+    assert (found["gateway port"].level, found["kafka port"].level) == ("fail", "fail")
+    assert "--gateway-port PORT" in found["gateway port"].advice
+    assert "--kafka-port PORT" in found["kafka port"].advice
+
+
+def test_a_broker_and_a_directory_that_do_not_answer(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nobody = server.getsockname()[1]
+    found = findings(
+        tmp_path,
+        stack__broker="external",
+        kafka__bootstrap_servers=f"127.0.0.1:{nobody}",
+        directory__kind="ldap",
+        directory__url=f"ldap://127.0.0.1:{nobody}",
+    )
+    assert found["broker"].level == "fail"
+    assert f"127.0.0.1:{nobody} does not answer" in found["broker"].finding
+    assert found["directory"].level == "fail"
+
+
+def test_something_that_listens_but_is_no_broker(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        found = findings(tmp_path, stack__broker="external", kafka__bootstrap_servers=f"127.0.0.1:{port}")
+    assert found["broker"].level == "fail"
+
+
+def test_too_little_room(tmp_path: Path) -> None:
+    found = findings(tmp_path, stack__min_free_disk_mb=10**9)
+    assert found["data directory"].level == "fail"
+    assert "MiB are free" in found["data directory"].finding
+    assert found["data directory"].advice.startswith("Make room")
+
+
+def test_tables_on_a_disk_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    elsewhere = str(tmp_path / "disk" / "tables")
+    assert findings(tmp_path / "home", tables__path=elsewhere)["tables"].level == "ok"
+    assert findings(tmp_path / "home", tables__path=elsewhere, stack__min_free_disk_mb=10**9)["tables"].level == "warn"
+    assert "tables" not in findings(tmp_path / "home", tables__path="s3://bucket/tables")
+
+
+def test_a_key_file_that_is_missing_damaged_or_open_to_all(tmp_path: Path) -> None:
+    file = tmp_path / "common.keys"
+    assert "arborcast keys new" in findings(tmp_path, secrets__key_file=str(file))["keys"].advice
+    file.write_text("k1 nothing\n")
+    assert findings(tmp_path, secrets__key_file=str(file))["keys"].level == "fail"
+    file.unlink()
+    add_key(file, "k1")
+    assert findings(tmp_path, secrets__key_file=str(file))["keys"].level == "ok"
+    file.chmod(0o644)
+    assert findings(tmp_path, secrets__key_file=str(file))["keys"].advice == f"chmod 600 {file}"
+    assert "keys" not in findings(tmp_path / "embedded"), "it makes its own"
+
+
+def test_ports_of_metrics(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        found = findings(tmp_path, metrics__port=port, metrics__job_port=port)
+    assert found["metrics port"].level == found["job's metrics port"].level == "fail"
+    assert found["job's metrics port"].advice.endswith("metrics.job_port")
+
+
+def running(home: Home, *names: str) -> None:
+    """A state file in which these parts are ready."""
+    me = ProcessId.of_this()
+    parts = {name: PartStatus(PartState.READY, 0.0, me) for name in names}
+    state.write(home.state_file, EngineStatus(me, 0.0, {"kafka": "127.0.0.1:1"}, parts))
+
+
+def test_parts_that_do_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ports are open, a file says that the job is ready: the state is fine, and nobody lives."""
+    monkeypatch.setattr(doctor, "_PATIENCE_S", 0.2)
+    home = Home(tmp_path)
+    home.create()
+    home.ready_file.touch()
+    running(home, "kafka", "gateway", "dispatch")
+    with socket.create_server(("127.0.0.1", 0)) as server, home.locked():
+        port = server.getsockname()[1]
+        home.settings_file.write_text(f"[gateway]\nport = {port}\n[stack]\nkafka_port = {port}\n")
+        found = findings(tmp_path)
+    assert found["engine"].level == "ok"
+    for name, finding in {
+        "kafka": "does not answer: no answer within 0.2 s",
+        "gateway": "does not answer: no answer within 0.2 s",
+        "dispatch": "does not answer: no heartbeat within 0.2 s",
+    }.items():
+        assert (found[name].level, found[name].finding) == ("fail", finding)
+        assert f"{name}.log" in found[name].advice
+
+
+def test_a_supervisor_that_does_not_come_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arborcast.engine.embedded.status.BEAT_S", 0.1)
+    home = Home(tmp_path)
+    home.create()
+    running(home)
+    os.utime(home.state_file, (time.time() - 100, time.time() - 100))
+    with home.locked():
+        engine = findings(tmp_path)["engine"]
+    assert engine.level == "fail"
+    assert f"its supervisor (pid {os.getpid()}) has not come round for 1" in engine.finding
+    assert f"kill -CONT {os.getpid()}" in engine.advice
+
+
+def test_everything_that_is_wrong_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much as can be wrong at once, and no line that leaves its reader alone."""
+    monkeypatch.setenv("ARBORCAST_JAVA", "/no/such/java")
+    monkeypatch.setenv("ARBORCAST_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(doctor, "_MEMORY_MB", 10**9)
+    monkeypatch.setattr(doctor, "_FILES", 10**9)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        found = findings(
+            tmp_path / "home",
+            gateway__port=port,
+            metrics__port=port,
+            stack__broker="external",
+            stack__min_free_disk_mb=10**9,
+            tables__path=str(tmp_path),
+            kafka__bootstrap_servers=f"127.0.0.1:{port}",
+            directory__kind="ldap",
+            directory__url=f"ldap://127.0.0.1:{processes.free_port()}",
+        )
+    wrong = [check for check in found.values() if check.level != "ok"]
+    assert {"java", "jars (spark)", "bash", "data directory", "tables", "keys", "memory", "broker"} <= {
+        check.name for check in wrong
+    }
+    for check in wrong:
+        assert re.match("[A-Z`]|chmod|ulimit", check.advice), check

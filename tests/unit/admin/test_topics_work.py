@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from arborcast.admin.topics_work import (
+    conditions_of,
+    format_of,
+    matching,
+    one_topic,
+    plan_import,
+    read_document,
+    write_document,
+)
+from arborcast.core.errors import ConfigError, ExpressionError, TopicError
+from arborcast.topic_model.records.control import Tombstone, TopicRecord, TopicRemoved
+from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
+from arborcast.topic_model.tree.tree import TopicTree
+from tests.support.directory import topic
+
+BASE = "ou=topics,dc=arborcast"
+
+
+def tree_of(*topics: TopicRecord) -> TopicTree:
+    tree = TopicTree()
+    for each in topics:
+        tree.apply(each)
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [("a/b", "a/b"), ("a:b:c", "a/b/c"), ("{urn:t}a/b", "{urn:t}a/b"), ("p:a/b", "{urn:p}a/b"), ("Größe", "Größe")],
+)
+def test_one_topic(text: str, path: str) -> None:
+    assert one_topic(text, {"p": "urn:p"}) == path
+
+
+@pytest.mark.parametrize("text", ["a/*", "a//.", "a|b", "//.", "//b"])
+def test_more_than_one_topic_is_refused(text: str) -> None:
+    with pytest.raises(TopicError, match="more than one"):
+        one_topic(text, {})
+
+
+def test_what_is_no_topic_at_all() -> None:
+    with pytest.raises(ExpressionError):
+        one_topic("a//", {})
+
+
+def test_matching() -> None:
+    tree = tree_of(topic("a"), topic("a/b"), topic("a/b/c"), topic("x/b"))
+    assert matching(tree, "a//.", {}) == ["a", "a/b", "a/b/c"]
+    assert matching(tree, "//b", {}) == ["a/b", "x/b"]
+    assert matching(tree, "a/*[c]", {}, xpath=True) == ["a/b"]
+
+
+@pytest.mark.parametrize("form", ["ldif", "topicset", "json"])
+def test_documents_of_every_format_read_back_and_are_recognised(form: str) -> None:
+    topics = (
+        topic("a", code="1", priority=3),
+        topic("a/{urn:x}b", final=True, publishers=("cn=p",)),
+        topic("{urn:t}Größe/c", message_types=("{urn:t}m",), retain=True, routing="group"),
+    )
+    data = write_document(topics, form, BASE)  # type: ignore[arg-type]
+    assert format_of(None, None, data) == form
+    assert read_document(data, form, BASE) == (topics, ())
+
+
+def test_the_ldif_begins_with_the_base_and_names_parents_first() -> None:
+    lines = write_document([topic("b/c"), topic("a")], "ldif", BASE).decode().splitlines()
+    assert [line for line in lines if line.startswith("dn:")] == [
+        "dn: ou=topics,dc=arborcast",
+        "dn: topicName=a,ou=topics,dc=arborcast",
+        "dn: topicName=b,ou=topics,dc=arborcast",
+        "dn: topicName=c,topicName=b,ou=topics,dc=arborcast",
+    ]
+
+
+def test_the_format_is_the_one_that_is_said_or_that_the_name_tells() -> None:
+    assert format_of(Path("x.xml"), "json") == "json"
+    assert format_of(Path("x.XML"), None) == "topicset"
+    with pytest.raises(ConfigError, match="--format"):
+        format_of(None, None)
+
+
+def test_a_topic_namespace_document_is_read_as_well() -> None:
+    data = (
+        b'<wstop:TopicNamespace xmlns:wstop="http://docs.oasis-open.org/wsn/t-1" targetNamespace="urn:n">'
+        b'<wstop:Topic name="a"><wstop:Topic name="b"/></wstop:Topic></wstop:TopicNamespace>'
+    )
+    topics, _ = read_document(data, format_of(None, None, data), BASE)
+    assert [each.path for each in topics] == ["{urn:n}a", "{urn:n}a/b"]
+
+
+def test_an_ldif_of_another_base_says_which_option_helps() -> None:
+    data = write_document([topic("a")], "ldif", "ou=elsewhere,dc=x")
+    with pytest.raises(ConfigError, match="--base-dn"):
+        read_document(data, "ldif", BASE)
+
+
+def test_what_an_ldif_holds_beside_topics_is_told() -> None:
+    data = write_document([topic("a")], "ldif", BASE) + b"\ndn: cn=x,ou=topics,dc=arborcast\nobjectClass: person\n"
+    topics, skipped = read_document(data, "ldif", BASE)
+    assert [each.path for each in topics] == ["a"]
+    assert skipped == ("cn=x,ou=topics,dc=arborcast: not an arborcastTopic (foreign)",)
+
+
+def test_an_import_adds_changes_and_leaves_the_rest() -> None:
+    tree = tree_of(topic("a"), topic("b", code="B"), topic("same"))
+    result = plan_import(tree, [topic("new/x"), topic("b", code="C"), topic("same")])
+    assert result.records == (topic("b", code="C"), topic("new/x"))
+    assert (result.added, result.changed, result.removed) == (1, 1, 0)
+
+
+def test_an_import_that_replaces_removes_the_rest_first_so_that_its_codes_are_free() -> None:
+    tree = tree_of(topic("a", code="K"), topic("a/b"))
+    result = plan_import(tree, [topic("a/b"), topic("z", code="K")], replace=True)
+    assert result.records == (TopicRemoved(topic("a").path), Tombstone("topic:a"), topic("z", code="K"))
+    assert (result.added, result.changed, result.removed) == (1, 0, 1)
+
+
+def test_an_import_is_all_or_nothing_and_names_what_cannot_be() -> None:
+    tree = tree_of(topic("a", code="K"))
+    with pytest.raises(TopicError, match=r"2 topics cannot be: .*'K'.*final"):
+        plan_import(tree, [topic("b", code="K"), topic("ok"), topic("x", final=True), topic("x/y")])
+
+
+def test_what_else_must_be_fulfilled_beyond_the_topic_is_said_in_words() -> None:
+    subscription = Subscription("s", EndpointReference("http://r/"), types=("{urn:t}a", "{urn:t}b"))
+    assert conditions_of(subscription) == "type: {urn:t}a or {urn:t}b"
+    apart = msgspec.structs.replace(subscription, types=(), policy=DeliveryPolicy(interval_ms=1_500))
+    assert conditions_of(apart) == "1.5 s apart"

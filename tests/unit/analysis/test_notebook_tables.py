@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import dataclasses
+import socket
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.dataset as ds
+import pytest
+
+from arborcast.analysis import Tables, tables
+from arborcast.analysis.reader import NoSuchTable
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.operations.audit import Problem, Report, Tally
+from arborcast.dispatch.tables import RETRIES, TABLES, TOPICS
+from arborcast.engine.settings.loading import load_settings
+from arborcast.topic_model.topics import TopicPath
+from tests.support.table_rows import NOON, attempt, fill, record
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Tables:
+    # Where nobody listens.
+    return Tables(load_settings(home=tmp_path, environ={"ARBORCAST_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}))
+
+
+def test_every_table_is_an_attribute(engine: Tables, tmp_path: Path) -> None:
+    for spec in TABLES:
+        spec.ensure(spec.location(engine.settings.tables, tmp_path))
+
+        assert len(getattr(engine, spec.name)) == 0
+        assert [*getattr(engine, spec.name).columns.index] == [column.name for column in spec.columns]
+
+
+def test_the_engine_is_that_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARBORCAST_HOME", str(tmp_path))
+
+    assert Tables().attempts.location == str(tmp_path / "tables" / "attempts")
+    assert "tables" in repr(tables.attempts)
+
+
+def test_spans_of_time_have_each_row_once(engine: Tables, tmp_path: Path) -> None:
+    record(tmp_path, *(attempt(f"n{hour}", "s", "delivered", hour * 3_600_000) for hour in range(0, 48, 6)))
+    days = [NOON + timedelta(days=number) for number in range(-1, 4)]
+
+    found = [engine.attempts.pandas(["notification"], since=day, until=day + timedelta(days=1)) for day in days]
+
+    assert [len(frame) for frame in found] == [0, 4, 4, 0, 0]
+    assert pd.concat(found).notification.is_unique
+    assert len(engine.attempts.pandas(where=ds.field("notification") == "n6")) == 1
+    assert len(engine.attempts.pandas(since=NOON)) == len(engine.attempts) == 8
+    assert len(engine.attempts.pandas(since=timedelta(seconds=1))) == 0
+
+
+def test_questions_that_cannot_be_answered_are_told_why(engine: Tables, tmp_path: Path) -> None:
+    with pytest.raises(NoSuchTable, match="there is no table at"):
+        engine.attempts.pandas()
+    fill(tmp_path, TOPICS, [])
+    with pytest.raises(NoSuchTable, match="no column of time"):
+        engine.topics.pandas(since=NOON)
+    with pytest.raises(ValueError, match="no time zone"):
+        engine.attempts.pandas(since=datetime(2026, 1, 1))  # noqa: DTZ001  # that is the point
+
+
+def test_audit_accounts_for_everything_and_shows_what_is_missing(engine: Tables, tmp_path: Path) -> None:
+    ended = [attempt("n1", "s", "delivered"), attempt("n2", "s", "parked"), attempt("n2", "s", "dead", 60, number=2)]
+    open_ = [attempt("n3", "s", "parked"), attempt("n4", "s", "parked")]
+    record(tmp_path, *ended, *open_)
+    fill(tmp_path, RETRIES, [{"delivery": "1", "notification": "n3", "subscription": "s"}])
+
+    found = engine.audit()
+    assert found.name == "audit of the tables", "there is no Kafka here"
+    assert found.to_dict() == {
+        "begun": 4,
+        "delivered": 1,
+        "dead": 1,
+        "expired": 0,
+        "cancelled": 0,
+        "dropped": 0,
+        "waiting": 1,
+        "missing": 1,
+        "twice": 0,
+    }
+
+
+def test_audit_is_that_of_the_logs_where_kafka_answers(engine: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def audit(kafka: object, since_ms: int, until_ms: int | None) -> Report:
+        asked.append((since_ms, until_ms))
+        report = Report(since_ms, 0, matches=9, totals=Tally(delivered=5, pending=2), notes=["cut"])
+        report.blame([Problem("surplus", "n1"), Problem("missing", "n2"), Problem("missing", "n3")])
+        return report
+
+    monkeypatch.setattr("arborcast.dispatch.operations.audit.audit", audit)
+    with socket.create_server(("127.0.0.1", 0)) as broker:
+        address = f"127.0.0.1:{broker.getsockname()[1]}"
+        kafka = dataclasses.replace(engine.settings.kafka, bootstrap_servers=f"127.0.0.1:1, {address}")
+        tables = Tables(dataclasses.replace(engine.settings, kafka=kafka))
+        found = tables.audit(since=datetime(2026, 1, 2, tzinfo=UTC))
+
+    assert asked == [(1_767_312_000_000, None)]
+    assert (found.name, found.attrs["notes"]) == ("audit of the logs", ["cut"])
+    assert found.to_dict() == {
+        "begun": 9,
+        "delivered": 5,
+        "dead": 0,
+        "expired": 0,
+        "cancelled": 0,
+        "dropped": 0,
+        "waiting": 2,
+        "missing": 2,
+        "twice": 1,
+    }
+
+
+def test_what_the_servers_of_queues_have_done(engine: Tables, tmp_path: Path) -> None:
+    def sent(name: str, server: str, state: str = "delivered", **more: object) -> Attempt:
+        more |= {"topic": TopicPath("jobs"), "endpoint": f"http://{server}/"}
+        return attempt(name, "queue:jobs", state, 50, **more)
+
+    record(
+        tmp_path,
+        sent("r1", "one", duration_ms=10.0),
+        sent("r2", "one", error="merged", duration_ms=10.0),
+        sent("r3", "two", "parked", error="server-error", duration_ms=30.0),
+        sent("r3", "two", duration_ms=50.0, number=2),
+        sent("r4", "", "parked", push="", number=0),
+        attempt("n1", "plain", "delivered"),
+    )
+    found = engine.queues()
+    assert [*found.columns] == ["queue", "endpoint", "done", "merged", "unanswered", "p50_ms"]
+    assert found.to_numpy().tolist() == [
+        ["jobs", "http://one/", 1, 1, 0, 10.0],
+        ["jobs", "http://two/", 1, 0, 1, 40.0],
+    ]
+
+
+def test_slowest_endpoints_count_pushes_not_notifications(engine: Tables, tmp_path: Path) -> None:
+    together = [attempt(f"n{number}", "slow", "delivered", push="one", duration_ms=900.0) for number in range(3)]
+    quick = [attempt(f"n{number}", "quick", "delivered", duration_ms=10.0 + number) for number in range(4)]
+    failed = attempt("n9", "slow", "parked", duration_ms=100.0, error="server-error")
+    untried = attempt("n8", "slow", "parked", push="", number=0)
+    record(tmp_path, *together, *quick, failed, untried)
+
+    found = engine.slowest_endpoints(since=None)
+
+    assert [*found.index] == ["http://slow/", "http://quick/"]
+    assert found.loc["http://slow/", ["pushes", "failed", "p50_ms", "longest_ms"]].tolist() == [2, 1, 500.0, 900.0]
+    assert found.loc["http://quick/", "pushes"] == 4
+    assert len(engine.slowest_endpoints(1, since=None)) == 1
+
+
+def test_light_reader_starts_without_spark_and_kafka() -> None:
+    code = "import sys, arborcast.analysis; sys.exit(any(name in sys.modules for name in ('pyspark', 'kafka')))"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

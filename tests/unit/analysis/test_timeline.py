@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import pytest
+
+from arborcast.analysis.timeline import Mark, TimelineLane, folded, lanes, names_of, scale, table_of, timeline
+from arborcast.dispatch.operations.trace.story import DeliveryStory, Outcome, Step, Story
+from tests.support.table_rows import NOON
+
+
+def row(
+    subscription: str, after_ms: float, state: str = "delivered", number: int = 1, **more: object
+) -> dict[str, object]:
+    return {
+        "subscription": subscription,
+        "started_at": NOON + timedelta(milliseconds=after_ms),
+        "duration_ms": 10.0,
+        "state": state,
+        "number": number,
+        "push": "p" if number else "",
+        "next_at": None,
+        **more,
+    }
+
+
+def told(subscription: str, outcome: Outcome = "delivered", endpoint: str = "") -> DeliveryStory:
+    return DeliveryStory(subscription, endpoint or f"http://{subscription}/", "a", outcome, "because")
+
+
+def lanes_of(
+    deliveries: list[DeliveryStory], rows: list[dict[str, object]], due: Mapping[str, datetime | None] | None = None
+) -> list[TimelineLane]:
+    return lanes(NOON, deliveries, rows, due or {})
+
+
+def test_a_lane_waits_for_its_turn_and_then_for_another_try() -> None:
+    (lane,) = lanes_of([told("s")], [row("s", 2_000, number=2), row("s", 50, "parked")])
+
+    assert [(mark.from_ms, mark.to_ms, mark.state) for mark in lane.marks] == [
+        (50, 60, "parked"),
+        (2_000, 2_010, "delivered"),
+    ]
+    assert lane.waits == [(0, 50, False), (60, 2_000, True)]
+    assert lane.told == "delivered after 2.0 s, 2 attempts"
+
+
+def test_what_waits_still_is_shaded_until_it_is_due() -> None:
+    due = NOON + timedelta(seconds=8)
+    (lane,) = lanes_of([told("s", "waiting")], [row("s", 50, "parked")], {"s": due})
+
+    assert lane.told == "waits, 1 attempt, next 12:00:08"
+    assert lane.waits[-1][1] >= 8_000
+    # And where only the attempt says when it goes on.
+    (lane,) = lanes_of([told("s", "waiting")], [row("s", 50, "parked", next_at=due)])
+    assert lane.waits[-1][1] >= 8_000
+
+
+def test_those_that_are_not_well_come_first_then_the_slowest() -> None:
+    found = lanes_of(
+        [told("quick"), told("slow"), told("dead", "dead"), told("filtered", "skipped")],
+        [row("quick", 5), row("slow", 900), row("dead", 20, "dead", 3)],
+    )
+
+    assert [lane.name for lane in found] == ["dead", "slow", "quick", "filtered"]
+    assert found[-1].told == "skipped"
+
+
+def test_clocks_of_two_hosts_do_not_push_before_acceptance() -> None:
+    (lane,) = lanes_of([told("s")], [row("s", -30)])
+
+    assert lane.marks[0].from_ms == 0
+    assert lane.waits == []
+
+
+def test_more_lanes_than_one_reads_share_the_last() -> None:
+    every = lanes_of(
+        [told(f"s{number}") for number in range(500)], [row(f"s{number}", number) for number in range(500)]
+    )
+
+    shown = folded(every, 10)
+
+    assert len(shown) == 10
+    assert [lane.name for lane in shown[:2]] == ["s499", "s498"]
+    assert (shown[-1].several, shown[-1].told, len(shown[-1].marks)) == (491, "491 delivered", 491)
+    assert names_of(shown)[-1] == "491 others"
+    assert folded(every[:10], 10) == every[:10]
+
+
+def test_lanes_to_one_endpoint_are_told_apart() -> None:
+    shown = lanes_of([told("subscription-1", endpoint="http://x/"), told("subscription-2", endpoint="http://x/")], [])
+
+    assert names_of(shown) == ["http://x/ · tion-1", "http://x/ · tion-2"]
+
+
+def lane(*times: float) -> TimelineLane:
+    return TimelineLane("s", "http://s/", "delivered", "", [Mark(at, at, "delivered", 1, True) for at in times])
+
+
+def test_only_a_long_life_has_a_logarithmic_scale() -> None:
+    is_log, marks = scale([lane(50, 300)])
+    assert not is_log
+    assert [text for _, text in marks] == ["0", "50 ms", "100 ms", "150 ms", "200 ms", "250 ms", "300 ms"]
+    assert [at for at, _ in marks] == pytest.approx([0, 50, 100, 150, 200, 250, 300])
+    is_log, marks = scale([lane(50, 3_600_000)])
+    assert is_log
+    assert [text for _, text in marks] == ["0", "", "100 ms", "1 s", "10 s", "1 min", "10 min", "1 h"]
+    assert [text for _, text in scale([lane(50, 3_000)])[1]] == ["0", "10 ms", "100 ms", "1 s", "10 s"]
+    assert scale([])[1][0] == (0, "0")
+
+
+def story(*deliveries: DeliveryStory) -> Story:
+    steps = [
+        Step(NOON, "accepted by the gateway"),
+        Step(NOON + timedelta(milliseconds=9), "matched by the dispatch", "batch 1"),
+        Step(None, "taken by the dispatch"),
+    ]
+    return Story("n1", True, "a/$_$", steps=steps, deliveries=deliveries, notes=["a note"])
+
+
+def test_every_row_of_the_table_has_its_time_and_the_cause_comes_first() -> None:
+    # By its own clock the dispatch pushed before it matched.
+    pushed = DeliveryStory(
+        "s", "http://s/", "a", "delivered", "", [Step(NOON + timedelta(milliseconds=7), "attempt 1")]
+    )
+
+    table = table_of(story(pushed))
+
+    assert table.what.tolist() == ["accepted by the gateway", "matched by the dispatch", "attempt 1"]
+    assert table.after_s.tolist() == [0, 0.009, 0.007]
+    assert table["at"].notna().all()
+
+
+def test_the_picture() -> None:
+    rows = [row("s", 50, "parked", endpoint="http://s/?$_$"), row("s", 9_000_000, number=2), row("t", 5, "dead", 0)]
+
+    found = timeline(story(told("s", endpoint="http://s/?$_$"), told("t", "dead")), rows, {})
+
+    assert found.png().startswith(b"\x89PNG")
+    assert found.outcomes is not None
+    assert found.outcomes.attempts.to_dict() == {"s": 2, "t": 0}
+    nobody = timeline(story(), [], {})
+    assert nobody.png()
+    assert "nobody is subscribed" in nobody.outcomes._repr_html_()  # type: ignore[union-attr]

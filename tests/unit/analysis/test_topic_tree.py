@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arborcast.analysis.topic_tree import Cell, branches, edges_of, fold
+from arborcast.topic_model.topics import TopicPath
+
+
+def paths(counts: dict[str, int]) -> dict[TopicPath, int]:
+    return {TopicPath(topic): count for topic, count in counts.items()}
+
+
+def cells(counts: dict[str, int], rows: int = 32, root: str = "") -> list[Cell]:
+    wanted = {topic: ["s"] for topic in paths(counts)}
+    return fold(branches(paths(counts), wanted, root), rows)
+
+
+def drawn(found: list[Cell]) -> list[str]:
+    return [f"{'  ' * cell.column}{cell.text}" for cell in found]
+
+
+def test_a_small_tree_is_shown_whole_the_busiest_first() -> None:
+    found = cells({"a": 1, "a/x": 2, "a/y": 5, "b": 30})
+
+    assert drawn(found) == ["b", "a  (3)", "  y", "  x"]
+    assert [(cell.row, cell.rows) for cell in found] == [(0, 1), (1, 2), (1, 1), (2, 1)]
+    assert [cell.branch.notifications for cell in found] == [30, 8, 5, 2]
+
+
+def test_what_has_no_room_is_summed_up() -> None:
+    found = cells({f"plant/machine-{number}": number for number in range(5_000)}, rows=4)
+
+    assert drawn(found) == ["plant  (5,000)", "  machine-4999", "  machine-4998", "  machine-4997", "  … 4,997 more"]
+    rest = found[-1].branch
+    assert (rest.topics, rest.notifications) == (4_997, sum(range(4_997)))
+
+
+def test_one_large_family_does_not_hide_the_others() -> None:
+    counts = {f"large/{number}": 100 for number in range(100)} | {"quiet/a": 1, "quiet/b": 0}
+
+    found = drawn(cells(counts, rows=20))
+
+    assert "  a" in found
+    assert "  b" in found
+    assert "  … 83 more" in found
+
+
+def test_a_path_that_only_leads_on_is_one_with_what_is_below() -> None:
+    assert drawn(cells({"a/b/c": 1, "a/b/d": 1})) == ["a/b  (2)", "  c", "  d"]
+    # A topic of its own stays.
+    assert drawn(cells({"a": 1, "a/b": 1})) == ["a  (2)", "  b"]
+
+
+def test_below_a_root() -> None:
+    counts = {"plant/a/x": 1, "plant/a/y": 2, "plant/ab": 5, "other": 9}
+
+    assert drawn(cells(counts, root="plant/a")) == ["plant/a  (2)", "  y", "  x"]
+    assert cells(counts, root="nothing") == []
+
+
+def test_namespaces_are_left_out_where_names_differ_without_them() -> None:
+    assert drawn(cells({"{urn:x}a/b": 1, "c": 0})) == ["a/b", "c"]
+    assert drawn(cells({"{urn:x}a": 1, "{urn:y}a": 0})) == ["{urn:x}a", "{urn:y}a"]
+
+
+def test_subscriptions_are_counted_once_however_many_topics_they_have() -> None:
+    wanted = {TopicPath("a/x"): ["one", "two"], TopicPath("a/y"): ["two"]}
+
+    (top,) = branches({}, wanted)
+
+    assert len(top.subscriptions) == 2
+
+
+names = st.text("ab", min_size=1, max_size=2)
+
+
+@given(
+    st.dictionaries(st.lists(names, min_size=1, max_size=8).map("/".join), st.integers(0, 9), min_size=1, max_size=60),
+    st.integers(2, 12),
+)
+def test_the_page_is_full_nothing_overlaps_and_nothing_is_lost(counts: dict[str, int], rows: int) -> None:
+    found = cells(counts, rows)
+
+    assert max(cell.row + cell.rows for cell in found) <= rows
+    places = [(cell.column, row) for cell in found for row in range(cell.row, cell.row + cell.rows)]
+    assert len({*places}) == len(places)
+    top = [cell.branch for cell in found if cell.column == 0]
+    assert sum(branch.topics for branch in top) == len(counts)
+    assert sum(branch.notifications for branch in top) == sum(counts.values())
+    leaves = [cell.row for cell in found if cell.is_leaf]
+    assert sorted(leaves) == [*range(len(leaves))], "each row is the row of one leaf"
+    edges = edges_of(found)
+    assert edges == sorted(edges)

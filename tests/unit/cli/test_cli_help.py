@@ -1,0 +1,160 @@
+"""What the commands' help texts look like to those who read them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from rich.text import Text
+from typer.testing import CliRunner
+
+from arborcast.cli import app
+
+
+def _texts(command: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Every help text of a command and of those below it, with where it stands."""
+    yield path, command.help or ""
+    for parameter in command.params:
+        yield f"{path} {parameter.name}", getattr(parameter, "help", None) or ""
+    for name, below in getattr(command, "commands", {}).items():
+        yield from _texts(below, f"{path} {name}")
+
+
+TEXTS = dict(_texts(typer.main.get_command(app), "arborcast"))
+
+
+def test_every_command_is_looked_at() -> None:
+    assert {"arborcast subscribe topic", "arborcast topics export", "arborcast top"} <= TEXTS.keys()
+
+
+@pytest.mark.parametrize("where", TEXTS)
+def test_help_is_shown_as_it_is_written(where: str) -> None:
+    """The formatter takes `:b:` for the name of an emoji and `[x]` for a style."""
+    assert Text.from_markup(TEXTS[where]).plain == TEXTS[where]
+
+
+def test_the_old_word_for_dead_letters_goes_on_working_with_a_hint() -> None:
+    help_text = CliRunner().invoke(app, ["--help"]).output
+    assert " dead-letters " in help_text
+    assert "│ dead " not in help_text
+    old = CliRunner().invoke(app, ["dead", "list", "--help"])
+    assert (old.exit_code, "dead-letters" in old.stderr) == (0, True)
+    assert "List dead letters" in old.stdout
+    assert CliRunner().invoke(app, ["dead-letters", "list", "--help"]).stderr == ""
+
+
+GROUPS = {
+    "The engine": {"up", "down", "status", "doctor", "fetch", "init", "config"},
+    "Messages": {"publish", "listen"},
+    "Topics and subscriptions": {
+        *("topics", "subscriptions", "triggers", "subscribe", "unsubscribe", "rotate-secret"),
+    },
+    "What became of it": {"trace", "why", "audit", "waiting", "queues", "dead-letters", "replay"},
+    "Operating": {"top", "report", "backup", "restore", "bundle", "users", "access", "keys", "federation"},
+}
+
+
+def test_commands_stand_in_groups_and_none_is_left_over() -> None:
+    lines = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "120"}).output.splitlines()
+    found: dict[str, set[str]] = {}
+    for line in lines:
+        if line.startswith("╭─ "):
+            group = line.strip("╭╮─ ")
+            found[group] = set()
+        elif re.match(r"│ \w", line):
+            found[group].add(line.split()[1])
+    del found["Options"]
+    assert list(found) == list(GROUPS)
+    assert found == GROUPS
+
+
+# They change something and have nothing to say, or what they print is a document already.
+NO_JSON = {"down", "fetch", "init", "unsubscribe", "config spark", "topics export"}
+NO_JSON |= {"triggers remove", "users add", "users remove", "keys new", "keys remove", "federation key"}
+
+
+def _commands(command: Any, path: str = "") -> Iterator[tuple[str, set[str]]]:
+    """Every command that people can call, and its parameters."""
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield path, {parameter.name for parameter in command.params}
+    for name, each in (below or {}).items():
+        if not each.hidden:
+            yield from _commands(each, f"{path} {name}".strip())
+
+
+def test_what_lists_or_reports_something_does_so_in_json_too() -> None:
+    commands = dict(_commands(typer.main.get_command(app)))
+    assert {name for name, parameters in commands.items() if "json" not in parameters} == NO_JSON
+
+
+def test_bash_completes_commands_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    def completed(line: str) -> set[str]:
+        """What bash is told when Tab is pressed at the end."""
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_ARBORCAST_COMPLETE": "complete_bash"}
+        return set(CliRunner().invoke(app, [], prog_name="arborcast", env=words).output.split())
+
+    assert completed("arborcast subs") == {"subscribe", "subscriptions"}
+    assert completed("arborcast dead-letters l") == {"list"}
+    assert completed("arborcast status --js") == {"--json"}
+    monkeypatch.setattr("typer.completion._get_shell_name", lambda: "bash")  # whatever the tests are run from
+    assert "complete -o default -F" in CliRunner().invoke(app, ["--show-completion"]).output
+
+
+SPARK = {"deltalake", "numpy", "pandas", "pyarrow", "pyspark"}
+LOGS = {"kafka", "lxml", "pycurl", "rich.console", "uvloop"}
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("arborcast.cli", SPARK | LOGS | {"psutil", "requests", "ssl"}),
+        ("arborcast.engine.embedded.commands", SPARK | LOGS),
+        ("arborcast.cli.shell_client", SPARK | LOGS - {"lxml"} | {"psutil"}),
+        ("arborcast.engine.gateway.__main__", SPARK),
+    ],
+)
+def test_nothing_heavy_is_loaded_that_is_not_needed(module: str, heavy: set[str]) -> None:
+    """`--help` and `status` answer at once, and a gateway has no memory to spare for Spark."""
+    code = f"import sys, {module}; print(*sorted({heavy!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+NETWORK = {"kafka", "lxml", "pycurl", "requests", "ssl", "uvloop"}
+
+
+@pytest.mark.parametrize(
+    ("command", "heavy"),
+    [
+        ("--help", SPARK | NETWORK | {"psutil"}),
+        ("status", SPARK | NETWORK),
+        ("config show", SPARK | NETWORK | {"psutil"}),
+        ("keys list", SPARK | NETWORK | {"psutil"}),
+        ("trace n1", SPARK - {"deltalake"} | NETWORK - {"kafka", "lxml", "ssl"}),
+        ("publish a -", SPARK | {"kafka", "pycurl", "uvloop"}),
+    ],
+)
+def test_a_command_loads_nothing_that_it_does_not_need(command: str, heavy: set[str], tmp_path: Path) -> None:
+    """All that it has loaded when it is done: what is imported at the top, and what a function imports."""
+    code = (
+        "import sys\nfrom arborcast.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        f"print('loaded:', *sorted({heavy!r} & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command.split()],
+        capture_output=True,
+        text=True,
+        check=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "ARBORCAST_HOME": str(tmp_path), "ARBORCAST_GATEWAY_PORT": "9"},
+    )
+    assert done.stdout.splitlines()[-1].split() == ["loaded:"]

@@ -1,0 +1,128 @@
+"""What who waits for a command sees of how far it has come."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import arborcast.admin.topics_work
+import arborcast.engine.terminal
+from arborcast.admin.data_directory import copy, restore_copy
+from arborcast.cli import app
+from arborcast.core.printable import is_printable
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.terminal import ProgressShown, line, share
+from arborcast.topic_model.records.control import ControlRecord
+from arborcast.topic_model.tree.tree import TopicTree
+from tests.support.command import wait_until
+
+
+class Screen(io.StringIO):
+    """A stream that is a terminal, or is none."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+def looking_at(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> Screen:
+    """Standard error from now on. Not a fixture: pytest puts its own there before the test begins."""
+    screen = Screen(terminal=terminal)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return screen
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_is_done_at_once_shows_nothing(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    screen = looking_at(monkeypatch, terminal=terminal)
+    with ProgressShown() as progress:
+        progress("reading", 1, 2)
+    assert screen.getvalue() == ""
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = looking_at(monkeypatch, terminal=False)
+    with ProgressShown(quiet_s=0, line_every_s=0.01) as progress:
+        progress("reading the control log", 1_200, 4_000)
+        wait_until(lambda: screen.getvalue().count("\n") >= 2, 60, "two lines")
+    assert screen.getvalue().splitlines()[0] == "reading the control log: 1,200 of 4,000 (30 %) after 0 s"
+    assert "\x1b" not in screen.getvalue()
+
+
+def test_on_a_terminal_there_is_a_bar_which_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = looking_at(monkeypatch, terminal=True)
+    monkeypatch.setattr(arborcast.engine.terminal, "_DRAWN_EVERY_S", 0.01)
+    results = sys.stdout
+    with ProgressShown(quiet_s=0) as progress:
+        progress("reading \x1b[8mthe log", 1_200, 4_000)
+        wait_until(lambda: "1,200 of 4,000 (30 %)" in screen.getvalue(), 60, "a bar")
+        progress("writing")
+        wait_until(lambda: "writing" in screen.getvalue(), 60, "the next stage")
+        assert sys.stdout is results, "they may go into a file"
+    assert "━" in screen.getvalue()
+    assert "\\x1b[8mthe log" in screen.getvalue()
+    assert "\x1b[2K" in screen.getvalue().rpartition("writing")[2], "the line is cleared"
+
+
+def test_words() -> None:
+    assert line("making the archive", 0, 0, 12.3) == "making the archive: 12 s"
+    assert line("looking", 7, 0, 2) == "looking: 7 after 2 s"
+    assert share(5, 4) == "5 of 4 (100 %)"
+    assert is_printable(line("x", 1, 2, 3))
+
+
+def test_a_large_import_is_written_in_pieces_that_are_told_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    written: list[int] = []
+
+    class Log:
+        def __init__(self, _kafka: KafkaSettings) -> None: ...
+
+        def append(self, batch: list[ControlRecord]) -> int:
+            written.append(len(batch))
+            return 0
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(arborcast.admin.topics_work, "ControlLog", Log)
+    monkeypatch.setattr(arborcast.admin.topics_work, "read_tree", lambda _kafka: TopicTree())
+    monkeypatch.setattr("arborcast.engine.embedded.questions.why_away", lambda _: "")
+    monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", "broker.example:9092")
+    told: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(ProgressShown, "__call__", lambda _self, *what: told.append(what))
+    file = tmp_path / "topics.json"
+    topics = [{"path": f"a/t{number}"} for number in range(5_000)]
+    file.write_text(json.dumps({"version": 1, "topics": topics}))
+    done = CliRunner().invoke(app, ["topics", "import", str(file)])
+    assert done.exception is None
+    assert done.output == "5000 added, 0 changed, 0 removed, 0 skipped\n"
+    assert written == [2_000, 2_000, 1_000]
+    assert ("comparing topics", 4_999, 5_000) in told
+    assert told[-3:] == [("writing topics", start, 5_000) for start in (0, 2_000, 4_000)]
+
+
+def test_copies_of_data_directories_tell_of_bytes(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "run").mkdir(parents=True)
+    for number in range(3):
+        (home / f"file{number}").write_bytes(bytes(100_000))
+    told: list[tuple[str, int, int]] = []
+
+    def progress(what: str, done: int = 0, total: int = 0) -> None:
+        told.append((what, done, total))
+
+    copy(home, tmp_path / "backup", progress)
+    restore_copy(tmp_path / "backup", tmp_path / "restored", progress)
+    assert len(told) == 6
+    assert all(what == "copying bytes" and 0 <= done <= total >= 300_000 for what, done, total in told)
+    assert told[2][1] > 200_000
+    assert told[5][1] > 200_000

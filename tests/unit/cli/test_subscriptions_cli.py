@@ -1,0 +1,53 @@
+"""What `arborcast subscriptions list` looks like."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+import arborcast.admin.topics_work
+import arborcast.cli.subscriptions
+from arborcast.cli import app
+from arborcast.topic_model.expressions import parse_friendly
+from arborcast.topic_model.projections.suspensions import Suspensions
+from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+
+
+def listed(monkeypatch: pytest.MonkeyPatch, *names: str, options: tuple[str, ...] = ()) -> tuple[list[str], str]:
+    """The lines on standard output, and what stands on standard error."""
+    table, suspensions = RoutingTable(), Suspensions()
+    for name in names:
+        endpoint = EndpointReference(f"http://{name}/{'long/' * 20 * (name == 'other')}")
+        table.apply(SubscriptionRecord(Subscription(name, endpoint, f"http://b/{name}", (parse_friendly("a//."),))))
+    if "away" in names:
+        suspensions.apply(SubscriptionSuspended("away", "refused", 1_000, 2_000))
+    monkeypatch.setattr(arborcast.admin.topics_work, "read_subscriptions", lambda *_: (table, suspensions))
+    monkeypatch.setattr(arborcast.cli.subscriptions, "kafka_of", lambda *_: None)
+    done = CliRunner().invoke(app, ["subscriptions", "list", *options], env={"COLUMNS": "60"})
+    assert done.exit_code == 0, done.output
+    return done.stdout.splitlines(), done.stderr
+
+
+def test_it_has_a_heading_with_everything_below_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    (heading, away, why, other, well), _ = listed(monkeypatch, "well", "other", "away")
+    assert heading.split() == ["subscription", "state", "reliability", "endpoint", "topics"]
+    for line, name, state in ((away, "away", "suspended"), (well, "well", "active")):
+        assert line.startswith(name)
+        assert line.index(state) == heading.index("state")
+        assert line.index("adaptive") == heading.index("reliability")
+        assert line.index(f"http://{name}/") == heading.index("endpoint")
+        assert line.index("a//.") == heading.index("topics")
+    assert "suspended since" in why
+    assert "refused, failing since" in why
+    assert other.endswith("long/" * 20 + "  a//."), "nothing is cut off"
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [((), "nobody is subscribed"), (("well",), "no subscription is as asked for")]
+)
+def test_where_there_is_none_it_says_so(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], said: str) -> None:
+    lines, complaint = listed(monkeypatch, *names, options=("--state", "paused"))
+    assert lines == []
+    assert said in complaint

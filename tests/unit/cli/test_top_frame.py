@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import http.client
+import io
+import time
+import unicodedata
+
+import msgspec
+import pytest
+
+from arborcast.cli import top_frame
+from arborcast.cli.top_frame import frame
+from arborcast.core.errors import ConfigError
+from arborcast.core.telemetry.metrics import Registry
+from arborcast.engine.monitoring import figures
+from arborcast.engine.monitoring.history import encode_samples
+from arborcast.engine.monitoring.samples import NO_BOUND, MetricsSample, ProcessFigures
+from arborcast.engine.monitoring.watching import EngineView, EngineWatch, base_url
+from arborcast.engine.processes.errors import StackError
+
+NAMES = ("dispatch-jvm", "dispatch-workers", "dispatch-driver", "kafka", "gateway", "supervisor", "console")
+
+
+def busy_engine(count: int = 120) -> EngineView:
+    """Ten minutes of 1,000/s, each to three subscribers, of which one is slow."""
+    samples = []
+    for number in range(count):
+        done = number * 5_000.0
+        samples.append(
+            MetricsSample(
+                at=1_767_225_600.0 + number * 5,
+                parts={"kafka": True, "gateway": True, "dispatch": True},
+                accepted=done,
+                attempts={"delivered": 2 * done, "parked": done},
+                delivery=((0.05, done), (0.1, 2 * done), (NO_BOUND, 2 * done)),
+                append=((0.005, done), (NO_BOUND, done)),
+                lag_records=12,
+                lag_seconds=0.2,
+                waiting={"parked": 51_234, "due": 17},
+                subscriptions=3,
+                processes={
+                    name: ProcessFigures(number * 5 * 0.3, (index + 1) * 1e8, 20, 300)
+                    for index, name in enumerate(NAMES)
+                },
+            )
+        )
+    slow = {"endpoint": f"http://{'slow.' * 20}example/", "pushes": 12, "failed": 3, "mean_s": 2.5, "longest": 15.0}
+    quick = {"endpoint": "http://quick.example/", "pushes": 120_000, "failed": 0, "mean_s": 0.002, "longest": 0.1}
+    return EngineView(samples, [slow, quick])
+
+
+def line(lines: list[str], start: str) -> str:
+    (found,) = [one for one in lines if one.startswith(start)]
+    return found
+
+
+def test_everything_is_there_at_80_by_24() -> None:
+    lines = frame(busy_engine(), "/srv/engine", 80, 24)
+    assert len(lines) <= 24
+    assert all(len(one) <= 80 for one in lines)
+    assert lines[0].startswith("Arborcast at /srv/engine   ready")
+    assert lines[0].endswith("00:09:55 UTC")
+    assert "1,000" in line(lines, "accepted /s")
+    assert "2,000" in line(lines, "delivered /s")
+    assert "1,000" in line(lines, "not delivered /s")
+    assert "50 ms" in line(lines, "delivery, median")
+    assert "99 ms" in line(lines, "delivery, 99 %")
+    assert "12" in line(lines, "lag, records")
+    assert "200 ms" in line(lines, "lag, time")
+    assert "waiting for retry 51.2 k   due now 17" in line(lines, "subscriptions 3")
+    for name in NAMES:
+        assert "30 %" in line(lines, f"{name} ")
+    assert "2.5 s" in line(lines, "http://slow")
+    assert "120.0 k" in line(lines, "http://quick")
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 16), (80, 24), (200, 60), (80, 5)])
+def test_it_fits_whatever_the_size(width: int, height: int) -> None:
+    lines = frame(busy_engine(), "x", width, height)
+    assert len(lines) <= height
+    assert all(len(one) <= width for one in lines)
+
+
+def test_what_is_wrong_is_said_first() -> None:
+    seen = busy_engine(3)
+    down = MetricsSample(at=seen.samples[-1].at + 5, parts={"kafka": False, "gateway": True})
+    assert "NOT READY: kafka" in frame(EngineView([*seen.samples, down]), "x")[0]
+    assert "refused" in frame(EngineView(problem="http://h:1: refused"), "x")[2]
+
+
+def test_one_moment_is_enough() -> None:
+    lines = frame(EngineView([MetricsSample(at=0)]), "x")
+    assert line(lines, "accepted /s").split() == ["accepted", "/s", "-"]
+
+
+def test_an_endpoint_cannot_write_to_the_terminal() -> None:
+    evil = {"endpoint": "http://\x1b[2J\u202eevil/", "pushes": 1, "failed": 0, "mean_s": 1.0, "longest": 1.0}
+    text = "\n".join(frame(EngineView(busy_engine(3).samples, [evil]), "x", 80, 30))
+    assert "http://?[2J?evil/" in text
+    assert all(character == "\n" or unicodedata.category(character)[0] != "C" for character in text)
+
+
+def test_charts_of_characters() -> None:
+    assert figures.sparkline([0, 1, None, 7, 8], 7) == "  ▁▂ ██"
+    assert figures.sparkline([0, 0], 2) == "▁▁"
+    assert figures.sparkline([1, 2, 3], 2) == "▆█"
+    assert figures.sparkline([0.25], 1, top=1.0) == "▃"
+    assert figures.sparkline([], 0) == ""
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "expected"),
+    [
+        (figures.count, 0, "0"),
+        (figures.count, 0.31, "0.3"),
+        (figures.count, 1_234, "1,234"),
+        (figures.count, 12_345, "12.3 k"),
+        (figures.count, 4_500_000, "4.5 M"),
+        (figures.count, None, "-"),
+        (figures.seconds, 0.0004, "0.4 ms"),
+        (figures.seconds, 0.062, "62 ms"),
+        (figures.seconds, 1.25, "1.2 s"),
+        (figures.seconds, 150, "2.5 min"),
+        (figures.seconds, 7_200, "2.0 h"),
+        (figures.seconds, 200_000, "2.3 d"),
+        (figures.size, 512, "0 KiB"),
+        (figures.size, 150 * 2**20, "150 MiB"),
+        (figures.size, 3 * 2**30, "3.0 GiB"),
+        (figures.percent, 0.034, "3 %"),
+    ],
+)
+def test_numbers_as_people_read_them(write: object, value: float | None, expected: str) -> None:
+    assert write(value) == expected  # type: ignore[operator]
+
+
+def test_suspended_subscriptions_stand_out() -> None:
+    seen = busy_engine(2)
+    samples = [msgspec.structs.replace(each, suspended=2) for each in seen.samples]
+    assert "SUSPENDED 2   subscriptions 3" in line(frame(EngineView(samples, []), "here"), "SUSPENDED")
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_work_queues_are_there_where_there_are_any() -> None:
+    engine = busy_engine()
+    last = msgspec.structs.replace(
+        engine.samples[-1], requests={"waiting": 12, "executing": 3}, servers={"idle": 0, "busy": 3, "sick": 1}
+    )
+    shown = "\n".join(frame(EngineView([*engine.samples[:-1], last]), "/srv/engine", 80, 24))
+    for words in ("requests 12 waiting", "3 executing", "servers 3 busy, 1 sick"):
+        assert words in shown
+    assert "servers" not in "\n".join(frame(engine, "/srv/engine", 80, 24))
+
+
+def test_frames_overwrite_each_other_on_a_screen_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is cleared between two of them, so nothing flickers; afterwards everything is as it was."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    pauses = iter((None, KeyboardInterrupt))
+
+    def sleep(_seconds: float) -> None:
+        if (error := next(pauses)) is not None:
+            raise error
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    out = Terminal()
+    top_frame.forever(EngineWatch(["h:1"], fetch=_away), "h:1", out, 1.0)
+    text = out.getvalue()
+    assert text.count("no route") >= 2
+    assert text.count("Ctrl-C ends it") >= 2
+    assert (text.count("\x1b[?1049h"), text.count("\x1b[?1049l")) == (1, 1)
+    assert (text.count("\x1b[?25l"), text.count("\x1b[?25h")) == (1, 1)
+    assert "\x1b[2J" not in text[text.index("no route") :]
+
+
+def test_several_processes_without_a_monitor_are_added_up() -> None:
+    clock = iter((100.0, 110.0))
+    accepted = iter((10, 20, 30, 60))
+
+    def fetch(url: str) -> bytes:
+        if not url.endswith("/metrics"):
+            raise FileNotFoundError(url)
+        registry = Registry()
+        registry.counter("arborcast_gateway_accepted_total", "A.").add(by=next(accepted))
+        registry.counted("process_cpu_seconds_total", "C.", lambda: 1.0)
+        return registry.text().encode()
+
+    watch = EngineWatch(["http://one:1/metrics", "two:2"], fetch, lambda: next(clock))
+    watch.look()
+    seen = watch.look()
+    assert [sample.accepted for sample in seen.samples] == [30, 90]
+    assert set(seen.samples[-1].processes) == {"one:1", "two:2"}
+    out = io.StringIO()
+    assert top_frame.once(EngineWatch(["one:1"], fetch=_away), "one:1", out) is False
+    assert "no route" in out.getvalue()
+
+
+def _away(url: str) -> bytes:
+    raise OSError("no route")
+
+
+def test_addresses_as_people_give_them() -> None:
+    assert base_url("localhost:9464") == "http://localhost:9464"
+    assert base_url("https://x/arborcast/metrics") == "https://x/arborcast"
+    for wrong in ("ftp://x", "http://", "::", "http://x:port"):
+        with pytest.raises(ConfigError, match="http://host:port"):
+            base_url(wrong)
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 20), (80, 24), (200, 50)])
+def test_nothing_that_matters_is_cut_off(width: int, height: int) -> None:
+    seen = busy_engine()
+    last = seen.samples[-1]
+    troubled = msgspec.structs.replace(
+        last,
+        at=last.at + 5,
+        parts={"kafka": True, "gateway": True, "dispatch": False},
+        breakers={"open": 12.0},
+        in_flight={"batch": 250.0, "redelivery": 14.0},
+        waiting={"parked": 1_234_567, "due": 99_999},
+        refused={"InvalidRequest": 88_888.0},
+    )
+    lines = frame(
+        EngineView([*seen.samples, troubled], seen.endpoints, "no answer"), "/srv/" + "long/" * 40, width, height
+    )
+    assert len(lines) <= height
+    assert "NOT READY: dispatch" in lines[0]
+    assert lines[0].endswith("00:10:00 UTC")
+    assert lines[1] == "! no answer"
+    assert "264" in line(lines, "pushes under way")
+    facts = "   ".join(one for one in lines if one.startswith(("subscriptions", "given up", "refused", "breakers")))
+    assert facts == (
+        "subscriptions 3   waiting for retry 1.2 M   due now 100.0 k   given up 0   refused 88.9 k   breakers open 12"
+    )
+    assert line(lines, "process ").split() == ["process", "cpu", "memory", "threads", "files"]
+    shown = [one for one in lines if one.startswith(NAMES)]
+    assert all(one.endswith("300") for one in shown)
+    assert len(shown) >= (len(NAMES) if height > 20 else len(NAMES) - 2)
+    if height > 24:
+        assert line(lines, "http://quick").endswith("100 ms")
+
+
+def test_charts_of_every_process_at_80_columns() -> None:
+    """CPU, memory and threads, each over the time that is remembered."""
+    bars = [one for one in line(frame(busy_engine(), "x", 80, 24), "kafka ").split() if set(one) <= set("▁▂▃▄▅▆▇█")]
+    assert len(bars) == 3
+    assert all(len(bar) >= 7 for bar in bars)
+
+
+def test_a_terminal_that_knows_ascii_only() -> None:
+    written = io.BytesIO()
+    out = io.TextIOWrapper(written, encoding="ascii")
+    pages = {"http://h:1/recent.json": encode_samples(list(busy_engine().samples)), "http://h:1/status.json": b""}
+    top_frame.once(EngineWatch(["h:1"], pages.__getitem__), "x", out)
+    out.flush()
+    shown = written.getvalue().decode("ascii")
+    assert "accepted /s" in shown
+    assert "?" not in shown
+
+
+def test_an_engine_that_goes_away_is_still_seen_and_found_again_at_another_port() -> None:
+    """Ports are others after each start."""
+    pages = {"http://one:1/recent.json": encode_samples(list(busy_engine(3).samples))}
+    addresses = iter(("one:1", "one:1", None, "two:2"))
+
+    def fetch(url: str) -> bytes:
+        if url.endswith("/recent.json") and url not in pages:
+            raise ConnectionRefusedError(111, "Connection refused")
+        if url in pages:
+            return pages[url]
+        raise FileNotFoundError(url)
+
+    def find() -> str:
+        address = next(addresses)
+        if address is None:
+            raise StackError("no engine runs in /srv")
+        return address
+
+    watch = EngineWatch(fetch=fetch, find=find)
+    assert (len(watch.look().samples), watch.look().problem) == (3, "")
+    pages.clear()
+    gone = watch.look()
+    assert (len(gone.samples), gone.problem) == (3, "no engine runs in /srv")
+    pages["http://two:2/recent.json"] = encode_samples(list(busy_engine(4).samples))
+    again = watch.look()
+    assert (len(again.samples), again.problem) == (4, "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "nobody listens there"),
+        (TimeoutError("timed out"), "no answer in time"),
+        (UnicodeError("label empty or too long"), "no name of a host"),
+        (OSError("http://h:1/metrics answered 500"), "answered 500"),
+        (http.client.BadStatusLine("\x00\x00\x00"), "does not speak HTTP"),
+        (b"<html>welcome</html>", "is not Arborcast"),
+        (FileNotFoundError("http://h:1/metrics is not there"), "is not there"),
+    ],
+)
+def test_a_wrong_address_says_what_is_there(answer: Exception | bytes, problem: str) -> None:
+    def fetch(url: str) -> bytes:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    seen = EngineWatch(["h:1"], fetch).look()
+    assert not seen.samples
+    assert seen.problem.startswith("http://h:1: ")
+    assert problem in seen.problem
+
+
+def test_metrics_of_somebody_else_are_not_shown() -> None:
+    def fetch(url: str) -> bytes:
+        if not url.endswith("/metrics"):
+            raise FileNotFoundError(url)
+        return b"process_cpu_seconds_total 1\n"
+
+    assert "no metrics of Arborcast" in EngineWatch(["h:1"], fetch).look().problem

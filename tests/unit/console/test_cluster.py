@@ -1,0 +1,100 @@
+"""The screen Cluster: what `arborcast federation` prints, as a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from arborcast.console.commands import CommandFailed
+from tests.support.console import Browser, console_parts
+from tests.support.console_answers import FEDERATED, LINKS, MEMBERS, answering
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+MEMBERS_OF, LINKS_OF = ("federation", "members"), ("federation", "links")
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Browser:
+    return Browser(console_parts(tmp_path, settings=FEDERATED).app)
+
+
+def rows(browser: Browser, table: int) -> list[str]:
+    found = browser.page.xpath(f"(//table)[{table}]/tbody/tr")
+    return [" ".join(" ".join(each.xpath(".//text()")).split()) for each in found]
+
+
+def test_members_stand_by_group_and_links_with_what_waits(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch)
+    assert browser.get("/cluster").status_code == 200
+    assert [each.text_content() for each in browser.page.xpath("//h2")] == [
+        "Group north",
+        "Group south",
+        "What this engine sends to others",
+    ]
+    assert rows(browser, 1) == [
+        "n1 this engine representative live 0.4 s ago https://n1.example:8080 2.0.0",
+        "n2 suspect 7.0 s ago https://n2.example:8080 2.0.0",
+    ]
+    assert rows(browser, 2)[0] == "s1 gone 1 h 6 min ago https://s1.example:8080 2.0.0"
+    assert rows(browser, 3) == [
+        "north/n2 https://n2.example:8080/federation active 41 2026-01-01 11:21:00 plant//alarm building//.",
+        "group south https://s2.example:8080/federation active 0 - a0//. a1//. a2//. a3//. a4//. and 2 more",
+    ]
+    assert "/deliveries/waiting?subscription=peer-n2" in browser.page.xpath("//td/a/@href")
+
+
+def test_an_engine_by_itself_says_how_to_begin_and_runs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = answering(monkeypatch)
+    browser = Browser(console_parts(tmp_path).app)
+    browser.get("/cluster")
+    assert "This engine is in no federation" in browser.text
+    assert "arborcast federation key" in browser.text
+    assert 'administrator = "http://admin.example:8095"' in browser.text, "the port that it takes by itself"
+    assert browser.page.xpath("//nav//a[@aria-current]/text()") == ["Cluster"]
+    assert not asked
+
+
+def test_the_administrator_is_away(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = [{**each, "represents": False} for each in MEMBERS]
+    answering(monkeypatch, {MEMBERS_OF: {"members": known, "problem": EVIL}, LINKS_OF: {"links": []}})
+    browser.get("/cluster")
+    assert f"{EVIL}. Shown is what this engine knew last." in browser.text
+    assert browser.text.count("nobody represents it") == 2
+    assert "There is no link" in browser.text
+
+
+def test_one_command_that_fails_leaves_what_the_other_says(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, {MEMBERS_OF: CommandFailed("no key"), LINKS_OF: {"links": LINKS}})
+    browser.get("/cluster")
+    assert "no key" in browser.text
+    assert "No engine has registered" not in browser.text
+    assert len(rows(browser, 1)) == 2
+
+
+def test_links_that_cannot_be_had_leave_the_members(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, {MEMBERS_OF: {"members": MEMBERS, "problem": ""}, LINKS_OF: CommandFailed("Kafka is away")})
+    browser.get("/cluster")
+    assert "Kafka is away" in browser.text
+    assert len(rows(browser, 1)) == 2
+
+
+def test_the_page_is_bounded_and_what_strangers_wrote_does_nothing(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = {**MEMBERS[0], "engine": f"g/{EVIL}", "url": "http://u:secret@h/\u202e", "version": EVIL, "state": EVIL}
+    link = {**LINKS[0], "link": EVIL, "to": EVIL, "url": "http://u:secret@h", "topics": [EVIL] * 256}
+    answering(
+        monkeypatch, {MEMBERS_OF: {"members": [member] * 1_000, "problem": ""}, LINKS_OF: {"links": [link] * 999}}
+    )
+    answer = browser.get("/cluster")
+    assert len(answer.content) < 500_000
+    assert "And 800 more" in browser.text
+    assert "And 799 more" in browser.text
+    main = answer.text.partition("<main")[2]
+    assert "<img" not in main
+    assert "\u202e" not in main
+    assert "secret" not in main

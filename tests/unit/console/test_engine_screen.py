@@ -1,0 +1,208 @@
+"""The screen Engine: what it shows of engines, without and with them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from lxml import html
+
+from arborcast.console.live import changes
+from arborcast.console.screens import engine
+from arborcast.console.screens.engine.feed import RANGES, EngineFeed, feeds_of
+from arborcast.core.errors import ConfigError
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.monitoring.charts import CHARTS
+from arborcast.engine.monitoring.history import MetricsHistory
+from arborcast.engine.monitoring.samples import MetricsSample
+from arborcast.engine.monitoring.watching import EngineView, EngineWatch
+from tests.support.console import Browser, console_parts, settings_in
+from tests.support.xpath import elements
+from tests.unit.engine.monitoring.test_report import samples
+
+HOSTILE = "http://<script>alert(1)</script>\u202e/"
+
+SLOW = {"endpoint": HOSTILE, "pushes": 4, "failed": 1, "mean_s": 2.0, "longest": 3.0}
+
+
+class Watch(EngineWatch):
+    """Sees what the test puts there."""
+
+    def __init__(self, view: EngineView) -> None:
+        super().__init__(["h:1"])
+        self.view = view
+        self.looks = 0
+
+    def look(self) -> EngineView:
+        self.looks += 1
+        return self.view
+
+
+def moved(to: float, count: int = 500) -> list[MetricsSample]:
+    """A busy engine's samples, every five seconds, the last one at this time."""
+    made = samples(count)
+    return [msgspec.structs.replace(each, at=to - 5.0 * (count - 1 - number)) for number, each in enumerate(made)]
+
+
+def text_of(markup: str) -> str:
+    return " ".join(str(html.fromstring(markup).xpath("string()")).split())
+
+
+def test_without_an_engine_the_page_says_so(tmp_path: Path) -> None:
+    browser = Browser(console_parts(tmp_path).app)
+    assert browser.get("/engine").status_code == 200
+    assert "no engine runs in" in browser.text
+    assert browser.text.count("nothing was recorded") == len(CHARTS)
+    assert browser.page.body.get("data-live") == "/engine/live?engine=0&range=10m"
+
+
+def test_it_is_there_before_the_log_is_read_which_is_when_people_look(tmp_path: Path) -> None:
+    parts = console_parts(tmp_path)
+    parts.ready = False
+    assert Browser(parts.app).get("/engine").status_code == 200
+
+
+def test_every_chart_has_its_place_and_only_one(tmp_path: Path) -> None:
+    shown = [name for names in engine.GROUPS.values() for name in names]
+    assert sorted(shown) == sorted(chart.name for chart in CHARTS)
+    browser = Browser(console_parts(tmp_path).app)
+    browser.get("/engine?range=24h")
+    ids = [str(each.get("id")) for each in elements(browser.page, "//*[@id]")]
+    assert len(set(ids)) == len(ids)
+    assert {f"chart-{name}" for name in shown} <= set(ids)
+
+
+@pytest.mark.parametrize("query", ["engine=1", "engine=-1", "engine=x", "range=2y", "engine=%E0%A5%A7"])
+def test_what_there_is_not(tmp_path: Path, query: str) -> None:
+    assert Browser(console_parts(tmp_path).app).get(f"/engine?{query}").status_code == 404
+
+
+def test_the_history_of_an_engine_that_is_down_is_shown(tmp_path: Path) -> None:
+    history = MetricsHistory(Home(tmp_path).metrics, 3_600)
+    for sample in moved(time.time() - 1_800, 200):
+        history.add(sample)
+    browser = Browser(console_parts(tmp_path).app)
+    browser.get("/engine?range=1h")
+    assert "no engine runs in" in browser.text
+    assert elements(browser.page, "//div[@id='chart-cpu']//*[local-name()='polyline']")
+    browser.get("/engine")
+    assert not elements(browser.page, "//*[local-name()='polyline']"), "nothing is known of the last minutes"
+
+
+def test_what_is_seen_is_said_in_words_and_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    watch = Watch(EngineView(moved(now, 100), [SLOW]))
+    monkeypatch.setattr(engine, "feeds_of", lambda _: [EngineFeed("This engine", watch, lambda *_: [], 60)])
+    browser = Browser(console_parts(tmp_path).app)
+    answer = browser.get("/engine")
+    assert "<script>alert" not in answer.text
+    assert "<script>alert(1)</script>" in browser.text
+    assert "\u202e" not in browser.text
+    tiles = {each.findtext("dt"): each.findtext("dd") for each in elements(browser.page, "//dl[@class='tiles']/div")}
+    assert tiles["accepted, a second"] == "20"
+    assert tiles["delivery, median"] == "50 ms"
+    (row,) = elements(browser.page, "//div[@id='engine-processes']//tbody/tr")
+    assert [cell.text for cell in elements(row, "*")] == ["kafka", "1", "20 %", "95 MiB", "70", "100"]
+    assert "kafka 95 MiB, max 95 MiB" in text_of(html.tostring(browser.page.get_element_by_id("chart-memory")).decode())
+
+
+def test_however_many_look_the_engine_is_asked_once() -> None:
+    watch, clock = Watch(EngineView(moved(1_000_000.0))), [1_000_000.0]
+    asked: list[tuple[float, float]] = []
+
+    def past(since: float, until: float) -> Sequence[MetricsSample]:
+        asked.append((since, until))
+        return moved(999_000.0, 100)
+
+    feed = EngineFeed("x", watch, past, 7_200.0, lambda: clock[0])
+
+    async def look() -> None:
+        await asyncio.gather(*(feed.shown(span) for span in RANGES for _ in range(5)))
+
+    with asyncio.Runner() as runner:
+        runner.run(look())
+        assert watch.looks == 1
+        clock[0] += 10
+        watch.view = EngineView(moved(1_000_010.0))
+        runner.run(look())
+        assert watch.looks == 2
+    assert {until - since for since, until in asked} == {3_600.0, 6 * 3_600.0, 24 * 3_600.0, 7_200.0}
+
+
+def test_a_range_goes_on_with_what_comes_and_is_read_again_after_a_pause() -> None:
+    watch, clock = Watch(EngineView(moved(10_000.0, 10))), [10_000.0]
+    asked: list[float] = []
+
+    def past(since: float, until: float) -> Sequence[MetricsSample]:
+        asked.append(until)
+        return moved(until - 20, 700)
+
+    feed = EngineFeed("x", watch, past, 7_200.0, lambda: clock[0])
+    first = asyncio.run(feed.shown("1h"))
+    clock[0] = 10_012.0
+    watch.view = EngineView(moved(10_012.0, 10))
+    second = asyncio.run(feed.shown("1h"))
+    assert asked == [10_000.0]
+    assert second.figures["memory"] != first.figures["memory"]
+    clock[0] = 20_000.0
+    watch.view = EngineView(moved(20_000.0, 10))
+    asyncio.run(feed.shown("1h"))
+    assert asked == [10_000.0, 20_000.0]
+
+
+def test_a_history_that_cannot_be_had_is_said_beside_what_is_seen() -> None:
+    def past(since: float, until: float) -> Sequence[MetricsSample]:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    feed = EngineFeed("x", Watch(EngineView(moved(1_000.0, 50))), past, 60, lambda: 1_000.0)
+    shown = asyncio.run(feed.shown("6h"))
+    assert "its history cannot be had" in shown.problem
+    assert shown.tiles
+
+
+def test_live_only_what_has_changed_is_sent(tmp_path: Path) -> None:
+    now = time.time()
+    watch = Watch(EngineView(moved(now, 50)))
+    feed = EngineFeed("x", watch, lambda *_: [], 60, lambda: clock[0])
+    clock = [now]
+    parts = console_parts(tmp_path)
+
+    async def run() -> tuple[list[str], list[str]]:
+        from starlette.requests import Request
+
+        from arborcast.console.guard import Visitor
+
+        request = Request({"type": "http", "method": "GET", "headers": [], "state": {"visitor": Visitor("s", "t")}})
+        stream = changes(engine._look_at(parts.console, request, feed, engine.EngineQuery(0, "10m")), 0.0)
+        first = [(await anext(stream)).id for _ in range(3 + len(CHARTS))]
+        watch.view = EngineView(watch.view.samples, [SLOW])
+        clock[0] += 4.5
+        second = [(await anext(stream)).id]
+        await stream.aclose()
+        return first, second
+
+    first, second = asyncio.run(run())
+    assert sorted(first) == sorted(
+        ["engine-now", "engine-processes", "engine-slowest", *(f"chart-{chart.name}" for chart in CHARTS)]
+    )
+    assert second == ["engine-slowest"]
+
+
+def test_other_engines_by_their_addresses(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, console__engines="http://a:1, g:2+j:3")
+    assert [feed.name for feed in feeds_of(settings)] == ["This engine", "http://a:1", "g:2 + j:3"]
+    with pytest.raises(ConfigError, match="http://host:port"):
+        feeds_of(settings_in(tmp_path, console__engines="http://a:1,ftp://b"))
+
+
+def test_of_a_slow_endpoint_no_user_or_password_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = {**SLOW, "endpoint": "http://anna:word@host.example/x"}
+    watch = Watch(EngineView(moved(time.time(), 100), [slow]))
+    monkeypatch.setattr(engine, "feeds_of", lambda _: [EngineFeed("This engine", watch, lambda *_: [], 60)])
+    answer = Browser(console_parts(tmp_path).app).get("/engine")
+    assert "host.example/x" in answer.text
+    assert "word" not in answer.text.replace("password", "")

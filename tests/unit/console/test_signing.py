@@ -1,0 +1,220 @@
+"""Signing in, where the console is reached from the network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arborcast.console.guard import Sessions
+from arborcast.console.signing import signing_for
+from arborcast.core.errors import ConfigError
+from arborcast.ingest.access.users_file import hash_password
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import TopicPath
+from tests.support.console import KEYS, Browser, ConsoleParts, console_parts, settings_in
+
+RIGHT = "what only they know"
+
+NETWORK = "192.0.2.7"
+
+HOST = "console.example:8090"
+
+_POLICY = """
+[[allow]]
+do = ["subscribe"]
+topics = ["//."]
+users = ["looker"]
+
+[[allow]]
+do = ["subscribe"]
+topics = ["a//."]
+users = ["partly"]
+
+[[allow]]
+do = ["manage"]
+topics = ["//."]
+groups = ["operators"]
+"""
+
+
+@pytest.fixture(scope="module")
+def hashed() -> str:
+    return hash_password(RIGHT, log_n=4)
+
+
+@pytest.fixture
+def given(tmp_path: Path, hashed: str) -> dict[str, Any]:
+    """Settings of a console that is reached from the network."""
+    users = tmp_path / "users.toml"
+    names = {"anna": '["operators"]', "looker": "[]", "partly": "[]"}
+    users.write_text(
+        "".join(f'[users.{name}]\npassword = "{hashed}"\ngroups = {groups}\n' for name, groups in names.items())
+    )
+    users.chmod(0o600)
+    policy = tmp_path / "policy.toml"
+    policy.write_text(_POLICY)
+    return {
+        "console__host": NETWORK,
+        "access__methods": "basic",
+        "access__users_file": str(users),
+        "access__policy_file": str(policy),
+        "access__cache_s": 0.0,
+    }
+
+
+@pytest.fixture
+def parts(tmp_path: Path, given: dict[str, Any]) -> ConsoleParts:
+    signing = signing_for(settings_in(tmp_path, **given))
+    assert signing is not None
+    return console_parts(tmp_path, [TopicRecord(TopicPath("a/b"))], signing=signing, settings=given)
+
+
+@pytest.fixture
+def browser(parts: ConsoleParts) -> Browser:
+    return Browser(parts.app, HOST, client="192.0.2.1")
+
+
+def sign_in(browser: Browser, name: str, password: str = RIGHT) -> int:
+    browser.get("/sign-in?next=/topics%3Fat%3Da/b")
+    return browser.submit("/sign-in", name=name, password=password).status_code
+
+
+def test_strangers_see_where_they_sign_in_and_nothing_else(browser: Browser) -> None:
+    answer = browser.get("/topics?at=a/b")
+    assert answer.url.path == "/sign-in"
+    assert "a/b" not in browser.text
+    assert not browser.page.xpath("//nav//a")
+    assert browser.get("/topics/export?form=json", sec_fetch_mode="cors").status_code == 401
+    assert browser.get("/health/live").status_code == 200
+    assert browser.post("/topics/save", {}).status_code == 401
+
+
+def test_after_signing_in_the_page_comes_that_was_asked_for(browser: Browser) -> None:
+    assert sign_in(browser, "anna") == 200
+    assert str(browser.answer.url).endswith("/topics?at=a/b")
+    assert "anna" in browser.answer.text
+    browser.submit("/topics/put", priority="3")
+    browser.get("/topics/review")
+    assert "1 change to save" in browser.text
+
+
+@pytest.mark.parametrize(("name", "password"), [("anna", "wrong"), ("nobody", RIGHT), ("", ""), ("<b>", "x")])
+def test_what_is_wrong_is_not_told(browser: Browser, name: str, password: str) -> None:
+    assert sign_in(browser, name, password) == 403
+    assert "Name or password is not right." in browser.text
+    assert "<b>" not in browser.answer.text
+    assert browser.get("/topics").url.path == "/sign-in"
+
+
+def test_a_session_begins_anew_with_signing_in(browser: Browser) -> None:
+    browser.get("/sign-in")
+    before = dict(browser._cookies)
+    sign_in(browser, "anna")
+    assert dict(browser._cookies) != before
+
+
+def test_who_only_looks_changes_nothing(parts: ConsoleParts, browser: Browser) -> None:
+    sign_in(browser, "looker")
+    assert "a/b" in browser.text
+    assert not browser.page.xpath("//form[@action='/topics/put']")
+    token = browser.page.xpath("//input[@name='token']/@value")[0]
+    written = len(parts.changes.records)
+    for path in ("/topics/put", "/topics/save", "/topics/import", "/subscriptions/act", "/deliveries/dead/act"):
+        assert browser.post(path, {"token": token, "at": "a/b", "sure": "yes", "action": "purge"}).status_code == 403
+    assert len(parts.changes.records) == written
+
+
+def test_who_may_see_a_part_sees_nothing_here(browser: Browser) -> None:
+    sign_in(browser, "partly")
+    assert browser.answer.status_code == 403
+    assert "may not see this console" in browser.answer.text
+
+
+def test_who_is_no_user_any_more_is_out(parts: ConsoleParts, browser: Browser, tmp_path: Path) -> None:
+    sign_in(browser, "anna")
+    assert parts.console.settings.access.users_file
+    users = tmp_path / "users.toml"
+    users.write_text(users.read_text().replace("[users.anna]", "[users.other]"))
+    parts.app._callers.users._source._users._next_look = 0.0  # as if some time had passed
+    assert browser.get("/topics").url.path == "/sign-in"
+
+
+def test_signing_out(browser: Browser) -> None:
+    sign_in(browser, "anna")
+    browser.submit("/sign-out")
+    assert browser.get("/topics").url.path == "/sign-in"
+
+
+def test_after_signing_in_nobody_is_led_elsewhere(browser: Browser) -> None:
+    browser.get("/sign-in?next=https://evil.example/")
+    browser.submit("/sign-in", name="anna", password=RIGHT)
+    assert browser.answer.url.host == "console.example"
+
+
+def test_a_cookie_is_ours_or_none() -> None:
+    now = [1_000.0]
+    sessions = Sessions(KEYS, "c", secure=True, clock=lambda: now[0])
+    session, header = sessions.begin("anna")
+    assert header.endswith("; Path=/; HttpOnly; SameSite=Strict; Secure")
+    cookie = header.partition(";")[0]
+    known = sessions.read(cookie)
+    assert known is not None
+    assert known[:2] == (session, "anna")
+    assert sessions.read(cookie.replace("anna", "otto")) is None
+    assert sessions.read(cookie[:-1]) is None
+    assert sessions.read("c=x~other.key") is None
+    assert sessions.read("c") is None
+    assert sessions.read("\x00=;;;") is None
+    now[0] += 13 * 3600
+    assert sessions.read(cookie) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "nobody has to say who it is: set access.methods"),
+        ({"access__methods": "certificate"}, 'access.methods has to hold "basic"'),
+        ({"access__methods": "basic"}, "users"),
+    ],
+)
+def test_it_does_not_start_open_to_the_network(tmp_path: Path, given: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        signing_for(settings_in(tmp_path, console__host=NETWORK, **given))
+
+
+def test_on_loopback_nobody_has_to_say_who_it_is(tmp_path: Path) -> None:
+    for host in ("127.0.0.1", "::1", "localhost"):
+        assert signing_for(settings_in(tmp_path, console__host=host)) is None
+
+
+def test_credentials_for_the_gateway_end_with_the_session(parts: ConsoleParts, browser: Browser) -> None:
+    sign_in(browser, "anna")
+    browser.get("/try")
+    browser.submit("/try/who", name="bus-user", password="bus-word")  # noqa: S106
+    assert "bus-user" in browser.text
+    before = browser._cookies
+    browser.submit("/sign-out")
+    browser._cookies = before  # the cookie was copied: it is good until its time is over
+    browser.get("/try")
+    assert "anna" in browser.answer.text
+    assert "bus-user" not in browser.text
+
+
+def test_behind_a_proxy_wrong_passwords_count_for_the_client(tmp_path: Path, given: dict[str, Any]) -> None:
+    proxied = dict(given, gateway__trusted_proxies="192.0.2.1", access__failures_per_minute=1)
+    signing = signing_for(settings_in(tmp_path, **proxied))
+    assert signing is not None
+    app = console_parts(tmp_path, signing=signing, settings=proxied).app
+
+    def tries(password: str, client: str) -> str:
+        browser = Browser(app, HOST, client="192.0.2.1")
+        browser.get("/sign-in", x_forwarded_for=client)
+        token = browser.page.xpath("//input[@name='token']/@value")[0]
+        browser.post("/sign-in", {"token": token, "name": "anna", "password": password}, x_forwarded_for=client)
+        return browser.answer.text
+
+    tries("wrong", "198.51.100.7")
+    assert "wrong credentials" in tries(RIGHT, "198.51.100.7")
+    assert "sign-out" in tries(RIGHT, "198.51.100.8"), "another client of the same proxy"

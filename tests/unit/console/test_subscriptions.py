@@ -1,0 +1,140 @@
+"""The screen Subscriptions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from arborcast.console.commands import CommandFailed
+from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
+from arborcast.topic_model.topics import TopicPath
+from tests.support.console import Browser, ConsoleParts, console_parts
+from tests.support.console_answers import Asked, answering
+from tests.support.routing import make_subscription
+
+SUSPENDED = SubscriptionSuspended("s3", "connection refused", since_ms=1, at_ms=2)
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    return answering(monkeypatch)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> ConsoleParts:
+    made = [
+        make_subscription("s1", "a//.", consumer="http://one.example/in"),
+        make_subscription("s2", "b", consumer="http://two.example/in", paused=True),
+        make_subscription("s3", "a/x", consumer="http://user:secret@three.example/in?x=<b>"),
+    ]
+    return console_parts(
+        tmp_path, [TopicRecord(TopicPath("a/x"), code="AX"), *map(SubscriptionRecord, made), SUSPENDED]
+    )
+
+
+@pytest.fixture
+def browser(parts: ConsoleParts) -> Browser:
+    browser = Browser(parts.app)
+    browser.get("/subscriptions")
+    return browser
+
+
+def listed(browser: Browser) -> list[str]:
+    return [each.rsplit("/", 1)[-1] for each in browser.page.xpath("//form//td/a/@href")]
+
+
+def test_the_suspended_ones_come_first_with_their_reason(browser: Browser) -> None:
+    assert listed(browser) == ["s3", "s1", "s2"]
+    assert "connection refused" in browser.text
+
+
+def test_one_says_what_waits_and_what_its_endpoint_has_answered_last(browser: Browser, asked: Asked) -> None:
+    browser.get("/subscriptions/s1")
+    assert "Waiting 5, the oldest since 2026-01-01 11:20:00 Last answer connect connection refused" in browser.text
+    assert asked == [(("waiting", "list"), {"subscription": "s1", "limit": "1"})]
+    assert browser.page.xpath("//button[@data-copy='s1']/@aria-label") == ["Copy the id"]
+
+
+def test_one_whose_command_fails_is_shown_without(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, {("waiting", "list"): CommandFailed("no engine runs")})
+    browser.get("/subscriptions/s1")
+    assert "no engine runs" in browser.text
+    assert "a//." in browser.text
+
+
+def test_no_password_of_an_address_is_shown(browser: Browser) -> None:
+    assert "three.example" in browser.answer.text
+    assert "secret" not in browser.answer.text
+    assert "secret" not in browser.get("/subscriptions/s3").text
+    assert "<b>" not in browser.answer.text
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("topic=a/x", ["s3", "s1"]),
+        ("topic=code:AX", ["s3", "s1"]),
+        ("endpoint=TWO.example", ["s2"]),
+        ("state=paused", ["s2"]),
+        ("state=suspended&topic=a/x", ["s3"]),
+        ("endpoint=nowhere", []),
+    ],
+)
+def test_filters(browser: Browser, query: str, expected: list[str]) -> None:
+    browser.get(f"/subscriptions?{query}")
+    assert listed(browser) == expected
+
+
+def test_a_filter_that_is_none_is_said(browser: Browser) -> None:
+    assert browser.get("/subscriptions?topic=a//*").status_code == 200
+    assert browser.page.xpath("//p[@class='refusal']")
+
+
+def test_pausing_and_resuming(parts: ConsoleParts, browser: Browser) -> None:
+    browser.submit("/subscriptions/act", id=["s1", "s2", "gone"], action="pause")
+    assert "1 subscription paused; 2 are so already, or not there any more." in browser.answer.text
+    one = parts.control.table.get("s1")
+    assert one is not None
+    assert one.paused
+    browser.get("/subscriptions/s1")
+    browser.submit("/subscriptions/act", action="resume")
+    one = parts.control.table.get("s1")
+    assert one is not None
+    assert not one.paused
+    browser.get("/subscriptions/s3")
+    browser.submit("/subscriptions/act", action="resume")
+    assert "s3" not in parts.control.suspensions
+
+
+def test_ending_is_asked_about_once_more(parts: ConsoleParts, browser: Browser) -> None:
+    browser.submit("/subscriptions/act", id=["s1", "s3"], action="end")
+    assert "End 2 subscriptions?" in browser.text
+    assert parts.control.table.get("s1") is not None
+    browser.submit("/subscriptions/act")
+    assert parts.control.table.get("s1") is None
+    assert parts.control.table.get("s3") is None
+    assert "s3" not in parts.control.suspensions
+    assert listed(browser) == ["s2"]
+    assert browser.get("/subscriptions/s1").status_code == 404
+
+
+def test_nothing_chosen_changes_nothing(parts: ConsoleParts, browser: Browser) -> None:
+    written = len(parts.changes.records)
+    browser.submit("/subscriptions/act", action="end")
+    assert "Choose subscriptions first" in browser.answer.text
+    assert len(parts.changes.records) == written
+
+
+def test_a_long_list_comes_in_parts(tmp_path: Path) -> None:
+    made = [make_subscription(f"s{number:04}", "a", consumer=f"http://h/{number % 3}") for number in range(250)]
+    browser = Browser(console_parts(tmp_path, map(SubscriptionRecord, made)).app)
+    seen: list[str] = []
+    browser.get("/subscriptions")
+    while True:
+        seen += listed(browser)
+        following = browser.page.xpath("//a[text()='Next']/@href")
+        if not following:
+            break
+        browser.get(following[0])
+    assert sorted(seen) == sorted(each.id for each in made)

@@ -1,0 +1,445 @@
+"""The screen Topics: what it shows of the trees, and how edits are gathered and saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arborcast.console.screens.topics import browsing, looking
+from arborcast.console.screens.topics.messages import LastMessages, Message
+from arborcast.core.errors import InfrastructureError
+from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord, TopicRemoved
+from arborcast.topic_model.topics import TopicPath, make_path
+from tests.support.console import Browser, ConsoleParts, console_parts, values_of
+from tests.support.routing import make_subscription
+
+PLANT = "{urn:plant}plant"
+
+
+def topic(path: str, code: str = "", **facts: object) -> TopicRecord:
+    return TopicRecord(TopicPath(path), code=code, **facts)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> ConsoleParts:
+    lines = [topic(f"{PLANT}/line{line}", code=f"L{line}") for line in range(3)]
+    return console_parts(tmp_path, [topic(PLANT), *lines, topic(f"{PLANT}/line1/press"), topic("office/door")])
+
+
+@pytest.fixture
+def browser(parts: ConsoleParts) -> Browser:
+    browser = Browser(parts.app)
+    browser.get("/topics")
+    return browser
+
+
+def names(browser: Browser) -> list[str]:
+    return [each.text_content().strip() for each in browser.page.xpath("//a[contains(@class, 'name')]")]
+
+
+def saved(parts: ConsoleParts, path: str) -> TopicRecord:
+    record = parts.control.table.topics.get(TopicPath(path))
+    assert record is not None
+    return record
+
+
+def test_trees_stand_side_by_side_and_unfold_to_the_selected_topic(browser: Browser) -> None:
+    assert names(browser) == ["office", "plant"]
+    browser.get(f"/topics?at={PLANT}/line1")
+    assert names(browser) == ["office", "plant", "line0", "line1", "press", "line2"]
+    assert browser.page.xpath("//a[@aria-current='true']/text()") == ["line1"]
+    assert "topicName=line1,topicName=plant+topicNamespace=urn:plant,ou=topics,dc=arborcast" in browser.text
+    browser.get(browser.page.xpath("//a[text()='Publish and watch']/@href")[0])
+    assert browser.page.xpath("//input[@name='topic']/@value") == [f"{PLANT}/line1"]
+
+
+def test_a_level_of_any_size_comes_in_parts(tmp_path: Path) -> None:
+    parts = console_parts(tmp_path, [topic(f"wide/t{number:06}") for number in range(100_000)])
+    browser = Browser(parts.app)
+    answer = browser.get("/topics?at=wide")
+    assert len(names(browser)) == 201
+    assert len(answer.content) < 200_000
+    (more,) = browser.page.xpath("//a[@data-more]/@data-more")
+    answer = browser.get(more)
+    assert names(browser)[0] == "t000200"
+    assert len(names(browser)) == 200
+    browser.get("/topics?at=wide/t050000")
+    assert "t050000" in names(browser)
+    assert len(names(browser)) == 201
+    # Without script there is a page for each part.
+    (more,) = browser.page.xpath("//a[@data-more]/@href")
+    browser.get(more)
+    assert names(browser)[1] == "t050200"
+    browser.get("/topics?q=t09")
+    assert len(names(browser)) == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("LINE1", [f"{PLANT}/line1", f"{PLANT}/line1/press"]),
+        ("L2", [f"{PLANT}/line2"]),
+        ("{urn:plant}plant/*", [f"{PLANT}/line0", f"{PLANT}/line1", f"{PLANT}/line2"]),
+        ("nowhere", []),
+    ],
+)
+def test_search(browser: Browser, text: str, expected: list[str]) -> None:
+    browser.get(f"/topics?q={text}")
+    found = names(browser)
+    assert [each for each in found if each in expected] == expected
+
+
+def test_an_expression_that_is_none_is_said(browser: Browser) -> None:
+    assert browser.get("/topics?q=a//%25").status_code == 200
+    assert browser.page.xpath("//div[@id='left']/p[@class='refusal']")
+
+
+def test_edits_are_gathered_seen_and_saved_together(parts: ConsoleParts, browser: Browser) -> None:
+    written = len(parts.changes.records)
+    browser.get("/topics?do=add")
+    browser.submit("/topics/put", name="hall", namespace="urn:hall", code="H")
+    assert "not saved yet" in browser.text
+    browser.get("/topics?at={urn:hall}hall&do=add")
+    browser.submit("/topics/put", name="gate/left", priority="7", retain="yes", publishers="anna\ngroup:guards\n")
+    browser.get(f"/topics?at={PLANT}/line1")
+    browser.submit("/topics/put", code="L9", **dict[str, Any]({"routing-reliable": "yes"}))
+    browser.get(f"/topics?at={PLANT}/line2&do=rename")
+    browser.submit("/topics/move", name="line3")
+    browser.get("/topics?at=office&do=remove")
+    assert "1 topics below it" in browser.text
+    browser.submit("/topics/remove")
+    assert len(parts.changes.records) == written, "nothing is written before it is saved"
+    assert names(browser) == ["hall", "plant"], "the trees are shown as they would be"
+
+    browser.get("/topics/review")
+    assert "5 changes to save" in browser.text
+    browser.submit("/topics/save")
+    assert "Saved: 3 added, 1 changed, 2 removed" in browser.answer.text
+    assert saved(parts, "{urn:hall}hall").code == "H"
+    gate = saved(parts, "{urn:hall}hall/gate/left").policy
+    assert gate == TopicPolicy(retain=True, priority=7, publishers=("anna", "group:guards"))
+    assert saved(parts, f"{PLANT}/line1").policy.reliable
+    assert saved(parts, f"{PLANT}/line3").code == "L2"
+    assert not parts.control.table.topics.is_node(TopicPath("office"))
+    assert "Nothing is gathered" in browser.get("/topics/review").text
+
+
+def test_what_only_looks_changes_nothing(parts: ConsoleParts, browser: Browser) -> None:
+    before = {record.path: record for record in parts.control.table.topics.records()}
+    browser.get(f"/topics?at={PLANT}&do=move")
+    browser.submit("/topics/move", target="elsewhere")
+    browser.get("/topics/review")
+    browser.get("/topics?q=press")
+    after = {record.path: record for record in parts.control.table.topics.records()}
+    assert before == after
+
+
+def test_a_form_that_is_sent_as_it_is_changes_nothing(browser: Browser) -> None:
+    browser.get(f"/topics?at={PLANT}/line1")
+    browser.submit("/topics/put")
+    browser.get("/topics/review")
+    assert "Nothing would change" in browser.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "words"),
+    [
+        ({"name": "line1"}, "name", "exists already"),
+        ({"name": "a b"}, "name", "not a legal topic name"),
+        ({"name": ""}, "name", "needs a name"),
+        ({"name": "x", "code": "L2"}, "code", "belongs to"),
+        ({"name": "x", "code": "c" * 300}, "code", "256 characters"),
+        ({"name": "x", "priority": "101"}, "priority", "from -100 to 100"),
+        ({"name": "x", "priority": "many"}, "priority", "from -100 to 100"),
+        ({"name": "x", "routing": "a\x07"}, "routing", "control character"),
+        ({"name": "x", "reach": "to:"}, "routing", "name the groups"),
+        ({"name": "x", "reach": "to:", "groups": "a/b"}, "routing", "names no groups"),
+        ({"name": "x", "publishers": "a\x07"}, "publishers", "control character"),
+    ],
+)
+def test_a_refusal_stands_beside_its_field(browser: Browser, fields: dict[str, Any], name: str, words: str) -> None:
+    browser.get(f"/topics?at={PLANT}&do=add")
+    assert browser.submit("/topics/put", **fields).status_code == 422
+    (said,) = browser.page.xpath(f"//*[@id='wrong-{name}']/text()")
+    assert words in said
+    if name != "name":
+        assert browser.page.xpath("//input[@name='name']/@value") == ["x"], "what was typed is not lost"
+    assert "Nothing is gathered" in browser.get("/topics/review").text
+
+
+def test_lines_of_a_form_that_is_refused_again_and_again_stay_as_they_are(
+    parts: ConsoleParts, browser: Browser
+) -> None:
+    browser.get(f"/topics?at={PLANT}/line1")
+    typed = {"types": "{urn:t}a\n{urn:t}b", "publishers": "anna\nbert"}
+    for code in ("L0", "L2", ""):
+        lines: dict[str, Any] = {name: text.replace("\n", "\r\n") for name, text in typed.items()}  # as sent
+        refused = browser.submit("/topics/put", code=code, **lines).status_code == 422
+        assert refused == bool(code)
+        if refused:
+            sent = values_of(browser.page, "/topics/put")
+            typed = {name: sent[name][0] for name in typed}
+            assert typed == {"types": "{urn:t}a\n{urn:t}b", "publishers": "anna\nbert"}
+    browser.get("/topics/review")
+    browser.submit("/topics/save")
+    assert saved(parts, f"{PLANT}/line1").message_types == ("{urn:t}a", "{urn:t}b")
+    assert saved(parts, f"{PLANT}/line1").policy.publishers == ("anna", "bert")
+
+
+def test_a_move_below_itself_is_refused_where_it_was_asked(browser: Browser) -> None:
+    browser.get(f"/topics?at={PLANT}&do=move")
+    assert browser.submit("/topics/move", target=f"{PLANT}/line1/below").status_code == 422
+    assert "cannot be moved below itself" in browser.text
+
+
+def test_what_somebody_else_has_changed_is_shown_with_both_and_never_overwritten(
+    parts: ConsoleParts, browser: Browser
+) -> None:
+    browser.get(f"/topics?at={PLANT}/line1")
+    browser.submit("/topics/put", priority="5")
+    parts.put(topic(f"{PLANT}/line1", code="L1", policy=TopicPolicy(priority=9)))
+    browser.get("/topics/review")
+    assert browser.submit("/topics/save").status_code == 409
+    assert "Priority none 9 5" in browser.text
+    assert saved(parts, f"{PLANT}/line1").policy.priority == 9
+    browser.submit("/topics/keep")
+    assert browser.submit("/topics/save").status_code == 200
+    assert saved(parts, f"{PLANT}/line1").policy.priority == 5
+
+
+def test_a_conflict_can_be_left_as_it_is_now(parts: ConsoleParts, browser: Browser) -> None:
+    browser.get(f"/topics?at={PLANT}/line1")
+    browser.submit("/topics/put", priority="5")
+    parts.put(TopicRemoved(TopicPath(f"{PLANT}/line1")))
+    browser.get("/topics/review")
+    assert browser.submit("/topics/save").status_code == 409
+    assert "removed meanwhile" in browser.text
+    browser.submit("/topics/drop")
+    assert "Nothing is gathered" in browser.text
+
+
+def test_a_form_carries_what_it_was_made_from(parts: ConsoleParts, browser: Browser) -> None:
+    browser.get(f"/topics?at={PLANT}/line1")
+    old = browser.page
+    parts.put(topic(f"{PLANT}/line1", code="L1", policy=TopicPolicy(priority=9)))
+    fields = dict(next(form for form in old.forms if form.get("action") == "/topics/put").form_values())
+    browser.post("/topics/put", {**fields, "priority": "5"})
+    browser.get("/topics/review")
+    assert browser.submit("/topics/save").status_code == 409
+
+
+def test_a_subtree_that_has_grown_is_not_removed_unseen(parts: ConsoleParts, browser: Browser) -> None:
+    browser.get(f"/topics?at={PLANT}&do=remove")
+    browser.submit("/topics/remove")
+    parts.put(topic(f"{PLANT}/line9"))
+    browser.get("/topics/review")
+    assert browser.submit("/topics/save").status_code == 409
+    assert "There were 5 topics here when you looked; now there are 6" in browser.text
+    assert saved(parts, PLANT)
+
+
+def test_kafka_away_loses_no_edit(parts: ConsoleParts, browser: Browser) -> None:
+    browser.get(f"/topics?at={PLANT}/line1")
+    browser.submit("/topics/put", priority="5")
+    browser.get("/topics/review")
+    parts.changes.error = InfrastructureError("no broker answers")
+    parts.trouble = "Kafka does not answer."
+    assert browser.submit("/topics/save").status_code == 503
+    assert "no broker answers" in browser.text
+    assert "Kafka does not answer." in browser.answer.text
+    parts.changes.error = None
+    browser.submit("/topics/save")
+    assert saved(parts, f"{PLANT}/line1").policy.priority == 5
+
+
+def test_two_people_have_drafts_of_their_own(parts: ConsoleParts, browser: Browser) -> None:
+    browser.get(f"/topics?at={PLANT}/line1")
+    browser.submit("/topics/put", priority="5")
+    other = Browser(parts.app)
+    assert "Nothing is gathered" in other.get("/topics/review").text
+
+
+@pytest.mark.parametrize("form", ["ldif", "topicset", "json"])
+def test_export_and_import(parts: ConsoleParts, browser: Browser, tmp_path: Path, form: str) -> None:
+    document = browser.get(f"/topics/export?form={form}")
+    name = document.headers["content-disposition"].partition('"')[2].rstrip('"')
+    other = console_parts(tmp_path / "other")
+    there = Browser(other.app)
+    there.get("/topics")
+    there.submit("/topics/import", files={"file": (name, document.content)})
+    assert "6 added, 0 changed, 0 removed" in there.text
+    assert len(other.control.table.topics) == 0
+    there.submit("/topics/save")
+    assert other.control.table.topics == parts.control.table.topics
+
+
+def test_an_import_may_replace_and_is_seen_before(parts: ConsoleParts, browser: Browser) -> None:
+    document = b'{"version": 1, "topics": [{"type": "topic", "path": "office/door"}, {"type": "topic", "path": "new"}]}'
+    browser.submit("/topics/import", files={"file": ("t.json", document)}, replace="yes")
+    assert "1 added, 0 changed, 5 removed" in browser.text
+    assert len(parts.control.table.topics) == 6
+    browser.submit("/topics/save")
+    assert sorted(parts.control.table.topics.paths()) == ["new", "office/door"]
+
+
+@pytest.mark.parametrize("document", [b"", b"<a", b"{}", b'[{"path": "a b"}]', b"dn: x"])
+def test_a_document_that_is_none_is_refused(browser: Browser, document: bytes) -> None:
+    assert browser.submit("/topics/import", files={"file": ("topics", document)}).status_code == 422
+    assert browser.page.xpath("//*[@id='wrong-file']")
+
+
+def test_names_of_strangers_do_nothing(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>\"'&\u202e\x85x"
+    parts = console_parts(
+        tmp_path,
+        [
+            topic("a", code=evil, message_types=(evil,), policy=TopicPolicy(publishers=(evil,))),
+            topic(make_path([("urn:a&b'", "b\u00e9")])),
+        ],
+    )
+    browser = Browser(parts.app)
+    for page in ("", "?at=a", "?at=%3Cscript%3Ealert(1)", "?q=%3Cscript%3E", "?do=<script>"):
+        browser.get(f"/topics{page}")
+        assert "<script>alert" not in browser.answer.text, page
+        assert "\u202e" not in browser.answer.text
+        assert [each.get("src", "").split("/")[-1] for each in browser.page.xpath("//script")] == ["console.js"]
+    browser.get("/topics?at=a")
+    assert browser.submit("/topics/put", priority="1").status_code == 200
+    browser.get("/topics/review")
+    assert "<script>alert" not in browser.answer.text
+    assert browser.page.xpath("//dt/text()") == ["Priority"], "what cannot be seen is not changed by looking at it"
+    browser.submit("/topics/save")
+    assert saved(parts, "a").code == evil
+
+
+@pytest.mark.parametrize(
+    ("fields", "routing"),
+    [
+        ({"reach": "group", "routing-split": "yes"}, "split group"),
+        ({"reach": "to:", "groups": "north, south north"}, "to:north,south"),
+        ({"reach": "local", "groups": "north"}, "local"),
+        ({"reach": ""}, ""),
+    ],
+)
+def test_how_far_messages_go_is_chosen(
+    parts: ConsoleParts, browser: Browser, fields: dict[str, Any], routing: str
+) -> None:
+    browser.get(f"/topics?at={PLANT}/line1")
+    browser.submit("/topics/put", **fields)
+    browser.get("/topics/review")
+    if routing:
+        browser.submit("/topics/save")
+    assert saved(parts, f"{PLANT}/line1").policy.routing == routing
+    browser.get(f"/topics?at={PLANT}/line1/press")
+    assert browser.page.xpath("//input[@name='reach' and @checked]/@value") == [""]
+    assert f"As above now {routing.split()[-1] if routing else 'everywhere'}" in browser.text
+    browser.get(f"/topics?at={PLANT}/line1")
+    browser.submit("/topics/put")
+    browser.get("/topics/review")
+    assert "Nothing is gathered" in browser.text or "Nothing would change" in browser.text
+
+
+def test_a_topic_becomes_a_queue(parts: ConsoleParts, browser: Browser) -> None:
+    browser.get(f"/topics?at={PLANT}/line1")
+    browser.submit("/topics/put", queue="yes", apart="yes")
+    browser.get("/topics/review")
+    assert "Work queue yes Equal requests are done each by itself" in browser.text
+    browser.submit("/topics/save")
+    assert saved(parts, f"{PLANT}/line1").policy == TopicPolicy(queue=True, merge=False)
+    browser.get(f"/topics?at={PLANT}/line1")
+    browser.submit("/topics/put", priority="3")
+    browser.get("/topics/review")
+    browser.submit("/topics/save")
+    assert saved(parts, f"{PLANT}/line1").policy == TopicPolicy(queue=True, merge=False, priority=3)
+    browser.get(f"/topics?at={PLANT}/line1")
+    assert browser.page.xpath("//a[text()='Its queue']")
+
+
+def test_words_of_an_earlier_version_are_shown_and_can_be_taken_out(parts: ConsoleParts, browser: Browser) -> None:
+    parts.put(topic("old", policy=TopicPolicy(routing="reliable whatever")))
+    browser.get("/topics?at=old")
+    assert browser.page.xpath("//input[@name='routing']/@value") == ["whatever"]
+    assert browser.submit("/topics/put", priority="3").status_code == 422
+    browser.submit("/topics/put", routing="")
+    browser.get("/topics/review")
+    browser.submit("/topics/save")
+    assert saved(parts, "old").policy == TopicPolicy(routing="reliable", priority=3)
+
+
+EVIL = "<script>alert(1)</script>\u202e"
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (LastMessages((Message("01ab", 0, EVIL, EVIL, kept=True),)), "kept for later subscribers"),
+        (LastMessages(looked_at=1_500), "The newest 1,500 records of the log have none of this topic"),
+        (LastMessages(complete=True), "No message in the log"),
+        (LastMessages(problem=EVIL), "alert(1)"),
+    ],
+)
+def test_last_messages_are_read_when_somebody_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: LastMessages, words: str
+) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def read(_: object, path: TopicPath, *, kept: bool) -> LastMessages:
+        asked.append((path, kept))
+        return found
+
+    monkeypatch.setattr(looking, "last_messages", read)
+    policies = {
+        "usual": TopicPolicy(),
+        "kept": TopicPolicy(retain=True),
+        "queue": TopicPolicy(retain=True, queue=True),
+        "not": TopicPolicy(retain=False),
+    }
+    records = [topic(path, policy=policy) for path, policy in policies.items()]
+    browser = Browser(console_parts(tmp_path, records, settings={"topics__retain_all": True}).app)
+    for path in policies:
+        browser.get(f"/topics?at={path}")
+        browser.get(browser.page.xpath("//a[text()='Last messages']/@href")[0])
+        assert words in browser.text
+        assert "<script>alert" not in browser.answer.text
+        assert "\u202e" not in browser.answer.text
+    assert asked == [("usual", True), ("kept", True), ("queue", False), ("not", False)]
+
+
+def test_a_large_subtree_is_removed_without_making_every_page_slow(tmp_path: Path) -> None:
+    parts = console_parts(tmp_path, [topic(f"wide/t{number:06}") for number in range(6_000)])
+    browser = Browser(parts.app)
+    browser.get("/topics?at=wide&do=remove")
+    assert "6,000 topics below it" in browser.text
+    browser.submit("/topics/remove")
+    assert names(browser)[0] == "wide", "only the review shows what becomes of so many"
+    browser.get("/topics/review")
+    assert "6,000 topics" in browser.text
+    browser.submit("/topics/save")
+    assert "6,000 removed" in browser.answer.text
+    assert len(parts.control.table.topics) == 0
+
+
+def test_who_gets_it(tmp_path: Path) -> None:
+    parts = console_parts(
+        tmp_path, [topic("a/b"), SubscriptionRecord(make_subscription("s1", "a//.", consumer="http://here.example/in"))]
+    )
+    browser = Browser(parts.app)
+    browser.get("/topics?at=a/b")
+    assert "http://here.example/in" in browser.text
+    assert "one subscription" in browser.text
+
+
+def test_a_page_is_small_at_a_great_depth() -> None:
+    from arborcast.topic_model.tree.tree import TopicTree
+
+    tree = TopicTree()
+    path = "/".join(f"n{number}" for number in range(64))
+    tree.put(topic(path))
+    level = browsing.unfolded(tree, path)
+    depth = 0
+    while level.nodes:
+        depth += 1
+        level = level.nodes[0].below or browsing.Level("")
+    assert depth == 64

@@ -1,0 +1,158 @@
+"""The administrator's door: who may come in, what it answers, and what is left after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from arborcast.core.errors import ConfigError
+from arborcast.core.security.signatures import new_secret
+from arborcast.core.security.web_pages import PageRule
+from arborcast.engine.administrator.server import AdministratorApp
+from arborcast.ingest.federation.keys import SharedKeys
+from arborcast.ingest.federation.topology import Beat, MemberRegistration, Registered, Topology
+
+PAGES = PageRule("127.0.0.1")
+
+REGISTRATION = msgspec.json.encode(MemberRegistration("a", "G", "http://a:8080", "1"))
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> SharedKeys:
+    file = tmp_path / "key"
+    file.write_text(f"# the federation\n{new_secret()}\n")
+    return SharedKeys(str(file))
+
+
+async def ask(
+    app: AdministratorApp, method: str, path: str, body: bytes, headers: Mapping[str, str]
+) -> tuple[int, Mapping[str, str], bytes]:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    bare, _, query = path.partition("?")
+    encoded = [(key.encode(), value.encode()) for key, value in headers.items()]
+    await app(
+        {"type": "http", "method": method, "path": bare, "query_string": query.encode(), "headers": encoded},
+        receive,
+        send,
+    )
+    answered = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
+    return sent[0]["status"], answered, sent[1]["body"]
+
+
+def asked(app: AdministratorApp, keys: SharedKeys, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+    headers = keys.signed(method, path, body)
+    status, answered, answer = asyncio.run(ask(app, method, path, body, headers))
+    if status == 200:
+        keys.check_answer(headers, answered, answer)
+    return status, answer
+
+
+def test_registering_beating_and_asking(keys: SharedKeys, tmp_path: Path) -> None:
+    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
+    status, answer = asked(app, keys, "POST", "/members", REGISTRATION)
+    registered = msgspec.json.decode(answer, type=Registered)
+    assert (status, registered.number) == (200, 1)
+    assert asked(app, keys, "POST", "/members/a/heartbeat", msgspec.json.encode(Beat(1)))[0] == 200
+    assert asked(app, keys, "POST", "/members/a/heartbeat", msgspec.json.encode(Beat(7)))[0] == 404
+    taken = msgspec.json.encode(MemberRegistration("a", "G", "http://b:8080", "1"))
+    status, answer = asked(app, keys, "POST", "/members", taken)
+    assert status == 409
+    assert b"taken by the engine at http://a:8080" in answer
+    status, answer = asked(app, keys, "GET", "/topology?after=0")
+    topology = msgspec.json.decode(answer, type=Topology)
+    assert (topology.version, [each.engine for each in topology.members]) == (1, ["G/a"])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/members", b"{}", 400),
+        ("POST", "/members", b"\xff", 400),
+        ("POST", "/members", b"x" * 20_000, 413),
+        ("PUT", "/members", b"", 400),
+        ("GET", "/elsewhere", b"", 400),
+        ("POST", "/members/%00/heartbeat", b'{"number": 1}', 404),
+    ],
+)
+def test_bad_input(keys: SharedKeys, tmp_path: Path, method: str, path: str, body: bytes, status: int) -> None:
+    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
+    assert asked(app, keys, method, path, body)[0] == status
+
+
+def test_strangers_are_refused(keys: SharedKeys, tmp_path: Path) -> None:
+    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
+    good = keys.signed("POST", "/members", REGISTRATION)
+    other = keys.signed("POST", "/members/a/heartbeat", REGISTRATION)
+    old = SharedKeys(str(tmp_path / "key"), lambda: 1_000.0).signed("POST", "/members", REGISTRATION)
+    for headers in ({}, other, old, good | {"webhook-signature": "v1,AAAA"}):
+        status, _, answer = asyncio.run(ask(app, "POST", "/members", REGISTRATION, headers))
+        assert status == 401, answer
+    assert asyncio.run(ask(app, "POST", "/members", REGISTRATION + b" ", good))[0] == 401
+    assert asyncio.run(ask(app, "GET", "/health/live", b"", {}))[0] == 200
+    assert not (tmp_path / "members.json").exists()
+
+
+def test_who_waits_for_something_new_hears_of_it(keys: SharedKeys, tmp_path: Path) -> None:
+    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
+
+    async def both() -> bytes:
+        path = "/topology?after=0"
+        waiting = asyncio.create_task(ask(app, "GET", path, b"", keys.signed("GET", path, b"")))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await ask(app, "POST", "/members", REGISTRATION, keys.signed("POST", "/members", REGISTRATION))
+        return (await waiting)[2]
+
+    assert msgspec.json.decode(asyncio.run(both()), type=Topology).version == 1
+
+
+def test_members_are_kept_over_a_crash(keys: SharedKeys, tmp_path: Path) -> None:
+    file = tmp_path / "members.json"
+    asked(AdministratorApp(keys, file, PAGES), keys, "POST", "/members", REGISTRATION)
+    again = AdministratorApp(keys, file, PAGES)
+    topology = msgspec.json.decode(asked(again, keys, "GET", "/topology")[1], type=Topology)
+    assert (topology.version, topology.members[0].number, topology.members[0].state) == (1, 1, "live")
+    file.write_text("nonsense")
+    with pytest.raises(ConfigError, match="all engines register again"):
+        AdministratorApp(keys, file, PAGES)
+
+
+def test_secrets_that_cannot_be(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    for text, why in (("", "holds no secret"), ("# nothing", "holds no secret"), ("short", "line 1")):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=why):
+            SharedKeys(str(file))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        SharedKeys(str(tmp_path / "none"))
+
+
+def test_pages_of_others_are_refused(keys: SharedKeys, tmp_path: Path) -> None:
+    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
+    for headers in ({"origin": "https://evil.example"}, {"host": "evil.example:8095"}):
+        signed = keys.signed("POST", "/members", REGISTRATION) | headers
+        assert asyncio.run(ask(app, "POST", "/members", REGISTRATION, signed))[0] == 403
+        assert asyncio.run(ask(app, "GET", "/health/live", b"", headers))[0] == 403
+    assert not (tmp_path / "members.json").exists()
+
+
+def test_a_recorded_heartbeat_or_registration_is_not_taken_again(keys: SharedKeys, tmp_path: Path) -> None:
+    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
+    for path, body in (("/members", REGISTRATION), ("/members/a/heartbeat", msgspec.json.encode(Beat(1)))):
+        headers = keys.signed("POST", path, body)
+        assert asyncio.run(ask(app, "POST", path, body, headers))[0] == 200
+        status, _, answer = asyncio.run(ask(app, "POST", path, body, headers))
+        assert (status, b"taken before" in answer) == (401, True)
+        assert asked(app, keys, "POST", path, body)[0] == 200, "signed again"

@@ -1,0 +1,186 @@
+"""Which settings the parts get, and how they are started."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from arborcast.core.errors import ConfigError
+from arborcast.engine.embedded import engine
+from arborcast.engine.embedded.engine import Tools
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.install.java import Java
+from arborcast.engine.processes.errors import PortInUse
+from arborcast.engine.settings.loading import Settings, load_settings
+from tests.support.held_port import HeldPort
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "data")
+    home.create()
+    return home
+
+
+@pytest.fixture
+def tools() -> Tools:
+    java = Java(Path("/opt/jdk/bin/java"), "17", "the test")
+    return Tools(java, java.home, [Path("/jars/connector.jar")], [Path("/jars/kafka.jar")])
+
+
+@pytest.fixture
+def busy() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def settings(home: Home, **overrides: str | int) -> Settings:
+    given = {key.replace("__", "."): value for key, value in overrides.items()}
+    return load_settings(home=home.path, overrides={"gateway.port": 0, "stack.kafka_port": 0, **given}, environ={})
+
+
+def test_port_0_becomes_a_free_one_everywhere(home: Home) -> None:
+    chosen = engine.effective(settings(home))
+    assert chosen.gateway.port != 0
+    assert chosen.kafka.bootstrap_servers == f"127.0.0.1:{chosen.stack.kafka_port}"
+    assert engine.addresses(chosen) == {
+        "gateway": f"http://127.0.0.1:{chosen.gateway.port}",
+        "notification_broker": f"http://127.0.0.1:{chosen.gateway.port}/wsn/NotificationBroker",
+        "kafka": chosen.kafka.bootstrap_servers,
+        "metrics": f"http://127.0.0.1:{chosen.metrics.port}",
+        "console": f"http://127.0.0.1:{chosen.console.port}",
+    }
+    assert engine.metrics_urls(chosen)["dispatch"] == f"http://127.0.0.1:{chosen.metrics.job_port}"
+
+
+def test_a_busy_port_names_its_option(home: Home, busy: int) -> None:
+    with pytest.raises(PortInUse, match="--gateway-port"):
+        engine.effective(settings(home, gateway__port=busy))
+    with pytest.raises(PortInUse, match="--metrics-port"):
+        engine.effective(settings(home, metrics__port=busy))
+    with pytest.raises(PortInUse, match="--kafka-port"):
+        engine.effective(settings(home, stack__kafka_port=busy))
+    with pytest.raises(PortInUse, match="--console-port"):
+        engine.effective(settings(home, console__port=busy))
+
+
+def test_a_console_that_nobody_asked_for_keeps_no_engine_from_starting(home: Home, busy: int) -> None:
+    held = HeldPort()
+    held.for_life_of(home)
+    given = settings(home, gateway__port=held.number)
+    usual = dataclasses.replace(given, console=dataclasses.replace(given.console, port=busy))
+    assert engine.effective(usual).console.port not in (0, busy)
+
+
+def test_without_a_console(home: Home, tools: Tools) -> None:
+    chosen = engine.effective(settings(home, console__port=0))
+    assert chosen.console.port == 0
+    assert "console" not in engine.addresses(chosen)
+    assert "console" not in engine.questions_of(chosen, home)
+    assert "console" not in {part.name for part in engine.parts(chosen, tools, home, {})}
+
+
+def test_an_embedded_broker_beside_a_named_one_is_a_contradiction(home: Home) -> None:
+    with pytest.raises(ConfigError, match=r"kafka\.bootstrap_servers = 'kafka\.example:9092'.*stack\.broker"):
+        engine.effective(settings(home, kafka__bootstrap_servers="kafka.example:9092"))
+
+
+def test_with_an_external_broker_none_is_started(home: Home, tools: Tools) -> None:
+    given = settings(home, kafka__bootstrap_servers="kafka.example:9092", stack__broker="external")
+    chosen = engine.effective(given)
+    assert chosen.kafka.bootstrap_servers == "kafka.example:9092"
+    assert {part.name for part in engine.parts(chosen, tools, home, {})} == {"dispatch", "gateway", "console"}
+
+
+def test_the_edges_are_there_where_the_settings_open_them(home: Home, tools: Tools) -> None:
+    chosen = engine.effective(settings(home, zmq__enabled=True))
+    assert chosen.framed.port, "the ZeroMQ edges are a client of the framed edge"
+    assert engine.addresses(chosen)["framed"] == f"framed://127.0.0.1:{chosen.framed.port}"
+    (edge,) = (part for part in engine.parts(chosen, tools, home, {}) if part.name == "zmq")
+    assert edge.after == ("gateway",)
+    assert "framed" not in engine.addresses(engine.effective(settings(home)))
+
+
+def test_with_an_external_job_none_is_started_or_asked(home: Home, tools: Tools, busy: int) -> None:
+    # Its port for metrics is its own: it may run already.
+    chosen = engine.effective(settings(home, stack__job="external", metrics__job_port=busy))
+    assert {part.name for part in engine.parts(chosen, tools, home, {})} == {"kafka", "gateway", "console"}
+    assert set(engine.questions_of(chosen, home)) == {"kafka", "gateway", "console"}
+    assert set(engine.metrics_urls(chosen)) == {"gateway", "dispatch"}
+    nowhere = engine.effective(settings(home, stack__job="external"))
+    assert set(engine.metrics_urls(nowhere)) == {"gateway"}
+
+
+def test_the_parts_read_the_effective_settings_and_nobody_else_does(home: Home) -> None:
+    chosen = engine.effective(settings(home))
+    chosen = dataclasses.replace(chosen, kafka=dataclasses.replace(chosen.kafka, sasl_password="x7"))  # noqa: S106
+    engine.write_settings(chosen, home)
+    assert stat.S_IMODE(home.settings_file.stat().st_mode) == 0o600
+    assert load_settings(home.settings_file, environ={}) == chosen
+
+
+def test_no_variable_overrides_the_effective_settings_again(home: Home, tools: Tools) -> None:
+    environ = {"ARBORCAST_GATEWAY_PORT": "1", "ARBORCAST_CACHE": "/cache", "PATH": "/bin"}
+    for part in engine.parts(engine.effective(settings(home)), tools, home, environ):
+        assert "ARBORCAST_GATEWAY_PORT" not in part.environ
+        assert part.environ["ARBORCAST_CACHE"] == "/cache"
+        assert part.environ["PATH"] == "/bin"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Java does not go by the locale")
+def test_java_can_open_what_is_in_a_folder_of_any_name(home: Home, tools: Tools) -> None:
+    environ = {"LC_ALL": "C", "LANG": "en_US.UTF-8"}
+    parts = {part.name: part for part in engine.parts(engine.effective(settings(home)), tools, home, environ)}
+    assert parts["kafka"].environ["LC_ALL"] == parts["dispatch"].environ["LC_ALL"] == "C.UTF-8"
+
+
+def test_the_job_is_started_as_a_user_would(home: Home, tools: Tools) -> None:
+    parts = {part.name: part for part in engine.parts(engine.effective(settings(home)), tools, home, {})}
+    dispatch = parts["dispatch"]
+    home.ready_file.touch()
+    dispatch.prepare()
+
+    submit, option, properties, script, *arguments = dispatch.command
+    assert submit.endswith("/bin/spark-submit")
+    assert option == "--properties-file"
+    assert "spark.jars /jars/connector.jar\n" in Path(properties).read_text()
+    assert script.endswith("/jobs/dispatch_stream.py")
+    assert arguments == ["--config", str(home.settings_file)]
+    assert dispatch.environ["JAVA_HOME"] == "/opt/jdk"
+    assert not dispatch.is_ready()  # what an earlier run left does not count
+
+
+def test_parts_stop_gateway_first_and_kafka_last(home: Home, tools: Tools) -> None:
+    parts = engine.parts(engine.effective(settings(home)), tools, home, {})
+    in_order = sorted(parts, key=lambda part: part.stop_share)
+    assert [part.name for part in in_order] == ["gateway", "console", "dispatch", "kafka"]
+
+
+def test_an_archive_of_classes_is_taken_when_it_is_whole_and_made_for_these(tools: Tools, tmp_path: Path) -> None:
+    """Java itself ends in a crash when the file is shorter than it says."""
+    place = engine.class_archive_name(tools, tmp_path, 4)
+    place.parent.mkdir()
+    assert engine.class_archive(tools, tmp_path) is None
+    place.write_bytes(b"clas")
+    assert engine.class_archive(tools, tmp_path) == place
+    assert engine.class_archive(dataclasses.replace(tools, spark_jars=[Path("/jars/newer.jar")]), tmp_path) is None
+    newer = dataclasses.replace(tools.java, version="21")
+    assert engine.class_archive(dataclasses.replace(tools, java=newer), tmp_path) is None
+    place.write_bytes(b"cla")
+    assert engine.class_archive(tools, tmp_path) is None
+
+
+def test_the_job_reads_its_classes_from_the_archive(home: Home, tools: Tools) -> None:
+    tools = dataclasses.replace(tools, classes=Path("/cache/classes.jsa"))
+    parts = {part.name: part for part in engine.parts(engine.effective(settings(home)), tools, home, {})}
+    parts["dispatch"].prepare()
+
+    properties = Path(parts["dispatch"].command[2]).read_text()
+    assert "-XX:SharedArchiveFile=/cache/classes.jsa" in properties
+    assert "spark.driver.extraClassPath /jars/connector.jar\n" in properties

@@ -1,0 +1,166 @@
+"""The data directory: can it be used, and by whom is it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from arborcast.engine.embedded.home import Access, Home, keep_private
+from arborcast.engine.processes.errors import HomeError, HomeInUse
+from tests.support.engine import until
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from arborcast.engine.embedded.home import Home
+with Home(Path(sys.argv[1])).locked():
+    print("locked", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "data")
+    home.create()
+    return home
+
+
+def test_a_second_engine_is_refused_with_the_pid_of_the_first(home: Home) -> None:
+    command = [sys.executable, "-c", HOLDER, str(home.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "locked\n"
+            assert home.owner() == holder.pid
+            with pytest.raises(HomeInUse, match=f"pid {holder.pid}.*arborcast down"), home.locked():
+                pass
+        finally:
+            holder.kill()
+    # The lock goes with the process: nobody has to clear anything away.
+    until(lambda: home.owner() is None)
+    with home.locked():
+        pass
+
+
+def test_asking_for_the_owner_does_not_hinder_an_engine(home: Home) -> None:
+    assert home.owner() is None
+    with home.locked():
+        assert home.owner() == os.getpid()
+    assert home.owner() is None
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HomeError, match=r"the data directory .*file/data cannot be written: .*--home DIR"):
+        Home(tmp_path / "file" / "data").create()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    Home(path).create()
+    path.chmod(0o555)
+    with pytest.raises(HomeError, match="cannot be written: Permission denied"):
+        Home(path).create()
+
+
+def test_a_nearly_full_disk_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HomeError, match=r"only \d+ MiB are free .* at least 1000000000 MiB .*stack.min_free_disk_mb"):
+        Home(tmp_path).create(min_free_mb=10**9)
+
+
+def test_a_lock_is_signed_in_the_place_of_the_last_signature(home: Home) -> None:
+    """A full disk has no room for a longer one."""
+    for _ in range(2):
+        with home.locked() as lock:
+            assert int(os.pread(lock, 100, 0)) == os.getpid()
+            size = os.fstat(lock).st_size
+    assert home.lock_file.stat().st_size == size == 11
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize(("access", "wanted", "file"), [("owner", 0o700, 0o600), ("group", 0o2770, 0o660)])
+def test_nobody_else_reads_what_an_engine_keeps(
+    tmp_path: Path, umask: None, access: Access, wanted: int, file: int
+) -> None:
+    home = Home(tmp_path / "above" / "data")
+    keep_private(access)
+    assert home.create(access=access) == ""
+    assert mode(home.path) == wanted
+    with home.locked():
+        assert mode(home.lock_file) == file
+    part = [sys.executable, "-c", "import pathlib, sys; pathlib.Path(sys.argv[1]).touch()"]
+    subprocess.run([*part, str(home.run / "by-a-part")], check=True)
+    assert mode(home.run / "by-a-part") == file
+    assert home.create(access=access) == "", "nothing is left to change"
+
+
+def test_a_directory_of_an_earlier_version_is_narrowed_and_that_is_told(tmp_path: Path, umask: None) -> None:
+    home = Home(tmp_path / "data")
+    for folder in (home.path, home.run):
+        folder.mkdir()
+    home.lock_file.touch()
+    assert mode(home.path) == 0o755
+    note = home.create()
+    assert mode(home.path) == 0o700
+    assert "had the mode 755, now it has 700" in note
+    assert 'stack.home_access = "group"' in note
+
+
+@pytest.mark.parametrize("inside", [None, "users.toml", "secrets.keys"])
+def test_one_that_only_holds_what_is_made_before_the_first_start_is_ours(
+    tmp_path: Path, umask: None, inside: str | None
+) -> None:
+    path = tmp_path / "data"
+    path.mkdir()
+    if inside:
+        (path / inside).touch()
+    assert "now it has 700" in Home(path).create()
+    assert mode(path) == 0o700
+
+
+def test_somebody_elses_directory_keeps_its_mode(tmp_path: Path, umask: None) -> None:
+    (tmp_path / "srv").mkdir()
+    (tmp_path / "srv" / "www").mkdir()
+    note = Home(tmp_path / "srv").create()
+    assert mode(tmp_path / "srv") == 0o755
+    assert "has other things in it" in note
+
+
+def test_a_directory_that_was_shared_on_purpose_stays_so(tmp_path: Path, umask: None) -> None:
+    home = Home(tmp_path / ".arborcast")
+    home.path.mkdir()
+    (home.path / "kafka").mkdir()
+    home.path.chmod(0o2770)
+    assert home.create(access="group") == ""
+    home.path.chmod(0o777)
+    assert "had the mode 777, now it has 2770" in home.create(access="group")
+    assert mode(home.path) == 0o2770
+
+
+def test_a_directory_of_another_user_is_told_of(tmp_path: Path, umask: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path / "data")
+    home.path.mkdir()
+
+    def refuse(_path: Path, _mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    assert "it cannot be made 700: Operation not permitted" in home.create()

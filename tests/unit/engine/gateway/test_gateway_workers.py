@@ -1,0 +1,113 @@
+"""What workers leave for each other."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import mmap
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from arborcast.core.files import Stamp, write_atomically
+from arborcast.engine.gateway import workers
+from arborcast.engine.gateway.workers import Share, WorkerMetrics
+
+
+@pytest.fixture
+def share(tmp_path: Path) -> Iterator[Share]:
+    folder = tmp_path / "share"
+    folder.mkdir()
+    with socket.socket() as listener, mmap.mmap(-1, 1) as memory:
+        yield Share(0, listener, memory, folder)
+
+
+def publish(metrics: WorkerMetrics, until: Callable[[], bool], obstacle: Callable[[], str] = lambda: "") -> None:
+    """Run the task until a condition holds."""
+
+    async def run() -> None:
+        task = asyncio.get_running_loop().create_task(metrics.publish_forever(obstacle))
+        while not until() and not task.done():
+            await asyncio.sleep(0.001)
+        if not task.done():
+            task.cancel()
+        await asyncio.gather(task, return_exceptions=not task.done())
+
+    asyncio.run(run())
+
+
+def test_metrics_are_read_by_the_thread_that_counts(share: Share) -> None:
+    # In another one, what is read may change in the middle.
+    readers: list[int] = []
+
+    def read() -> float:
+        readers.append(threading.get_ident())
+        return 0
+
+    def obstacle() -> str:
+        readers.append(threading.get_ident())
+        return ""
+
+    metrics = WorkerMetrics(share)
+    metrics.gauge("waiting", "What the event loop changes.", read)
+
+    publish(metrics, (share.folder / "0.ready").exists, obstacle)
+    assert (share.folder / "0.metrics").read_text() == metrics.text().replace('{worker="0"}', "")
+    assert set(readers) == {threading.get_ident()}
+    assert share.waits_for(2) == "worker 1 is not ready yet"
+
+
+def test_who_is_not_ready_leaves_metrics_but_no_mark(share: Share) -> None:
+    mark = share.folder / "0.ready"
+    mark.touch()
+    publish(WorkerMetrics(share), (share.folder / "0.metrics").exists, lambda: "the logs are not read")
+    assert not mark.exists()
+
+
+def test_what_cannot_be_read_is_not_kept_quiet(share: Share) -> None:
+    def broken() -> float:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    metrics = WorkerMetrics(share)
+    metrics.gauge("broken", "Nothing reads it.", broken)
+    with pytest.raises(RuntimeError, match="changed size"):
+        publish(metrics, lambda: False)
+
+
+def test_a_full_disk_is_waited_for(
+    share: Share, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(workers, "_PUBLISH_S", 0.0)
+    left = [OSError(errno.ENOSPC, "No space left on device")] * 3
+
+    def full(path: Path, text: str, *, durable: bool) -> Stamp:
+        if left:
+            raise left.pop()
+        return write_atomically(path, text, durable=durable)
+
+    monkeypatch.setattr(workers, "write_atomically", full)
+    publish(WorkerMetrics(share), (share.folder / "0.ready").exists)
+    assert [record.levelname for record in caplog.records if "No space" in record.getMessage()][:1] == ["ERROR"]
+
+
+def test_it_ends_with_the_parent_that_has_taken_the_folder_away(share: Share) -> None:
+    shutil.rmtree(share.folder)
+    publish(WorkerMetrics(share), lambda: False)
+
+
+def test_a_worker_that_dies_while_the_others_are_asked(share: Share, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (1, 2):
+        (share.folder / f"{number}.metrics").write_text("# TYPE a gauge\na 1\n")
+    read = Path.read_text
+
+    def gone(path: Path) -> str:
+        path.with_name("2.metrics").unlink(missing_ok=True)
+        (share.folder / "1.metrics").unlink(missing_ok=True)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_text", gone)
+    assert 'worker="1"' not in WorkerMetrics(share).text()

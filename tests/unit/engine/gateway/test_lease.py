@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.gateway.lease import HOLD_S, LEASE_S, RENEW_S, Lease, LeaseKeeper, LeaseRecord, decode, encode
+from arborcast.ingest.state.changes import GatewayPositions
+
+
+class Group:
+    """Candidates on one log, with one clock."""
+
+    def __init__(self, *names: str) -> None:
+        self.log: list[LeaseRecord] = []
+        self.candidates = {name: Lease(name) for name in names}
+        self.read = dict.fromkeys(names, 0)
+        self.now = 0.0
+
+    def follow(self, name: str) -> None:
+        for record in self.log[self.read[name] :]:
+            self.candidates[name].apply(record, self.now)
+        self.read[name] = len(self.log)
+
+    def look(self, name: str) -> None:
+        """What a process does again and again: read to the end, append, read that too."""
+        self.follow(name)
+        record = self.candidates[name].next(self.now)
+        if record is not None:
+            self.log.append(record)
+            self.follow(name)
+
+    def holders(self) -> list[str]:
+        return [name for name, candidate in self.candidates.items() if candidate.mine]
+
+
+def test_the_first_takes_it_and_the_second_waits() -> None:
+    group = Group("a", "b")
+    group.look("a")
+    group.look("b")
+
+    assert group.holders() == ["a"]
+    group.look("b")
+    assert [each.term for each in group.log] == [1, 0], "the other shows itself once, and claims nothing"
+
+
+def test_of_two_claims_at_the_same_moment_the_first_in_the_log_counts() -> None:
+    group = Group("a", "b")
+    claims = [group.candidates[name].next(0.0) for name in ("b", "a")]
+    group.log += [claim for claim in claims if claim]
+    group.follow("a")
+    group.follow("b")
+
+    assert group.holders() == ["b"]
+
+
+def test_a_silent_holder_loses_it_within_ten_seconds_and_not_before_its_time() -> None:
+    group = Group("a", "b")
+    group.look("a")
+    group.look("b")
+    while not group.candidates["b"].mine and group.now < 20:  # a is dead: it neither reads nor writes
+        group.now += RENEW_S
+        group.look("b")
+
+    assert group.candidates["b"].mine
+    assert HOLD_S < LEASE_S < group.now < 10
+
+
+def test_a_holder_that_wakes_up_late_sees_that_it_has_lost() -> None:
+    group = Group("a", "b")
+    group.look("a")
+    group.look("b")
+    group.now = LEASE_S + 1
+    group.look("b")
+    late = group.candidates["a"].next(group.now)
+    assert late is not None
+    assert late.kind == "renewal"
+    group.log.append(late)
+    group.follow("a")
+    group.follow("b")
+
+    assert group.holders() == ["b"], "a renewal of a past term is nothing"
+
+
+def test_what_is_released_is_free_at_once() -> None:
+    group = Group("a", "b")
+    group.look("a")
+    group.look("b")
+    word = group.candidates["a"].release()
+    assert word is not None
+    group.log.append(word)
+    group.follow("a")
+    group.look("b")
+
+    assert group.holders() == ["b"]
+    assert group.candidates["a"].release() is None
+
+
+def test_a_restarted_process_takes_up_its_own_lease_at_once() -> None:
+    group = Group("host/8080#1", "host/8080#2", "host/8081#3")
+    former, again, other = group.candidates
+    group.look(former)
+    group.look(other)
+    assert group.holders() == [former]
+    group.look(again)
+    group.follow(former)
+
+    assert group.holders() == [again]
+    assert group.candidates[again].term == 2
+
+
+def test_one_who_sees_only_a_claim_that_came_second_learns_the_holder_from_its_renewal() -> None:
+    late = Lease("c")
+    late.apply(LeaseRecord(kind="claim", holder="b", term=7), 0.0)  # the first claim is no longer in the log
+    late.apply(LeaseRecord(kind="renewal", holder="a", term=7), 1.0)
+
+    assert late.holder == "a"
+    assert late.next(2.0) == LeaseRecord(kind="claim", holder="c", term=0), "it takes nothing from the holder"
+
+
+def test_records_come_back_as_they_were() -> None:
+    record = LeaseRecord(kind="renewal", holder="host/8080", term=3)
+
+    assert decode(*encode(record)) == record
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["look", "follow", "wait", "long"])), max_size=60))
+def test_never_two_who_have_read_everything(steps: list[tuple[str, str]]) -> None:
+    group = Group("a", "b", "c")
+    for name, step in steps:
+        match step:
+            case "look":
+                group.look(name)
+            case "follow":
+                group.follow(name)
+            case _:
+                group.now += RENEW_S if step == "wait" else LEASE_S + 1
+    for name in group.candidates:
+        group.follow(name)
+
+    assert len(group.holders()) <= 1
+
+
+Step = tuple[str, float]
+"""A look of this gateway, or for the empty name so many seconds."""
+
+
+class Gateways:
+    """Gateways on one lease log. Between any two steps of one, the others take steps of theirs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, names: Sequence[str], steps: Sequence[Step]) -> None:
+        self.now = 1000.0
+        self.log: list[tuple[bytes, bytes]] = []
+        self.steps = deque(steps)
+        self.busy: set[str] = set()
+        monkeypatch.setattr("arborcast.engine.gateway.lease.clock", lambda: self.now)
+        monkeypatch.setattr("arborcast.ingest.state.changes.clock", lambda: self.now)
+        self.positions = {name: GatewayPositions() for name in names}
+        self.keepers = {
+            name: LeaseKeeper(KafkaSettings(), name, lambda _: None, positions)
+            for name, positions in self.positions.items()
+        }
+        for keeper in self.keepers.values():
+            monkeypatch.setattr(keeper, "_follower", LogReader(self, keeper))
+            monkeypatch.setattr(keeper, "_writer", LogAppender(self))
+
+    def run(self, *steps: Step) -> None:
+        """These steps, one after the other."""
+        for each in steps:
+            self.steps.append(each)
+            self.step()
+
+    def step(self) -> None:
+        """The next step, within which others may be taken."""
+        if not self.steps:
+            return
+        name, seconds = self.steps.popleft()
+        self.now += seconds
+        if name and name not in self.busy:
+            self.busy.add(name)
+            self.keepers[name]._look()
+            self.busy.remove(name)
+        self.check()
+
+    def sole(self) -> list[str]:
+        return [name for name, positions in self.positions.items() if positions.newest() is not None]
+
+    def check(self) -> None:
+        for name in self.sole():
+            answering = [other for other, positions in self.positions.items() if positions.shown and other != name]
+            assert not answering, f"{name} takes no account of {answering}"
+
+
+class LogReader:
+    def __init__(self, world: Gateways, keeper: LeaseKeeper) -> None:
+        self._world, self._keeper, self._position = world, keeper, 0
+
+    def read_to_end(self, timeout: float) -> None:
+        end = len(self._world.log)
+        self._world.step()
+        for offset in range(self._position, end):
+            self._keeper._apply(decode(*self._world.log[offset]), offset)
+        self._position = max(self._position, end)
+
+
+class LogAppender:
+    def __init__(self, world: Gateways) -> None:
+        self._world = world
+
+    def append_encoded(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+        self._world.step()
+        self._world.log += records
+        self._world.step()
+
+
+def test_a_gateway_alone_is_the_sole_one_until_another_shows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [("a", RENEW_S), ("a", RENEW_S), ("b", 0.0), ("a", RENEW_S), ("b", 0.0)]
+    world = Gateways(monkeypatch, ("a", "b"), ())
+    found = []
+    for look in looks:
+        world.run(look)
+        found.append((world.sole(), world.positions["b"].shown))
+
+    assert found == [([], False), (["a"], False), (["a"], False), ([], False), ([], True)]
+
+
+def test_a_sole_gateway_that_is_gone_holds_up_another_for_the_time_of_the_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = Gateways(monkeypatch, ("a", "b"), ())
+    world.run(("a", 0.0), ("a", RENEW_S))
+    assert world.sole() == ["a"]
+    began = world.now
+    while not world.positions["b"].shown:
+        world.run(("b", RENEW_S))
+
+    assert LEASE_S < world.now - began < 2 * LEASE_S
+
+
+def test_a_successor_of_the_same_name_is_the_sole_gateway_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Gateways(monkeypatch, ("host:1",), ())
+    world.run(("host:1", RENEW_S), ("host:1", RENEW_S))
+    again = Gateways(monkeypatch, ("host:1",), ())
+    again.log += world.log
+    again.run(("host:1", RENEW_S), ("host:1", RENEW_S))
+
+    assert again.sole() == ["host:1"]
+
+
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.sampled_from("ab"), st.sampled_from([0.0, RENEW_S])),
+            st.tuples(st.just(""), st.sampled_from([HOLD_S, LEASE_S + 1])),
+        ),
+        max_size=40,
+    )
+)
+def test_no_gateway_is_the_sole_one_beside_another_that_answers(steps: list[Step]) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        world = Gateways(monkeypatch, ("a", "b"), steps)
+        while world.steps:
+            world.step()
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+@pytest.mark.parametrize("before", range(4))
+def test_another_gateway_may_look_at_each_moment_of_a_look(
+    monkeypatch: pytest.MonkeyPatch, looks: int, before: int
+) -> None:
+    """Before the log's end is answered, before and behind the append, and before it is read back."""
+    nothing = ("", 0.0)
+    for first in ([], [("b", 0.0)]):
+        world = Gateways(monkeypatch, ("a", "b"), ())
+        world.run(*[("a", RENEW_S)] * looks, *first)
+        world.steps += [("a", RENEW_S), *[nothing] * before, ("b", 0.0), *[nothing] * 10]
+        while world.steps:
+            world.step()
+        world.run(("a", RENEW_S), ("b", 0.0))
+        assert world.sole() == []
+        assert world.positions["b"].shown

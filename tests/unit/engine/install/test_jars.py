@@ -1,0 +1,235 @@
+"""Fetching jars: with a `java` that plays Ivy, so that every outcome can be had without a network."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from arborcast.engine.install import jars
+from arborcast.engine.install.java import Java
+from arborcast.engine.processes.errors import HomeError, JarError
+
+CONTENT = {
+    "spark": {"connector-1.0.jar": b"spark one"},
+    "broker": {"kafka-2.0.jar": b"kafka", "log-1.jar": b"log"},
+    "wsdl": {"schemas-3.jar": b"schemas"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _small_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned = {
+        which: {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        for which, files in CONTENT.items()
+    }
+    monkeypatch.setattr(jars, "pins", lambda which: pinned[which])
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def report() -> list[str]:
+    return []
+
+
+class PlayedIvy:
+    """A `java` executable that copies prepared jars to where Ivy was told to retrieve them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.jars = folder / "repository"
+        self.asked = 0
+        self._script = folder / "java"
+        for which, files in CONTENT.items():
+            (self.jars / which).mkdir(parents=True)
+            for name, content in files.items():
+                (self.jars / which / name).write_bytes(content)
+        self.says("", 0)
+
+    def says(self, output: str, code: int) -> None:
+        self._script.write_text(
+            "#!/bin/sh\n"
+            'while [ $# -gt 0 ]; do case "$1" in -confs) set=$2;; -retrieve) into=$(dirname "$2");; esac; shift; done\n'
+            f'for jar in "{self.jars}/$set"/*.jar; do echo "downloading https://r/$(basename "$jar") ..."; done\n'
+            f'cp "{self.jars}/$set"/*.jar "$into"\n'
+            f"cat <<'EOF'\n{output}\nEOF\nexit {code}\n"
+        )
+        self._script.chmod(0o755)
+
+    def java(self) -> Java:
+        self.asked += 1
+        return Java(self._script, "17", "the test")
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> PlayedIvy:
+    return PlayedIvy(tmp_path)
+
+
+def entries(cache: Path) -> set[str]:
+    return {path.name for path in (cache / "jars").iterdir() if path.name != ".lock"}
+
+
+def test_fetches_all_sets_apart_and_tells_of_each_jar(cache: Path, played: PlayedIvy, report: list[str]) -> None:
+    told: list[tuple[str, int, int]] = []
+    jars.fetch(
+        played.java, report.append, cache, progress=lambda what, done=0, total=0: told.append((what, done, total))
+    )
+    assert [path.name for path in jars.jar_paths("spark", cache)] == ["connector-1.0.jar"]
+    assert [path.name for path in jars.jar_paths("broker", cache)] == ["kafka-2.0.jar", "log-1.jar"]
+    assert [each for each in told if each[0] == "downloading the broker jars"] == [
+        ("downloading the broker jars", 1, 2),
+        ("downloading the broker jars", 2, 2),
+    ]
+    assert any("broker set complete, 2 jars" in line for line in report)
+
+
+def test_the_second_time_nothing_is_asked_of_java(cache: Path, played: PlayedIvy, report: list[str]) -> None:
+    jars.fetch(played.java, report.append, cache)
+    asked = played.asked
+    jars.fetch(played.java, report.append, cache)
+    assert played.asked == asked
+
+
+def test_a_wrong_checksum_is_refused_and_nothing_kept(cache: Path, played: PlayedIvy, report: list[str]) -> None:
+    (played.jars / "spark" / "connector-1.0.jar").write_bytes(b"something else")
+    with pytest.raises(JarError, match=r"connector-1\.0\.jar .* is not the one we pinned"):
+        jars.fetch(played.java, report.append, cache)
+    assert entries(cache) == set()
+
+
+def test_after_a_wrong_checksum_the_next_fetch_downloads_anew(
+    cache: Path, played: PlayedIvy, report: list[str]
+) -> None:
+    # Ivy would otherwise hand out the same wrong file from its own cache for ever.
+    (played.jars / "spark" / "connector-1.0.jar").write_bytes(b"something else")
+    (cache / "ivy").mkdir(parents=True)
+    with pytest.raises(JarError):
+        jars.fetch(played.java, report.append, cache)
+    assert not (cache / "ivy").exists()
+
+
+def test_a_jar_that_does_not_come_is_named(cache: Path, played: PlayedIvy, report: list[str]) -> None:
+    (played.jars / "broker" / "log-1.jar").unlink()
+    with pytest.raises(JarError, match=r"log-1\.jar is missing"):
+        jars.fetch(played.java, report.append, cache)
+    assert len(entries(cache)) == 1  # the spark set, which was complete
+
+
+def test_a_jar_that_we_did_not_pin_is_refused(cache: Path, played: PlayedIvy, report: list[str]) -> None:
+    (played.jars / "broker" / "stranger-1.jar").write_bytes(b"")
+    with pytest.raises(JarError, match=r"stranger-1\.jar .* is not a jar that we pinned"):
+        jars.fetch(played.java, report.append, cache)
+
+
+def test_offline_says_what_to_do(cache: Path, played: PlayedIvy, report: list[str]) -> None:
+    played.says(
+        "Server access error at url https://jars.example.org/x (java.net.UnknownHostException: repo1)\n"
+        "\t\t:: org.example#connector;1.0: not found",
+        1,
+    )
+    with pytest.raises(JarError) as caught:
+        jars.fetch(played.java, report.append, cache)
+    message = str(caught.value)
+    assert message.startswith("could not fetch connector-1.0.jar: org.example#connector;1.0: not found")
+    assert "UnknownHostException" in message
+    assert "arborcast fetch --from FOLDER" in message
+
+
+def test_a_full_disk_is_said_and_leaves_nothing_half_written(cache: Path, played: PlayedIvy, report: list[str]) -> None:
+    played.says("java.io.IOException: No space left on device", 1)
+    with pytest.raises(HomeError, match="the disk is full"):
+        jars.fetch(played.java, report.append, cache)
+    assert entries(cache) == set()
+
+
+def test_too_little_room_is_noticed_before_anything_is_fetched(
+    cache: Path, played: PlayedIvy, report: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage("/")._replace(free=5 * 2**20)
+    monkeypatch.setattr("arborcast.engine.install.jars.shutil.disk_usage", lambda _path: usage)
+    with pytest.raises(HomeError, match="only 5 MiB free"):
+        jars.fetch(played.java, report.append, cache)
+    assert played.asked == 0
+
+
+def test_ctrl_c_in_the_middle_leaves_nothing_half_written(cache: Path, played: PlayedIvy, report: list[str]) -> None:
+    def interrupted(what: str, done: int = 0, total: int = 0) -> None:
+        if what == "downloading the broker jars":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        jars.fetch(played.java, report.append, cache, progress=interrupted)
+    assert [name.partition("-")[0] for name in entries(cache)] == ["spark"]
+
+
+def test_takes_jars_from_a_folder_without_java(
+    cache: Path, played: PlayedIvy, report: list[str], tmp_path: Path
+) -> None:
+    jars.fetch(played.java, report.append, tmp_path / "other machine")
+    asked = played.asked
+    jars.fetch(played.java, report.append, cache, source=tmp_path / "other machine")
+    assert jars.is_fetched("spark", cache)
+    assert jars.is_fetched("broker", cache)
+    assert played.asked == asked
+
+
+def test_a_folder_that_lacks_a_jar_names_it(cache: Path, played: PlayedIvy, report: list[str], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(JarError, match=r"connector-1\.0\.jar is not in"):
+        jars.fetch(played.java, report.append, cache, source=tmp_path / "empty")
+
+
+def test_starting_without_a_fetch_says_so(cache: Path) -> None:
+    with pytest.raises(JarError, match="run: arborcast fetch"):
+        jars.jar_paths("broker", cache)
+
+
+def test_a_jar_that_was_changed_after_the_fetch_is_noticed_and_mended(
+    cache: Path, played: PlayedIvy, report: list[str]
+) -> None:
+    jars.fetch(played.java, report.append, cache)
+    jars.jar_paths("spark", cache)[0].write_bytes(b"rotten")
+    with pytest.raises(JarError, match="is not the one we pinned"):
+        jars.jar_paths("spark", cache)
+    jars.fetch(played.java, report.append, cache)
+    assert jars.is_fetched("spark", cache)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, []),
+        (
+            {"https_proxy": "http://proxy.example:3128"},
+            ["-Dhttps.proxyHost=proxy.example", "-Dhttps.proxyPort=3128"],
+        ),
+        (
+            {"HTTPS_PROXY": "proxy.example:8080", "NO_PROXY": "localhost, .example"},
+            [
+                "-Dhttps.proxyHost=proxy.example",
+                "-Dhttps.proxyPort=8080",
+                "-Dhttp.nonProxyHosts=localhost|*.example",
+            ],
+        ),
+    ],
+)
+def test_java_is_told_of_the_proxy(environ: Mapping[str, str], expected: list[str]) -> None:
+    assert jars.proxy_options(environ) == expected
+
+
+def test_the_pins_name_every_jar_of_the_descriptor_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    spark, broker = jars.pins("spark"), jars.pins("broker")
+    assert "spark-sql-kafka-0-10_2.13-4.2.0.jar" in spark
+    assert "kafka_2.13-4.3.1.jar" in broker
+    assert all(len(digest) == 64 for digest in [*spark.values(), *broker.values()])
+    assert "kafka-clients-3.9.2.jar" in spark
+    assert "kafka-clients-3.9.2.jar" not in broker
+    assert list(jars.pins("wsdl")) == ["cxf-services-wsn-api-3.6.9.jar"]

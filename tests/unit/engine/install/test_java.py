@@ -1,0 +1,131 @@
+"""Which Java is taken, with scripts that say they are one."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from arborcast.engine.install.java import Java, find_java, home_for_spark, parse_version
+from arborcast.engine.processes.errors import JavaNotFound, JavaTooOld
+
+V8 = 'openjdk version "1.8.0_392"'
+V11 = 'openjdk version "11.0.21" 2023-10-17 LTS'
+V17 = 'java version "17.0.9" 2023-10-17 LTS'
+V21 = 'openjdk version "21.0.1" 2023-10-17'
+V25 = 'openjdk version "25-ea" 2025-09-16'
+
+
+@pytest.fixture(autouse=True)
+def _no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These machines have no Java but the ones that a test makes."""
+    monkeypatch.setattr("arborcast.engine.install.java.importlib.util.find_spec", lambda _name: None)
+
+
+def make_java(home: Path, says: str, code: int = 0) -> Path:
+    """A home with an executable that prints a version, as java does, to stderr."""
+    executable = home / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    executable.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {code}\n")
+    executable.chmod(0o755)
+    return home
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        (V8, "1.8.0_392"),
+        (V17, "17.0.9"),
+        (V25, "25-ea"),
+        ("Picked up JAVA_TOOL_OPTIONS: -Xint\n" + V11, "11.0.21"),
+        ('IMPLEMENTOR="Debian"\nJAVA_VERSION="17.0.15"\nOS_NAME="Linux"', "17.0.15"),
+        ("Unable to locate a Java Runtime.", None),
+    ],
+)
+def test_reads_versions(said: str, version: str | None) -> None:
+    assert parse_version(said) == version
+
+
+@pytest.mark.parametrize(("version", "feature"), [("1.8.0_392", 8), ("11.0.21", 11), ("17", 17), ("25-ea", 25)])
+def test_knows_the_release(version: str, feature: int) -> None:
+    assert Java(Path("/java/bin/java"), version, "PATH").feature == feature
+
+
+def test_java_home_is_taken(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "jdk17", V17)
+    found = find_java({"JAVA_HOME": str(home)}, places=())
+    assert (found.home, found.feature, found.found) == (home, 17, "JAVA_HOME")
+
+
+def test_the_release_file_saves_asking(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "jdk", "", code=1)
+    (home / "release").write_text('JAVA_VERSION="21.0.2"\n')
+    assert find_java({"JAVA_HOME": str(home)}, places=()).version == "21.0.2"
+
+
+def test_a_tested_release_goes_before_a_newer_one_found_earlier(tmp_path: Path) -> None:
+    newer, tested = make_java(tmp_path / "jdk25", V25), make_java(tmp_path / "jdk21", V21)
+    environ = {"JAVA_HOME": str(newer), "PATH": str(tested / "bin")}
+    assert find_java(environ, places=()).home == tested
+    assert find_java({"JAVA_HOME": str(newer)}, places=()).home == newer
+
+
+def test_an_old_one_on_the_path_does_not_hide_a_good_one_elsewhere(tmp_path: Path) -> None:
+    old = make_java(tmp_path / "old", V11)
+    good = make_java(tmp_path / "jvm" / "good", V17)
+    assert find_java({"PATH": str(old / "bin")}, places=(f"{tmp_path}/jvm/*",)).home == good
+
+
+def test_the_chosen_one_is_the_last_word(tmp_path: Path) -> None:
+    chosen, other = make_java(tmp_path / "jdk25", V25), make_java(tmp_path / "jdk17", V17)
+    environ = {"ARBORCAST_JAVA": str(chosen), "JAVA_HOME": str(other)}
+    assert find_java(environ, places=()).home == chosen
+    environ["ARBORCAST_JAVA"] = str(chosen / "bin" / "java")
+    assert find_java(environ, places=()).home == chosen
+
+
+def test_java_11_is_too_old_and_named(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "jdk11", V11)
+    with pytest.raises(JavaTooOld) as caught:
+        find_java({"PATH": str(home / "bin")}, places=())
+    assert "Java 17 or newer is needed" in str(caught.value)
+    assert f"Java 11.0.21 at {home / 'bin' / 'java'} (PATH)" in str(caught.value)
+    assert "make setup JAVA=wheel" in str(caught.value)
+
+
+def test_a_chosen_java_that_is_too_old_is_not_replaced_in_silence(tmp_path: Path) -> None:
+    chosen, other = make_java(tmp_path / "jdk8", V8), make_java(tmp_path / "jdk17", V17)
+    with pytest.raises(JavaTooOld, match=r"ARBORCAST_JAVA is Java 1\.8\.0_392"):
+        find_java({"ARBORCAST_JAVA": str(chosen), "JAVA_HOME": str(other)}, places=())
+
+
+def test_no_java_says_the_ways_out(tmp_path: Path) -> None:
+    stub = make_java(tmp_path / "stub", "Unable to locate a Java Runtime.", code=1)  # what macOS has
+    with pytest.raises(JavaNotFound) as caught:
+        find_java({"PATH": str(stub / "bin"), "JAVA_HOME": str(tmp_path / "nothing")}, places=())
+    assert "make setup JAVA=wheel" in str(caught.value)
+    assert "arborcast[java]" in str(caught.value)
+
+
+def test_a_chosen_java_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JavaNotFound, match=r"ARBORCAST_JAVA = .*nowhere"):
+        find_java({"ARBORCAST_JAVA": str(tmp_path / "nowhere")}, places=())
+
+
+def test_spark_gets_a_complete_runtime_as_it_is(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "jdk", V17)
+    (home / "release").write_text('JAVA_VERSION="17"\nMODULES="java.base jdk.incubator.vector"\n')
+    assert home_for_spark(find_java({"JAVA_HOME": str(home)}, places=()), tmp_path / "cache") == home
+
+
+def test_spark_gets_a_wrapper_round_a_runtime_without_the_vector_module(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "a jdk's home", V25)
+    (home / "release").write_text('JAVA_VERSION="25"\nMODULES="java.base java.sql"\n')
+    (home / "bin" / "java").write_text('#!/bin/sh\nfor a do printf "[%s]" "$a"; done\n')
+    java = find_java({"JAVA_HOME": str(home)}, places=())
+
+    wrapped = home_for_spark(java, tmp_path / "cache")
+    command = [str(wrapped / "bin" / "java"), "-Da=b c", "--add-modules=jdk.incubator.vector", "Main", "", "$x*"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[-Da=b c][Main][][$x*]"
+    assert home_for_spark(java, tmp_path / "cache") == wrapped

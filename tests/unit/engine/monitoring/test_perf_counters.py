@@ -1,0 +1,109 @@
+"""What a Java virtual machine says of itself in its file of counters."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arborcast.core.telemetry.jvm import Collections, JvmFigures
+from arborcast.engine.monitoring.perf_counters import counters, figures_of, read_jvm
+
+# As OpenJDK 17 with -XX:+UseSerialGC has them.
+SERIAL: Mapping[str, int | str] = {
+    "java.cls.loadedClasses": 1_474,
+    "java.cls.sharedLoadedClasses": 805,
+    "java.cls.unloadedClasses": 4,
+    "java.cls.sharedUnloadedClasses": 5,
+    "java.threads.live": 6,
+    "sun.gc.collector.0.invocations": 45,
+    "sun.gc.collector.0.name": "Serial young collection pauses",
+    "sun.gc.collector.0.time": 250_000_000,
+    "sun.gc.collector.1.invocations": 21,
+    "sun.gc.collector.1.name": "Serial full collection pauses",
+    "sun.gc.collector.1.time": 1_500_000_000,
+    "sun.gc.generation.0.capacity": 11_000_000,
+    "sun.gc.generation.0.maxCapacity": 89_000_000,
+    "sun.gc.generation.0.space.0.capacity": 9_000_000,
+    "sun.gc.generation.0.space.0.used": 2_600_000,
+    "sun.gc.generation.0.space.1.capacity": 1_000_000,
+    "sun.gc.generation.0.space.1.used": 400_000,
+    "sun.gc.generation.1.capacity": 22_000_000,
+    "sun.gc.generation.1.maxCapacity": 179_000_000,
+    "sun.gc.generation.1.space.0.capacity": 22_000_000,
+    "sun.gc.generation.1.space.0.used": 12_000_000,
+    "sun.gc.metaspace.used": 8_000_000,
+    "sun.gc.policy.collectors": 2,
+    "sun.os.hrt.frequency": 1_000_000_000,
+}
+
+
+def file_with(values: Mapping[str, int | str], order: str = "<", accessible: int = 1) -> bytes:
+    """Such a file as HotSpot writes it, for machines of either byte order."""
+    entries = b""
+    for name, value in values.items():
+        names = name.encode() + b"\0"
+        names += bytes(-len(names) % 8)
+        content = struct.pack(order + "q", value) if isinstance(value, int) else value.encode() + b"\0\0\0"
+        content += bytes(-len(content) % 8)
+        size, kind = (0, b"J") if isinstance(value, int) else (len(value) + 3, b"B")
+        head = struct.pack(
+            order + "iiicBBBi", 20 + len(names) + len(content) + 4, 24, size, kind, 0, 1, 2, 24 + len(names)
+        )
+        entries += head + bytes(4) + names + content
+    head = struct.pack(order + "BBBBiiqii", int(order == "<"), 2, 0, accessible, 0, 0, 0, 32, len(values))
+    return b"\xca\xfe\xc0\xc0" + head + entries
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_a_file_is_read(order: str) -> None:
+    assert counters(file_with(SERIAL, order)) == SERIAL
+
+
+def test_what_matters_of_it() -> None:
+    assert figures_of(SERIAL) == JvmFigures(
+        heap_used=15_000_000,
+        heap_committed=32_000_000,
+        heap_max=268_000_000,
+        collectors={
+            "Serial young collection pauses": Collections(45, 0.25),
+            "Serial full collection pauses": Collections(21, 1.5),
+        },
+        classes=2_270,
+        threads=6,
+    )
+
+
+@given(st.integers(min_value=0, max_value=len(file_with(SERIAL)) - 1), st.integers(min_value=1, max_value=255))
+def test_a_file_that_is_cut_off_or_damaged_is_refused_or_read(at: int, flipped: int) -> None:
+    whole = file_with(SERIAL)
+    for content in (whole[:at], whole[:at] + bytes([whole[at] ^ flipped]) + whole[at + 1 :]):
+        try:
+            figures_of(counters(content))
+        except ValueError:
+            continue
+
+
+def test_one_that_is_not_filled_yet_is_refused() -> None:
+    with pytest.raises(ValueError, match="not yet"):
+        counters(file_with(SERIAL, accessible=0))
+
+
+def test_the_file_of_a_process(tmp_path: Path) -> None:
+    folder = tmp_path / f"hsperfdata_{pwd.getpwuid(os.getuid()).pw_name}"
+    folder.mkdir()
+    pid = os.getpid()
+    assert read_jvm(pid, tmp_path) is None
+    (folder / str(pid)).write_bytes(file_with(SERIAL))
+    found = read_jvm(pid, tmp_path)
+    assert found is not None
+    assert found.classes == 2_270
+    (folder / str(pid)).write_bytes(b"something else")
+    assert read_jvm(pid, tmp_path) is None
+    assert read_jvm(2**22, tmp_path) is None

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from lxml import html
+
+from arborcast.cli.common import beginning
+from arborcast.core.errors import ConfigError
+from arborcast.engine.monitoring.figures import Points, line_plot
+from arborcast.engine.monitoring.history import MetricsHistory
+from arborcast.engine.monitoring.report import history_for, page, write_report
+from arborcast.engine.monitoring.samples import NO_BOUND, JvmSample, MetricsSample, ProcessFigures
+from arborcast.engine.monitoring.watching import EngineView
+from arborcast.engine.processes.errors import StackError
+from tests.support.xpath import elements
+
+SLOW = {"endpoint": "http://<slow>/", "pushes": 4, "failed": 1, "mean_s": 2.0, "longest": 3.0}
+
+
+def samples(count: int = 500) -> list[MetricsSample]:
+    return [
+        MetricsSample(
+            at=1_767_225_600.0 + number * 5,
+            # Started again in the middle.
+            accepted=(number % 250) * 100.0,
+            notices=float(number),
+            waiting={"parked": 3.0, "due": 1.0},
+            stages={"recall": 1.0 * number, "job": 2.0 * number},
+            in_flight={"batch": 5.0, "redelivery": 1.0},
+            attempts={"delivered": (number % 250) * 100.0, "dead": 1.0, "parked": 2.0 * number},
+            errors={"timeout": float(number)},
+            refused={"InvalidRequest": 3.0, "<b>": 1.0},
+            delivery=((0.1, (number % 250) * 100.0), (NO_BOUND, (number % 250) * 100.0)),
+            lag_seconds=number / 100,
+            processes={"kafka": ProcessFigures(number * 1.0, 1e8, 70, 100)},
+            jvms={"dispatch": JvmSample(1e8, 2e8, 5e8, number, number * 0.1, 20_000, 90)},
+        )
+        for number in range(count)
+    ]
+
+
+def test_the_page_needs_nothing_but_itself() -> None:
+    text = page(EngineView(samples(), [SLOW]), "/srv/<engine>", 1_767_225_600.0, 1_767_229_200.0)
+    document = html.document_fromstring(text)
+    assert not document.xpath("//script | //link | //img | //iframe | //@href | //@src | //@onload")
+    assert not re.search(r"url\(|@import", text)
+    assert "/srv/<engine>" in document.findtext(".//h1")  # type: ignore[operator]
+    tiles = {one.findtext("span"): one.findtext("b") for one in elements(document, "//div[@class='tiles']/div")}
+    # 249 steps of 100 in each of the two lives.
+    assert tiles["notifications accepted"] == "49.8 k"
+    assert tiles["system notices, the engine's own, beside these"] == "499"
+    assert tiles["deliveries made"] == "49.8 k"
+    assert tiles["longest lag"] == "5.0 s"
+    assert tiles["delivery, median"] == "50 ms"
+    plots = elements(document, "//figure[.//*[local-name()='polyline']]")
+    captions = [str(plot.xpath("normalize-space(figcaption/text())")) for plot in plots]
+    for wanted in (
+        "Notifications accepted, a second",
+        "From acceptance to delivery",
+        "CPU (of one core)",
+        "Memory",
+        "Threads",
+        "Heap of the Java virtual machines",
+        "Garbage collection (share of all time)",
+        "Java classes loaded",
+    ):
+        assert wanted in captions
+    assert len({*captions}) == len(captions), "two charts have one name"
+    cells = document.xpath("//td/text()")
+    assert isinstance(cells, list)
+    assert "http://<slow>/" in cells
+    assert "timeout" in cells
+    # What is counted there are attempts: one notification may be tried many times.
+    heads = [[head.text for head in elements(table, ".//th")] for table in elements(document, "//table")]
+    assert ["outcome", "attempts"] in heads
+    assert ["error", "attempts"] in heads
+
+
+def test_no_word_of_the_tables_or_metrics_is_left_that_needs_a_manual() -> None:
+    text = page(EngineView(samples(), [SLOW]), "/srv/engine", 1_767_225_600.0, 1_767_229_200.0)
+    body = re.sub(r"<[^>]*>", " ", text.partition("</style>")[2])
+    assert not re.findall(r"\b(parked|recall|dead|redelivery|feedback)\b", body)
+    for word in ("waiting for retry", "given up", "reading what an earlier run did", "matching and pushing"):
+        assert word in body
+
+
+def test_an_engine_without_history_says_so(tmp_path: Path) -> None:
+    assert "Nothing was recorded" in page(EngineView(), "x", 0, 1)
+    with pytest.raises(StackError, match="no history"):
+        history_for(None, tmp_path, 0)
+
+
+def test_a_report_of_an_engine_that_is_down(tmp_path: Path) -> None:
+    history = MetricsHistory(tmp_path / "metrics", keep_s=1e9)
+    for sample in samples(50):
+        history.add(sample)
+    start = samples()[40].at
+    seen, where = history_for(None, tmp_path, start)
+    assert len(seen.samples) == 10
+    write_report(tmp_path / "report.html", seen, where, start, start + 3600)
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["metrics", "report.html"]
+    with pytest.raises(StackError, match="cannot be written"):
+        write_report(tmp_path / "nowhere" / "report.html", seen, where, start, start)
+
+
+def test_lines_break_where_nothing_is_known() -> None:
+    points = [(0.0, 1.0), (1.0, 2.0), (2.0, None), (3.0, 1.0), (4.0, 1.0), (50.0, 3.0), (51.0, 3.0)]
+    plot = line_plot("Lag", {"<time>": points}, "count", gap_s=5)
+    assert plot.count("<polyline") == 3
+    assert "&lt;time&gt;" in plot
+    assert "nothing was recorded" in line_plot("Lag", {"time": []}, "count", gap_s=5)
+
+
+def test_a_single_point_is_a_dot() -> None:
+    plot = line_plot("Lag", {"": [(0.0, 1.0), (1.0, 2.0), (2.0, None), (3.0, 1.0)]}, "count", gap_s=5)
+    assert plot.count("<polyline") == 2
+    assert plot.count('class="s0 dot"') == 1
+
+
+def test_a_line_and_its_name_are_one_piece_of_the_legend() -> None:
+    series: dict[str, Points] = {"a": [(0.0, 1.0), (1.0, 0.5)], "b": [(0.0, None)]}
+    plot = html.fragment_fromstring(line_plot("CPU", series, "share", gap_s=5))
+    keys = elements(plot, "ul[@class='keys']/li")
+    assert [str(key.xpath("string()")) for key in keys] == ["a 50 %, max 100 %", "b not known"]
+    assert [path.get("class") for key in keys for path in elements(key, ".//path")] == ["s0", "s1"]
+    assert "white-space: nowrap" in re.search(r"\.keys li {[^}]*}", page(EngineView(), "x", 0, 1))[0]  # type: ignore[index]
+
+
+def test_ticks_are_round() -> None:
+    points = [(1_767_225_613.0 + number, 340e6) for number in range(200)]
+    plot = html.fragment_fromstring(line_plot("Memory", {"kafka": points}, "bytes", gap_s=5))
+    assert [each.text for each in elements(plot, "div/span[@class='y']")] == [
+        "0",
+        "128 MiB",
+        "256 MiB",
+        "384 MiB",
+    ]
+    assert [each.text for each in elements(plot, "div/span[@class='x']")] == ["00:01", "00:02", "00:03"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("30m", 1_000_000 - 1_800), ("1.5h", 1_000_000 - 5_400), ("2 d", 1_000_000 - 172_800), ("90s", 1_000_000 - 90)],
+)
+def test_spans(text: str, expected: float) -> None:
+    assert beginning(text, 1_000_000) == expected
+
+
+def test_times() -> None:
+    assert beginning("2026-01-01T00:00:00+00:00", 0) == 1_767_225_600
+    with pytest.raises(ConfigError, match="yesterday"):
+        beginning("yesterday", 0)

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from arborcast.core.telemetry.metrics import Registry, merged
+from arborcast.engine.monitoring.history import (
+    MetricsHistory,
+    decode_samples,
+    encode_samples,
+    files_in,
+    read_history,
+    read_thinned,
+)
+from arborcast.engine.monitoring.samples import (
+    NO_BOUND,
+    JvmSample,
+    MetricsSample,
+    ProcessFigures,
+    Scrape,
+    ScrapedValue,
+    collecting_shares,
+    cpu_shares,
+    grown,
+    grown_buckets,
+    quantile,
+    quantiles,
+    rates,
+    read_line,
+    sample_of,
+    thinned,
+)
+
+
+def test_what_a_registry_writes_is_read_back() -> None:
+    texts = {}
+    for worker, count in (("0", 3), ("1", 4)):
+        registry = Registry()
+        registry.counter("arborcast_gateway_accepted_total", "A.").add(by=count)
+        registry.counter("arborcast_gateway_refused_total", "R.", ("reason",)).add('odd "\\\n', by=count)
+        registry.histogram("arborcast_gateway_append_seconds", "S.").observe(0.004)
+        texts[worker] = registry.text()
+    readings = Scrape.of(merged(texts, "worker"))
+    assert readings.sum("arborcast_gateway_accepted_total") == 7
+    assert readings.sum("arborcast_gateway_accepted_total", worker="1") == 4
+    assert readings.by("arborcast_gateway_refused_total", "reason") == {'odd "\\\n': 7}
+    buckets = readings.buckets("arborcast_gateway_append_seconds")
+    assert buckets[0] == (0.001, 0.0)
+    assert dict(buckets)[0.005] == 2
+    assert buckets[-1] == (NO_BOUND, 2.0)
+    assert readings.sum("nobody") == readings.most("nobody") == 0
+    assert readings.buckets("nobody") == ()
+
+
+@pytest.mark.parametrize("line", ["", "# HELP x y", "no value", 'x{a="b"} seven', "1x 2"])
+def test_what_is_no_sample(line: str) -> None:
+    assert read_line(line) is None
+
+
+@pytest.mark.parametrize("odd", ["\x85", "\u2028", "\x0b", "\x1c", "\r"])
+def test_a_label_cannot_make_a_line_of_its_own(odd: str) -> None:
+    """These end a line for Python's splitlines, and for nobody who reads metrics."""
+    registry = Registry()
+    registry.counter("pushes_total", "Pushes.", ("endpoint",)).add(f"http://e/{odd}pushes_total 1000 {odd}")
+
+    assert Scrape.of(registry.text()).sum("pushes_total") == 1
+    assert Scrape.of(merged({"one": registry.text()}, "worker")).sum("pushes_total", worker="one") == 1
+
+
+def test_other_writers_lines() -> None:
+    assert read_line('x{a="b",c="d",} 1e3 1700000000') == ScrapedValue("x", {"a": "b", "c": "d"}, 1000.0)
+    assert read_line("x NaN") is not None
+
+
+def test_a_moment_of_a_scrape() -> None:
+    readings = Scrape(
+        [
+            ScrapedValue("arborcast_gateway_accepted_total", {"worker": "0"}, 5),
+            ScrapedValue("arborcast_attempts_total", {"state": "delivered", "error": ""}, 7),
+            ScrapedValue("arborcast_attempts_total", {"state": "parked", "error": "timeout"}, 2),
+            ScrapedValue("arborcast_dispatch_lag_records", {"query": "push"}, 9),
+            ScrapedValue("arborcast_dispatch_lag_records", {"query": "record"}, 100),
+            ScrapedValue("arborcast_subscriptions", {"worker": "0"}, 3),
+            ScrapedValue("arborcast_subscriptions", {"worker": "1"}, 3),
+            ScrapedValue("arborcast_suspended_subscriptions", {"worker": "1"}, 2),
+            ScrapedValue("arborcast_part_ready", {"part": "kafka"}, 0),
+            ScrapedValue("arborcast_pushes_in_flight", {"by": "batch"}, 40),
+            ScrapedValue("arborcast_pushes_in_flight", {"by": "redelivery"}, 2),
+            ScrapedValue("arborcast_process_cpu_seconds_total", {"process": "kafka"}, 1.5),
+            ScrapedValue("arborcast_process_threads", {"process": "kafka"}, 70),
+        ]
+    )
+    sample = sample_of(100.0, readings)
+    assert sample.accepted == 5
+    assert sample.attempts == {"delivered": 7, "parked": 2}
+    assert sample.errors == {"timeout": 2}
+    assert sample.lag_records == 9
+    assert (sample.subscriptions, sample.suspended) == (3, 2)
+    assert sample.parts == {"kafka": False}
+    assert sample.in_flight == {"batch": 40, "redelivery": 2}
+    assert sample.processes == {"kafka": ProcessFigures(1.5, 0, 70, 0)}
+
+
+def test_counters_that_began_anew() -> None:
+    assert grown(10, 15) == 5
+    assert grown(10, 3) == 3
+    samples = [MetricsSample(0, accepted=100), MetricsSample(10, accepted=150), MetricsSample(20, accepted=20)]
+    assert rates(samples, "accepted") == [None, 5.0, 2.0]
+    assert rates([], "accepted") == []
+    both = [MetricsSample(0, attempts={"delivered": 1}), MetricsSample(2, attempts={"delivered": 5, "dead": 2})]
+    assert rates(both, "attempts") == [None, 3.0]
+    assert rates(both, "attempts", "dead") == [None, 1.0]
+
+
+def test_quantiles_of_what_came_in_between() -> None:
+    before = ((0.01, 10.0), (0.1, 10.0), (NO_BOUND, 10.0))
+    after = ((0.01, 10.0), (0.1, 110.0), (NO_BOUND, 110.0))
+    between = grown_buckets(before, after)
+    assert between == ((0.01, 0.0), (0.1, 100.0), (NO_BOUND, 100.0))
+    assert quantile(between, 0.5) == pytest.approx(0.055)
+    assert quantile(((0.1, 0.0), (NO_BOUND, 5.0)), 0.99) == 0.1
+    assert quantile(((0.1, 0.0), (NO_BOUND, 0.0)), 0.5) is None
+    assert quantile((), 0.5) is None
+    # A job that was started again counts from nothing.
+    assert grown_buckets(after, before) == before
+    samples = [MetricsSample(0, delivery=before), MetricsSample(5, delivery=after), MetricsSample(10, delivery=after)]
+    assert quantiles(samples, "delivery", 0.5) == [None, pytest.approx(0.055), None]
+
+
+def test_cores_that_a_process_kept_busy() -> None:
+    def sample(at: float, cpu: float) -> MetricsSample:
+        return MetricsSample(at, processes={"kafka": ProcessFigures(cpu, 0, 0, 0)})
+
+    assert cpu_shares([sample(0, 10), sample(10, 15), sample(20, 1), MetricsSample(30)], "kafka") == [
+        None,
+        0.5,
+        0.1,
+        None,
+    ]
+
+
+def test_thinning_keeps_the_last() -> None:
+    samples = [MetricsSample(at) for at in range(1_000)]
+    kept = thinned(samples, 10)
+    assert len(kept) == 10
+    assert kept[-1] is samples[-1]
+    assert thinned(samples[:3], 10) == samples[:3]
+
+
+def test_samples_travel_as_json() -> None:
+    sample = MetricsSample(1.5, delivery=((0.1, 1.0), (NO_BOUND, 2.0)), processes={"kafka": ProcessFigures(1, 2, 3, 4)})
+    assert decode_samples(encode_samples([sample])) == [sample]
+
+
+def test_history_outlives_a_restart_and_stays_bounded(tmp_path: Path) -> None:
+    history = MetricsHistory(tmp_path / "metrics", keep_s=100)
+    for at in range(0, 150, 10):
+        history.add(MetricsSample(at))
+    again = MetricsHistory(tmp_path / "metrics", keep_s=100)
+    for at in range(150, 400, 10):
+        again.add(MetricsSample(at))
+    kept = [sample.at for sample in read_history(tmp_path / "metrics")]
+    assert kept == list(range(int(kept[0]), 400, 10))
+    assert 100 <= 390 - kept[0] <= 220
+    assert [sample.at for sample in read_history(tmp_path / "metrics", since=380)] == [380, 390]
+    assert len(again.recent()) == 25
+
+
+def test_half_a_line_costs_only_itself(tmp_path: Path) -> None:
+    MetricsHistory(tmp_path, keep_s=100).add(MetricsSample(1))
+    current, _ = files_in(tmp_path)
+    with current.open("ab") as stream:
+        stream.write(b'{"at": 2, "acc')
+    MetricsHistory(tmp_path, keep_s=100).add(MetricsSample(3))
+    assert [sample.at for sample in read_history(tmp_path)] == [1, 3]
+
+
+def test_a_history_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "metrics").write_text("a file where the folder should be")
+    history = MetricsHistory(tmp_path / "metrics", keep_s=100)
+    history.add(MetricsSample(1))
+    history.add(MetricsSample(2))
+    assert len(caplog.records) == 1
+    assert len(history.recent()) == 2
+
+
+def test_of_a_long_history_no_more_is_read_than_is_shown(tmp_path: Path) -> None:
+    history = MetricsHistory(tmp_path, keep_s=500)
+    for number in range(200):
+        history.add(MetricsSample(at=float(number * 5), accepted=float(number)))
+    current, older = files_in(tmp_path)
+    assert older.exists()
+    with current.open("ab") as stream:
+        stream.write(b'{"at":996.0,"accep\n{"accepted":3,"at":997.0}\nnothing\n')
+    found = read_thinned(tmp_path, 100.0, 1_100.0, 10)
+    # The last one of each hundred seconds that can be read.
+    assert [sample.at for sample in found] == [195, 295, 395, 495, 595, 695, 795, 895, 995]
+    assert [sample.accepted for sample in found][:2] == [39, 59]
+    assert read_thinned(tmp_path / "nothing", 0, 1, 10) == []
+
+
+def test_the_share_of_time_spent_collecting_garbage() -> None:
+    moments = [
+        MetricsSample(at=at, jvms={"kafka": JvmSample(1, 1, 1, 1, spent, 1, 1)} if spent is not None else {})
+        for at, spent in ((0.0, 1.0), (10.0, 2.0), (20.0, None), (30.0, 0.5), (40.0, 1.0))
+    ]
+    assert collecting_shares(moments, "kafka") == [None, 0.1, None, None, 0.05]

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import create_autospec
+
+import psutil
+import pytest
+
+from arborcast.core.telemetry.metrics import Registry
+from arborcast.engine.embedded.state import EngineStatus, PartState, PartStatus
+from arborcast.engine.monitoring.history import MetricsHistory, decode_samples
+from arborcast.engine.monitoring.samples import MetricsSample, Scrape
+from arborcast.engine.monitoring.stack_monitor import MemoryReader, ProcessAccounts, StackMonitor, Use, role, uses_of
+from arborcast.engine.processes.processes import ProcessId
+
+ME = ProcessId.of_this()
+
+
+def status(**parts: PartState) -> EngineStatus:
+    running = {
+        name: PartStatus(state, 0.0, ProcessId(2**22 + number, 0.0), restarts=number)
+        for number, (name, state) in enumerate(parts.items())
+    }
+    return EngineStatus(ME, 0.0, {}, running)
+
+
+def counted(name: str, count: int) -> bytes:
+    registry = Registry()
+    registry.counter(name, "Counted.").add(by=count)
+    return registry.text().encode()
+
+
+def test_one_page_for_all_parts(tmp_path: Path) -> None:
+    pages = {
+        "http://gateway/metrics": counted("arborcast_gateway_accepted_total", 7),
+        "http://job/metrics": counted("arborcast_dispatch_batches_total", 3),
+        "http://job/status.json": json.dumps({"slowest_endpoints": [{"endpoint": "http://slow/"}]}).encode(),
+    }
+    known = status(kafka=PartState.READY, gateway=PartState.READY, dispatch=PartState.RESTARTING)
+    urls = {"gateway": "http://gateway", "dispatch": "http://job"}
+    monitor = StackMonitor(lambda: known, urls, MetricsHistory(tmp_path, 60), 5, pages.__getitem__)
+    made = {path: page.make() for path, page in monitor.pages().items()}
+    readings = Scrape.of(made["/metrics"].decode())
+    assert readings.sum("arborcast_gateway_accepted_total", component="gateway") == 7
+    assert readings.sum("arborcast_dispatch_batches_total", component="dispatch") == 3
+    assert readings.by("arborcast_part_ready", "part") == {"kafka": 1, "gateway": 1, "dispatch": 0}
+    assert readings.by("arborcast_part_restarts_total", "part") == {"kafka": 0, "gateway": 1, "dispatch": 2}
+    assert readings.sum("arborcast_process_memory_bytes", process="supervisor") > 1_000_000
+    assert json.loads(made["/status.json"])["slowest_endpoints"] == [{"endpoint": "http://slow/"}]
+    (sample,) = decode_samples(made["/recent.json"])
+    assert sample.accepted == 7
+    assert sample.processes["supervisor"].threads >= 1
+
+
+def test_a_part_that_hangs_is_shown_and_not_waited_for(tmp_path: Path) -> None:
+    silent = PartStatus(PartState.READY, 0.0, ProcessId(2**22, 0.0), 3, "did not answer", 2, time.time() - 20)
+    known = EngineStatus(ME, 0.0, {}, {"gateway": silent})
+
+    def fetch(url: str) -> bytes:
+        raise AssertionError("nobody is asked who does not answer")
+
+    monitor = StackMonitor(lambda: known, {"gateway": "http://gateway"}, MetricsHistory(tmp_path, 60), 5, fetch)
+    readings = Scrape.of(monitor.look().text)
+    assert readings.by("arborcast_part_ready", "part") == {"gateway": 0}
+    assert readings.by("arborcast_part_restarts_total", "part") == {"gateway": 3}
+    assert readings.by("arborcast_part_hangs_total", "part") == {"gateway": 2}
+    assert readings.sum("arborcast_part_silent_seconds") >= 20
+
+
+def test_a_moment_is_not_shown_twice(tmp_path: Path) -> None:
+    history = MetricsHistory(tmp_path, 60)
+    monitor = StackMonitor(lambda: status(kafka=PartState.READY), {}, history, 5)
+    history.add(monitor.look().sample)
+    assert len(decode_samples(monitor.pages()["/recent.json"].make())) == 1
+    assert len(decode_samples(monitor.pages()["/history.json"].make())) == 1
+
+
+def test_a_part_that_does_not_answer_is_left_out(tmp_path: Path) -> None:
+    def fetch(url: str) -> bytes:
+        raise ConnectionRefusedError(url)
+
+    known = status(gateway=PartState.STARTING)
+    monitor = StackMonitor(lambda: known, {"gateway": "http://gateway"}, MetricsHistory(tmp_path, 60), 5, fetch)
+    look = monitor.look()
+    assert look.sample.parts == {"gateway": False}
+    assert look.endpoints == []
+
+
+def test_cpu_of_what_has_ended_is_not_forgotten() -> None:
+    accounts = ProcessAccounts()
+    old = Use("workers", (1, 0.0), 10.0, 100, 2, 3)
+    assert accounts.look([old, Use("workers", (2, 0.0), 5.0, 50, 1, 1)])["workers"].cpu_seconds == 15
+    later = accounts.look([Use("workers", (2, 0.0), 6.0, 50, 1, 1), Use("workers", (1, 7.0), 1.0, 10, 1, 1)])
+    assert later["workers"].cpu_seconds == 17
+    assert later["workers"].memory_bytes == 60
+    assert later["workers"].processes == 2
+    assert "workers" not in accounts.look([])
+
+
+def test_memory_is_read_again_when_it_has_changed_or_after_a_minute() -> None:
+    at, size, read = [0.0], [1_000_000], []
+
+    def reads(process: psutil.Process) -> int:
+        read.append(at[0])
+        return size[0] // 2
+
+    process = create_autospec(psutil.Process, instance=True, pid=1)
+    process.create_time.return_value = 7.0
+    process.memory_info.side_effect = lambda: SimpleNamespace(rss=size[0])
+    memory = MemoryReader(reads, lambda: at[0])
+    seen = []
+    for at[0], size[0] in ((1.0, 1_000_000), (6.0, 1_010_000), (11.0, 1_030_000), (66.0, 1_030_000), (71.0, 1_030_000)):
+        seen.append(memory.of(process))
+    assert read == [1.0, 11.0, 71.0]
+    assert seen == [500_000, 500_000, 515_000, 515_000, 515_000]
+    memory.keep([])
+    memory.of(process)
+    assert len(read) == 4
+
+
+def test_this_process_is_found_in_its_session() -> None:
+    names = [use.name for use in uses_of({os.getsid(0): "kafka"}, MemoryReader())]
+    assert names[0] == "supervisor"
+    assert "kafka" in names
+    assert uses_of({}, MemoryReader())[0].identity == (os.getpid(), psutil.Process().create_time())
+
+
+@pytest.mark.parametrize(
+    ("part", "command", "expected"),
+    [
+        ("kafka", ["/usr/bin/java", "-Xmx256m"], "kafka"),
+        ("dispatch", ["/usr/bin/java", "org.apache.spark.deploy.SparkSubmit", "dispatch_stream.py"], "dispatch-jvm"),
+        ("dispatch", ["/venv/bin/python3", "/x/jobs/dispatch_stream.py", "--config"], "dispatch-driver"),
+        ("dispatch", ["/venv/bin/python3", "-m", "arborcast.dispatch.job.worker_daemon"], "dispatch-workers"),
+        ("dispatch", [], "dispatch"),
+    ],
+)
+def test_what_a_process_is(part: str, command: list[str], expected: str) -> None:
+    assert role(part, command) == expected
+
+
+def test_a_part_of_the_history_may_be_asked_for(tmp_path: Path) -> None:
+    history = MetricsHistory(tmp_path, 60)
+    now = time.time()
+    for ago in range(100, 0, -1):
+        history.add(MetricsSample(at=now - ago))
+    page = StackMonitor(lambda: None, {}, history, 5).pages()["/history.json"]
+    assert page.asked is not None
+    found = decode_samples(page.asked({"since": str(now - 50), "points": "10"}))
+    assert 8 <= len(found) <= 10
+    assert found[0].at >= now - 50
+    for wrong in ({"since": "yesterday"}, {"points": "0"}, {"points": "9999999"}, {"since": str(now + 60)}):
+        with pytest.raises(ValueError, match=r"."):
+            page.asked(wrong)

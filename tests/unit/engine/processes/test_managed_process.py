@@ -1,0 +1,51 @@
+"""Waits before restarts, as a table; what processes use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from arborcast.engine.processes.processes import ManagedProcess, RestartWaits, usage
+
+WAITS = RestartWaits(first_s=0.5, longest_s=30.0, forget_s=60.0)
+
+
+@pytest.mark.parametrize(
+    ("failures", "wait"), [(1, 0.5), (2, 1.0), (3, 2.0), (6, 16.0), (7, 30.0), (8, 30.0), (10**9, 30.0)]
+)
+def test_doubles_up_to_the_longest(failures: int, wait: float) -> None:
+    managed = ManagedProcess(WAITS)
+    managed.failures = failures - 1
+    assert managed.died(100.0, healthy_s=1.0) == wait
+    assert not managed.is_due(99.9 + wait)
+    assert managed.is_due(100.0 + wait)
+
+
+@pytest.mark.parametrize(("failures", "ran", "after"), [(0, 1.0, 1), (4, 59.9, 5), (4, 60.0, 1), (4, 1e9, 1)])
+def test_a_long_healthy_run_forgives(failures: int, ran: float, after: int) -> None:
+    managed = ManagedProcess(WAITS)
+    managed.failures = failures
+    managed.died(0.0, ran)
+    assert managed.failures == after
+
+
+def test_what_was_never_started_is_due_and_has_not_ended() -> None:
+    managed = ManagedProcess(WAITS)
+    assert managed.is_due(0.0)
+    assert managed.exit_code() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is charged for its ended children")
+def test_what_ended_children_used_is_counted_where_it_is_asked_for() -> None:
+    busy = "import time\nwhile time.process_time() < 0.5: pass"
+    subprocess.run([sys.executable, "-c", busy], check=True)
+    me = [psutil.Process()]
+    ended = os.times().children_user + os.times().children_system
+    assert ended >= 0.5
+    own = usage(me, ended_children=False).cpu_seconds
+    assert usage(me).cpu_seconds >= own + ended - 0.1
+    assert own <= sum(os.times()[:2]) + 0.1

@@ -1,0 +1,165 @@
+"""Settings: precedence, origins, and errors a person can act on."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from arborcast.core.errors import ConfigError
+from arborcast.engine.settings.loading import Settings, _warn_renamed, declarations, dump, load_settings
+
+
+def load(tmp_path: Path, toml: str = "", env: dict[str, str] | None = None, **kwargs: object) -> Settings:
+    file = tmp_path / "arborcast.toml"
+    file.write_text(toml)
+    return load_settings(file, environ=env or {}, **kwargs)  # type: ignore[arg-type]
+
+
+def test_the_stronger_source_wins_and_origins_say_which(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        '[gateway]\nport = 1111\nhost = "127.0.0.2"\n[kafka]\nprefix = "x."\n',
+        {"ARBORCAST_GATEWAY_PORT": "2222", "ARBORCAST_KAFKA_PREFIX": "y."},
+        overrides={"gateway.port": 3333},
+    )
+    assert settings.gateway.port == 3333
+    assert settings.gateway.host == "127.0.0.2"
+    assert settings.kafka.prefix == "y."
+    assert settings.origins["gateway.port"] == "command line"
+    assert settings.origins["kafka.prefix"] == "$ARBORCAST_KAFKA_PREFIX"
+    assert settings.origins["gateway.host"] == str(tmp_path / "arborcast.toml")
+    assert settings.origins["kafka.partitions"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [
+        ("[gateway]\nport = 70000", ["gateway.port", "70000", "from 0 to 65535"]),
+        ('[gateway]\nport = "80"', ["gateway.port", "'80'", "a whole number"]),
+        ("[gateway]\nport = true", ["gateway.port", "True", "a whole number"]),
+        ("[gateway]\nprot = 80", ["gateway.prot", "did you mean gateway.port?"]),
+        ("[gatway]\nport = 80", ["gatway", "did you mean gateway?"]),
+        ("gateway = 80", ["gateway must be a table"]),
+        ('[kafka]\nsecurity_protocol = "TLS"', ["kafka.security_protocol", "'TLS'", "'SASL_SSL'"]),
+        ('[kafka]\nsecurity_protocol = "SASL_SSL"', ["kafka.sasl_mechanism", "SASL_SSL"]),
+        ("[tables]\ninterval_s = nan", ["tables.interval_s", "nan", "at least 0.2"]),
+        ("[tables]\ninterval_s = 0.1", ["tables.interval_s", "0.1", "at least 0.2"]),
+        ("[topics]\nfixed = 1", ["topics.fixed", "true or false"]),
+        ("[gateway\nport = 80", ["not valid TOML", "line"]),
+        ("home = 3", ["home", "3"]),
+        ("[[gateway]]\nport = 80", ["gateway must be a table"]),
+    ],
+)
+def test_an_error_names_the_key_the_value_and_what_is_allowed(tmp_path: Path, toml: str, told: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, toml)
+    for part in told:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("ARBORCAST_GATEWAY_PORT", "eighty", "gateway.port = 'eighty'"),
+        ("ARBORCAST_GATEWAY_PROT", "80", "did you mean ARBORCAST_GATEWAY_PORT?"),
+        ("ARBORCAST_TOPICS_FIXED", "maybe", "true or false"),
+    ],
+)
+def test_errors_of_variables_name_the_variable(tmp_path: Path, variable: str, value: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=variable) as caught:
+        load(tmp_path, env={variable: value})
+    assert told in str(caught.value)
+
+
+def test_a_missing_file_that_was_named_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        load_settings(tmp_path / "none.toml", environ={})
+
+
+def test_a_secret_is_never_in_an_error_or_a_repr(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, "[kafka]\nsasl_password = 12345")
+    assert "12345" not in str(caught.value)
+    settings = load(tmp_path, '[kafka]\nsasl_password = "hunter2"\n[directory]\npassword = "hunter3"')
+    assert settings.kafka.sasl_password == "hunter2"  # noqa: S105 (a made-up one)
+    assert "hunter" not in repr(settings)
+
+
+def test_dump_reads_back_to_the_same(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        '[kafka]\nsasl_password = "quote\\" back\\\\ newline\\n del\\u007f ü"\n[tables]\ninterval_s = 2\n',
+        home=tmp_path / "a home",
+    )
+    again = load(tmp_path, dump(settings))
+    assert again == settings
+
+
+def test_home_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:
+    assert load(tmp_path, 'home = "data"').home == tmp_path / "data"
+    assert load(tmp_path, 'home = "data"', {"ARBORCAST_HOME": "/elsewhere"}).home == Path("/elsewhere")
+    assert load(tmp_path, "", home=Path("/given")).tables.path == "/given/tables"
+
+
+def test_every_setting_is_documented_and_its_default_allowed(tmp_path: Path) -> None:
+    for declaration in declarations():
+        assert declaration.info.help.endswith("."), declaration.key
+        assert declaration.env.startswith("ARBORCAST_")
+    load(tmp_path, dump(load(tmp_path)))
+
+
+def test_reading_settings_writes_nothing(tmp_path: Path) -> None:
+    load(tmp_path, home=tmp_path / "home")
+    assert not (tmp_path / "home").exists()
+    assert stat.S_ISREG((tmp_path / "arborcast.toml").stat().st_mode)
+
+
+OLD_NAMES = (
+    ("access.remember_s", "access.cache_s", "7", 7.0),
+    ("outbound.reach", "outbound.scope", "private", "private"),
+    ("retry.hot_budget_s", "retry.batch_wait_s", "7", 7.0),
+)
+
+
+@pytest.mark.parametrize("source", ["file", "environment", "command line"])
+@pytest.mark.parametrize(("old", "new", "text", "value"), OLD_NAMES)
+def test_an_old_name_goes_on_working_with_a_hint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, source: str, old: str, new: str, text: str, value: object
+) -> None:
+    def given(name: str) -> Settings:
+        section, _, key = name.partition(".")
+        if source == "file":
+            return load(tmp_path, f"[{section}]\n{key} = {text if isinstance(value, float) else repr(text)}")
+        if source == "environment":
+            return load(tmp_path, env={f"ARBORCAST_{section}_{key}".upper(): text})
+        return load(tmp_path, overrides={name: value})
+
+    _warn_renamed.cache_clear()
+    settings = [given(old), given(old)]
+    section, _, key = new.partition(".")
+    assert [getattr(getattr(each, section), key) for each in settings] == [value, value]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1, "once in a process"
+    spelt = (lambda name: f"ARBORCAST_{name}".replace(".", "_").upper()) if source == "environment" else str
+    assert f"{spelt(old)} is called {spelt(new)} now" in told[0]
+    caplog.clear()
+    assert given(new).origins == settings[0].origins
+    assert caplog.records == []
+
+
+def test_both_names_in_one_place_are_an_error(tmp_path: Path) -> None:
+    told = "is the old name of outbound.scope, and both are given"
+    with pytest.raises(ConfigError, match=told):
+        load(tmp_path, '[outbound]\nscope = "public"\nreach = "private"')
+    with pytest.raises(ConfigError, match=told):
+        load(tmp_path, overrides={"outbound.reach": "private", "outbound.scope": "private"})
+    with pytest.raises(ConfigError, match=told.replace("outbound.scope", "ARBORCAST_OUTBOUND_SCOPE")):
+        load(tmp_path, env={"ARBORCAST_OUTBOUND_REACH": "private", "ARBORCAST_OUTBOUND_SCOPE": "private"})
+
+
+def test_the_stronger_source_wins_under_either_name(tmp_path: Path) -> None:
+    env = {"ARBORCAST_OUTBOUND_REACH": "private"}
+    assert load(tmp_path, '[outbound]\nscope = "loopback"', env).outbound.scope == "private"
+    assert load(tmp_path, '[outbound]\nreach = "loopback"', env).outbound.scope == "private"

@@ -1,0 +1,376 @@
+"""What strangers have written does nothing to the terminal, or the page, that an operator looks at."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import arborcast.admin.doctor
+import arborcast.admin.topics_work
+import arborcast.cli.dead_letters
+import arborcast.cli.waiting
+import arborcast.dispatch.operations.audit
+from arborcast.admin.doctor import Check
+from arborcast.cli import app, messages, top_frame
+from arborcast.cli import main as command
+from arborcast.core.errors import ArborcastError
+from arborcast.core.printable import is_printable
+from arborcast.core.telemetry import log_format
+from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import Delivery, Place, Tries
+from arborcast.dispatch.operations.audit.report import Problem, Report
+from arborcast.dispatch.operations.waiting import Wait
+from arborcast.dispatch.tables import NOTIFICATIONS
+from arborcast.engine import terminal
+from arborcast.engine.monitoring.report import page
+from arborcast.engine.monitoring.samples import MetricsSample
+from arborcast.engine.monitoring.watching import EngineView, EngineWatch
+from arborcast.engine.processes import processes
+from arborcast.engine.processes.logfiles import JsonLines
+from arborcast.ingest.client.received import ReceivedMessage
+from arborcast.topic_model.projections.suspensions import Suspensions
+from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.topics import TopicPath
+from tests.support.table_rows import NOON, attempt, fill, record
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+
+# Sets the clipboard, paints in two ways, and turns the writing around; then something to find it by.
+NAME = "\x1b]52;c;aGk=\x07\x1b[8m\x9b31m\u202edrow\u2066NEEDLE"
+# And a line as if it were ours. No topic's path has a second line.
+ODD = f"{NAME}\nFORGED: all is well"
+TOPIC = TopicPath(f"{{urn:{NAME}}}a/b")
+ENDPOINT = f"http://e/{ODD}"
+
+
+def subscription() -> Subscription:
+    return Subscription(
+        id="s1",
+        consumer=EndpointReference(ENDPOINT),
+        address=f"http://broker/{ODD}",
+        topics=(TopicFilter(ODD, ODD, "//."),),
+        owner=ODD,
+    )
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables with a delivery of strangers who write such things wherever they can."""
+    folder = tmp_path_factory.mktemp("home")
+    odd: dict[str, Any] = {"error": "client-error", "detail": ODD, "status": 400, "endpoint": ENDPOINT}
+    record(folder, attempt("n1", "s1", "dead", 60, **odd))
+    facts = {"notification": "n1", "topic": TOPIC, "logged_at": NOON, "payload": ODD.encode(), "publisher": ODD}
+    fill(folder, NOTIFICATIONS, [facts])
+    return folder
+
+
+@pytest.fixture
+def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An engine that does not run, with a topic, a suspended subscription, and deliveries of the same kind."""
+    notification = Notification("n1", TOPIC, ODD.encode(), 0, ODD.encode(), ODD, ODD)
+    letter = DeadLetter("s1", ENDPOINT, notification, "dead", 0, 3, "client-error", ODD, 400, "p1", ODD.encode())
+    last = Attempt("n1", "s1", TOPIC, ENDPOINT, 3, "p1", "parked", 0, 0, 1.0, "client-error", ODD, 400)
+    wait = Wait(Delivery("s1", Place(0, 0, 0)), "n1", TOPIC, 0, 0, Tries(3, 3), last)
+    table, suspensions = RoutingTable(), Suspensions()
+    for each in (
+        TopicRecord(TOPIC, code=ODD, message_types=(ODD,)),
+        SubscriptionRecord(subscription()),
+        SubscriptionSuspended("s1", since_ms=0, reason=ODD, at_ms=0),
+    ):
+        table.apply(each)
+        suspensions.apply(each)
+    problem = Problem("missing", ODD, ODD, 1, 0, TOPIC)
+    audited = Report(0, 0, notifications=1, matches=1, problems=[problem], unbalanced=1, notes=[ODD])
+    monkeypatch.setattr("arborcast.dispatch.operations.dead_letters.letters", lambda *_: iter([(None, letter)]))
+    monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.oldest", lambda *_: ([wait], 0))
+    monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.with_last", lambda _, waits: (waits, True))
+    monkeypatch.setattr(arborcast.admin.topics_work, "read_subscriptions", lambda *_: (table, suspensions))
+    monkeypatch.setattr(arborcast.admin.topics_work, "read_tree", lambda *_: table.topics)
+    monkeypatch.setattr(arborcast.dispatch.operations.audit, "audit", lambda *_, **__: audited)
+    monkeypatch.setattr(arborcast.admin.doctor, "doctor", lambda _: [Check("odd", "warn", ODD, ODD)])
+    monkeypatch.setattr("arborcast.engine.embedded.questions.why_away", lambda _: "")
+    monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", f"127.0.0.1:{processes.free_port()}")
+    monkeypatch.setenv("ARBORCAST_KAFKA_REQUEST_TIMEOUT_S", "1")
+    return home
+
+
+COMMANDS = [
+    ["waiting", "list"],
+    ["dead-letters", "list"],
+    ["dead-letters", "show", "n1"],
+    ["subscriptions", "list"],
+    ["topics", "list"],
+    ["topics", "match", "//."],
+    ["topics", "who", "a/b"],
+    ["trace", "n1"],
+    ["why", "-s", "s1", "-m", "n1"],
+    ["audit"],
+    ["doctor"],
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_no_command_hands_on_what_acts_on_a_terminal(engine: Path, arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, [*arguments, "--home", str(engine)], env={"COLUMNS": "1000"})
+
+    assert "NEEDLE" in result.output, result.output
+    assert is_printable(result.output)
+    assert "\\u202edrow" in result.output, "it is not left out, it is written out"
+    if arguments != ["dead-letters", "show", "n1"]:  # which ends with the payload as it is
+        assert not re.search(r"^\s*FORGED", result.output, re.MULTILINE)
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_colours_of_ours_are_all_the_escapes_that_a_terminal_gets(engine: Path, arguments: list[str]) -> None:
+    coloured = {"COLUMNS": "1000", "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    result = CliRunner().invoke(app, [*arguments, "--home", str(engine)], env=coloured)
+
+    plain = re.sub(r"\x1b\[(?!8m)[0-9;]*m", "", result.output)
+    assert "NEEDLE" in plain
+    assert is_printable(plain)
+
+
+def test_there_are_colours(engine: Path) -> None:
+    coloured = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    assert "\x1b[" in CliRunner().invoke(app, ["dead-letters", "list", "--home", str(engine)], env=coloured).output
+
+
+@pytest.mark.parametrize("arguments", [*COMMANDS, ["topics", "tree"]], ids=" ".join)
+def test_json_is_printable_and_says_exactly_what_there_is(engine: Path, arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, [*arguments, "--json", "--home", str(engine)])
+
+    assert is_printable(result.output)
+    assert any(NAME in text for text in texts(json.loads(result.output)))
+
+
+def texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield key
+            yield from texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from texts(each)
+
+
+def test_the_drawn_tree(engine: Path) -> None:
+    result = CliRunner().invoke(app, ["topics", "tree", "--home", str(engine)], env={"COLUMNS": "1000"})
+    assert "NEEDLE" in result.output
+    assert is_printable(result.output)
+
+
+def test_a_column_is_wide_enough_for_what_is_written_out(engine: Path) -> None:
+    result = CliRunner().invoke(app, ["topics", "list", "--home", str(engine)], env={"COLUMNS": "1000"})
+    assert result.output.count("NEEDLE") == 3, "path, code and facts, none of them cut off"
+
+
+@pytest.mark.parametrize("json_wanted", [False, True])
+def test_what_listen_prints(capsys: pytest.CaptureFixture[str], json_wanted: bool) -> None:
+    message = ReceivedMessage(ODD.encode(), TOPIC, None, ODD, 2, ODD)
+
+    messages._print_message(message, json_wanted)
+
+    printed = capsys.readouterr().out
+    assert "NEEDLE" in printed
+    assert is_printable(printed)
+    if json_wanted:
+        assert json.loads(printed)["payload"] == ODD
+
+
+def test_what_a_library_warns_of_while_no_log_is_set_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `listen` has none: a stranger's push that is refused is told of with its words."""
+    monkeypatch.setattr(logging, "lastResort", logging._StderrHandler(logging.WARNING))  # type: ignore[attr-defined]
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    terminal.guard()
+    assert logging.lastResort is not None
+    logging.lastResort.handle(logging.makeLogRecord({"msg": "refused: %s", "args": (ODD,), "levelno": logging.WARNING}))
+    try:
+        raise ValueError(ODD)
+    except ValueError as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+
+    printed = capsys.readouterr().err
+    assert printed.count("NEEDLE") >= 2
+    assert "Traceback (most recent call last)" in printed
+    assert is_printable(printed)
+
+
+def test_errors_that_quote_strangers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise ArborcastError(f"answered {ODD}")
+
+    monkeypatch.setattr("arborcast.cli._only", lambda _: fails)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    with pytest.raises(SystemExit):
+        command()
+    terminal.complain(f"answered {ODD}")
+
+    printed = capsys.readouterr().err
+    assert printed.replace("\n", "").count("NEEDLE") == 2
+    assert is_printable(printed)
+
+
+def test_a_document_is_exact_for_a_pipe_and_fit_to_be_seen_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_terminal in (False, True):
+        raw = io.BytesIO()
+        stream = io.TextIOWrapper(raw, encoding="utf-8")
+        monkeypatch.setattr(stream, "isatty", lambda answer=is_terminal: answer)
+        monkeypatch.setattr(sys, "stdout", stream)
+        terminal.print_document(ODD.encode())
+        assert (raw.getvalue() == ODD.encode()) is not is_terminal
+        assert is_printable(raw.getvalue().decode()) is is_terminal
+
+
+def test_letters_that_a_terminal_lacks_stop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    terminal.say("Prüfung")
+    assert raw.getvalue() == b"Pr\\xfcfung\n"
+
+
+def test_top_and_report() -> None:
+    endpoints = [{"endpoint": ENDPOINT, "pushes": 4, "failed": 1, "mean_s": 2.0, "longest": 3.0}]
+    samples = [MetricsSample(at=float(at), errors={ODD: float(at)}, refused={ODD: float(at)}) for at in (0, 5)]
+    seen = EngineView(samples, endpoints, ODD)
+
+    drawn = io.StringIO()
+    looks = EngineWatch(["http://127.0.0.1:9"])
+    looks.look = lambda: seen  # type: ignore[method-assign]
+    top_frame.once(looks, ODD, drawn)
+    assert "drow" in drawn.getvalue()
+    assert is_printable(drawn.getvalue())
+
+    html = page(seen, ODD, 0.0, 10.0)
+    assert html.count("NEEDLE") >= 4
+    assert is_printable(html)
+
+
+@pytest.mark.parametrize("form", ["human", "json"])
+def test_log_lines(form: log_format.Form) -> None:
+    line = log_format.write(form, 0.0, "error", "gateway", ODD, {"endpoint": ENDPOINT})
+    assert line.count("NEEDLE") == 2
+    assert is_printable(line)
+    if form == "json":
+        assert json.loads(line)["message"] == ODD
+
+
+@pytest.mark.parametrize("line", [json.dumps({"message": ODD}, ensure_ascii=False), f"some library says {ODD}"])
+def test_lines_of_others_in_json(line: str) -> None:
+    lines = JsonLines("kafka")
+    (written, *_) = [*lines.take(line, 0.0), *lines.finish()]
+    assert is_printable(written)
+    assert json.loads(written)["message"].endswith(ODD)
+
+
+def test_what_sparks_jvm_logs_leaves_out_the_same_characters() -> None:
+    text = (ROOT / "dispatch" / "spark" / "log4j2.properties").read_text(encoding="utf-8")
+    (pattern,) = re.findall(
+        r"^appender\.stderr\.layout\.pattern = %replace\{.+\}\{\[(.+)&&\[\^(.+)\]\]\}\{\?\}$", text, re.M
+    )
+    left_out, kept = (part.replace("\\\\", "\\") for part in pattern)
+    classes = {r"\p{Cc}": r"\x00-\x1f\x7f-\x9f", r"\p{Zl}": r"\u2028", r"\p{Zp}": r"\u2029"}
+    for name, members in classes.items():
+        left_out = left_out.replace(name, members)
+    left_out = re.sub(r"\\x\{([0-9a-f]+)\}", lambda found: f"\\u{found[1]:0>4}", left_out)
+    odd = re.compile(f"[{left_out}]")
+    for code in (*range(0x3000), 0xFEFF, 0xFFFD, 0x1F600, 0xE0001):
+        character = chr(code)
+        expected = odd.match(character) is not None and re.match(f"[{kept}]", character) is None
+        assert expected is not is_printable(character), hex(code)
+
+
+# -- nothing goes around it -------------------------------------------------------------------------------------------
+
+# Each prints in its own way, for the reason that stands there.
+AROUND = {
+    "engine/terminal.py": "the one place",
+    "cli/watching.py": "gives the stream to `top`, which draws frames of `figures.printable` lines",
+    "core/telemetry/log_format.py": "the one form of log lines, which passes `printable` too",
+}
+
+
+def goes_around(node: ast.AST) -> bool:
+    """Whether it is a way to print: `print(…)`, `sys.stdout`, `typer.echo`, a console of one's own, `sys.exit("…")`."""
+    match node:
+        case ast.Call(func=ast.Name(id="print" | "Console" | "input")):
+            return True
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="typer" | "click"), attr="echo" | "secho")):
+            return True
+        case ast.Attribute(value=ast.Name(id="sys"), attr="stdout" | "stderr" | "__stdout__" | "__stderr__"):
+            return True
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="sys"), attr="exit"), args=[ast.Call(func=ast.Name("str"))]):
+            return True
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="traceback"), attr=name)):
+            return name.startswith("print")
+        case ast.ImportFrom(module="rich", names=names):
+            return any(each.name == "print" for each in names)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="os"), attr="write"), args=[ast.Constant(value=1 | 2), *_]):
+            return True
+        case ast.Raise(exc=ast.Call(func=ast.Name(id="SystemExit"), args=[each])):
+            return not isinstance(each, ast.Constant) or isinstance(each.value, str)
+    return False
+
+
+def printing(source: str) -> list[int]:
+    return [getattr(node, "lineno", 0) for node in ast.walk(ast.parse(source)) if goes_around(node)]
+
+
+# What reads whether there is a terminal, or flushes, prints nothing.
+HARMLESS = re.compile(r"sys\.std(out|err)\.(isatty|flush|fileno)\(")
+
+
+@pytest.mark.parametrize("package", ["core", "topic_model", "directory", "ingest", "dispatch", "jobs"])
+def test_nothing_prints_around_the_one_place(package: str) -> None:
+    found = []
+    for file in sorted((ROOT / package).rglob("*.py")):
+        name = str(file.relative_to(ROOT))
+        if name in AROUND:
+            continue
+        source = HARMLESS.sub("harmless(", file.read_text(encoding="utf-8"))
+        found += [f"{name}:{line}" for line in printing(source)]
+    assert not found, "print with arborcast.engine.terminal instead"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "print(x)",
+        "sys.stdout.write(x)",
+        "print(x, file=sys.stderr)",
+        "typer.echo(x)",
+        "click.secho(x)",
+        "Console().print(x)",
+        "from rich import print",
+        "out = sys.stderr",
+        "traceback.print_exc()",
+        "sys.exit(str(error))",
+        "raise SystemExit(str(error))",
+        "os.write(1, x)",
+    ],
+)
+def test_that_would_be_seen(source: str) -> None:
+    assert printing(source)
+
+
+def test_there_is_no_exception_for_what_is_gone() -> None:
+    assert all(printing((ROOT / name).read_text()) for name in AROUND)

@@ -120,6 +120,39 @@ def test_no_file_in_jobs_shadows_a_package() -> None:
             assert entry.stem not in used - {"__init__"}, f"jobs/{entry.name} is found when {entry.stem} is meant"
 
 
+_NAMED = re.compile(rf"`(?:arborcast\.)?((?:{'|'.join(FLOORS)})(?:\.\w+)+)`")
+
+
+def _is_defined(dotted: str) -> bool:
+    """Whether a module, or a name in one, has this dotted name."""
+    file, names = ROOT, dotted.split(".")
+    while names and (file / names[0] / "__init__.py").exists():
+        file /= names.pop(0)
+    if names and (file / f"{names[0]}.py").exists():
+        body = tree_of(file / f"{names.pop(0)}.py").body
+    else:
+        body = tree_of(file / "__init__.py").body
+    # Members of classes are not looked up.
+    return not names or any(names[0] in _names_of(node) for node in body)
+
+
+def _names_of(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        yield node.name
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from (alias.asname or alias.name for alias in node.names)
+    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_dotted_names_in_backticks_are_there(package: str) -> None:
+    for file in modules_of(package):
+        for dotted in _NAMED.findall(file.read_text(encoding="utf-8")):
+            assert dotted in {"engine.tar"} or _is_defined(dotted), f"{file.relative_to(ROOT)} names `{dotted}`"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_generated_pages_are_what_the_code_says(page: Path) -> None:
     assert page.read_text(encoding="utf-8") == PAGES[page](), "run `make docs`"

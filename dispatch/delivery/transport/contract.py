@@ -115,7 +115,7 @@ class PushRequest:
 
     `client_certificate` is a PEM file with certificate and key to show instead of the settings' one. The headers may
     hold credentials, so they are not in the repr. `result_by_ms` is until when its receiver may say how it ended, 0
-    where it may not do so later (`dispatch.delivery.callbacks`).
+    where it may not do so later (`dispatch.delivery.envelope.callback_of`).
     """
 
     url: str

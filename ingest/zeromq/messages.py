@@ -14,7 +14,7 @@ import msgspec
 
 from arborcast.core.errors import PeerError, TopicError
 from arborcast.ingest.framed.frames import LOOSE, PublishBody
-from arborcast.topic_model.topics import parse_path
+from arborcast.topic_model.topics import MAX_DEPTH, ancestors, parse_path
 
 Form = Literal["slash", "colon"]
 
@@ -72,6 +72,11 @@ def expression_of(prefix: bytes) -> str:
     namespace, brace, steps = text.rpartition("}")
     whole = steps.rpartition("/")[0]
     try:
-        return f"{parse_path(f'{namespace}{brace}{whole}')}//." if whole else ""
+        if not whole:
+            return ""
+        path = parse_path(f"{namespace}{brace}{whole}")
     except TopicError:
         return ""
+    above = list(ancestors(path))
+    # No topic is below the deepest level, and `//.` behind it is a step more than an expression may have.
+    return f"{above[0] if len(above) + 1 == MAX_DEPTH else path}//."

@@ -240,6 +240,7 @@ def start_callbacks(context: SparkContext) -> None:
 
 def own_ports(context: SparkContext) -> set[tuple[str, int]]:
     """Where Spark and py4j listen in the processes of this job, after `start_callbacks`: no setting names these."""
+    # pyspark has no public name for its gateway, nor py4j for its callback server.
     gateway: Any = context._gateway  # noqa: SLF001
     blocks = gateway.jvm.org.apache.spark.SparkEnv.get().blockManager().blockManagerId()
     ports = (context.getConf().get("spark.driver.port"), blocks.port(), gateway.gateway_parameters.port)

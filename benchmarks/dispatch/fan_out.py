@@ -26,7 +26,7 @@ _PROBES_S = 0.1
 _TOPICS = 8
 _TIMEOUT_S = 600.0
 _WARM_UP_S = 8.0
-# What is pushed twice comes within this time.
+# A second push of a message arrives within this time.
 _AGAIN_S = 10.0
 
 
@@ -84,7 +84,7 @@ def _fan_out(bench: Dispatching, count: int, times: int) -> tuple[float, int]:
 def _wait_for(bench: Dispatching, requests: int) -> None:
     until = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < until:
-        with urllib.request.urlopen(f"{bench.receiver_url}/_stats") as response:  # noqa: S310
+        with urllib.request.urlopen(f"{bench.receiver_url}/_stats") as response:  # noqa: S310 - our own receiver
             if json.load(response)["requests"] >= requests:
                 return
         time.sleep(0.05)

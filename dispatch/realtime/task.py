@@ -328,8 +328,8 @@ class Task:
 
     @property
     def _full(self) -> bool:
-        """Whether no more is matched: so much waits in lanes, in number or in bytes, or so many
-        notifications have as much left to join."""
+        """Whether matching pauses: the lanes are full, in number or in bytes, or too many notifications for many
+        subscriptions have deliveries left that have not joined their lanes."""
         later = self._lanes.fan_outs
         most = _MOST_FAN_OUTS if later.size < _MOST_LEFT else 2
         fan_outs = later.size >= _MOST_WAITING and later.notifications >= most

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -34,74 +33,16 @@ from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import PULL_LOG, ensure_topics, specifications
 from arborcast.core.progress import Progress, untold
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.logs import attempts, dead_letters, parked
-from arborcast.dispatch.logs.attempts import NO_BATCH, partition_of_subscription
+from arborcast.dispatch.logs import dead_letters, parked
+from arborcast.dispatch.logs.attempts import partition_of_subscription
 from arborcast.dispatch.logs.parked import roomy
 from arborcast.dispatch.realtime.messages import read_progress
-from arborcast.dispatch.spark.checkpoint_repair import RANGE
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
 from arborcast.topic_model.records import notifications, pull
 
 # Records are time-stamped by other machines than notifications.
 _CLOCKS_MS = 60_000
 
-
-class BatchSpan(NamedTuple):
-    """A record about what a batch has made of notifications of one partition: from which offset to which, and when it
-    was written."""
-
-    written_ms: int
-    batch: int
-    partition: int
-    first: int
-    last: int
-
-
-class BatchProgress(NamedTuple):
-    """How far batches have come for certain.
-
-    What lies at or behind `begins` of its partition may be under way. In other partitions what was accepted after
-    `before_ms` may be; None means that nothing is known of them.
-    """
-
-    begins: Mapping[int, int]
-    behind: Mapping[int, int]
-    before_ms: int | None
-    newest: int = NO_BATCH
-
-    def first_undelivered(self, partition: int, at_before: int) -> int:
-        """The first offset of a partition that is not settled or parked for certain. `at_before` is the first that was
-        written at `before_ms` or later."""
-        if partition in self.begins:
-            return self.begins[partition]
-        return max(at_before, self.behind.get(partition, 0))
-
-
-def progress(seen: Iterable[BatchSpan]) -> BatchProgress:
-    """What the newest records say. A batch begins when the one before it has come to its end, all outcomes written: so
-    everything before the newest batch is done, and the newest may be cut off anywhere.
-
-    Before batches had numbers of their own they started again with a new checkpoint, and clocks differ: older is what
-    has a lower number, or is older by more than clocks differ.
-    """
-    known = list(seen)
-    if not known:
-        return BatchProgress({}, {}, None)
-    newest = max(known)
-    begins: dict[int, int] = {}
-    behind: dict[int, int] = {}
-    before_ms = None
-    for each in known:
-        if each.batch < newest.batch or each.written_ms < newest.written_ms - _CLOCKS_MS:
-            behind[each.partition] = max(behind.get(each.partition, 0), each.last + 1)
-            before_ms = max(before_ms or 0, each.written_ms - _CLOCKS_MS)
-        else:
-            begins[each.partition] = min(begins.get(each.partition, each.first), each.first)
-    return BatchProgress(begins, behind, before_ms, newest.batch)
-
-
-# How far back the newest batches are looked for, in seconds, before all of the log is read.
-_LOOKS_BACK_S = (60, 600, 3_600, 86_400)
 
 _EVER = 1 << 62
 
@@ -112,7 +53,7 @@ def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits, progress: Pro
     `limits` are those of the gateways' pull points. Raises InfrastructureError, RecordVersionError, BackupError.
     """
     made_ms = int(time.time() * 1000)
-    undelivered = _first_undelivered(kafka, progress)
+    undelivered = _first_undelivered(kafka)
     # Before the parked deliveries are read; what had left the log by then waits among them, or is done.
     letters_until = _ends(kafka, "dead")
     logs: dict[str, Contents] = {}
@@ -138,38 +79,12 @@ def _ends(kafka: KafkaSettings, name: str) -> dict[int, int]:
         return log.ends()
 
 
-def _first_undelivered(kafka: KafkaSettings, progress: Progress) -> dict[int, int]:
-    """Where in each partition begins what no batch is done with for certain."""
-    found = _batch_progress(kafka, progress)
+def _first_undelivered(kafka: KafkaSettings) -> dict[int, int]:
+    """The offset in each partition before which all is settled, or parked."""
     with LogScan(kafka, "notifications") as log:
         firsts = log.beginnings()
-        at = firsts if found.before_ms is None else log.at(found.before_ms)
-        first_of = {number: max(first, found.first_undelivered(number, at[number])) for number, first in firsts.items()}
-    realtime = read_progress(kafka)
-    if max((each.run for each in realtime.values()), default=NO_BATCH) // RANGE >= found.newest // RANGE:
-        # The real-time gear was last. It is not done with one notification before it begins another, and says itself
-        # where it is.
-        first_of |= {number: each.position for number, each in realtime.items() if number in first_of}
-    return first_of
-
-
-def _batch_progress(kafka: KafkaSettings, told: Progress) -> BatchProgress:
-    with LogScan(kafka, "attempts", progress=told) as log:
-        ends, now_ms = log.ends(), int(time.time() * 1000)
-        for back_s in _LOOKS_BACK_S:
-            found = progress(_spans(log, log.at(now_ms - back_s * 1000), ends))
-            # Without a batch before the newest one, its beginning may lie further back.
-            if found.before_ms is not None:
-                return found
-        return progress(_spans(log, log.beginnings(), ends))
-
-
-def _spans(log: LogScan, firsts: dict[int, int], ends: dict[int, int]) -> Iterator[BatchSpan]:
-    for record in log.read_from(firsts, ends):
-        _, evaluation = attempts.decode_all(record.value or attempts.NOTHING)
-        if evaluation is not None and evaluation.matched:
-            offsets = [each.offset for each in evaluation.matched]
-            yield BatchSpan(record.timestamp, evaluation.batch, evaluation.partition, min(offsets), max(offsets))
+    known = read_progress(kafka)
+    return {number: max(first, known[number].position if number in known else 0) for number, first in firsts.items()}
 
 
 def _undelivered(kafka: KafkaSettings, first_undelivered: dict[int, int], progress: Progress) -> Iterator[BackupRecord]:

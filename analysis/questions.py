@@ -338,7 +338,7 @@ class Tables:
         if not answers(kafka):
             # Nobody is there: say so at once, and tell what the tables have.
             kafka = replace(kafka, request_timeout_s=1)
-        gatherer = Gatherer(kafka, settings.tables, settings.home, f"{settings.dispatch.checkpoint.rstrip('/')}/push")
+        gatherer = Gatherer(kafka, settings.tables, settings.home)
         return gatherer.gather(notification_id, subscription)
 
     def _subscribed(self, columns: list[str]) -> pd.DataFrame:

@@ -91,7 +91,7 @@ def _story(notification: str, subscription: str | None, config: Any, home: Any) 
         kafka = kafka_of(config, home)
     except InfrastructureError as error:
         away = str(error)  # the tables alone tell nearly all of it
-    gatherer = Gatherer(kafka, settings.tables, settings.home, f"{settings.dispatch.checkpoint.rstrip('/')}/push", away)
+    gatherer = Gatherer(kafka, settings.tables, settings.home, away)
     story = explain(gatherer.gather(notification, subscription), subscription)
     if not story.found and away:
         looked = f"the tables do not have it, and {away}"

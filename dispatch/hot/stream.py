@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 
 from pyspark.accumulators import Accumulator
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from arborcast.core import fence
-from arborcast.dispatch.hot.earlier import Beginning, Earlier, newest_batch, recall
+from arborcast.dispatch.hot.earlier import Beginning, Earlier
 from arborcast.dispatch.hot.intake import Diversions
-from arborcast.dispatch.hot.intervals import Asking, Lane, Passed, recall_passed
+from arborcast.dispatch.hot.intervals import Asking, Passed, recall_passed
 from arborcast.dispatch.hot.sink import SinkJob, push_partition
+from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.monitoring.metrics import JobMetrics, Stages
 from arborcast.dispatch.monitoring.under_way import UnderWay
 from arborcast.dispatch.redelivery.held_lanes import PartitionReport, Reports
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import JobSettings
-from arborcast.dispatch.spark.checkpoint_repair import HadoopFolder, first_number
 from arborcast.dispatch.spark.query_supervisor import StopGate, StopRequested
 from arborcast.dispatch.spark.source import read_log
 
@@ -83,15 +81,12 @@ class HotPath:
         self._metrics = metrics
         self._under_way = under_way
         self._reports: Accumulator[list[PartitionReport]] | None = None
-        # The first batch may be one that another process had begun.
-        self._repeating = True
-        self.resuming = True
-        """Whether the next batch may be one that was cut off before the query was started."""
-        self._first_number = 0
+        self._first_number = NO_BATCH
         self._pausing = False
-        self._known: Broadcast[Earlier] | None = None
-        self.positions: dict[int, int] = {}
-        """The offsets behind the last batch that is done, of the partitions that have had any."""
+        self._earlier: Broadcast[Earlier] | None = None
+        self._write: Callable[[Mapping[int, int]], None] = lambda positions: None
+        self.positions: Mapping[int, int] = {}
+        """The offsets behind the last round, by partition."""
         self._rounds = Rounds(settings.dispatch.round_s)
         self._asking = Asking(view)
         self._passed: Passed = {}  # before the next batch
@@ -100,35 +95,31 @@ class HotPath:
         self,
         spark: SparkSession,
         checkpoint: str,
-        begin: Beginning | None = None,
+        run: int,
+        begin: Beginning,
+        write: Callable[[Mapping[int, int]], None],
     ) -> StreamingQuery:
-        """Start the query. It has no trigger: the next batch begins when the last is done, or as soon as something
-        comes (Spark looks every `idle_poll_ms`). The redelivery has to know all that is parked. Where the checkpoint is
-        new it begins as `begin` says, or by the settings.
-
-        Raises InfrastructureError when the checkpoint is new, and the logs cannot be asked for its numbers.
+        """Start the query, with an empty checkpoint: the log `progress` has its positions, by `write`. It has no
+        trigger: the next batch begins when the last is done, or as soon as something comes (Spark looks every
+        `idle_poll_ms`). The redelivery has to know all that is parked. Raises InfrastructureError.
         """
-        self.positions = {} if begin is None else dict(begin.positions)
-        newest = self._newest_batch if begin is None else lambda: begin.newest
-        self._first_number = first_number(HadoopFolder(spark, checkpoint), newest)
-        self._pausing = False
-        self._repeating = self.resuming = begin is None
-        if self._known is not None:
-            self._known.destroy()
-        self._known = spark.sparkContext.broadcast(begin.earlier) if begin is not None else None
-        self._passed = {} if begin is None else self.passed_before(begin.positions)
+        self.positions = dict(begin.positions)
+        self._first_number, self._write, self._pausing = run, write, False
+        if self._earlier is not None:
+            self._earlier.destroy()
+        self._earlier = spark.sparkContext.broadcast(begin.earlier) if begin.since >= 0 else None
+        self._passed = self.passed_before(begin.positions)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", "push")
         source = read_log(
             spark,
             self._kafka,
             "notifications",
-            starting=self._settings.dispatch.starting_offsets if begin is None else begin.starting(self._kafka),
+            starting=begin.starting(self._kafka),
             fail_on_data_loss=self._settings.dispatch.fail_on_data_loss,
             most=self._settings.dispatch.max_rows_per_batch,
         )
         return (
-            # A batch that is repeated has the time at which it was planned first.
-            source.select("value", "partition", "offset", F.unix_millis(F.current_timestamp()).alias("planned_ms"))
+            source.select("value", "partition", "offset")
             .writeStream.queryName("push-notifications")
             .option("checkpointLocation", checkpoint)
             .foreachBatch(self.run_batch)
@@ -143,40 +134,21 @@ class HotPath:
     def run_batch(self, frame: DataFrame, batch: int) -> None:
         """Dispatch one batch, by Spark's number; returns when every outcome is in the `attempts` log, or parked.
 
+        Spark never repeats a batch: after a failure the query starts again, behind the last round.
+
         Most batches are done in one round. A long one (a backlog) takes several, each as long as `rounds` say. At the
         beginning of each round it is known what has become of subscriptions, what is parked and which endpoints are
         degraded, and the job can stop between two. Spark cannot plan smaller batches while a query runs.
         """
-        with self._gate.batch(), self._metrics.batch() as stages, ExitStack() as after:
+        with self._gate.batch(), self._metrics.batch() as stages:
             if self._pausing:
                 raise StopRequested
-            number = self._first_number + batch
-            earlier = self._known
-            if self._repeating:
-                earlier = self._before(frame, number)
-                if earlier is not None:
-                    after.callback(earlier.destroy)
-                self._passed = self._passed_before(frame)
-            self._repeating = True
-            stages.over("recall")
             done: dict[int, int] = {}
-            passed = dict(self._passed)
-            while self._round(frame, number, earlier, done, passed, stages):
-                # The rest is repeated by the next start, without what is done.
+            while self._round(frame, self._first_number + batch, done, stages):
+                # The next start takes the rest.
                 self._gate.pass_on()
-            self._repeating = self.resuming = False
-            self._passed = passed
-            self.positions |= {partition: offset + 1 for partition, offset in done.items()}
 
-    def _round(
-        self,
-        frame: DataFrame,
-        number: int,
-        earlier: Broadcast[Earlier] | None,
-        done: dict[int, int],
-        passed: dict[int, Mapping[Lane, int]],
-        stages: Stages,
-    ) -> bool:
+    def _round(self, frame: DataFrame, number: int, done: dict[int, int], stages: Stages) -> bool:
         """Dispatch as much of a batch as one round may take, behind what is `done`; whether there is more.
 
         The control log is read to its end first: a notification that was accepted after a Subscribe was answered meets
@@ -192,11 +164,11 @@ class HotPath:
             number,
             int(time.time() * 1000),
             self._diversions(),
-            earlier,
+            self._earlier,
             self._under_way.file if self._under_way else "",
             done.copy(),
             self._rounds.most,
-            passed.copy(),
+            self._passed,
         )
         began = time.monotonic()
         reports = self._run(frame, job)
@@ -211,19 +183,15 @@ class HotPath:
             self._rounds.took(time.monotonic() - began)
         for report in reports:
             done.update(report.done)
-            passed.update(report.passed)
+            self._passed = {**self._passed, **report.passed}
+        came = {partition: offset + 1 for report in reports for partition, offset in report.done.items()}
+        self.positions = {**self.positions, **came}
+        self._write(came)
         return rest
 
     def passed_before(self, positions: Mapping[int, int]) -> Passed:
         """What has passed before these positions, for minimum intervals. Raises InfrastructureError."""
         return recall_passed(self._kafka, self._asking.policies(), positions, _RECALL_S)
-
-    def _passed_before(self, frame: DataFrame) -> Passed:
-        """The same of a batch that may have been begun before."""
-        if not self._asking.policies():
-            return {}
-        firsts = frame.groupBy("partition").agg(F.min("offset").alias("first")).collect()
-        return self.passed_before({row["partition"]: row["first"] for row in firsts})
 
     def _run(self, frame: DataFrame, job: SinkJob) -> list[PartitionReport]:
         try:
@@ -237,19 +205,6 @@ class HotPath:
             sum(report.thinned for report in reports),
         )
         return reports
-
-    def _newest_batch(self) -> int:
-        return max(newest_batch(self._kafka, _RECALL_S), self._redeliverer.newest_batch())
-
-    def _before(self, frame: DataFrame, batch: int) -> Broadcast[Earlier] | None:
-        """What an earlier run of this batch, in this process or another, has come to."""
-        first = frame.select("planned_ms").first()
-        if first is None:
-            return None
-        settled = recall(self._kafka, batch, first.planned_ms, _RECALL_S)
-        # What it has parked was perhaps not reported, and must not be overtaken either.
-        self._redeliverer.catch_up(_RECALL_S)
-        return frame.sparkSession.sparkContext.broadcast(Earlier(settled)) if settled else None
 
     def _diversions(self) -> Diversions:
         health = self._redeliverer.health

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import tempfile
@@ -37,10 +38,9 @@ from arborcast.dispatch.redelivery.events import OperatorEvent
 from arborcast.dispatch.redelivery.held_lanes import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import JobSettings
-from arborcast.dispatch.spark.checkpoint_repair import HadoopFolder, is_cut_off, reached_by_query
 from arborcast.dispatch.spark.query_supervisor import StopGate
 from arborcast.dispatch.spark.source import read_log
-from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from arborcast.dispatch.tables.delta_table import rows_of
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class DispatchJob:
             control_position=lambda: self._view.catch_up(settings.kafka.request_timeout_s),
             routes=self._view.routes,
             recorded=metrics.recorded,
-            attempts_before=self._attempts_before,
+            attempts_before=lambda table: {},
             joiner=OnSpark(spark, settings.dispatch.task_slots) if settings.tables.upkeep_by == "spark" else None,
             tell=self._events.tell,
         )
@@ -242,15 +242,13 @@ class DispatchJob:
         of_batches = {"batch": float(self._under_way.total())} if self._under_way else {}
         return {**of_batches, "redelivery": float(self._redeliverer.statistics().in_flight)}
 
-    def _settled(self) -> Mapping[int, int] | None:
-        """What the batches are through with, by partition of their log; None when that is not known."""
+    def _settled(self) -> Mapping[int, int]:
+        """The offsets behind what is settled, by partition."""
         return self.gears.positions()
 
-    def _progress(self) -> QueryProgress | None:
-        found = progress_of(self._hot.query)
-        if self.gears.gear == "batch":
-            return found
-        return QueryProgress(settled=self.gears.positions() or {}, stages=found.stages if found is not None else {})
+    def _progress(self) -> QueryProgress:
+        found = progress_of(self._hot.query) or QueryProgress()
+        return dataclasses.replace(found, settled=self.gears.positions())
 
     def _open(self) -> None:
         """Fold what is parked while Spark warms up: the one is Python and Kafka, the other the JVM and the workers."""
@@ -267,10 +265,6 @@ class DispatchJob:
         settings = self._settings
         view = self._view.refresh(_FIRST_READ_S)
         self._recording.open()
-        if is_cut_off(settings.checkpoint("push")):
-            # Its rest is pushed first of all, and warms up whatever the warm-up would.
-            logger.info("the last batch was cut off: it goes on at once")
-            return
         under_way = self._under_way.file if self._under_way else ""
         job = SinkJob(settings, view, batch=-1, begun_ms=0, under_way=under_way)
         warm_up(
@@ -279,11 +273,6 @@ class DispatchJob:
             lambda frame: run_sink(frame, job, accumulator(frame)),
             settings.dispatch.task_slots,
         )
-
-    def _attempts_before(self, table: DeltaTableWriter) -> Mapping[int, int]:
-        """Where a table of attempts is that was last written by a query, which had its place in a checkpoint."""
-        checkpoint = HadoopFolder(self._spark, self._settings.checkpoint("record"))
-        return reached_by_query(checkpoint.text, self._settings.kafka.topic("attempts"), table.progress)
 
     def _keep_warm(self) -> None:
         """Until the gate closes: see that Spark does not end the workers while nothing happens."""
@@ -299,9 +288,10 @@ class DispatchJob:
         self._gate.close()
         self._deadlines.stop()
         self._redeliverer.begin_stop(_REDELIVERY_STOP_S)
-        self.gears.stop(2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S)
-        if not self._gate.wait_empty(2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S):
-            logger.warning("a batch is still under way; it will be repeated, and some pushes with it")
+        patience_s = 2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S
+        if not self._gate.wait_empty(patience_s):
+            logger.warning("a batch is still under way; the next start repeats those of its pushes that have no row")
+        self.gears.stop(patience_s)
         self._hot.stop(timeout_s=5.0)
         self._recording.stop(_RECORDING_STOP_S)
         self._redeliverer.stop(_REDELIVERY_STOP_S)

@@ -44,6 +44,11 @@ letter; too old; not wanted any more; left out, as its subscription's reliabilit
 
 NO_BATCH = -1
 
+# Deliveries that wait are ordered by the number of their run or batch, and rows are found by it. So each start of the
+# query is a run with a range of numbers of its own, above all that are in the logs: in batches one for each batch, in
+# real time one for each millisecond. With 25 batches a second a range lasts for a thousand years.
+RUN_NUMBERS = 10**12
+
 FINAL: frozenset[State] = frozenset({"delivered", "dead", "expired", "cancelled", "dropped", "failed"})
 
 """After a row with one of these nothing more happens to a delivery."""

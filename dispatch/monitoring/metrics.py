@@ -254,9 +254,8 @@ class JobMetrics:
         )
         self._stage_seconds = registry.histogram(
             "arborcast_dispatch_batch_seconds",
-            "What a batch spends: recall (what an earlier run of it came to; only after a crash), control (reading the "
-            "control log), view (sharing it with the workers), job (matching and pushing, until all outcomes are "
-            "stored), feedback (taking in what the workers report).",
+            "What a batch spends: control (reading the control log), view (sharing it with the workers), job (matching "
+            "and pushing, until all outcomes are stored), feedback (taking in what the workers report).",
             ("stage",),
             _BATCH_BUCKETS,
         )

@@ -1,6 +1,6 @@
 """The gears: notifications one by one, at once (realtime), or many together (batch).
 
-Both go on where the other has stopped (`resuming`). The real-time gear needs a task slot for each partition of the log,
+Both start where the other has stopped (`recovery`). The real-time gear needs a task slot for each partition of the log,
 for as long as it lasts; while a cluster has fewer there are batches.
 """
 
@@ -23,18 +23,17 @@ from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.matching.bases import workers_are_here
 from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.monitoring.metrics import JobMetrics
-from arborcast.dispatch.monitoring.sources import progress_of
 from arborcast.dispatch.monitoring.under_way import UnderWay
 from arborcast.dispatch.realtime.driver import Feeder, Hearing, Told
 from arborcast.dispatch.realtime.gearbox import LITTLE, WORTH_ELSEWHERE_S, WORTH_HERE_S, Gear, Gearbox, Load
 from arborcast.dispatch.realtime.query import KnownEnds, realtime_session, start_realtime
-from arborcast.dispatch.realtime.resuming import RECALL_S, Resuming, notifications
+from arborcast.dispatch.realtime.recovery import RECALL_S, Recovery, next_run, notifications
 from arborcast.dispatch.realtime.task import RealtimeJob
 from arborcast.dispatch.realtime.workers import WorkersHere, workers_elsewhere
 from arborcast.dispatch.redelivery.held_lanes import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import JobSettings
-from arborcast.dispatch.spark.checkpoint_repair import RANGE, HadoopFolder, is_cut_off, mended, settled
+from arborcast.dispatch.spark.checkpoint import remove_checkpoint
 from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, StopGate, StopRequested, waits_for_data
 
 logger = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ _LOOK_S = 0.25
 _IDLE_S = 1.0
 
 
-_FROM_THE_CHECKPOINT = Beginning({}, NOTHING, NO_BATCH)
+_NOT_STARTED = Beginning({}, NOTHING, NO_BATCH)
 
 
 class _Seen(NamedTuple):
@@ -90,9 +89,10 @@ class Gears:
         self._box = Gearbox(WORTH_HERE_S if self._here else WORTH_ELSEWHERE_S)
         workers = WorkersHere() if self._here else workers_elsewhere(settings.kafka, self._wait, self._has_failed)
         self._hearing = Hearing(settings.kafka, self._learn, workers)
-        self._left = Resuming(spark, settings, redeliverer, self._hearing)
+        self._recovery = Recovery(settings, redeliverer, self._hearing)
         self._feeder: Feeder | None = None
-        self._began = _FROM_THE_CHECKPOINT  # the query that runs
+        self._run = NO_BATCH
+        self._began = _NOT_STARTED  # where that run started
         self._begin: Beginning | None = None  # where the next start begins, until `progress` has it
         self._may_be = False  # realtime
         self._returns = False  # to it, when the batch gear has done what had to come first
@@ -108,7 +108,7 @@ class Gears:
     def open(self) -> None:
         """Before the first start, and long before it: workers of a job before this one, on other hosts, take a while to
         end. Raises InfrastructureError."""
-        self._left.look()
+        self._recovery.look()
         self._hearing.read()
         self._hearing.end_workers()
         self._hearing.start()
@@ -119,7 +119,7 @@ class Gears:
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait until the workers of the real-time gear are ready, if it is in that one; whether they are."""
-        return self.gear == "batch" or self._hearing.wait_ready(self._left.partitions, timeout_s)
+        return self.gear == "batch" or self._hearing.wait_ready(self._recovery.partitions, timeout_s)
 
     def watch(self) -> None:
         """From now on shift, where the settings let us, and see that the tasks have workers."""
@@ -127,26 +127,24 @@ class Gears:
             self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """The gate is closed: settle what is under way, as far as that is not the gate's to wait for."""
+        """The gate is closed, and batches have had their time: settle what is under way in real time, and write where
+        the next start is."""
         with self._lock:
             if self.gear == "realtime":
                 self._drain(timeout_s)
+            elif self._gate.wait_empty(0):
+                self._write_clean()
         self._hearing.stop()
         if self._thread.is_alive():
             self._thread.join(_STOP_MARGIN_S)
 
-    def positions(self) -> Mapping[int, int] | None:
-        """The offsets behind what is settled, by partition; None when that is not known."""
-        if self.gear == "realtime":
-            return {number: each.position for number, each in self._hearing.known.items()}
-        progress = progress_of(self.supervisor.query)
-        known = progress.settled if progress is not None else None
-        if not known:
-            known = settled(self._checkpoint, self._kafka.topic("notifications"))
-        return None if known is None else {**known, **self._hot.positions}
+    def positions(self) -> Mapping[int, int]:
+        """The offsets behind what is settled, by partition."""
+        known = {number: each.position for number, each in self._hearing.known.items()}
+        return known if self.gear == "realtime" else {**known, **self._hot.positions}
 
-    def matched(self) -> Mapping[int, int] | None:
-        """The offsets behind what is matched, and was reported, by partition; None when that is not known."""
+    def matched(self) -> Mapping[int, int]:
+        """The offsets behind what is matched, and was reported, by partition."""
         if self.gear == "realtime":
             known = self._hearing.known
             return {number: max(each.position, each.taken) for number, each in known.items()}
@@ -167,33 +165,29 @@ class Gears:
                 self._feeder = None
             self._hearing.end_workers()
             self._hearing.wait_ended()
-            self._hearing.catch_up(self._kafka.request_timeout_s)
             # What was parked until now must not be overtaken, whoever has parked it.
             self._redeliverer.catch_up(RECALL_S)
-            self._begin = begin = self._begin or self._left.realtime_was_last()
+            self._recovery.settle()
+            self._hearing.catch_up(self._kafka.request_timeout_s)
+            self._begin = begin = self._begin or self._recovery.start_state()
+            self._began, self._run = begin, next_run(begin.newest)
             if self._wanted == "realtime":
-                found = begin or self._left.checkpoint_was_last()
-                if found is not None and not self._is_heap(found) and self._has_slots():
+                if not self._is_heap(begin) and self._has_slots():
                     self.gear = "realtime"
-                    self._began = found
-                    self._query = self._start_realtime(found)
+                    self._query = self._start_realtime(self._run, begin)
                     return self._query
-                # First of all the batch that was cut off, or the backlog; or until there are enough task slots.
+                # First of all the backlog; or until there are enough task slots.
                 self._wanted, self._returns = "batch", True
-            if begin is not None:
-                self._say_where(begin.newest, begin)
-                HadoopFolder(self._spark, self._checkpoint).remove()
+            self._write_start()
+            remove_checkpoint(self._spark, checkpoint := self._settings.checkpoint("push"))
             self.gear = "batch"
-            self._began = begin or _FROM_THE_CHECKPOINT
-            return self._hot.start(self._spark, mended(self._checkpoint), begin)
+            return self._hot.start(self._spark, checkpoint, self._run, begin, self._write_positions)
 
     def shift(self, gear: Gear) -> None:
         """Change over. Nothing is lost by it, and nothing comes twice if all is settled in time."""
         with self._lock:
             if gear == self._wanted or self._gate.closed:
                 return
-            if self.gear == "batch" and self._hot.resuming and is_cut_off(self._checkpoint):
-                return  # what that batch has come to is known when it is repeated
             if gear == "realtime" and not self._has_slots():
                 return
             self._go_over(gear)
@@ -206,37 +200,33 @@ class Gears:
                     self._hot.pause()
                 # A start that failed has begun nothing: the next one begins where that was to.
                 if self._begin is None and (self.gear == "batch" or self._drain(self._patience_s)):
-                    positions = dict(self.positions() or {})
-                    if len(positions) == self._left.partitions:
-                        self._begin = self._began.gone_on(positions, self._left.ends, self._left.newest())
+                    positions = self.positions()
+                    if len(positions) == self._recovery.partitions:
+                        self._begin = self._began.gone_on(positions, self._recovery.ends, self._run)
                 self._wanted, self._returns = gear, False
         logger.info("gear: %s (%.1f s to settle what was under way)", gear, time.monotonic() - began)
-
-    @property
-    def _checkpoint(self) -> str:
-        return self._settings.checkpoint("push")
 
     @property
     def _patience_s(self) -> float:
         return 2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S
 
     def _may_be_realtime(self) -> bool:
-        if self._here and self._left.partitions > (slots := self._slots()):
+        if self._here and self._recovery.partitions > (slots := self._slots()):
             logger.warning(
                 "gear: batch, for %d partitions need as many dispatch.task_slots, and there are %d",
-                *(self._left.partitions, slots),
+                *(self._recovery.partitions, slots),
             )
             return False
         return True
 
     def _has_slots(self) -> bool:
         """Whether there is one for each partition; of a cluster's, which may change."""
-        short = self._left.partitions > (slots := self._slots())
+        short = self._recovery.partitions > (slots := self._slots())
         if short and not self._short:
             logger.warning(
                 "gear: batch, until the cluster has a task slot (a core of an executor) for each of the %d partitions "
                 "of the notifications log; now it has %d. Add workers or cores, or say dispatch.gear = batch",
-                *(self._left.partitions, slots),
+                *(self._recovery.partitions, slots),
             )
         self._short = short
         return not short
@@ -267,48 +257,49 @@ class Gears:
         if self._gate.closed:
             return True
         known = self._hearing.known
-        through = all(number in known and known[number].position >= end for number, end in self._left.ends.items())
-        return through and self._hearing.wait_ready(self._left.partitions, 0)
+        through = all(number in known and known[number].position >= end for number, end in self._recovery.ends.items())
+        return through and self._hearing.wait_ready(self._recovery.partitions, 0)
 
-    def _start_realtime(self, begin: Beginning) -> StreamingQuery:
-        run = (begin.newest // RANGE + 1) * RANGE
+    def _start_realtime(self, run: int, begin: Beginning) -> StreamingQuery:
         # First of all: tasks of an earlier run that are still there stop when they hear of this one.
         self._hearing.begin(run, len(begin.positions))
         self._feeder = Feeder(self._kafka, self._view, self._told, run, one_base=not self._here)
         self._feeder.start()
-        self._say_where(run, begin)
+        self._write_start()
         if self._under_way is not None:
             self._under_way.clear()
         known = self._spark.sparkContext.broadcast(begin.earlier) if begin.since >= 0 else None
-        again = self._left.ends if begin.since >= 0 else {}
+        again = self._recovery.ends if begin.since >= 0 else {}
         under_way = self._under_way.file if self._under_way is not None else ""
         passed = self._hot.passed_before(begin.positions)
         base = None if self._here else self._feeder.base
         job = RealtimeJob(self._settings, run, time.time(), known, again, begin.since, under_way, passed, base)
-        folder = HadoopFolder(self._spark, checkpoint := self._settings.checkpoint("realtime"))
-        folder.remove()
+        remove_checkpoint(self._spark, checkpoint := self._settings.checkpoint("realtime"))
         if self._session is None:
             self._session = realtime_session(self._spark)
         if self._here:
             self._ends = KnownEnds(self._spark, self._kafka.topic("notifications"), run)
-            self._ends.show(self._left.ends)
+            self._ends.show(self._recovery.ends)
         # Workers on other hosts do not see whether the lease of this job holds.
         fence.wait(self._gate.pass_on)
         return start_realtime(self._session, job, begin, checkpoint)
 
-    def _say_where(self, run: int, begin: Beginning) -> None:
-        self._left.say_where(run, begin)
+    def _write_start(self) -> None:
+        self._recovery.write_start(self._run, self._began)
         self._begin = None
 
-    def _say_clean(self) -> None:
+    def _write_positions(self, positions: Mapping[int, int]) -> None:
+        self._recovery.write_positions(self._run, self._began, positions)
+
+    def _write_clean(self) -> None:
         try:
-            self._left.say_clean(self._began)
+            self._recovery.write_clean(self._run, self._began, self.positions())
         except InfrastructureError as error:
-            logger.warning("the next start looks for what was begun in partitions without notifications: %s", error)
+            logger.warning("the next start reads back what this run has pushed: %s", error)
 
     def _is_heap(self, begin: Beginning) -> bool:
         """Whether so much waits that batches should begin with it."""
-        waiting = sum(end - begin.positions.get(number, end) for number, end in self._left.ends.items())
+        waiting = sum(end - begin.positions.get(number, end) for number, end in self._recovery.ends.items())
         return self._settings.dispatch.gear == "auto" and waiting > self._box.heap
 
     def _drain(self, timeout_s: float) -> bool:
@@ -320,11 +311,11 @@ class Gears:
         except InfrastructureError as error:
             logger.warning("the workers cannot be asked to stop: %s", error)
             return False
-        clean = self._hearing.wait_stopped(self._left.partitions, timeout_s)
+        clean = self._hearing.wait_stopped(self._recovery.partitions, timeout_s)
         if not clean:
             logger.warning("not everything was settled in time; some pushes will be made again")
         else:
-            self._say_clean()
+            self._write_clean()
         self._feeder.stop()
         self._feeder = None
         return clean
@@ -387,5 +378,5 @@ class Gears:
                 self._go_over("realtime")
 
     def _waiting(self, ends: Mapping[int, int]) -> int:
-        at = self.positions() or {}
+        at = self.positions()
         return sum(max(0, end - at.get(number, end)) for number, end in ends.items())

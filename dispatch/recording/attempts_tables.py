@@ -18,9 +18,9 @@ import pyarrow.dataset as ds
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.follower import Tail
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.attempts import RUN_NUMBERS
 from arborcast.dispatch.monitoring.sources import QueryProgress
 from arborcast.dispatch.recording.follower import GatheringFollower
-from arborcast.dispatch.spark.checkpoint_repair import RANGE
 from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, as_progress, rows_of
 from arborcast.dispatch.tables.spec import quoted
@@ -58,7 +58,7 @@ class EndedDeliveries:
         batches, states = ended["batch"].to_pylist(), ended["state"].to_pylist()
         newest, checkpoint_ms = self.table.progress(_NEWEST), self.table.progress(_CHECKPOINT) or 0
         latest = max([newest or 0, *batches])
-        if newest is not None and latest // RANGE > newest // RANGE:
+        if newest is not None and latest // RUN_NUMBERS > newest // RUN_NUMBERS:
             checkpoint_ms = max(_ms(ended["ended_at"])) + _CLOCKS_MS
         doubtful = [
             key

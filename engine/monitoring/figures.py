@@ -15,7 +15,6 @@ WORDS: Mapping[str, str] = {
     "pending": "waiting",
     "dead": "given up",
     # What a batch spends its time on.
-    "recall": "reading what an earlier run did",
     "control": "reading changes of subscriptions",
     "view": "sharing these with the workers",
     "job": "matching and pushing",

@@ -26,13 +26,12 @@ from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResu
 from arborcast.dispatch.hot.earlier import NOTHING, Earlier, earlier
 from arborcast.dispatch.hot.intervals import fold
 from arborcast.dispatch.logs import attempts, parked
-from arborcast.dispatch.logs.attempts import Attempt, Evaluation
+from arborcast.dispatch.logs.attempts import RUN_NUMBERS, Attempt, Evaluation
 from arborcast.dispatch.logs.parked import Parked
 from arborcast.dispatch.realtime import task
 from arborcast.dispatch.realtime.driver import Told, changes_of_told
 from arborcast.dispatch.realtime.messages import Feed, WorkerProgress
 from arborcast.dispatch.realtime.task import RealtimeJob
-from arborcast.dispatch.spark.checkpoint_repair import RANGE
 from arborcast.topic_model.records import notifications, results
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
@@ -387,7 +386,7 @@ class Histories(RuleBasedStateMachine):
         return ANSWERS[how]
 
     def _start(self, positions: Mapping[int, int], before: Earlier, since: int = -1) -> None:
-        self.run_number += RANGE
+        self.run_number += RUN_NUMBERS
         run = self.run_number
         again = {partition: len(self.accepted[partition]) for partition in PARTITIONS}
         for partition, position in positions.items():

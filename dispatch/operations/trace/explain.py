@@ -61,12 +61,12 @@ def without_attempts(
     if subscription.policy.interval_ms and _is_thinned(evidence.evaluated, subscription.id):
         return "skipped", _within_interval(subscription, evidence.instead.get(subscription.id))
     now = evidence.control.now(subscription.id)
-    if now is not None and now.subscription is None and not (evidence.batch and evidence.batch.done):
+    if now is not None and now.subscription is None and not (evidence.taken and evidence.taken.done):
         return "pending", f"the subscription has ended since, at {_ended(now)}, so it will be cancelled"
-    if evidence.batch is not None and not evidence.batch.begun:
+    if evidence.taken is not None and not evidence.taken.matched:
         return "pending", "the dispatch has not come to it yet"
-    if evidence.batch is not None and evidence.batch.done:
-        return "pending", "its batch is done, but what became of it is not recorded (any more)"
+    if evidence.taken is not None and evidence.taken.done:
+        return "pending", "the dispatch is done with it, but the outcome is not recorded (any more)"
     return "pending", "it is to be pushed; no outcome has been recorded yet"
 
 
@@ -237,13 +237,12 @@ def _steps(evidence: Evidence) -> list[Step]:
     batches = sorted({int(cast(int, row["batch"])) for row in evidence.attempts} - {-1})
     if batches:
         steps.append(Step(None, "taken by the dispatch", "batch " + ", ".join(map(str, batches))))
-    elif evidence.batch is not None:
-        number = "an earlier batch" if evidence.batch.number is None else f"batch {evidence.batch.number}"
-        if not evidence.batch.begun:
-            steps.append(Step(None, "waits for the dispatch", "no batch has taken it yet"))
+    elif evidence.taken is not None:
+        if not evidence.taken.matched:
+            steps.append(Step(None, "waits for the dispatch", "it is not matched yet"))
         else:
-            state = "which is done" if evidence.batch.done else "which is under way"
-            steps.append(Step(None, "taken by the dispatch", f"{number}, {state}"))
+            state = "which is done with it" if evidence.taken.done else "pushes are under way"
+            steps.append(Step(None, "taken by the dispatch", state))
     return steps
 
 

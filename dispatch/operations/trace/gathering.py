@@ -3,7 +3,6 @@ some seconds behind them."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,49 +20,14 @@ from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Attempt
-from arborcast.dispatch.operations.trace.story import AttemptRow, BatchFate, ControlHistory, Evidence, MatchedBy, Row
+from arborcast.dispatch.operations.trace.story import AttemptRow, ControlHistory, Evidence, MatchedBy, Row, Taken
+from arborcast.dispatch.realtime.messages import read_progress
 from arborcast.dispatch.settings import TableSettings
-from arborcast.dispatch.spark.checkpoint_repair import RANGE, RANGES
 from arborcast.dispatch.tables import ATTEMPTS, ENDPOINT_HEALTH, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS
 from arborcast.dispatch.tables.spec import TableSpec, is_there, newest, open_table, rows_with
 from arborcast.topic_model.records import control as records
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification, made_at
-
-
-def batch_of(checkpoint: str, topic: str, partition: int, offset: int) -> BatchFate | None:
-    """The batch of the record at this offset; None when the checkpoint cannot be looked at from here.
-
-    Spark keeps the last hundred batches: of earlier ones it is known only that they are done.
-    """
-    folder = Path(checkpoint.removeprefix("file://"))
-    if "://" in checkpoint.removeprefix("file://") or not (folder / "offsets").is_dir():
-        return None
-    numbers = _numbers(folder / "offsets")
-    first_number = max(_numbers(folder / RANGES), default=0) * RANGE
-    for position, number in enumerate(numbers):
-        end = _end(folder / "offsets" / str(number), topic, partition)
-        if end is not None and offset < end:
-            oldest = position == 0 and number > 0
-            return BatchFate(
-                None if oldest else first_number + number, begun=True, done=(folder / "commits" / str(number)).exists()
-            )
-    return BatchFate(None, begun=False, done=False)
-
-
-def _numbers(folder: Path) -> list[int]:
-    return sorted(int(each.name) for each in folder.glob("*") if each.name.isdigit())
-
-
-def _end(file: Path, topic: str, partition: int) -> int | None:
-    """Up to before which offset a batch goes."""
-    try:
-        # A version, the batch's metadata, and one line for each source.
-        source = json.loads(file.read_text(encoding="utf-8").splitlines()[2])
-        return int(source[topic][str(partition)])
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-
 
 # Rows come into the log in the order of their pushes' ends, not beginnings: so far back from the newest one in the
 # table there may be some that it does not have.
@@ -82,13 +46,11 @@ _MOST_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Gatherer:
-    """Where to look. `checkpoint` is that of the dispatch query. `away` says why the logs cannot be read, when that is
-    known: then nobody waits for them."""
+    """Where to look. `away` says why the logs cannot be read, when that is known: then nobody waits for them."""
 
     kafka: KafkaSettings
     tables: TableSettings
     home: Path
-    checkpoint: str
     away: str = ""
 
     def gather(self, notification_id: str, subscription: str | None = None) -> Evidence:
@@ -98,7 +60,7 @@ class Gatherer:
         found = self._archived(notification_id, notes)
         rows: list[AttemptRow] = list(self._rows(ATTEMPTS, notification_id, notes))
         waiting = {row["subscription"]: row["due_at"] for row in self._rows(RETRIES, notification_id, notes)}
-        control, evaluated = ControlHistory(), None
+        control, evaluated, taken = ControlHistory(), None, None
         try:
             if self.away:
                 raise InfrastructureError(self.away)
@@ -112,17 +74,14 @@ class Gatherer:
                 evaluated = self._evaluated(found, rows)
             if evaluated is not None and evaluated.thinned:
                 found = replace(found, instead=self._instead(found, control, rows, notes))
+            taken = self._taken(found)
         except InfrastructureError as error:
             notes.append(f"the logs could not be read, so the last seconds are missing: {error}")
-        batch = None
-        if found.offset >= 0:
-            topic = self.kafka.topic("notifications")
-            batch = batch_of(self.checkpoint, topic, found.partition, found.offset)
         asked = {str(row["subscription"]) for row in rows} | ({subscription} if subscription else set())
         return replace(
             found,
             control=control,
-            batch=batch,
+            taken=taken,
             evaluated=evaluated,
             attempts=rows,
             waiting=waiting,
@@ -130,6 +89,13 @@ class Gatherer:
             endpoints=self._health({str(row["endpoint"]) for row in rows if row["state"] == "parked"}),
             notes=notes,
         )
+
+    def _taken(self, found: Evidence) -> Taken | None:
+        """How far the dispatch is with it; None where no offset is known, or nothing was dispatched yet."""
+        known = read_progress(self.kafka).get(found.partition) if found.offset >= 0 else None
+        if known is None:
+            return None
+        return Taken(found.offset < max(known.position, known.taken), found.offset < known.position)
 
     def _archived(self, notification_id: str, notes: list[str]) -> Evidence:
         """From the archive."""

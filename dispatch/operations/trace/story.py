@@ -129,11 +129,10 @@ AttemptRow = Row
 
 
 @dataclass(frozen=True)
-class BatchFate:
-    """What became of the batch that a notification belongs to. `number` None: not known (any more)."""
+class Taken:
+    """Whether the dispatch has matched a notification, and whether it is done with it."""
 
-    number: int | None
-    begun: bool
+    matched: bool
     done: bool
 
 
@@ -168,7 +167,7 @@ class Evidence:
     logged_ms: int = 0
     partition: int = -1
     offset: int = -1
-    batch: BatchFate | None = None
+    taken: Taken | None = None
     evaluated: MatchedBy | None = None
     attempts: Sequence[AttemptRow] = ()
     waiting: Mapping[str, datetime | None] = field(default_factory=dict)

@@ -80,6 +80,6 @@ def test_what_passes_does_not_depend_on_crashes_shifts_and_starts(
     names = [name for name, topic, _ in load.sent if topic == "a/x"]
     left_out = next(name for name in names if name not in passing)
     instead = [name for name in names[: names.index(left_out)] if name in passing][-1]
-    gatherer = Gatherer(settings.kafka, settings.tables, settings.home, settings.checkpoint("push"))
+    gatherer = Gatherer(settings.kafka, settings.tables, settings.home)
     (story,) = explain(gatherer.gather(left_out, "each"), "each").deliveries
     assert story.why.endswith(f"and {instead} went instead")

@@ -68,7 +68,7 @@ def job(
 @pytest.fixture
 def gatherer(job: RunningJob) -> Gatherer:
     settings = job.settings
-    return Gatherer(settings.kafka, settings.tables, settings.home, settings.checkpoint("push"))
+    return Gatherer(settings.kafka, settings.tables, settings.home)
 
 
 def rows(own: Own, spec: TableSpec, enough: Callable[[list[Row]], bool]) -> list[Row]:

@@ -99,7 +99,7 @@ def test_a_chain_of_three(job: RunningJob, own: Own, receiver: Receiver, add: Wr
     (kept,) = [each for each in notifications_in(job.settings.kafka, "retained") if each.topic == own.topic("c")]
     assert (kept.id, kept.priority, kept.cause) == (names[2], 7, names[1])
 
-    gatherer = Gatherer(job.settings.kafka, job.settings.tables, job.settings.home, job.settings.checkpoint("push"))
+    gatherer = Gatherer(job.settings.kafka, job.settings.tables, job.settings.home)
     story = explain(gatherer.gather(cause))
     by = {each.endpoint: each for each in story.deliveries}
     assert (

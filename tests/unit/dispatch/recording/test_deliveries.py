@@ -10,9 +10,8 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.logs.attempts import RUN_NUMBERS, Attempt
 from arborcast.dispatch.recording.attempts_tables import EndedDeliveries, delivery_rows
-from arborcast.dispatch.spark.checkpoint_repair import RANGE
 from arborcast.dispatch.tables.delta_table import rows_of
 from arborcast.topic_model.topics import TopicPath
 
@@ -162,14 +161,14 @@ def test_new_checkpoint_that_begins_at_the_beginning_of_the_log_makes_no_second_
     # What it comes to first, and later ones: all that was accepted before it began may be in the table.
     later = {"accepted_ms": 2 * hour_ms, "started_ms": 2 * hour_ms}
     again = rows(
-        attempt("n1", "delivered", batch=RANGE, started_ms=hour_ms),
-        attempt("n3", "delivered", batch=RANGE, started_ms=hour_ms),
+        attempt("n1", "delivered", batch=RUN_NUMBERS, started_ms=hour_ms),
+        attempt("n3", "delivered", batch=RUN_NUMBERS, started_ms=hour_ms),
     )
     table.append(again, {})
     second = rows(
-        attempt("n2", "delivered", batch=RANGE + 1, number=2, started_ms=hour_ms),
-        attempt("n3", "delivered", batch=RANGE + 1, started_ms=hour_ms),
-        attempt("n4", "delivered", batch=RANGE + 1, **later),
+        attempt("n2", "delivered", batch=RUN_NUMBERS + 1, number=2, started_ms=hour_ms),
+        attempt("n3", "delivered", batch=RUN_NUMBERS + 1, started_ms=hour_ms),
+        attempt("n4", "delivered", batch=RUN_NUMBERS + 1, **later),
     )
     EndedDeliveries(str(location)).append(second, {})
 
@@ -182,5 +181,5 @@ def test_new_checkpoint_that_begins_at_the_beginning_of_the_log_makes_no_second_
 
     asked: list[object] = []
     table._states = lambda keys: asked.extend(keys) or {}  # type: ignore[method-assign,func-returns-value]
-    table.append(rows(attempt("n5", "delivered", batch=RANGE + 2, **later)), {})
+    table.append(rows(attempt("n5", "delivered", batch=RUN_NUMBERS + 2, **later)), {})
     assert not asked, "what was accepted since is looked up as little as ever"

@@ -27,7 +27,7 @@ def samples(count: int = 500) -> list[MetricsSample]:
             accepted=(number % 250) * 100.0,
             notices=float(number),
             waiting={"parked": 3.0, "due": 1.0},
-            stages={"recall": 1.0 * number, "job": 2.0 * number},
+            stages={"control": 1.0 * number, "job": 2.0 * number},
             in_flight={"batch": 5.0, "redelivery": 1.0},
             attempts={"delivered": (number % 250) * 100.0, "dead": 1.0, "parked": 2.0 * number},
             errors={"timeout": float(number)},
@@ -81,7 +81,7 @@ def test_the_page_needs_nothing_but_itself() -> None:
 def test_no_word_of_the_tables_or_metrics_is_left_that_needs_a_manual() -> None:
     text = page(EngineView(samples(), [SLOW]), "/srv/engine", 1_767_225_600.0, 1_767_229_200.0)
     body = re.sub(r"<[^>]*>", " ", text.partition("</style>")[2])
-    assert not re.findall(r"\b(parked|recall|dead|redelivery|feedback)\b", body)
+    assert not re.findall(r"\b(parked|dead|redelivery|feedback)\b", body)
     for word in ("waiting for retry", "given up", "reading what an earlier run did", "matching and pushing"):
         assert word in body
 

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from datetime import UTC, datetime
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,16 +12,15 @@ from arborcast.cli.trace import format_story
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Attempt, Evaluation, Matched, State
 from arborcast.dispatch.operations.trace.explain import explain
-from arborcast.dispatch.operations.trace.gathering import _evaluated_in, batch_of
+from arborcast.dispatch.operations.trace.gathering import _evaluated_in
 from arborcast.dispatch.operations.trace.story import (
     AttemptRow,
-    BatchFate,
     ControlHistory,
     DeliveryStory,
     Evidence,
     MatchedBy,
+    Taken,
 )
-from arborcast.dispatch.spark.checkpoint_repair import RANGE, RANGES
 from arborcast.dispatch.tables.delta_table import rows_of
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.records.control import (
@@ -331,11 +328,19 @@ def test_current_message_is_for_one_subscription_alone() -> None:
     }
 
 
-def test_batch_that_has_not_begun_is_said_to_be_awaited() -> None:
-    story = explain(evidence(history(subscription("s")), batch=BatchFate(None, begun=False, done=False)))
+@pytest.mark.parametrize(
+    ("taken", "what", "why"),
+    [
+        (Taken(matched=False, done=False), "waits for the dispatch", "the dispatch has not come to it yet"),
+        (Taken(matched=True, done=False), "taken by the dispatch", "no outcome has been recorded yet"),
+        (Taken(matched=True, done=True), "taken by the dispatch", "the dispatch is done with it"),
+    ],
+)
+def test_without_a_row_the_progress_of_the_dispatch_says_how_far_it_is(taken: Taken, what: str, why: str) -> None:
+    story = explain(evidence(history(subscription("s")), taken=taken))
 
-    assert story.steps[-1].what == "waits for the dispatch"
-    assert story.deliveries[0].why == "the dispatch has not come to it yet"
+    assert story.steps[-1].what == what
+    assert why in story.deliveries[0].why
 
 
 def test_attempts_of_a_notification_that_is_not_archived_any_more() -> None:
@@ -350,29 +355,6 @@ def test_attempts_of_a_notification_that_is_not_archived_any_more() -> None:
 
 def test_unknown_notification() -> None:
     assert not explain(Evidence("n", None, history(subscription("s")))).found
-
-
-def test_batch_is_found_in_the_checkpoint(tmp_path: Path) -> None:
-    for folder in ("offsets", "commits"):
-        (tmp_path / folder).mkdir()
-    for number, end in ((4, 10), (5, 20), (6, 30)):
-        lines = ("v1", "{}", json.dumps({"t": {"0": 0, "1": end}}))
-        (tmp_path / "offsets" / str(number)).write_text("\n".join(lines), encoding="utf-8")
-    (tmp_path / "commits" / "5").touch()
-    place = str(tmp_path)
-
-    assert batch_of(place, "t", 1, 15) == BatchFate(5, begun=True, done=True)
-    assert batch_of(f"file://{place}", "t", 1, 20) == BatchFate(6, begun=True, done=False)
-    assert batch_of(place, "t", 1, 30) == BatchFate(None, begun=False, done=False)
-    assert batch_of("s3://bucket/push", "t", 1, 30) is None
-    # Of what lies before the batches that Spark keeps, only that it is done is known.
-    early = batch_of(place, "t", 1, 3)
-    assert early is not None
-    assert (early.number, early.begun) == (None, True)
-    # A checkpoint that was not the first on these logs calls its batches otherwise than Spark does.
-    (tmp_path / RANGES).mkdir()
-    (tmp_path / RANGES / "2").touch()
-    assert batch_of(place, "t", 1, 15) == BatchFate(2 * RANGE + 5, begun=True, done=True)
 
 
 def test_ids_say_when_they_were_made() -> None:

@@ -1,8 +1,8 @@
-"""Where a start begins, by `progress` and by Spark's checkpoint, and what it recalls."""
+"""Where a start is by `progress`, what it recalls, and what a run writes there."""
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,18 +12,18 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot.earlier import NOTHING, Beginning
-from arborcast.dispatch.logs.attempts import NO_BATCH
+from arborcast.dispatch.logs.attempts import RUN_NUMBERS
 from arborcast.dispatch.logs.parked import Place
-from arborcast.dispatch.realtime import resuming
+from arborcast.dispatch.realtime import recovery
 from arborcast.dispatch.realtime.messages import WorkerProgress, decode_progress
-from arborcast.dispatch.realtime.resuming import Resuming
-from arborcast.dispatch.spark.checkpoint_repair import RANGE
+from arborcast.dispatch.realtime.recovery import Recovery, next_run
 from tests.support.dispatch_job import job_settings
 
-RUN = 7 * RANGE
-EARLIER_RUN = 5 * RANGE
+RUN = 7 * RUN_NUMBERS
+EARLIER_RUN = 5 * RUN_NUMBERS
 APPENDED_MS = {0: 1_000, 1: 2_000, 2: 3_000}
 
 
@@ -37,33 +37,22 @@ class Stopped:
         self.begins = dict.fromkeys(ends, 0)
         self.known = {each.partition: each for each in known}
         self.said: list[WorkerProgress] = []
+        self.newest = EARLIER_RUN + 2
         self.recalled: list[tuple[int, Mapping[int, int], int]] = []
         self.settings = job_settings(home, KafkaSettings())
         log = SimpleNamespace(beginnings=lambda: self.begins, ends=lambda: self.ends)
-        patch.setattr(resuming, "notifications", lambda kafka: nullcontext(log))
-        patch.setattr(resuming, "HadoopFolder", lambda spark, location: SimpleNamespace(highest=self._highest))
-        patch.setattr(resuming, "appended_ms", lambda kafka, positions: {each: APPENDED_MS[each] for each in positions})
-        patch.setattr(resuming, "recall_since", self._recall)
-        progress = SimpleNamespace(tell=self._tell, settle=lambda timeout_s: None, close=lambda: None)
-        patch.setattr(resuming, "ProgressLog", lambda kafka: progress)
-        parked = SimpleNamespace(parked_behind=self._parked_behind, newest_batch=lambda: NO_BATCH)
+        patch.setattr(recovery, "notifications", lambda kafka: nullcontext(log))
+        patch.setattr(recovery, "appended_ms", lambda kafka, positions: {each: APPENDED_MS[each] for each in positions})
+        patch.setattr(recovery, "recall_since", self._recall)
+        progress = SimpleNamespace(
+            tell=self._tell, settle=lambda timeout_s: None, close=lambda: None, is_late=lambda: False
+        )
+        patch.setattr(recovery, "ProgressLog", lambda kafka: progress)
+        patch.setattr(recovery, "newest_batch", lambda kafka, timeout_s: self.newest)
+        parked = SimpleNamespace(parked_behind=self._parked_behind, newest_batch=lambda: EARLIER_RUN + 3)
         hearing = SimpleNamespace(known=self.known)
-        self.resuming = Resuming(cast(Any, None), self.settings, cast(Any, parked), cast(Any, hearing))
-
-    def commit(self, batch: int, end: Mapping[int, int]) -> None:
-        """A batch is planned, and done."""
-        plan = {self.settings.kafka.topic("notifications"): {str(number): at for number, at in end.items()}}
-        for kind, lines in (
-            ("offsets", ("v1", '{"batchTimestampMs":1}', json.dumps(plan))),
-            ("commits", ("v1", '{"nextBatchWatermarkMs":0}')),
-        ):
-            folder = Path(self.settings.checkpoint("push")) / kind
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / str(batch)).write_text("\n".join(lines))
-
-    def _highest(self, kind: str) -> int | None:
-        folder = Path(self.settings.checkpoint("push")) / kind
-        return max((int(each.name) for each in folder.glob("*")), default=None)
+        self.parts = cast(Any, parked), cast(Any, hearing)
+        self.recovery = Recovery(self.settings, *self.parts)
 
     def _tell(self, progress: WorkerProgress) -> None:
         self.said.append(progress)
@@ -87,7 +76,7 @@ def test_a_partition_that_was_idle_for_a_week_has_nothing_behind_its_position(
     known = [WorkerProgress(RUN, 0, 500, RUN, clean=True), decode_progress(b"1", week_ago)]
     stopped = Stopped(monkeypatch, tmp_path, {0: 520, 1: 30}, known)
 
-    begin = stopped.resuming.realtime_was_last()
+    begin = stopped.recovery.start_state()
 
     assert begin == Beginning({0: 500, 1: 30}, NOTHING, RUN)
     assert stopped.recalled == []
@@ -103,9 +92,8 @@ def test_after_a_crash_only_partitions_in_which_something_was_begun_are_recalled
     ]
     stopped = Stopped(monkeypatch, tmp_path, {0: 520, 1: 30, 2: 70}, known)
 
-    begin = stopped.resuming.realtime_was_last()
+    begin = stopped.recovery.start_state()
 
-    assert begin is not None
     assert (begin.positions, begin.newest, begin.since) == ({0: 500, 1: 30, 2: 60}, RUN, RUN)
     assert stopped.recalled == [(RUN, {0: 1_000}, 3)]
     assert begin.earlier.settled == {("s", "n")}
@@ -117,7 +105,7 @@ def test_with_more_partitions_than_before_a_topic_may_be_in_another_one(
 ) -> None:
     known = [WorkerProgress(RUN, 0, 5, RUN, clean=True), WorkerProgress(RUN, 1, 30, RUN)]
     stopped = Stopped(monkeypatch, tmp_path, {0: 5, 1: 40, 2: 9}, known)
-    assert stopped.resuming.realtime_was_last() is not None
+    stopped.recovery.start_state()
     assert stopped.recalled == [(RUN, dict.fromkeys((0, 1, 2), 2_000), 3)]
 
 
@@ -127,14 +115,15 @@ def test_a_run_begins_where_it_says_and_is_clean_when_all_its_tasks_have_stopped
     stopped = Stopped(
         monkeypatch, tmp_path, {0: 5, 1: 30}, [WorkerProgress(EARLIER_RUN, 0, 5, EARLIER_RUN, clean=True)]
     )
-    begin = stopped.resuming.realtime_was_last()
-    assert begin is not None
-    stopped.resuming.say_where(RUN, begin)
+    begin = stopped.recovery.start_state()
+    stopped.recovery.write_start(RUN, begin)
     assert stopped.said == [WorkerProgress(RUN, 0, 5, RUN, task=-1), WorkerProgress(RUN, 1, 0, RUN, task=-1)]
-    stopped.known[1] = WorkerProgress(RUN, 1, 30, RUN, clean=True)
     stopped.said.clear()
-    stopped.resuming.say_clean(begin)
-    assert stopped.said == [WorkerProgress(RUN, 0, 5, RUN, clean=True, task=-1)], "the task of the other one did"
+    stopped.recovery.write_clean(RUN, begin, {0: 5, 1: 30})
+    assert stopped.said == [
+        WorkerProgress(RUN, 0, 5, RUN, clean=True, task=-1),
+        WorkerProgress(RUN, 1, 30, RUN, clean=True, task=-1),
+    ]
 
 
 def test_what_an_earlier_run_may_have_begun_is_not_clean_before_it_is_passed(
@@ -142,28 +131,54 @@ def test_what_an_earlier_run_may_have_begun_is_not_clean_before_it_is_passed(
 ) -> None:
     known = [WorkerProgress(EARLIER_RUN, 0, 5, EARLIER_RUN), WorkerProgress(EARLIER_RUN, 1, 30, EARLIER_RUN)]
     stopped = Stopped(monkeypatch, tmp_path, {0: 5, 1: 40}, known)
-    begin = stopped.resuming.realtime_was_last()
-    assert begin is not None
-    stopped.resuming.say_where(RUN, begin)
+    begin = stopped.recovery.start_state()
+    stopped.recovery.write_start(RUN, begin)
     assert [each.since for each in stopped.said] == [EARLIER_RUN, EARLIER_RUN]
     stopped.said.clear()
-    stopped.resuming.say_clean(begin)
-    assert [each.partition for each in stopped.said] == [0]
+    stopped.recovery.write_positions(RUN, begin, {1: 35})
+    stopped.recovery.write_clean(RUN, begin, {0: 5, 1: 35})
+    assert stopped.said == [
+        WorkerProgress(RUN, 1, 35, EARLIER_RUN, task=-1),
+        WorkerProgress(RUN, 0, 5, RUN, clean=True, task=-1),
+    ]
+    stopped.said.clear()
+    stopped.recovery.write_positions(RUN, begin, {1: 40})
+    assert stopped.said == [WorkerProgress(RUN, 1, 40, RUN, task=-1)]
 
 
-@pytest.mark.parametrize("done", [0, 3])
-def test_behind_batches_a_start_begins_where_the_last_one_ends(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, done: int
+def test_each_run_has_numbers_above_all_that_are_in_the_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert [next_run(newest) for newest in (-1, 0, 17, RUN, RUN + 5)] == [
+        0,
+        RUN_NUMBERS,
+        RUN_NUMBERS,
+        RUN + RUN_NUMBERS,
+        RUN + RUN_NUMBERS,
+    ]
+    stopped = Stopped(monkeypatch, tmp_path, {0: 5}, [WorkerProgress(RUN, 0, 5, RUN, clean=True)])
+    assert stopped.recovery.start_state().newest == RUN
+    stopped.known.clear()  # as if the log `progress` were lost
+    assert stopped.recovery.start_state() == Beginning({0: 0}, NOTHING, EARLIER_RUN + 3)
+
+
+def test_a_first_start_is_where_the_settings_say_and_later_ones_where_the_last_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    stopped = Stopped(monkeypatch, tmp_path, {0: 50, 1: 30}, [])
-    for batch in range(done + 1):
-        stopped.commit(batch, {0: 10 * batch + 10, 1: 30})
-    (Path(stopped.settings.checkpoint("push")) / "ranges").mkdir()
-    (Path(stopped.settings.checkpoint("push")) / "ranges" / "2").touch()
-    end = 10 * done + 10
+    stopped = Stopped(monkeypatch, tmp_path, {0: 5, 1: 30}, [])
+    dispatch = dataclasses.replace(stopped.settings.dispatch, starting_offsets="latest")
+    latest = dataclasses.replace(stopped.settings, dispatch=dispatch)
+    first = Recovery(latest, *stopped.parts)
+    assert first.start_state().positions == {0: 5, 1: 30}
+    stopped.known[0] = WorkerProgress(RUN, 0, 2, RUN, clean=True)
+    assert first.start_state().positions == {0: 2, 1: 0}, "a partition that was added is read from its beginning"
 
-    assert stopped.resuming.checkpoint_was_last() == Beginning({0: end, 1: 30}, NOTHING, 2 * RANGE)
-    stopped.begins = {0: end, 1: 30}  # retention has taken all that was dispatched
-    assert stopped.resuming.checkpoint_was_last() == Beginning({0: end, 1: 30}, NOTHING, 2 * RANGE)
-    (Path(stopped.settings.checkpoint("push")) / "commits" / str(done)).write_text("v1")
-    assert stopped.resuming.checkpoint_was_last() is None, "its commit is torn: it is repeated first"
+
+def test_a_position_outside_of_the_log_is_an_error_or_the_beginning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stopped = Stopped(monkeypatch, tmp_path, {0: 50}, [WorkerProgress(RUN, 0, 20, RUN, clean=True)])
+    stopped.begins = {0: 30}
+    with pytest.raises(InfrastructureError, match="reaches from 30 to 50, and the job is at 20"):
+        stopped.recovery.start_state()
+    dispatch = dataclasses.replace(stopped.settings.dispatch, fail_on_data_loss=False)
+    tolerant = Recovery(dataclasses.replace(stopped.settings, dispatch=dispatch), *stopped.parts)
+    assert tolerant.start_state().positions == {0: 30}

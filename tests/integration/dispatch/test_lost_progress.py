@@ -1,38 +1,38 @@
-"""A checkpoint that was lost, or left behind: the same logs, and Spark counts its batches from 0 again."""
+"""A job whose `progress` was lost: it starts where the settings say, and numbers its batches above all that wait."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-import shutil
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
+from kafka import KafkaAdminClient
 from pyspark.sql import SparkSession
 
 from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.eventlog.topics import PROGRESS_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import parked
+from arborcast.dispatch.logs.attempts import RUN_NUMBERS
 from arborcast.dispatch.logs.parked import Place
 from arborcast.dispatch.operations.audit import audit
-from arborcast.dispatch.operations.trace.gathering import batch_of
-from arborcast.dispatch.spark.checkpoint_repair import RANGE
 from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-def test_what_waits_leaves_before_what_comes_under_a_new_checkpoint(
+def test_what_waits_leaves_before_what_comes_after_the_progress_was_lost(
     spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
     settings = job_settings(tmp_path, kafka_settings, "batch")
     dispatch = dataclasses.replace(settings.dispatch, starting_offsets="latest")
     settings = dataclasses.replace(settings, dispatch=dispatch)
-    checkpoint = Path(settings.checkpoint("push"))
     with Receiver() as receiver, logs(kafka_settings) as log:
         paused = subscription("paused", receiver.url("/paused"), "a", paused=True)
         log.subscribe(paused, subscription("well", receiver.url("/well"), "a"))
@@ -51,27 +51,23 @@ def test_what_waits_leaves_before_what_comes_under_a_new_checkpoint(
             ]
 
         with running(spark, settings):
-            until("the query knows where the log ends", (checkpoint / "sources" / "0" / "0").exists)
             send(4)
-        shutil.rmtree(checkpoint)
+        with closing(KafkaAdminClient(bootstrap_servers=kafka_settings.bootstrap_servers)) as admin:
+            admin.delete_topics([kafka_settings.topic(PROGRESS_LOG)])
         with running(spark, settings):
-            until("the query knows where the log ends", (checkpoint / "sources" / "0" / "0").exists)
             send(2)
-        with running(spark, settings):  # the new checkpoint goes on where it was
+        with running(spark, settings):
             send(1)
             until("all is parked", lambda: len(parked_places(kafka_settings)) == sent)
             places = parked_places(kafka_settings)
-            found = batch_of(str(checkpoint), kafka_settings.topic("notifications"), *places[-1][1:3])
             log.subscribe(msgspec.structs.replace(paused, paused=False))
             until("all has arrived", lambda: len(arrived()) >= sent)
             report = audit(kafka_settings, 0, deep=True, patience_s=120)
 
     assert arrived() == list(range(sent)), "in the order of acceptance"
     assert [place.offset for place in places] == list(range(sent))
-    assert [place.batch >= RANGE for place in places] == [False] * 4 + [True] * 3
+    assert [place.batch // RUN_NUMBERS for place in places] == [0] * 4 + [1] * 2 + [2]
     assert len({place.batch for place in places}) == sent, "no batch is called as an earlier one"
-    assert found is not None
-    assert found.number == places[-1].batch
     assert report.balanced, report.problems
 
 

@@ -1,0 +1,156 @@
+"""Where a query starts, in either gear: behind what is settled, by the log `progress`.
+
+Each start is a run with a number of its own, and begins with an empty checkpoint. `progress` has, for each partition of
+`notifications`, the offset before which all is settled. Tasks in real time write it themselves; for batches the driver
+does, after each round.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import closing
+
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.consumer import LogConsumer
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot.earlier import NOTHING, Beginning, appended_ms, earlier, newest_batch, recall_since
+from arborcast.dispatch.logs.attempts import RUN_NUMBERS
+from arborcast.dispatch.realtime.driver import Hearing
+from arborcast.dispatch.realtime.messages import ProgressLog, WorkerProgress
+from arborcast.dispatch.redelivery.redeliverer import Redeliverer
+from arborcast.dispatch.settings import JobSettings
+
+logger = logging.getLogger(__name__)
+
+RECALL_S = 300.0
+
+
+class Recovery:
+    """Reads and writes where queries start. Not for two threads at once.
+
+    `partitions` and `ends` are those of the `notifications` log when it was read last.
+    """
+
+    def __init__(self, settings: JobSettings, redeliverer: Redeliverer, hearing: Hearing) -> None:
+        self._settings = settings
+        self._kafka = settings.kafka
+        self._redeliverer = redeliverer
+        self._hearing = hearing
+        self._log: ProgressLog | None = None
+        self.partitions = 0
+        self.ends: Mapping[int, int] = {}
+
+    def look(self) -> None:
+        """Read the number of partitions. Raises InfrastructureError."""
+        with notifications(self._kafka) as log:
+            self.partitions = len(log.partitions())
+
+    def start_state(self) -> Beginning:
+        """Where the next run starts, with the deliveries that are settled behind that. Raises InfrastructureError."""
+        known = self._hearing.known
+        positions = self._placed({number: each.position for number, each in known.items()})
+        newest = self.newest()
+        begun = {
+            number: position
+            for number, position in positions.items()
+            if number in known and not known[number].clean and position < self.ends[number]
+        }
+        if not begun:
+            return Beginning(positions, NOTHING, newest)
+        since = min(known[number].since for number in begun)
+        behind_ms = appended_ms(self._kafka, begun)
+        if len(known) < len(positions):
+            # Partitions were added: a topic may be in another one than its last notifications.
+            behind_ms = dict.fromkeys(positions, min(behind_ms.values()))
+        found = recall_since(self._kafka, since, behind_ms, len(positions), RECALL_S)
+        behind = earlier(found, self._redeliverer.parked_behind(begun), since)
+        logger.info("%d deliveries were settled before the workers were cut off", len(found) + len(behind.unwritten))
+        return Beginning(positions, behind, newest, since)
+
+    def newest(self) -> int:
+        """The highest number of a run or batch so far."""
+        if known := self._hearing.known:
+            return max(each.run for each in known.values())
+        # A first start, or the log `progress` was lost.
+        return max(self._redeliverer.newest_batch(), newest_batch(self._kafka, RECALL_S))
+
+    def write_start(self, run: int, begin: Beginning) -> None:
+        """Write to `progress` where this run starts: the next start is there, too, until the run has settled more.
+        Raises InfrastructureError."""
+        since = begin.since if begin.since >= 0 else run
+        self._tell([WorkerProgress(run, *at, since, task=-1) for at in begin.positions.items()])
+        self.settle()
+
+    def write_positions(self, run: int, begin: Beginning, positions: Mapping[int, int]) -> None:
+        """Write that a run in batches, which started there, has settled everything before these positions; does not
+        wait for Kafka. Raises InfrastructureError when Kafka has not taken earlier positions for long."""
+        self._tell(
+            [
+                WorkerProgress(
+                    run, number, position, begin.since if self._is_again(begin, number, position) else run, task=-1
+                )
+                for number, position in positions.items()
+            ]
+        )
+        if self._log is not None and self._log.is_late():
+            self.settle()
+
+    def write_clean(self, run: int, begin: Beginning, positions: Mapping[int, int]) -> None:
+        """Write that the run, which started there, has ended at these positions, and has started no push behind them.
+        Raises InfrastructureError."""
+        self._tell(
+            [
+                WorkerProgress(run, number, position, run, clean=True, task=-1)
+                for number, position in positions.items()
+                if not self._is_again(begin, number, position)
+            ]
+        )
+        self.settle()
+
+    def settle(self) -> None:
+        """Return when `progress` has all that was written. Raises InfrastructureError."""
+        log, self._log = self._log, None
+        if log is not None:
+            try:
+                log.settle(self._kafka.request_timeout_s)
+            finally:
+                log.close()
+
+    def _is_again(self, begin: Beginning, partition: int, position: int) -> bool:
+        """Whether an earlier run may have started pushes behind this position."""
+        return begin.since >= 0 and position < self.ends.get(partition, 0)
+
+    def _placed(self, positions: Mapping[int, int]) -> dict[int, int]:
+        """With all partitions that there are. Raises InfrastructureError where the log is another than it was."""
+        with notifications(self._kafka) as log:
+            begins, ends = log.beginnings(), log.ends()
+        first = ends if self._settings.dispatch.starting_offsets == "latest" and not positions else begins
+        found = {number: positions.get(number, first[number]) for number in ends}
+        for number, position in found.items():
+            if begins[number] <= position <= ends[number]:
+                continue
+            if self._settings.dispatch.fail_on_data_loss:
+                raise InfrastructureError(
+                    f"partition {number} of the notifications log reaches from {begins[number]} to {ends[number]}, and "
+                    f"the job is at {position}: notifications are lost, or the log was created again. "
+                    f"dispatch.fail_on_data_loss = false continues behind the gap"
+                )
+            found[number] = begins[number]
+        self.partitions, self.ends = len(ends), ends
+        return found
+
+    def _tell(self, said: list[WorkerProgress]) -> None:
+        if self._log is None:
+            self._log = ProgressLog(self._kafka)
+        for each in said:
+            self._log.tell(each)
+
+
+def next_run(newest: int) -> int:
+    """The number of the run behind one with this number, or with this batch."""
+    return (newest // RUN_NUMBERS + 1) * RUN_NUMBERS
+
+
+def notifications(kafka: KafkaSettings) -> closing[LogConsumer]:
+    return closing(LogConsumer(kafka, "notifications"))

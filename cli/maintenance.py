@@ -143,7 +143,7 @@ def tell_of_backup(manifest: Manifest, folder: Path, done: str, json: bool) -> N
 
 # Of most logs a backup holds a part, so a number alone would look like a loss.
 _HELD = {
-    "notifications": "not delivered yet, and those of the last batch",
+    "notifications": "not delivered yet, or a moment ago",
     "dead": "dead letters",
     "pullpoints": "not fetched yet",
     "retained": "current messages",

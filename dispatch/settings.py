@@ -16,7 +16,6 @@ from arborcast.core.telemetry.tracing import NO_TRACING, TracingSettings
 class DispatchSettings:
     """The streaming query from the log to the sink."""
 
-    checkpoint: str = setting("", "Where Spark keeps its progress; empty means checkpoints/ in the data directory.")
     max_rows_per_batch: int = setting(20_000, "A batch takes at most this many notifications.", minimum=1)
     gear: Literal["auto", "realtime", "batch"] = setting(
         "auto",
@@ -78,7 +77,7 @@ class DispatchSettings:
         "arborcast bundle makes one, with a file to start them with. YARN and Kubernetes need none.",
         secret=True,
     )
-    starting_offsets: Literal["earliest", "latest"] = setting("earliest", "Where a job without a checkpoint begins.")
+    starting_offsets: Literal["earliest", "latest"] = setting("earliest", "Where the first start of a job begins.")
     hang_timeout_s: float = setting(
         30.0,
         "A Python worker of Spark's that does not run at all for this long is killed, and Spark gives its task to "
@@ -355,6 +354,5 @@ class JobSettings:
     topics: TopicRules = TopicRules()
 
     def checkpoint(self, query: str) -> str:
-        """Where a query keeps its progress."""
-        root = self.dispatch.checkpoint.rstrip("/") or str((self.home / "checkpoints").absolute())
-        return f"{root}/{query}"
+        """The folder of Spark's files about a run of a query: of the driver alone, and of no use to the next run."""
+        return (self.home / "checkpoints" / query).absolute().as_uri()

@@ -3,11 +3,9 @@
 After a crash notifications are taken again. Whatever the `attempts` log tells of them is not pushed again, so that only
 what was under way in that moment, or just before, arrives twice. What was parked keeps its place.
 
-Spark repeats a batch under its number, and no other batch has that. The log is read since the batch was planned, which
-may be long ago when it was repeated often. What others have written meanwhile, the redelivery above all, is passed over
-unread; what is left is not more than the batch's own deliveries. In real time the log is read since the first
-notification behind the positions was appended, and rows of partitions with nothing behind their position are left out;
-the redelivery's rows count, too.
+The log is read since the first notification behind the positions was appended. Rows of partitions with nothing behind
+their position are left out; the redelivery's rows count, too. When Spark repeats one task of a batch, because its
+worker has died, only the rows of this batch are read, since it began.
 """
 
 from __future__ import annotations
@@ -99,14 +97,14 @@ def earlier(settled: Settled, parked: Iterable[tuple[str, str, Place]], since: i
     return Earlier(settled, frozenset(unwritten), numbers)
 
 
-def recall(kafka: KafkaSettings, batch: int, planned_ms: int, timeout_s: float) -> Settled:
-    """The deliveries of a batch, planned at that time, that have a row in the `attempts` log.
+def recall(kafka: KafkaSettings, batch: int, begun_ms: int, timeout_s: float) -> Settled:
+    """The deliveries of a batch, begun at that time, that have a row in the `attempts` log.
 
     Raises InfrastructureError when the log cannot be read to its end in time.
     """
     found: set[tuple[str, str]] = set()
     with LogScan(kafka, "attempts", timeout_s) as log:
-        for record in log.read_from(log.at(planned_ms - _CLOCKS_MS)):
+        for record in log.read_from(log.at(begun_ms - _CLOCKS_MS)):
             if record.value is not None and attempts.batch_of(record.key) in (batch, None):
                 found.update(_of_batch(record.value, batch))
     if found:

@@ -48,7 +48,7 @@ UNDER_WAY = ">"
 class Place(NamedTuple):
     """Where a notification was read: the batch, and the partition and offset in the `notifications` log. Places of one
     topic are in the order of acceptance, also when the log was created anew or has got more partitions since: numbers
-    of batches grow, whatever becomes of Spark's checkpoint (`dispatch.spark.checkpoint_repair`).
+    of batches grow (see `RUN_NUMBERS`).
 
     What was given up and is tried once more (`redrive`, which tells these times apart) has a name of its own: what was
     still to be written of its earlier life cannot end the new one.

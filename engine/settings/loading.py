@@ -320,7 +320,6 @@ def _checked(declaration: Declaration, value: object, where: str) -> Scalar:
 
 def _fill_from_home(home: Path, values: dict[str, Scalar], origins: dict[str, str]) -> None:
     for key, name in (
-        ("dispatch.checkpoint", "checkpoints"),
         ("tables.path", "tables"),
         ("directory.file", "topics.ldif"),
         ("access.users_file", "users.toml"),

@@ -26,7 +26,6 @@ def ids(receiver: Receiver) -> set[str]:
 
 def test_only_one_works_at_a_time(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
     where: dict[str, str | int | float] = {
-        "dispatch.checkpoint": str(tmp_path / "checkpoints"),
         "tables.path": str(tmp_path / "tables"),
         "push.max_notify_messages": 1,
     }

@@ -298,7 +298,6 @@ def test_a_driver_that_is_lost_goes_on_elsewhere(
     shared: dict[str, str | float] = {
         **SOON_AGAIN,
         "dispatch.gear": gear,
-        "dispatch.checkpoint": (tmp_path / "shared" / "checkpoints").as_uri(),
         "tables.path": str(tmp_path / "shared" / "tables"),
     }
     with logs(kafka_settings) as log:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from pathlib import Path
 
@@ -43,15 +42,6 @@ NS = {
 @pytest.fixture(scope="module", params=["realtime", "batch"])
 def gear(request: pytest.FixtureRequest) -> object:
     return request.param
-
-
-@pytest.fixture(scope="module")
-def shared_settings(shared_settings: JobSettings) -> JobSettings:
-    """Of one whose checkpoint is named by a URI, as on a cluster."""
-    checkpoint = shared_settings.home.with_name(f"{shared_settings.home.name}-checkpoints").as_uri()
-    return dataclasses.replace(
-        shared_settings, dispatch=dataclasses.replace(shared_settings.dispatch, checkpoint=checkpoint)
-    )
 
 
 def ids(receiver: Receiver, path: str) -> list[str]:

@@ -256,7 +256,8 @@ def test_a_shift_whose_start_fails_repeats_nothing(
         monkeypatch.setattr(Gears, "_has_slots", lambda gears: next(slots, False))
         job.gears.shift("realtime")
         deadline = time.monotonic() + 240
-        while (checkpoint := Path(settings.checkpoint("push")) / "commits").exists() and any(checkpoint.iterdir()):
+        commits = tmp_path / "checkpoints" / "push" / "commits"
+        while commits.exists() and any(commits.iterdir()):
             assert time.monotonic() < deadline
             time.sleep(0.05)
     monkeypatch.undo()

@@ -14,9 +14,9 @@ from arborcast.admin.archive import BackupRecord, Contents, read_log, write_log
 from arborcast.cli.maintenance import tell_of_backup
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import dead_letters, parked
-from arborcast.dispatch.logs.attempts import Evaluation, Matched, encode_evaluation
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tries
+from arborcast.dispatch.realtime.messages import WorkerProgress
 from arborcast.topic_model.projections.pull_store import PullLimits
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
@@ -38,15 +38,14 @@ class Logs:
 
     def __init__(self) -> None:
         self._logs: dict[str, list[Written]] = {}
+        self.progress: dict[int, WorkerProgress] = {}
 
     def of(self, name: str) -> list[Written]:
         return self._logs.setdefault(name, [])
 
     def dispatched(self, before: int) -> None:
-        """Batches are done with all notifications before this offset."""
-        for batch, offset in ((1, before - 1), (2, before)):
-            (value,) = encode_evaluation(Evaluation(0, batch, 0, [Matched("n", TopicPath("a"), 1_000, offset, 0)]))
-            self.of("attempts").append(Written(len(self.of("attempts")), b"", value))
+        """All notifications before this offset are settled, or parked."""
+        self.progress[0] = WorkerProgress(1, 0, before, 1)
 
     def publish(self, name: str) -> None:
         log = self.of("notifications")
@@ -137,7 +136,7 @@ def test_a_letter_is_not_lost_between_the_logs_whenever_it_is_sent_again(
         return written
 
     monkeypatch.setattr(backup, "LogScan", logs.reading)
-    monkeypatch.setattr(backup, "read_progress", lambda _kafka: {})
+    monkeypatch.setattr(backup, "read_progress", lambda _kafka: logs.progress)
     monkeypatch.setattr(backup, "write_log", write)
     for each in (stays, sent, purged, meanwhile, delivered):
         logs.bury(*each)
@@ -159,21 +158,21 @@ def test_a_letter_is_not_lost_between_the_logs_whenever_it_is_sent_again(
 def test_what_is_counted_is_what_may_be_undelivered_and_is_said_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of the last batch nobody knows how far it has come, so it is in the backup; what lies before it is not."""
+    """What is behind the position is in the backup, delivered or not; what lies before it is not."""
     logs = Logs()
-    for name in ("delivered", "in the last batch"):
+    for name in ("delivered", "behind the position"):
         logs.publish(name)
     logs.dispatched(1)
     monkeypatch.setattr(backup, "LogScan", logs.reading)
-    monkeypatch.setattr(backup, "read_progress", lambda _kafka: {})
+    monkeypatch.setattr(backup, "read_progress", lambda _kafka: logs.progress)
     manifest = backup.backup(KafkaSettings(), tmp_path, PullLimits(1, 1, 1))
 
     tell_of_backup(manifest, tmp_path, "backed up to", json=False)
 
     owed = [notifications.decode(each.value or b"").id for each in read_log(tmp_path, "notifications")]
-    assert owed == ["in the last batch"]
+    assert owed == ["behind the position"]
     said = capsys.readouterr().out
-    assert " 1 record   not delivered yet, and those of the last batch\n" in said
+    assert " 1 record   not delivered yet, or a moment ago\n" in said
     assert " 0 records  dead letters\n" in said
     lines = [line.split() for line in said.splitlines()[1:]]
     assert [line[0] for line in lines] == [*manifest.logs]

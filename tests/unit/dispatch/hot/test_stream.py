@@ -1,27 +1,22 @@
+"""What a batch leaves behind after each of its rounds."""
+
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import pytest
 
-from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot.sink import SinkJob
 from arborcast.dispatch.hot.stream import HotPath
 from arborcast.dispatch.matching.bases import FileBase
 from arborcast.dispatch.matching.view import SharedView
 from arborcast.dispatch.monitoring.metrics import JobMetrics
-from arborcast.dispatch.spark.query_supervisor import StopGate
+from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.spark.query_supervisor import StopGate, StopRequested
 from tests.support.dispatch_job import job_settings
-
-
-class Sent:
-    """A broadcast of what an earlier run of the batch has settled."""
-
-    destroyed = 0
-
-    def destroy(self) -> None:
-        self.destroyed += 1
 
 
 class View:
@@ -33,52 +28,57 @@ class View:
         return SharedView(FileBase("base"), None, 0)
 
 
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
-    broadcast = Sent()
-    monkeypatch.setattr(HotPath, "_before", lambda self, frame, batch: broadcast)
-    monkeypatch.setattr(HotPath, "_diversions", lambda self: None)
-    return broadcast
+class Batches:
+    """The hot path over rounds that report what is given, in place of Spark's."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *rounds: list[PartitionReport] | Exception) -> None:
+        self.gate = StopGate()
+        self.written: list[Mapping[int, int]] = []
+        self.jobs: list[SinkJob] = []
+        self._rounds = list(rounds)
+        patch.setattr(HotPath, "_diversions", lambda hot: None)
+        patch.setattr(HotPath, "_run", lambda hot, frame, job: self._round(job))
+        settings = job_settings(Path("unused"), KafkaSettings())
+        self.hot = HotPath(settings, cast(Any, View()), cast(Any, None), self.gate, JobMetrics(), lambda reports: None)
+        patch.setattr(self.hot, "_write", self.written.append)
+
+    def _round(self, job: SinkJob) -> list[PartitionReport]:
+        self.jobs.append(job)
+        found = self._rounds.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
-def hot(view: View) -> HotPath:
-    return HotPath(
-        job_settings(Path("unused"), KafkaSettings()),
-        cast(Any, view),
-        cast(Any, None),
-        StopGate(),
-        JobMetrics(),
-        lambda reports: None,
-    )
+def report(rest: bool = False, **done: int) -> PartitionReport:
+    made = PartitionReport()
+    made.rest = rest
+    made.done = {int(partition[1:]): offset for partition, offset in done.items()}
+    made.passed = {partition: {("s", "t"): offset} for partition, offset in made.done.items()}
+    return made
 
 
-def test_what_was_broadcast_for_a_batch_goes_with_it(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HotPath, "_run", lambda self, frame, job: [])
+def test_each_round_writes_the_positions_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = Batches(monkeypatch, [report(rest=True, p0=7), report(p1=3)], [report(p0=9)])
 
-    hot(View()).run_batch(cast(Any, None), 0)
+    batches.hot.run_batch(cast(Any, None), 0)
 
-    assert sent.destroyed == 1
-
-
-def test_also_when_the_batch_fails_in_the_workers(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failed(*_: object) -> NoReturn:
-        raise RuntimeError("a worker died for the fourth time")
-
-    monkeypatch.setattr(HotPath, "_run", failed)
-    path = hot(View())
-
-    for attempt in range(1, 4):
-        with pytest.raises(RuntimeError, match="fourth time"):
-            path.run_batch(cast(Any, None), 0)
-        assert sent.destroyed == attempt
+    assert batches.written == [{0: 8, 1: 4}, {0: 10}]
+    assert batches.hot.positions == {0: 10, 1: 4}
+    assert [job.done for job in batches.jobs] == [{}, {0: 7, 1: 3}]
+    assert [job.passed for job in batches.jobs] == [{}, {0: {("s", "t"): 7}, 1: {("s", "t"): 3}}]
 
 
-def test_also_when_it_fails_before_them(sent: Sent) -> None:
-    class Away(View):
-        def refresh(self, timeout_s: float) -> NoReturn:
-            raise InfrastructureError("Kafka is away")
+def test_a_batch_that_ends_between_two_rounds_leaves_the_positions_of_those_that_are_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batches = Batches(monkeypatch, [report(rest=True, p0=7)], RuntimeError("a worker died for the fourth time"))
+    with pytest.raises(RuntimeError, match="fourth time"):
+        batches.hot.run_batch(cast(Any, None), 0)
+    assert batches.hot.positions == {0: 8}
 
-    with pytest.raises(InfrastructureError, match="away"):
-        hot(Away()).run_batch(cast(Any, None), 0)
-
-    assert sent.destroyed == 1
+    stopped = Batches(monkeypatch, [report(rest=True, p0=7)])
+    monkeypatch.setattr(stopped.hot, "_learn", lambda reports: stopped.gate.close())
+    with pytest.raises(StopRequested):
+        stopped.hot.run_batch(cast(Any, None), 0)
+    assert stopped.written == [{0: 8}]

@@ -173,7 +173,7 @@ _MOST_USED: Mapping[str, tuple[str, ...]] = {
     "tls": ("certificate_file", "key_file", "client_ca_file"),
     "access": ("methods", "open_network", "users", "users_file", "policy_file", "jwks_file", "jwt_issuer"),
     "limits": ("requests_per_s", "bytes_per_s", "deliveries_per_minute", "connections_per_client"),
-    "dispatch": ("checkpoint", "task_slots", "driver_memory_mb", "max_rows_per_batch", "starting_offsets"),
+    "dispatch": ("task_slots", "driver_memory_mb", "max_rows_per_batch", "starting_offsets"),
     "push": ("connect_timeout_s", "total_timeout_s", "max_notify_messages", "max_in_flight_per_endpoint", "proxy"),
     "retry": ("retransmissions", "first_wait_s", "factor", "longest_wait_s", "lifespan_s", "suspend_after_s"),
     "tables": ("path", "interval_s", "archive", "notifications_days", "attempts_days", "deliveries_days"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Protocol
 
 from arborcast.dispatch.delivery.envelope import Envelope
@@ -71,6 +72,8 @@ class Choice:
             # Whatever has its push under way may be the first. Another engine takes many, and all or none.
             most = 1 if probing or subscription.peer is None else MOST_TOGETHER
             heads = [] if lane.flight else self._store.first(lane.name, most)
+            # A push of a worker that may still be answered, or has a result to come, has its own end.
+            heads = list(takewhile(lambda each: each.tries.awaits == heads[0].tries.awaits, heads))
             if heads and heads[0].tries.was_refused:
                 heads = heads[:1]  # with others: one of them may be to blame
             return self._travelling(heads) if heads and self._is_due(lane, heads[0], now_ms) else []

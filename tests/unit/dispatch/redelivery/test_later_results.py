@@ -318,6 +318,21 @@ def test_without_its_worker_it_is_not_pushed_when_its_publisher_wants_it_no_more
     assert [state for state, _, _ in rows(world)] == ["expired"]
 
 
+def test_over_a_link_a_push_under_way_in_a_worker_does_not_travel_with_those_before_it() -> None:
+    world = World()
+    world.link("link")
+    world.endpoint("link").answer = lambda ids: OK
+    now_ms = world.now_ms
+    world.park("link", "before", Tries(1, 1, now_ms + 1_000, now_ms))
+    tries = Tries(1, 0, now_ms + 16_000, now_ms, f"{UNDER_WAY}p-1")
+    world.park("link", "under way", tries, valid_until_ms=now_ms + 5_000)
+    world.run(15_000)
+    assert [each.notifications for each in world.arrivals] == [("before",)]
+    world.run(10_000)
+    assert world.states() == {("link", "before"): "delivered", ("link", "under way"): "expired"}
+    assert len(world.arrivals) == 1
+
+
 def test_when_a_process_begins_no_worker_has_anything_under_way() -> None:
     world = world_of()
     world.endpoint("s").answer = lambda ids: OK

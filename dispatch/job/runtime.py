@@ -37,10 +37,10 @@ from arborcast.dispatch.redelivery.events import OperatorEvent
 from arborcast.dispatch.redelivery.held_lanes import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import JobSettings
-from arborcast.dispatch.spark.checkpoint_repair import HadoopFolder, is_cut_off, reached_by_query
+from arborcast.dispatch.spark.checkpoint_repair import is_cut_off
 from arborcast.dispatch.spark.query_supervisor import StopGate
 from arborcast.dispatch.spark.source import read_log
-from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from arborcast.dispatch.tables.delta_table import rows_of
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +170,6 @@ class DispatchJob:
             control_position=lambda: self._view.catch_up(settings.kafka.request_timeout_s),
             routes=self._view.routes,
             recorded=metrics.recorded,
-            attempts_before=self._attempts_before,
             joiner=OnSpark(spark, settings.dispatch.task_slots) if settings.tables.upkeep_by == "spark" else None,
             tell=self._events.tell,
         )
@@ -279,11 +278,6 @@ class DispatchJob:
             lambda frame: run_sink(frame, job, accumulator(frame)),
             settings.dispatch.task_slots,
         )
-
-    def _attempts_before(self, table: DeltaTableWriter) -> Mapping[int, int]:
-        """Where a table of attempts is that was last written by a query, which had its place in a checkpoint."""
-        checkpoint = HadoopFolder(self._spark, self._settings.checkpoint("record"))
-        return reached_by_query(checkpoint.text, self._settings.kafka.topic("attempts"), table.progress)
 
     def _keep_warm(self) -> None:
         """Until the gate closes: see that Spark does not end the workers while nothing happens."""

@@ -52,10 +52,8 @@ def first_number(checkpoint: Folder, newest: Callable[[], int]) -> int:
     """
     chosen = checkpoint.highest(RANGES)
     if chosen is None:
-        known, reached = newest(), checkpoint.highest("offsets")
-        # An Arborcast that did not know of ranges has begun it, and what is in the logs may well be its own.
-        ours = reached is not None and known <= reached
-        chosen = 0 if ours or known < 0 else known // RANGE + 1
+        known = newest()
+        chosen = 0 if known < 0 else known // RANGE + 1
         checkpoint.add(RANGES, chosen)
     return chosen * RANGE
 
@@ -83,17 +81,6 @@ class HadoopFolder:
     def remove(self) -> None:
         """Take the whole folder away, if it is there."""
         self._files.delete(self._path(), True)
-
-    def text(self, name: str) -> str | None:
-        """What is in a file; None when there is none."""
-        path = self._path(name)
-        if not self._files.exists(path):
-            return None
-        opened = self._files.open(path)
-        try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(opened, "UTF-8"))
-        finally:
-            opened.close()
 
     def _path(self, *within: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path("/".join((self._location, *within)))
@@ -166,36 +153,14 @@ def settled(checkpoint: str, topic: str) -> dict[int, int] | None:
     return _ends(folder, done, topic) if done >= 0 else {}
 
 
-def reached_by_query(
-    text: Callable[[str], str | None], topic: str, progress: Callable[[str], int | None]
-) -> dict[int, int]:
-    """How far a topic has been read into a table by a query, by partition; nothing where that cannot be found out.
-    `text` reads a file of its checkpoint, `progress` gives the last batch that the table has of a query.
-
-    Until Arborcast's tables said by themselves how far they are, they went by the numbers of batches.
-    """
-    try:
-        query = str(json.loads(text("metadata") or "")["id"])
-    except (ValueError, LookupError, TypeError):
-        return {}
-    batch = progress(query)
-    return {} if batch is None else _ends_in(text(f"offsets/{batch}") or "", topic) or {}
-
-
 def _ends(folder: Path, batch: int, topic: str) -> dict[int, int] | None:
     """Where a batch ends, by partition; None when that cannot be read."""
     try:
-        return _ends_in((folder / "offsets" / str(batch)).read_text(encoding="utf-8"), topic)
-    except (OSError, ValueError):
-        return None
-
-
-def _ends_in(plan: str, topic: str) -> dict[int, int] | None:
-    try:
+        plan = (folder / "offsets" / str(batch)).read_text(encoding="utf-8")
         # A version, the batch's metadata, and one line for each source.
         source = json.loads(plan.splitlines()[2])[topic]
         return {int(partition): int(end) for partition, end in source.items()}
-    except (ValueError, LookupError, AttributeError, TypeError):
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
         return None
 
 

@@ -39,13 +39,8 @@ def test_a_checkpoint_keeps_its_range_whatever_happens_to_the_logs() -> None:
         assert first_number(folder, never) == RANGE
 
 
-@pytest.mark.parametrize("newest", [-1, 0, 7, 9])
-def test_a_checkpoint_from_before_there_were_ranges_goes_on(newest: int) -> None:
+@pytest.mark.parametrize(("newest", "first"), [(0, RANGE), (10, RANGE), (RANGE + 3, 2 * RANGE)])
+def test_one_that_has_lost_its_range_goes_on_above_what_is_known(newest: int, first: int) -> None:
     folder = FakeFolder(planned=10)
-    assert first_number(folder, lambda: newest) == 0
-    assert folder[RANGES] == {0}
-
-
-@pytest.mark.parametrize(("newest", "first"), [(10, RANGE), (RANGE + 3, 2 * RANGE)])
-def test_one_that_began_beside_higher_numbers_or_has_lost_its_range_goes_on_above_them(newest: int, first: int) -> None:
-    assert first_number(FakeFolder(planned=10), lambda: newest) == first
+    assert first_number(folder, lambda: newest) == first
+    assert folder[RANGES] == {first // RANGE}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from arborcast.dispatch.spark.checkpoint_repair import is_cut_off, mend, reached_by_query, settled
+from arborcast.dispatch.spark.checkpoint_repair import is_cut_off, mend, settled
 
 OLD_ID = "7d7fd3ab-0000-4000-8000-000000000000"
 PLAN = 'v1\n{"batchTimestampMs":1}\n{"notifications":{"0":1}}'
@@ -75,21 +75,6 @@ def planned(folder: Path, batch: int, **ends: int) -> None:
     ):
         (folder / kind).mkdir(parents=True, exist_ok=True)
         (folder / kind / str(batch)).write_text("\n".join(lines))
-
-
-def test_where_a_table_is_that_went_by_the_batches_of_a_query(tmp_path: Path) -> None:
-    for batch in range(5):
-        planned(tmp_path, batch, p0=10 * batch + 10, p1=5)
-    (tmp_path / "metadata").write_text('{"id":"q"}')
-
-    def folder(name: str) -> str | None:
-        file = tmp_path / name
-        return file.read_text() if file.exists() else None
-
-    assert reached_by_query(folder, "p-attempts", {"q": 3}.get) == {0: 40, 1: 5}
-    assert reached_by_query(folder, "p-attempts", {"another": 3}.get) == {}, "the table was not written by this query"
-    assert reached_by_query(folder, "p-attempts", {"q": 17}.get) == {}
-    assert reached_by_query(lambda name: None, "p-attempts", {"q": 3}.get) == {}
 
 
 def test_where_the_last_batch_that_is_done_ends(tmp_path: Path) -> None:

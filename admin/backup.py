@@ -81,8 +81,8 @@ def progress(seen: Iterable[BatchSpan]) -> BatchProgress:
     """What the newest records say. A batch begins when the one before it has come to its end, all outcomes written: so
     everything before the newest batch is done, and the newest may be cut off anywhere.
 
-    Before batches had numbers of their own they started again with a new checkpoint, and clocks differ: older is what
-    has a lower number, or is older by more than clocks differ.
+    Clocks differ: older is what has a lower number, or is older by more than clocks differ, since a run in real time
+    has one number, however long it lasts.
     """
     known = list(seen)
     if not known:

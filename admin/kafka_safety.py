@@ -154,8 +154,8 @@ def _of_missing(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[KafkaRisk
         yield KafkaRisk(
             "fail" if name == kafka.topic("control") else "warn",
             f"{name} does not exist, others of our logs do",
-            "A log that this release is the first to have is made at the next start. If it was there before, what it "
-            "held is gone: stop the engine and restore it first (docs/operations.md, Backup and restore).",
+            "It is made at the next start, without what it held: stop the engine and restore it first "
+            "(docs/operations.md, Backup and restore).",
         )
 
 

@@ -32,7 +32,7 @@ from arborcast.cli.common import (
 )
 from arborcast.core.errors import ConfigError
 from arborcast.core.printable import one_line
-from arborcast.engine.terminal import ProgressShown, complain, console, print_json, say
+from arborcast.engine.terminal import ProgressShown, console, print_json, say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,12 +61,7 @@ LimitOption = Annotated[int | None, typer.Option("--limit", help="At most so man
 
 def register(app: typer.Typer) -> None:
     app.add_typer(letters_app, name="dead-letters", rich_help_panel=FATES)
-    app.add_typer(letters_app, name="dead", hidden=True, callback=_say_new_word)
     app.command(rich_help_panel=FATES)(replay)
-
-
-def _say_new_word() -> None:
-    complain("`arborcast dead` is called `arborcast dead-letters` now; the old word still works")
 
 
 @letters_app.command("list")

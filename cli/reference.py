@@ -266,8 +266,8 @@ TABLES_PROMISES = """\
 - **Delays.** A table is `tables.interval_s` behind its log, plus the commit. `arborcast trace` reads on in the logs.
   Tables that are merged into (`topics`, `subscriptions`, `retries`, `dead_letters`) take at most a tenth of one core:
   when they are large and change all the time they are written less often.
-- **Upgrades.** New columns are added to tables that are there; rows from before have nulls in them. A table that cannot
-  be kept up is refused with a message: moved away, it is built again from its log, as far as Kafka still has that.
+- **Upgrades.** A table with more columns, of a newer release, is written on. One that lacks a column, or has another
+  type there, is refused with a message: moved away, it is built again from its log, as far as Kafka still has that.
 - **Size.** Every `tables.upkeep_interval_s` small files are joined, days older than `tables.attempts_days` and its like
   taken out, and files that no version of the last `tables.unused_files_hours` needs deleted. Two engines must not share
   a `tables.path`.

@@ -78,7 +78,7 @@ def list_subscriptions(
         for each in table.subscriptions()
         if each.trigger is None
         and (state is None or suspensions.state_of(each, now_ms) == state)
-        and (endpoint is None or to_uri(each.consumer.address) == to_uri(endpoint))
+        and (endpoint is None or each.consumer.address == to_uri(endpoint))
         and (wanted is None or each.id in wanted)
     ]
     found.sort(key=lambda each: (each.id not in suspensions, each.consumer.address, each.id))
@@ -151,7 +151,7 @@ def resume(
         chosen = [
             each.id
             for each in _all_suspended(table, suspensions)
-            if endpoint is None or to_uri(each.consumer.address) == to_uri(endpoint)
+            if endpoint is None or each.consumer.address == to_uri(endpoint)
         ]
     # Their own records are not written, since a client may be changing them at this moment.
     records = [record for name in dict.fromkeys(chosen) for record in suspensions.taking_back(name)]

@@ -69,7 +69,7 @@ def list_waiting(
     def asked(each: str) -> bool:
         known = table.get(each)
         there = known.consumer.address if known is not None else ""
-        return (not name or each == name) and (endpoint is None or to_uri(there) == to_uri(endpoint))
+        return (not name or each == name) and (endpoint is None or there == to_uri(endpoint))
 
     waiting = Waiting(kafka)
     waits, more = waiting.oldest(Asked(asked, is_meant, notification or ""), limit)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from arborcast.core.security.uris import to_uri
 from arborcast.topic_model.namespaces import ARBORCAST_DELIVERY, WSA
 from arborcast.topic_model.topics import TopicPath
 
@@ -271,7 +270,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         of parts: old subscribers are known by their address and topic.
         """
         return (
-            to_uri(self.consumer.address),  # an earlier version kept IRIs
+            self.consumer.address,
             self.consumer.reference_parameters,
             self.selector(),
             tuple((f.dialect, f.text, tuple(sorted(f.namespaces.items()))) for f in self.content),

@@ -195,7 +195,7 @@ class SubscriptionsScreen:
         part, exact = asked["endpoint"].lower(), to_uri(asked["endpoint"]) if asked["endpoint"] else ""
         for each in everything:
             address = each.consumer.address
-            if each.trigger is not None or (part and part not in address.lower() and to_uri(address) != exact):
+            if each.trigger is not None or (part and part not in address.lower() and address != exact):
                 continue
             if not asked["state"] or control.suspensions.state_of(each, now_ms) == asked["state"]:
                 yield each

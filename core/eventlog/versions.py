@@ -1,8 +1,7 @@
-"""The values of a log: records that carry the version that their reader has to know.
+"""The values of a log: records that carry the version of their format.
 
-A writer puts down the lowest version that knows all that the record says. A reader refuses what is newer
-(RecordVersionError) instead of guessing, so that several releases can run side by side until one writes what another
-would misread.
+A reader refuses a newer version (RecordVersionError) instead of guessing, and passes over fields that it does not know.
+So a new field has a default, and what an older reader must not pass over needs a new version.
 """
 
 from __future__ import annotations
@@ -56,17 +55,17 @@ class VersionedCodec(Generic[_V]):
             found = self._decode(value)
         except _DAMAGED as error:
             # What a newer version wrote may look like nothing to us; it must not pass for damaged.
-            self._refuse_newer(self.version_of(value), key)
+            self._refuse_newer(self._version_of(value), key)
             raise InfrastructureError(f"{self._named(key)} cannot be read: {error}") from error
         # A newer record may well decode (unknown fields are skipped), but what was skipped might matter.
         if found.v > self.version:
             self._refuse_newer(found.v, key)
         return found
 
-    def version_of(self, value: bytes | None) -> int:
+    def _version_of(self, value: bytes) -> int:
         """Which version has written this; 0 where that cannot be read."""
         try:
-            return 0 if value is None else int(self._decode_version(value).v)
+            return int(self._decode_version(value).v)
         except _DAMAGED:
             return 0
 

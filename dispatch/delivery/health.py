@@ -60,8 +60,7 @@ class Sign:
         return self.kind in ("quick", "slow") and not self.late
 
 
-# In the parked store's file `degraded` is called `sick`, as it always was.
-class Health(msgspec.Struct, frozen=True, rename={"degraded": "sick"}):
+class Health(msgspec.Struct, frozen=True):
     """What is known of one endpoint; the default is one of which nothing bad is known.
 
     `failing_since_ms` is when it failed for the first time since it last took a message, 0 when it has not since then;

@@ -105,7 +105,7 @@ def recall(kafka: KafkaSettings, batch: int, begun_ms: int, timeout_s: float) ->
     found: set[tuple[str, str]] = set()
     with LogScan(kafka, "attempts", timeout_s) as log:
         for record in log.read_from(log.at(begun_ms - _CLOCKS_MS)):
-            if record.value is not None and attempts.batch_of(record.key) in (batch, None):
+            if record.value is not None and attempts.batch_of(record.key) == batch:
                 found.update(_of_batch(record.value, batch))
     if found:
         logger.info("%d deliveries of batch %d were settled before it was cut off", len(found), batch)
@@ -172,11 +172,7 @@ def newest_batch(kafka: KafkaSettings, timeout_s: float) -> int:
 
 def _newest(record: ConsumerRecord) -> int:
     named = attempts.batch_of(record.key)
-    if named is not None or record.value is None:
-        return attempts.NO_BATCH if named is None else named
-    rows, evaluation = attempts.decode_all(record.value)
-    evaluated = evaluation.batch if evaluation is not None else attempts.NO_BATCH
-    return max((each.batch for each in rows), default=evaluated)
+    return attempts.NO_BATCH if named is None else named
 
 
 def _of_batch(value: bytes, batch: int) -> set[tuple[str, str]]:

@@ -10,7 +10,7 @@ Who has not renewed for HOLD_S lets its pushes wait (`core.fence`), before anoth
 it reads a later claim than its own it ends at once.
 
 `JobLeaseState` is pure; `JobLease` reads and appends. The gateways' lease (`engine.gateway.lease`) has another form,
-which gateways of the release before read: hence a log of its own.
+and a log of its own.
 """
 
 from __future__ import annotations

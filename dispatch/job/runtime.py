@@ -170,7 +170,6 @@ class DispatchJob:
             control_position=lambda: self._view.catch_up(settings.kafka.request_timeout_s),
             routes=self._view.routes,
             recorded=metrics.recorded,
-            attempts_before=lambda table: {},
             joiner=OnSpark(spark, settings.dispatch.task_slots) if settings.tables.upkeep_by == "spark" else None,
             tell=self._events.tell,
         )

@@ -24,11 +24,7 @@ from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.topics import TopicPath
 
-VERSION = 4
-
-# What a record needs its reader to know: since 2 that a delivery may have been dropped, which is final; since 3 that a
-# trigger may be one too many in a row; since 4 that a queue's servers may have refused it, or done it with another.
-_VERSION_FOR_ALL, _VERSION_WITH_DROPPED, _VERSION_WITH_HOPS = 1, 2, 3
+VERSION = 1
 
 # A record is full when its attempts have so many bytes: some two hundred of them, well below the broker's limit.
 RECORD_BYTES = 64 * 1024
@@ -36,11 +32,10 @@ RECORD_BYTES = 64 * 1024
 # Subscriptions with a minimum interval in one piece of a notification's matches. An id has some forty bytes.
 _MOST_PASSED = 1_000
 
-State = Literal["delivered", "parked", "dead", "expired", "cancelled", "dropped", "failed"]
+State = Literal["delivered", "parked", "dead", "expired", "cancelled", "dropped"]
 
 """What became of the delivery: taken by the receiver; to be tried (again) at `next_ms`; given up, and kept as a dead
-letter; too old; not wanted any more; left out, as its subscription's reliability has it. All but `parked` are final.
-`failed` is what was written of a failed push before there were retries; it is final, too."""
+letter; too old; not wanted any more; left out, as its subscription's reliability has it. All but `parked` are final."""
 
 NO_BATCH = -1
 
@@ -49,7 +44,7 @@ NO_BATCH = -1
 # real time one for each millisecond. With 25 batches a second a range lasts for a thousand years.
 RUN_NUMBERS = 10**12
 
-FINAL: frozenset[State] = frozenset({"delivered", "dead", "expired", "cancelled", "dropped", "failed"})
+FINAL: frozenset[State] = frozenset({"delivered", "dead", "expired", "cancelled", "dropped"})
 
 """After a row with one of these nothing more happens to a delivery."""
 
@@ -83,9 +78,6 @@ ErrorClass = Literal[
     "invalid",  # every server of its queue says that it cannot be done
     "internal",  # our own fault; the detail says what
 ]
-
-
-_OF_QUEUES: frozenset[ErrorClass] = frozenset({"invalid", "merged"})
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -200,37 +192,28 @@ def pack(attempt: Attempt) -> bytes:
     return _encoder.encode(attempt)
 
 
-def version_for(attempt: Attempt) -> int:
-    """The version of a record that holds an attempt, at least."""
-    if attempt.error in _OF_QUEUES:
-        return VERSION
-    if attempt.error == "hops":
-        return _VERSION_WITH_HOPS
-    return _VERSION_WITH_DROPPED if attempt.state == "dropped" else _VERSION_FOR_ALL
-
-
-def join(packed: Iterable[bytes], version: int = _VERSION_FOR_ALL) -> bytes:
+def join(packed: Iterable[bytes]) -> bytes:
     """The Kafka value that holds these attempts in order."""
-    return _encoder.encode(_Joined(version, [msgspec.Raw(each) for each in packed]))
+    return _encoder.encode(_Joined(VERSION, [msgspec.Raw(each) for each in packed]))
 
 
 def encode(attempts: Iterable[Attempt]) -> Iterator[bytes]:
     """Kafka values holding these attempts in order, as many as need be."""
     packed: list[bytes] = []
-    size, version = 0, _VERSION_FOR_ALL
+    size = 0
     for attempt in attempts:
         packed.append(pack(attempt))
-        size, version = size + len(packed[-1]), max(version, version_for(attempt))
+        size += len(packed[-1])
         if size >= RECORD_BYTES:
-            yield join(packed, version)
-            packed, size, version = [], 0, _VERSION_FOR_ALL
+            yield join(packed)
+            packed, size = [], 0
     if packed:
-        yield join(packed, version)
+        yield join(packed)
 
 
 def key_of(batch: int) -> bytes:
     """The key of records of a batch, or of those that no batch has written: who looks for a batch need not look into
-    those of others. Records without a key may be of any."""
+    those of others."""
     return b"%d" % batch
 
 
@@ -244,9 +227,7 @@ def encode_evaluation(evaluation: Evaluation) -> Iterator[bytes]:
     partition, batch, control = evaluation.partition, evaluation.batch, evaluation.control
 
     def joined() -> bytes:
-        return _encoder.encode(
-            _JoinedMatched(_VERSION_FOR_ALL, (), _JoinedEvaluation(partition, batch, control, packed))
-        )
+        return _encoder.encode(_JoinedMatched(VERSION, (), _JoinedEvaluation(partition, batch, control, packed)))
 
     packed: list[msgspec.Raw] = []
     size = 0
@@ -270,7 +251,7 @@ def _in_pieces(matched: Matched) -> Iterator[Matched]:
         yield msgspec.structs.replace(matched, passed=matched.passed[first : first + _MOST_PASSED])
 
 
-NOTHING = _encoder.encode(_Batch(_VERSION_FOR_ALL, []))
+NOTHING = _encoder.encode(_Batch(VERSION, []))
 
 """A record without attempts."""
 
@@ -327,7 +308,6 @@ class AttemptsLog:
         self._batch = NO_BATCH
         self._open: defaultdict[int, list[bytes]] = defaultdict(list)  # packed attempts, by partition
         self._sizes: defaultdict[int, int] = defaultdict(int)
-        self._versions: dict[int, int] = {}
         self._written_at = clock()
         self._sent: deque[tuple[int, float]] = deque()  # the number of a record, and when it was sent
 
@@ -344,7 +324,6 @@ class AttemptsLog:
         packed = pack(attempt)
         self._open[partition].append(packed)
         self._sizes[partition] += len(packed)
-        self._versions[partition] = max(self._versions.get(partition, 0), version_for(attempt))
         if self._sizes[partition] >= RECORD_BYTES:
             self._write_partition(partition)
 
@@ -387,7 +366,6 @@ class AttemptsLog:
         self._writer.close()
         self._open.clear()
         self._sizes.clear()
-        self._versions.clear()
         self._sent.clear()
 
     def _look(self) -> None:
@@ -401,8 +379,7 @@ class AttemptsLog:
 
     def _write_partition(self, partition: int) -> None:
         del self._sizes[partition]
-        value = join(self._open.pop(partition), self._versions.pop(partition))
-        self._send(partition, value, self._batch)
+        self._send(partition, join(self._open.pop(partition)), self._batch)
 
     def _send(self, partition: int, value: bytes, batch: int) -> None:
         self._sent.append((self._writer.send(partition, value, key_of(batch)), self._clock()))

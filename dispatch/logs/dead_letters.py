@@ -12,10 +12,7 @@ from arborcast.core.eventlog.versions import Versioned, VersionedCodec
 from arborcast.dispatch.logs.attempts import Attempt, ErrorClass, State
 from arborcast.topic_model.records.notifications import Notification
 
-VERSION = 2
-
-# What a letter needs its reader to know: since 2 that it may have been for a queue.
-_VERSION_FOR_ALL = 1
+VERSION = 1
 
 
 class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,8 +59,7 @@ _codec = VersionedCodec(_Value, "a dead letter", VERSION)
 
 def encode(letter: DeadLetter) -> bytes:
     """The Kafka value of a dead letter."""
-    of_queue = letter.notification.queue
-    return _codec.encode(_Value(VERSION if of_queue else _VERSION_FOR_ALL, letter))
+    return _codec.encode(_Value(VERSION, letter))
 
 
 def decode(value: bytes) -> DeadLetter:

@@ -32,14 +32,7 @@ from arborcast.topic_model.records import results
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import Result
 
-VERSION = 4
-
-# What a record needs its reader to know: since 2 that its notification may be unjudged, since 3 that its receiver may
-# have taken it for later, since 4 that it may be for a queue.
-_VERSION_LATER = 3
-_VERSION_UNJUDGED = 2
-_VERSION_JUDGED = 1
-
+VERSION = 1
 
 # Stands before the id of a push in `Tries.awaits` while its worker waits for the answer.
 UNDER_WAY = ">"
@@ -124,12 +117,7 @@ _codec = VersionedCodec(_Value, "a record of a parked delivery", VERSION)
 
 def encode(record: Parked | Tried) -> bytes:
     """The Kafka value of a record."""
-    if isinstance(record, Parked) and record.notification.queue:
-        return _codec.encode(_Value(VERSION, record))
-    if record.tries.awaits:
-        return _codec.encode(_Value(_VERSION_LATER, record))
-    unjudged = isinstance(record, Parked) and record.notification.unjudged
-    return _codec.encode(_Value(_VERSION_UNJUDGED if unjudged else _VERSION_JUDGED, record))
+    return _codec.encode(_Value(VERSION, record))
 
 
 def decode_key(key: bytes) -> tuple[Delivery, bool]:

@@ -69,7 +69,7 @@ class Conditions:
         """Why evaluations had no answer, and how often; without an answer a notification does not match."""
 
     def get(self, expression: XPathFilter, key: _Key) -> Condition | None:
-        """The compiled condition; None when it cannot be compiled (it was accepted by another version)."""
+        """The compiled condition; None when it cannot be compiled (a gateway with another libxml2 took it)."""
         known = self._compiled.get(key)
         if known is not None:
             return known[0]

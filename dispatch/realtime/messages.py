@@ -25,9 +25,8 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.health import Sign
 from arborcast.topic_model.routing import ViewStep
 
-VERSION = 2
-
-PROGRESS_VERSION = 3
+VERSION = 1
+"""Of the records of both logs."""
 
 # Bytes of the lists in a worker's message: half of the smallest kafka.max_record_bytes.
 _MOST_BYTES = 32 * 1024
@@ -116,27 +115,6 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
         return known is None or (self.run, self.position) >= (known.run, known.position)
 
 
-class _FirstProgress(msgspec.Struct, frozen=True, array_like=True):
-    """What counts of version 1, whose run is over: its position."""
-
-    run: int
-    partition: int
-    position: int
-    batch: int
-    clean: bool = False
-
-
-class _SecondProgress(msgspec.Struct, frozen=True, array_like=True):
-    """The same of version 2."""
-
-    run: int
-    partition: int
-    position: int
-    since: int
-    since_ms: int
-    clean: bool = False
-
-
 class _FeedValue(Versioned, frozen=True):
     feed: Feed
 
@@ -145,19 +123,9 @@ class _ProgressValue(Versioned, frozen=True):
     progress: WorkerProgress
 
 
-class _FirstProgressValue(Versioned, frozen=True):
-    progress: _FirstProgress
-
-
-class _SecondProgressValue(Versioned, frozen=True):
-    progress: _SecondProgress
-
-
 _feed = VersionedCodec(_FeedValue, "a message to the workers", VERSION)
-_progress = VersionedCodec(_ProgressValue, "the progress of a worker", PROGRESS_VERSION)
+_progress = VersionedCodec(_ProgressValue, "the progress of a worker", VERSION)
 _encoder = msgspec.msgpack.Encoder()
-_first_progress = VersionedCodec(_FirstProgressValue, "the progress of a worker", 1)
-_second_progress = VersionedCodec(_SecondProgressValue, "the progress of a worker", 2)
 
 
 def encode_feed(feed: Feed) -> tuple[bytes, bytes]:
@@ -209,7 +177,7 @@ class FeedPieces:
 
 def encode_progress(progress: WorkerProgress) -> tuple[bytes, bytes]:
     """Kafka key and value."""
-    return b"%d" % progress.partition, _progress.encode(_ProgressValue(PROGRESS_VERSION, progress))
+    return b"%d" % progress.partition, _progress.encode(_ProgressValue(VERSION, progress))
 
 
 def progress_in_records(progress: WorkerProgress) -> Iterator[WorkerProgress]:
@@ -244,13 +212,6 @@ def progress_in_records(progress: WorkerProgress) -> Iterator[WorkerProgress]:
 
 def decode_progress(key: bytes, value: bytes | None) -> WorkerProgress:
     """The message behind a Kafka value; raises as `VersionedCodec.decode`."""
-    version = _progress.version_of(value)
-    if version == 1:
-        first = _first_progress.decode(value, key).progress
-        return WorkerProgress(first.run, first.partition, first.position, first.run, first.clean, task=-1)
-    if version == 2:
-        second = _second_progress.decode(value, key).progress
-        return WorkerProgress(second.run, second.partition, second.position, second.since, second.clean, task=-1)
     return _progress.decode(value, key).progress
 
 

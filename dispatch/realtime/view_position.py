@@ -37,8 +37,8 @@ class ViewPosition:
         return stamp <= self.control or self._is_beyond(stamp, offset)
 
     def _stamp_for(self, offset: int, last_offset: int) -> int:
-        """For a notification without a stamp, of an older Arborcast: it belongs to those who are there when it is
-        matched. So the view must have come to where the control log ends now, and that holds for all that is here."""
+        """For a notification without a stamp, which belongs to those who are there when it is matched: the view must
+        have come to where the control log ends now, and that holds for all that is here."""
         last, end = self._unstamped
         if offset > last:
             self._unstamped = _, end = last_offset, self._control_end()

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.eventlog.client import ConsumerRecord
@@ -47,7 +46,7 @@ class Archive(GatheringFollower):
             self._rows.append(notification_rows(records, int(time.time() * 1000)))
 
     def _opened(self) -> Tail:
-        return self._behind([self._known()])
+        return self._behind([self._table.positions(LOG)])
 
     def _gathered(self) -> Sequence[Sequence[pa.Table]]:
         return [self._rows]
@@ -60,24 +59,11 @@ class Archive(GatheringFollower):
 
     def _restart(self) -> None:
         # What is archived stays: these rows are of the log that was.
-        self._table.extend(NOTIFICATIONS.arrow([]), as_progress(LOG, dict.fromkeys(self._known(), 0)))
+        self._table.extend(NOTIFICATIONS.arrow([]), as_progress(LOG, dict.fromkeys(self._table.positions(LOG), 0)))
 
     def _forget(self) -> None:
         super()._forget()
         self._rows.clear()
-
-    def _known(self) -> dict[int, int]:
-        """The next offset, by partition: as the commits say, or, of a table from before they did, behind its rows."""
-        return self._table.positions(LOG) or self._behind_rows()
-
-    def _behind_rows(self) -> dict[int, int]:
-        rows = self._table.open().to_pyarrow_dataset().scanner(columns=["partition", "offset"])
-        ends: dict[int, int] = {}
-        for batch in rows.to_batches():
-            for partition in pc.unique(batch["partition"]).to_pylist():
-                offsets = batch.filter(pc.field("partition") == partition)["offset"]
-                ends[partition] = max(ends.get(partition, 0), pc.max(offsets).as_py() + 1)
-        return ends
 
 
 class _Archived(NamedTuple):

@@ -140,9 +140,9 @@ class _Gathering:
     """What one of the tables does not have yet. Each commits for itself: after a crash between the two the records come
     again, and only the second takes them."""
 
-    def __init__(self, table: DeltaTableWriter, before: Callable[[DeltaTableWriter], Mapping[int, int]]) -> None:
+    def __init__(self, table: DeltaTableWriter) -> None:
         self.table = table
-        self.reached = self.table.positions(LOG) or (before(table) if table.open().version() else {})
+        self.reached = self.table.positions(LOG)
         self.rows: list[pa.Table] = []
 
     def lacks(self, record: ConsumerRecord) -> bool:
@@ -172,16 +172,13 @@ class AttemptsTables(GatheringFollower):
         interval_s: float = 0.0,
         *,
         recorded: Callable[[pa.Table], None] = lambda rows: None,
-        before: Callable[[DeltaTableWriter], Mapping[int, int]] = lambda table: {},
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`before` says where a table is whose commits do not say it."""
         self._attempts = DeltaTableWriter(ATTEMPTS, attempts)
         self._ended = EndedDeliveries(deliveries)
         tables = [self._attempts, self._ended.table]
         super().__init__(kafka, LOG, tables, interval_s, _BYTES_PER_STEP, clock)
         self._recorded = recorded
-        self._before = before
         self._open: _Open | None = None
 
     def take(self, records: Sequence[ConsumerRecord]) -> None:
@@ -235,5 +232,5 @@ class AttemptsTables(GatheringFollower):
 
     def _gatherings(self) -> _Open:
         if self._open is None:
-            self._open = _Open(_Gathering(self._attempts, self._before), _Gathering(self._ended.table, self._before))
+            self._open = _Open(_Gathering(self._attempts), _Gathering(self._ended.table))
         return self._open

@@ -42,7 +42,6 @@ from arborcast.dispatch.tables import (
     SUBSCRIPTIONS,
     TOPICS,
 )
-from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 from arborcast.dispatch.tables.spec import TableSpec
 from arborcast.topic_model.projections.suspensions import State
 from arborcast.topic_model.routing.table import Route
@@ -153,23 +152,16 @@ class Recording:
         control_position: Callable[[], int],
         routes: Callable[[int], Sequence[tuple[Route, State]]],
         recorded: Callable[[pa.Table], None],
-        attempts_before: Callable[[DeltaTableWriter], Mapping[int, int]],
         joiner: Joiner | None = None,
         tell: EventListener = lambda _: None,
     ) -> None:
         """`health` gives what is known of endpoints; `routes` so many routes at most, with the state of each,
-        `control_position` the offset up to which the control log is in them. For `recorded` and `attempts_before` see
-        `AttemptsTables`. `joiner` joins the files of tables that only grow. `tell` is called with messages that were
-        given up."""
+        `control_position` the offset up to which the control log is in them. For `recorded` see `AttemptsTables`.
+        `joiner` joins the files of tables that only grow. `tell` is called with messages that were given up."""
         self._settings = settings
         self._home = home
         self.attempts = AttemptsTables(
-            kafka,
-            self._at(ATTEMPTS),
-            self._at(DELIVERIES),
-            settings.interval_s,
-            recorded=recorded,
-            before=attempts_before,
+            kafka, self._at(ATTEMPTS), self._at(DELIVERIES), settings.interval_s, recorded=recorded
         )
         self.archive = Archive(kafka, self._at(NOTIFICATIONS), settings.interval_s) if settings.archive else None
         subscriptions = self._at(SUBSCRIPTIONS)

@@ -25,7 +25,7 @@ from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
 
 # To be raised with every change of the tables: a file of another form is rebuilt from the log.
-_FORM = 8
+_FORM = 1
 
 # `turn` is what comes before what: the offset in the log; but never behind what has a later place in its partition.
 _SCHEMA = """

@@ -1,4 +1,4 @@
-"""What a Delta table is made of: columns with their meaning and unit, where it is, and how an older one is kept up."""
+"""What a Delta table is made of: columns with their meaning and unit, and where it is."""
 
 from __future__ import annotations
 
@@ -74,10 +74,9 @@ class Column:
         """Description with its unit, as stored in the table itself."""
         return f"{self.help} [{self.unit}]" if self.unit else self.help
 
-    def as_field(self, *, optional: bool | None = None) -> Field:
+    def as_field(self) -> Field:
         """The column as Delta describes it."""
-        nullable = self.optional if optional is None else optional
-        return Field(self.name, PrimitiveType(self.type), nullable=nullable, metadata={"comment": self.comment})
+        return Field(self.name, PrimitiveType(self.type), nullable=self.optional, metadata={"comment": self.comment})
 
 
 @dataclass(frozen=True)
@@ -151,10 +150,9 @@ class TableSpec:
         return found.cast(pa.schema(plain))
 
     def ensure(self, location: str) -> DeltaTable:
-        """The table, created when it is not there, with the columns that an older Arborcast did not know added.
+        """The table, created when it is not there.
 
-        Rows that were there before have nulls in those. Raises InfrastructureError when a column has another type than
-        ours, because what we would write then is something else than what is there.
+        Raises InfrastructureError when it has no column of this name and type for each of ours: our rows would not fit.
         """
         table = DeltaTable.create(
             location,
@@ -168,16 +166,13 @@ class TableSpec:
         )
         there = {each.name: each.type for each in table.schema().fields}
         for column in self.columns:
-            if column.name in there and there[column.name] != PrimitiveType(column.type):
+            found = there.get(column.name)
+            if found != PrimitiveType(column.type):
+                which = f"no column {column.name}" if found is None else f"a column {column.name} of type {found}"
                 raise InfrastructureError(
-                    f"the table at {location} has a column {column.name} of type {there[column.name]}, this Arborcast "
-                    f"writes {column.type}: move the table away, it is built anew from the logs"
+                    f"the table at {location} has {which}, this Arborcast writes {column.name} as {column.type}: "
+                    "move the table away, it is built again from the logs"
                 )
-        missing = [column for column in self.columns if column.name not in there]
-        if missing:
-            # Old files have no values for them, so for Delta they may be null whatever we always write.
-            table.alter.add_columns([column.as_field(optional=True) for column in missing])
-            table = open_table(location)
         return table
 
 

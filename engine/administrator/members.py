@@ -47,7 +47,7 @@ class StoredMember(msgspec.Struct, frozen=True):
     version: str
     number: int
     seen_ms: int
-    datagram_port: int = 0
+    datagram_port: int
 
 
 class StoredMembers(msgspec.Struct, frozen=True):

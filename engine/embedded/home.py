@@ -95,7 +95,7 @@ _MARKS = ("run/lock", "secrets.keys", "users.toml")
 
 def make_home(path: Path, access: Access) -> str:
     """Makes the data directory, if it is not there, readable for its owner only: payloads are in it,
-    and subscribers' addresses. One that an earlier version has made is narrowed.
+    and subscribers' addresses. One that is there is narrowed.
 
     Returns what was changed, or could not be, in words for the log; mostly nothing. Raises OSError.
     """

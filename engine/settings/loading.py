@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import json
 import logging
 import os
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -42,22 +41,9 @@ DEFAULT_FILE = "arborcast.toml"
 # Variables with our prefix that are not settings: they say where things of this machine are.
 RESERVED_ENV = frozenset({"HOME", "CONFIG", "CACHE", "JAVA", "LOG_FORM", "READY_FILE"})
 
-# Former names of settings. They go on working, with a warning that says the new one.
-RENAMED: Mapping[str, str] = types.MappingProxyType(
-    {
-        "access.remember_s": "access.cache_s",
-        "outbound.reach": "outbound.scope",
-        "retry.hot_budget_s": "retry.batch_wait_s",
-    }
-)
-
-logger = logging.getLogger(__name__)
-
 Scalar = str | int | float | bool
 
 SectionT = TypeVar("SectionT")
-
-GivenT = TypeVar("GivenT")
 
 
 @dataclass(frozen=True)
@@ -113,7 +99,7 @@ class Declaration:
     @property
     def env(self) -> str:
         """The environment variable that sets it."""
-        return _variable(self.key)
+        return (ENV_PREFIX + self.key.replace(".", "_")).upper()
 
     def allowed(self) -> str:
         """What may be given, in words."""
@@ -173,20 +159,19 @@ def load_settings(
             raise ConfigError(f"{file}: home = {raw!r} must be the path of the data directory")
         # Relative to the file, so that the engine does not move with the folder it is started from.
         home_value, home_origin = str(folder / raw), str(file)
-    for key, value in _by_new_name(_flatten(document, file), RENAMED, str(file)):
+    for key, value in _flatten(document, file):
         declaration = known.get(key) or _unknown(key, known, str(file))
         values[key] = _checked(declaration, value, str(file))
         origins[key] = str(file)
 
-    former = {_variable(old): _variable(new) for old, new in RENAMED.items()}
-    for variable, text in _by_new_name(_our_variables(environ), former, "the environment"):
+    for variable, text in _our_variables(environ):
         declaration = next((d for d in known.values() if d.env == variable), None) or _unknown(
             variable, {d.env: d for d in known.values()}, "the environment"
         )
         values[declaration.key] = _checked(declaration, _from_text(declaration, text), f"${variable}")
         origins[declaration.key] = f"${variable}"
 
-    for key, value in _by_new_name(list((overrides or {}).items()), RENAMED, "the command line"):
+    for key, value in (overrides or {}).items():
         declaration = known.get(key) or _unknown(key, known, "the command line")
         values[key] = _checked(declaration, value, "the command line")
         origins[key] = "command line"
@@ -248,30 +233,6 @@ def _flatten(document: Mapping[str, Any], file: Path | None) -> list[tuple[str, 
             raise ConfigError(f"{file}: {section} must be a table, written [{section}]")
         flat += [(f"{section}.{name}", value) for name, value in content.items()]
     return flat
-
-
-def _variable(key: str) -> str:
-    return (ENV_PREFIX + key.replace(".", "_")).upper()
-
-
-@functools.cache  # each warning once in a process, however often it loads settings
-def _warn_renamed(old: str, new: str, where: str) -> None:
-    logger.warning("%s: the setting %s is called %s now; the old name still works", where, old, new)
-
-
-def _by_new_name(
-    given: list[tuple[str, GivenT]], renamed: Mapping[str, str], where: str
-) -> Iterator[tuple[str, GivenT]]:
-    """What one source gives, under the names of today. Raises ConfigError when it gives both the old and the new one:
-    which of the two is meant would be a guess."""
-    names = {name for name, _ in given}
-    for name, value in given:
-        new = renamed.get(name, name)
-        if new != name:
-            if new in names:
-                raise ConfigError(f"{where}: {name} is the old name of {new}, and both are given; keep {new} only")
-            _warn_renamed(name, new, where)
-        yield new, value
 
 
 def _our_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:

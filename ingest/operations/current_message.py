@@ -176,7 +176,7 @@ class Since(NamedTuple):
 
         After a restore from a backup the stamps of those from before say nothing, but their times do.
         """
-        if notification.control == UNSTAMPED or notification.accepted_ms < self.at_ms:
+        if notification.accepted_ms < self.at_ms:
             return False
         before = notification.control <= self.offset
         return standing(subscription, before, notification.accepted_ms) == "belongs" if self.new else not before

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from lxml import etree
 
 from arborcast.cli.reference import metric_names
 from arborcast.engine.monitoring.samples import Scrape
-from arborcast.ingest.client.received import SignedWith
 from tests.support.command import Engine, wait_until
 from tests.support.receiver import Received, Receiver
 from tests.support.soap_messages import MEDIA_TYPES, WSNT, envelope, message, subscribe, topic_expression
@@ -49,20 +47,10 @@ def patient(engine: Engine) -> tuple[str, str]:
     return "--config", str(file)
 
 
-# What an engine of version 0.1.0, before the packages were rebuilt, left when it was stopped: a message of its own
-# delivered, one given up, one that waits; a pull point, a registration, a subscription with a secret.
-BEFORE = Path(__file__).with_name("data_directory_before.tar.xz")
-ITS_RECEIVER = ("127.83.71.3", 18373)
-ITS_SECRET = "whsec_QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo="  # noqa: S105 - the alphabet
-
-
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """One engine for this module, going on where another version stopped; a test that stops it brings it up again."""
-    folder = tmp_path_factory.mktemp("engine")
-    with tarfile.open(BEFORE) as archive:
-        archive.extractall(folder, filter="data")
-    engine = Engine(folder / "home")
+    """One engine for this module; a test that stops it brings it up again."""
+    engine = Engine(tmp_path_factory.mktemp("engine"))
     try:
         engine.up(*patient(engine))
         yield engine
@@ -103,29 +91,6 @@ def pushed(request: Received) -> list[tuple[str, str]]:
 
 def everything_pushed(receiver: Receiver, path: str) -> list[str]:
     return [text for request in receiver.requests if request.path == path for _, text in pushed(request)]
-
-
-def test_it_goes_on_where_the_version_before_stopped(engine: Engine) -> None:
-    host, port = ITS_RECEIVER
-    with Receiver(port, host=host) as receiver:
-        # What was given up is sent again when somebody says so; with its whole lifespan, however old it is.
-        assert engine.run_here("dead-letters", "redrive", "--topic", "before/gone", "--yes").returncode == 0
-        wait_until(lambda: everything_pushed(receiver, "/gone") == ["3"], 300, "the dead letter")
-        notify(engine, "before/a", "after")
-        notify(engine, "before/signed", "signed")
-        wait_until(lambda: {*everything_pushed(receiver, "/good")} >= {"after", "signed"}, 300, "what came later")
-        signed = receiver.wait_for(1, "/signed", timeout=300)
-        SignedWith(ITS_SECRET)(signed[0].headers, signed[0].body)
-
-        def waiting() -> list[str]:
-            table = DeltaTable(str(engine.home / "tables" / "attempts")).to_pyarrow_table()
-            return [row["state"] for row in table.to_pylist() if row["endpoint"] == receiver.url("/busy")]
-
-        # It waits for its own time; when the engine comes too late for its lifespan, it is given up in writing.
-        wait_until(lambda: {"delivered", "expired"} & {*waiting()} != set(), 300, "the end of what waited")
-    kept = json.loads(engine.run_here("subscriptions", "list", "--json").stdout)
-    assert len(kept["subscriptions"]) == 5
-    assert "balanced" in engine.run_here("audit").stdout
 
 
 @pytest.mark.parametrize("soap", ["1.1", "1.2"])

@@ -16,8 +16,7 @@ from tests.support.wheels import PACKAGES
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-# The changelog also names what is no more.
-DOCUMENTS = [*sorted(set(ROOT.glob("*.md")) - {ROOT / "CHANGELOG.md"}), *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 # Files of the data directory that are named as settings are.
 FILES = {"dispatch.log", "gateway.log", "secrets.keys", "topics.ldif"}

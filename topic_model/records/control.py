@@ -29,17 +29,7 @@ from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 
-VERSION = 11
-
-# What a record needs its reader to know: since 2 that pushes are to be signed, or to carry credentials, and that there
-# are suspensions; since 3 that ciphertexts can be exchanged; since 4 that pull points can be provisional, and that
-# subscriptions have their addresses; since 5 that places are given; since 6 that a subscription may want some types
-# only; since 7 that it may have a minimum interval, a priority or a reliability; since 8 that there are triggers, and
-# that it may want its messages in parts; since 9 that topics may be queues, and subscriptions servers of one; since 10
-# that it may be a link to another engine, and what those want; since 11 that a link may share its peer with datagrams.
-_VERSION_FOR_ALL, _VERSION_WITH_SECRETS, _VERSION_WITH_RESEALING, _VERSION_WITH_ENDPOINTS = 1, 2, 3, 4
-_VERSION_WITH_PLACES, _VERSION_WITH_TYPES, _VERSION_WITH_POLICIES, _VERSION_WITH_TRIGGERS = 5, 6, 7, 8
-_VERSION_WITH_QUEUES, _VERSION_WITH_PEERS = 9, 10
+VERSION = 1
 
 # Words in a topic's routing policy.
 RELIABLE = "reliable"
@@ -55,8 +45,8 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     `retain` says whether its last message is kept; None is as it is set for all topics (topics.retain_all).
     `publishers` are names of users, and groups written `group:NAME`, which alone may publish; empty means anyone who
     may publish at all. Where nobody has to say who it is, they say nothing. `routing` is words with blanks between
-    them; those that we do not know are for others. `queue` says that one of its servers gets each notification, beside
-    those who are subscribed as ever; `merge` that equal requests which wait are done once.
+    them. `queue` says that one of its servers gets each notification, beside those who are subscribed as ever; `merge`
+    that equal requests which wait are done once.
     """
 
     retain: bool | None = None
@@ -375,7 +365,7 @@ def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:
     key = key_of(record).encode()
     if isinstance(record, Tombstone):
         return key, None
-    return key, _codec.encode(_Value(_version_for(record), record))
+    return key, _codec.encode(_Value(VERSION, record))
 
 
 def decode(key: bytes, value: bytes | None) -> ControlRecord:
@@ -389,34 +379,3 @@ def decode(key: bytes, value: bytes | None) -> ControlRecord:
         except UnicodeDecodeError as error:
             raise InfrastructureError(f"the key {key!r} of a control record is not UTF-8") from error
     return _codec.decode(value, key).record
-
-
-def _version_for(record: _Stated) -> int:
-    if isinstance(record, PeerInterest):
-        return _VERSION_WITH_PEERS
-    if isinstance(record, TopicRecord) and record.policy.queue:
-        return _VERSION_WITH_QUEUES
-    if isinstance(record, TriggerRecord | TriggerEnded):
-        return _VERSION_WITH_TRIGGERS
-    if isinstance(record, SubscriptionRecord):
-        policy = record.subscription.policy
-        if record.subscription.peer is not None:
-            return VERSION if record.subscription.peer.datagrams else _VERSION_WITH_PEERS
-        if record.subscription.queue:
-            return _VERSION_WITH_QUEUES
-        if policy.fragment_bytes:
-            return _VERSION_WITH_TRIGGERS
-        if policy.interval_ms or policy.priority or policy.reliability != "adaptive":
-            return _VERSION_WITH_POLICIES
-        if record.subscription.types:
-            return _VERSION_WITH_TYPES
-    if isinstance(record, SecretsResealed):
-        return _VERSION_WITH_RESEALING
-    if isinstance(record, TopicPlaces):
-        return _VERSION_WITH_PLACES
-    if isinstance(record, PullPointRecord) and record.until_ms:
-        return _VERSION_WITH_ENDPOINTS
-    if isinstance(record, SubscriptionRecord) and record.subscription.endpoint is not None:
-        return _VERSION_WITH_ENDPOINTS
-    protected = isinstance(record, SubscriptionRecord) and record.subscription.protection is not None
-    return _VERSION_WITH_SECRETS if protected or isinstance(record, SubscriptionSuspended) else _VERSION_FOR_ALL

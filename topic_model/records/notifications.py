@@ -15,15 +15,15 @@ from arborcast.topic_model.message_types import root_type
 from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
 
-VERSION = 11
+VERSION = 1
 
 # Between the id of a notification and that of the replay which brings it again.
 _AGAIN = "~"
 
 UNSTAMPED = -1
 
-"""No position in the control log: the notification belongs to those who are there when it is matched."""
-
+"""No position in the control log: the notification belongs to those who are there when it is matched, as do events for
+the one subscription that they are about."""
 
 MOST_PRIORITY = 100
 """Of a notification or a subscription; the least is the same below zero."""
@@ -46,32 +46,29 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
     `only` is the one subscription that gets it, empty for all that match: so a new subscriber gets a topic's current
     message. `replay` is the replay that brings it again, empty for the notification itself; then `id` is that of this
     delivery, and `original_id` what its receiver knows it by. `traceparent` is its trace context (see
-    `core.telemetry.tracing`), empty for none; readers who do not know it pass it over. `unjudged`, only of what is
-    parked, says that the subscription's conditions are still to be asked whether it wants it. `control` is the position
-    in the control log of the view that its gateway had when it accepted it: who gets it is decided by the subscriptions
-    as they were there (`topic_model.routing.history`); UNSTAMPED where an older Arborcast has written it. `unchanged`
-    is a position up to there from which on nothing has changed who that is: a view that has come so far can say;
-    UNSTAMPED where that is not known. `prefixes`
-    are those of the topic's namespaces (`topic_model.tree.prefixes`), empty where nobody has said; readers who do not
-    know them use others. `subject` is what conditions are asked about, a fragment like the payload; empty where that is
-    the payload itself. It does not leave the engine. `selector`, of what is for `only` one, is how that
-    one is found where the topic does not lead there; empty where it does. `valid_until_ms` is until when its publisher
-    wants it delivered, 0 for no such time: fixed when it was accepted. `type` is the QName, `{namespace}name`, of what
-    it is: as its publisher says, else of the payload's element; empty where an older Arborcast has written it
-    (`type_of`). `priority` ranks it among others of its topic, larger first. `reliable` says that nobody is to lose it
-    for the sake of time. `cause` is the id of the notification that matched the trigger which has published this one,
-    empty for one that a trigger has nothing to do with; `hops` is how many triggers there were in a row,
-    `triggers_left` how many notifications triggers may publish because of it, directly or not. `package` is
-    what an old publisher said in its wsnt:Package, of messages whose parts may be delivered alone
-    (`topic_model.records.packages.write_package`): which part it is of which message, or that it is whole; readers who
-    do not know it deliver the part all the same. `split_bytes`, unless 0, is what a push of it to an old subscriber may
-    have: a larger one leaves in parts. `queue` says that its topic is a queue: it is for one of its servers. `reply_to`
-    is where the answer is awaited, None where nobody awaits one; `reply_point` is the id of the pull point of ours that
-    this is, empty for another address. Requests of a queue with the same `merge` are equal; empty where they are not to
-    be done together. `path` names the engines that it has passed, as GROUP/NAME, first the one that accepted it; empty
-    for one that was published here. `distribution` says where it goes beside this engine
-    (`topic_model.tree.distribution`), empty for everywhere; `fast` that it leaves for engines of the group as a
-    datagram, if it can: readers who do not know it push it.
+    `core.telemetry.tracing`), empty for none. `unjudged`, only of what is parked, says that the subscription's
+    conditions are still to be asked whether it wants it. `control` is the position in the control log of the view that
+    its gateway had when it accepted it: who gets it is decided by the subscriptions as they were there
+    (`topic_model.routing.history`); UNSTAMPED for those of the view that matches it. `unchanged` is a position up to
+    there from which on nothing has changed who that is: a view that has come so far can say; UNSTAMPED where that is
+    not known. `prefixes` are those of the topic's namespaces (`topic_model.tree.prefixes`), empty where nobody has
+    said. `subject` is what conditions are asked about, a fragment like the payload; empty where that is the payload
+    itself. It does not leave the engine. `selector`, of what is for `only` one, is how that one is found where the
+    topic does not lead there; empty where it does. `valid_until_ms` is until when its publisher wants it delivered, 0
+    for no such time: fixed when it was accepted. `type` is the QName, `{namespace}name`, of what it is: as its
+    publisher says, else of the payload's element; empty in events of the engine (`type_of`). `priority` ranks it among
+    others of its topic, larger first. `reliable` says that nobody is to lose it for the sake of time. `cause` is the id
+    of the notification that matched the trigger which has published this one, empty for one that a trigger has nothing
+    to do with; `hops` is how many triggers there were in a row, `triggers_left` how many notifications triggers may
+    publish because of it, directly or not. `package` is what an old publisher said in its wsnt:Package, of messages
+    whose parts may be delivered alone (`topic_model.records.packages.write_package`): which part it is of which
+    message, or that it is whole. `split_bytes`, unless 0, is what a push of it to an old subscriber may have: a larger
+    one leaves in parts. `queue` says that its topic is a queue: it is for one of its servers. `reply_to` is where the
+    answer is awaited, None where nobody awaits one; `reply_point` is the id of the pull point of ours that this is,
+    empty for another address. Requests of a queue with the same `merge` are equal; empty where they are not to be done
+    together. `path` names the engines that it has passed, as GROUP/NAME, first the one that accepted it; empty for one
+    that was published here. `distribution` says where it goes beside this engine (`topic_model.tree.distribution`),
+    empty for everywhere; `fast` that it leaves for engines of the group as a datagram, if it can.
     """
 
     id: str
@@ -168,30 +165,7 @@ _codec = VersionedCodec(_Value, "a notification record", VERSION)
 
 def encode(notification: Notification) -> tuple[bytes, bytes]:
     """Kafka key and value of a notification."""
-    return notification.topic.encode(), _codec.encode(_Value(_version_for(notification), notification))
-
-
-def _version_for(notification: Notification) -> int:
-    """The first version that knows what this record needs its reader to know."""
-    if notification.path or notification.distribution:  # other engines are not to get it, or not again
-        return 11
-    if notification.queue or notification.reply_to is not None:  # it may be for one of a queue's servers
-        return 10
-    if notification.cause:  # a trigger has published it, and such go no further than so many in a row
-        return 9
-    if notification.priority or notification.reliable:
-        return 8
-    if notification.valid_until_ms:  # its validity may end
-        return 7
-    if notification.selector:  # its topic does not lead to its recipient
-        return 6
-    if notification.subject:  # conditions are asked about something else than the payload
-        return 5
-    if notification.unjudged:  # it is parked for somebody who was not asked whether it wants it
-        return 4
-    if notification.replay:  # which has to be labelled as one
-        return 3
-    return 2 if notification.only else 1
+    return notification.topic.encode(), _codec.encode(_Value(VERSION, notification))
 
 
 def decode(value: bytes | None) -> Notification:

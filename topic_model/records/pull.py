@@ -15,10 +15,7 @@ import msgspec
 
 from arborcast.core.eventlog.versions import Versioned, VersionedCodec
 
-VERSION = 3
-
-# Since 2 the validity of a message may end; since 3 a claim may be settled for some of its messages only.
-_VERSION_FOR_ALL, _VERSION_VALID = 1, 2
+VERSION = 1
 
 
 class StoredMessage(msgspec.Struct, frozen=True, omit_defaults=True, tag="message"):
@@ -72,12 +69,7 @@ _codec = VersionedCodec(_Value, "a record of a pull point", VERSION)
 
 def encode(pull_point_id: str, record: PullRecord) -> tuple[bytes, bytes]:
     """Kafka key and value of a record."""
-    version = _VERSION_FOR_ALL
-    if isinstance(record, StoredMessage) and record.valid_until_ms:
-        version = _VERSION_VALID
-    elif isinstance(record, Returned) and record.settled:
-        version = VERSION
-    return pull_point_id.encode(), _codec.encode(_Value(version, record))
+    return pull_point_id.encode(), _codec.encode(_Value(VERSION, record))
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, PullRecord]:

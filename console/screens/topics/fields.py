@@ -54,8 +54,6 @@ def values_of(record: TopicRecord) -> dict[str, str]:
         **{f"routing-{word}": "yes" if word in words else "" for word in ROUTING},
         "reach": TO if reach.startswith(TO) else reach,
         "groups": reach.removeprefix(TO).replace(",", ", ") if reach.startswith(TO) else "",
-        # What an earlier version has taken, and nobody follows.
-        "routing": " ".join(word for word in words if word not in ROUTING and word != reach),
         "queue": "yes" if policy.queue else "",
         "apart": "" if policy.merge else "yes",
     }
@@ -78,7 +76,7 @@ def record_of(values: Mapping[str, str], base: TopicRecord, errors: dict[str, st
         base.policy,
         retain=_RETAIN.get(values["retain"]),
         priority=priority,
-        routing=_in_order(base.policy.routing, [*words, *values["routing"].split()]),
+        routing=_in_order(base.policy.routing, words),
         publishers=_lines(values["publishers"]),
         queue=bool(values["queue"]),
         merge=not values["apart"],

@@ -49,8 +49,6 @@ _CODES: dict[State, int] = {
     "cancelled": CANCELLED,
     "dropped": DROPPED,
     "parked": PENDING,
-    # What failed before there were retries was given up without a dead letter.
-    "failed": PURGED,
 }
 
 REDRIVEN = "redriven"

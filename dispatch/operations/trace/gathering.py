@@ -27,7 +27,7 @@ from arborcast.dispatch.tables import ATTEMPTS, ENDPOINT_HEALTH, NOTIFICATIONS, 
 from arborcast.dispatch.tables.spec import TableSpec, is_there, newest, open_table, rows_with
 from arborcast.topic_model.records import control as records
 from arborcast.topic_model.records import notifications
-from arborcast.topic_model.records.notifications import UNSTAMPED, Notification, made_at
+from arborcast.topic_model.records.notifications import Notification, made_at
 
 # Rows come into the log in the order of their pushes' ends, not beginnings: so far back from the newest one in the
 # table there may be some that it does not have.
@@ -112,14 +112,13 @@ class Gatherer:
             message_id=row["message_id"],
             publisher=row["publisher"],
             only=row["only"],
-            # Not there in tables, and null in rows, that an older Arborcast has written.
-            traceparent=row.get("traceparent") or "",
-            priority=row.get("priority") or 0,
-            cause=row.get("cause") or "",
-            hops=row.get("hops") or 0,
-            path=tuple((row.get("path") or "").split()),
-            distribution=row.get("distribution") or "",
-            control=UNSTAMPED if (control := row.get("control")) is None else control,
+            traceparent=row["traceparent"],
+            priority=row["priority"],
+            cause=row["cause"],
+            hops=row["hops"],
+            path=tuple(row["path"].split()),
+            distribution=row["distribution"],
+            control=row["control"],
         )
         return Evidence(
             notification_id,

@@ -17,8 +17,7 @@ from arborcast.core.eventlog.client import make_producer
 from arborcast.core.eventlog.follower import Tail
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.recording.archive import Archive, notification_rows
-from arborcast.dispatch.tables import NOTIFICATIONS
+from arborcast.dispatch.recording.archive import Archive
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
@@ -119,19 +118,6 @@ def test_large_messages_are_read_a_few_at_a_time(log: KafkaSettings, tmp_path: P
     assert len(pieces) >= 3
     # One poll more than was asked for, at most.
     assert max(pieces) < 1_000_000 + 64 * 61_000
-
-
-def test_table_whose_commits_do_not_say_how_far_it_is(log: KafkaSettings, tmp_path: Path) -> None:
-    table = tmp_path / "notifications"
-    append(log, [f"n{number}" for number in range(20)])
-    with closing(Tail(log, "notifications", {})) as tail:
-        written = notification_rows(tail.read(100), 0)
-    DeltaTableWriter(NOTIFICATIONS, str(table)).append(written, "query", 0)
-    append(log, ["z"])
-    writer, clock = archive(log, table)
-    with closing(writer):
-        commit(writer, clock)
-    assert archived(table) == sorted([*(f"n{number}" for number in range(20)), "z"])
 
 
 def test_log_that_was_made_anew_is_read_from_its_beginning(log: KafkaSettings, tmp_path: Path) -> None:

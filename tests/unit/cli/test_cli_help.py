@@ -40,16 +40,6 @@ def test_help_is_shown_as_it_is_written(where: str) -> None:
     assert Text.from_markup(TEXTS[where]).plain == TEXTS[where]
 
 
-def test_the_old_word_for_dead_letters_goes_on_working_with_a_hint() -> None:
-    help_text = CliRunner().invoke(app, ["--help"]).output
-    assert " dead-letters " in help_text
-    assert "│ dead " not in help_text
-    old = CliRunner().invoke(app, ["dead", "list", "--help"])
-    assert (old.exit_code, "dead-letters" in old.stderr) == (0, True)
-    assert "List dead letters" in old.stdout
-    assert CliRunner().invoke(app, ["dead-letters", "list", "--help"]).stderr == ""
-
-
 GROUPS = {
     "The engine": {"up", "down", "status", "doctor", "fetch", "init", "config"},
     "Messages": {"publish", "listen"},

@@ -357,17 +357,6 @@ def test_a_topic_becomes_a_queue(parts: ConsoleParts, browser: Browser) -> None:
     assert browser.page.xpath("//a[text()='Its queue']")
 
 
-def test_words_of_an_earlier_version_are_shown_and_can_be_taken_out(parts: ConsoleParts, browser: Browser) -> None:
-    parts.put(topic("old", policy=TopicPolicy(routing="reliable whatever")))
-    browser.get("/topics?at=old")
-    assert browser.page.xpath("//input[@name='routing']/@value") == ["whatever"]
-    assert browser.submit("/topics/put", priority="3").status_code == 422
-    browser.submit("/topics/put", routing="")
-    browser.get("/topics/review")
-    browser.submit("/topics/save")
-    assert saved(parts, "old").policy == TopicPolicy(routing="reliable", priority=3)
-
-
 EVIL = "<script>alert(1)</script>\u202e"
 
 

@@ -221,14 +221,6 @@ def test_who_edits_in_the_directory_wins(state: tuple[Records, Records, Records]
             assert after[path] == record
 
 
-def test_a_directory_that_says_no_since_before_there_was_a_difference_is_heard() -> None:
-    """An older version wrote topics that do not retain, and those that say nothing, in the same way."""
-    said, older = by_path(topic("a", retain=False)), by_path(topic("a"))
-    plan = reconcile(older, listed(said), older)
-    assert (plan.records, plan.changes) == ((topic("a", retain=False),), ())
-    assert reconcile(said, listed(said), folded(older, plan)).idle
-
-
 class TestCodesFromPlaces:
     """A directory holds them like other codes, and does not know where they come from."""
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -201,12 +200,6 @@ def test_an_endpoint_can_always_be_tried_again_before_long(history: list[tuple[K
             health = after(probing(health), Sign(kind, message), now, SETTINGS)
 
     assert health.may_try(now + int(SETTINGS.longest_probe_s * 1000))
-
-
-def test_the_stored_form_calls_degraded_by_the_name_it_always_had() -> None:
-    stored = msgspec.msgpack.encode(Health(degraded=True))
-    assert msgspec.msgpack.decode(stored)["sick"] is True
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode({"sick": True}), type=Health) == Health(degraded=True)
 
 
 def trials_of(*signs: Sign, patient: bool = False) -> list[int]:

@@ -41,13 +41,6 @@ def test_attempts_come_back_in_order_however_many(count: int) -> None:
     assert all(len(value) < RECORD_BYTES + 1_000 for value in values)
 
 
-def test_only_records_with_something_dropped_need_a_reader_that_knows_of_it() -> None:
-    dropped = msgspec.structs.replace(attempt(), state="dropped")
-    (plain,), (mixed,) = attempts.encode([attempt()]), attempts.encode([attempt(), dropped, attempt()])
-    versions = [msgspec.msgpack.decode(value)["v"] for value in (plain, mixed, attempts.NOTHING)]
-    assert versions == [1, 2, 1]
-
-
 def test_record_without_attempts_can_be_read() -> None:
     assert attempts.decode(attempts.NOTHING) == []
 

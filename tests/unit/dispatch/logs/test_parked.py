@@ -23,12 +23,6 @@ def test_records_come_out_as_they_went_in(record: Parked | Tried) -> None:
     assert parked.decode(parked.encode(record)) == record
 
 
-def test_records_of_before_the_time_of_decision_are_read() -> None:
-    older = msgspec.msgpack.encode({"v": 1, "record": {"type": "tried", "tries": [3, 1, 99]}})
-    assert parked.decode(older) == Tried(Tries(3, 1, 99))
-    assert not Tries(3, 1, 99).is_due(98)
-
-
 def test_a_key_tells_one_life_of_a_delivery_from_the_next() -> None:
     again = DELIVERY._replace(place=DELIVERY.place._replace(redrive=77))
     assert again.key() != DELIVERY.key()

@@ -248,7 +248,7 @@ def test_types_are_looked_up_before_conditions_and_nothing_is_parsed(parsed: lis
     said = Notification("n", TopicPath("a"), b"<reading/>", 1, type="{urn:plant}alarm")
     assert wanted(said) == ["alarms", "both", "all"]
     assert wanted(Notification("n", TopicPath("a"), b"<reading/>", 1, type="reading")) == ["both", "all"]
-    # As an older Arborcast has written it.
+    # Without a type beside the payload, as events of the engine.
     assert wanted(Notification("n", TopicPath("a"), b"<p:alarm xmlns:p='urn:plant'/>", 1)) == ["alarms", "both", "all"]
     asking = Subscription("s", EndpointReference("http://s/"), content=(condition("true()"),), types=("reading",))
     assert Judge(conditions, allowance, frozenset({"s"})).wanted(said, [asking]) == []

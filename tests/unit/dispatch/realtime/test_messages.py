@@ -45,17 +45,6 @@ def test_messages_come_out_as_they_went_in() -> None:
         decode_feed(b"3", b"nonsense")
 
 
-def test_where_a_run_of_an_earlier_version_was_is_known() -> None:
-    first = msgspec.msgpack.encode({"v": 1, "progress": [30, 1, 99, 2, False, 2, 4, [], ["s"], [], 0, True, 7_200_000]})
-    assert decode_progress(b"1", first) == WorkerProgress(30, 1, 99, 30, task=-1)
-    clean = msgspec.msgpack.encode({"v": 1, "progress": [30, 1, 99, 2, True]})
-    assert decode_progress(b"1", clean) == WorkerProgress(30, 1, 99, 30, clean=True, task=-1)
-    second = msgspec.msgpack.encode({"v": 2, "progress": [30, 1, 99, 20, 7_200_000, False, 2, 4, [], ["s"], [], 0]})
-    assert decode_progress(b"1", second) == WorkerProgress(30, 1, 99, 20, task=-1)
-    clean = msgspec.msgpack.encode({"v": 2, "progress": [30, 1, 99, 20, 7_200_000, True]})
-    assert decode_progress(b"1", clean) == WorkerProgress(30, 1, 99, 20, clean=True, task=-1)
-
-
 class Parked:
     """What a worker's own parking log says: lanes, each with its offset in partition 0."""
 

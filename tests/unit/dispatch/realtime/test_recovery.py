@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
 
 from arborcast.core.errors import InfrastructureError
@@ -18,7 +17,7 @@ from arborcast.dispatch.hot.earlier import NOTHING, Beginning
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS
 from arborcast.dispatch.logs.parked import Place
 from arborcast.dispatch.realtime import recovery
-from arborcast.dispatch.realtime.messages import WorkerProgress, decode_progress
+from arborcast.dispatch.realtime.messages import WorkerProgress
 from arborcast.dispatch.realtime.recovery import Recovery, next_run
 from tests.support.dispatch_job import job_settings
 
@@ -71,9 +70,7 @@ class Stopped:
 def test_a_partition_that_was_idle_for_a_week_has_nothing_behind_its_position(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As version 2 of a record left `progress` after an orderly stop: the idle partition at its run's beginning."""
-    week_ago = msgspec.msgpack.encode({"v": 2, "progress": [RUN, 1, 30, EARLIER_RUN, 604_800_000, False]})
-    known = [WorkerProgress(RUN, 0, 500, RUN, clean=True), decode_progress(b"1", week_ago)]
+    known = [WorkerProgress(RUN, 0, 500, RUN, clean=True), WorkerProgress(RUN, 1, 30, EARLIER_RUN)]
     stopped = Stopped(monkeypatch, tmp_path, {0: 520, 1: 30}, known)
 
     begin = stopped.recovery.start_state()

@@ -1,4 +1,4 @@
-"""Tables that another version has made: an older one, and a newer one that was rolled back."""
+"""Tables that a newer version has made, after a rollback; and how long each table is kept."""
 
 from __future__ import annotations
 
@@ -78,20 +78,6 @@ def found(spec: TableSpec, location: str, column: str) -> dict[object, object]:
     return {each[name_of(spec)]: each[column] for each in rows}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_older_table_is_written_with_the_columns_it_lacked(tmp_path: Path, name: str) -> None:
-    (spec,) = (each for each in TABLES if each.name == name)
-    location = str(tmp_path)
-    lacking = next(each.name for each in reversed(spec.columns) if each.name not in (name_of(spec), spec.time, "day"))
-    older = dataclasses.replace(spec, columns=tuple(each for each in spec.columns if each.name != lacking))
-    DeltaTableWriter(older, location).append(older.arrow([row(older, "old")]), "w", 0)
-
-    write(spec, location, "new", batch=1)
-
-    expected = {"new": row(spec, "new")[lacking]} | ({} if spec is ROUTES else {"old": None})
-    assert found(spec, location, lacking) == expected
-
-
 @pytest.mark.parametrize("optional", [True, False], ids=["may be null", "may not be null"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_table_of_a_newer_version_is_written_after_a_rollback(tmp_path: Path, name: str, optional: bool) -> None:
@@ -154,7 +140,6 @@ def test_each_table_is_kept_for_as_long_as_its_own_setting_says(tmp_path: Path) 
         control_position=lambda: 0,
         routes=lambda limit: [],
         recorded=lambda rows: None,
-        attempts_before=lambda table: {},
     )
 
     for recorder in recording._recorders:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from arborcast.core.errors import ConfigError
-from arborcast.engine.settings.loading import Settings, _warn_renamed, declarations, dump, load_settings
+from arborcast.engine.settings.loading import Settings, declarations, dump, load_settings
 
 
 def load(tmp_path: Path, toml: str = "", env: dict[str, str] | None = None, **kwargs: object) -> Settings:
@@ -114,52 +114,3 @@ def test_reading_settings_writes_nothing(tmp_path: Path) -> None:
     load(tmp_path, home=tmp_path / "home")
     assert not (tmp_path / "home").exists()
     assert stat.S_ISREG((tmp_path / "arborcast.toml").stat().st_mode)
-
-
-OLD_NAMES = (
-    ("access.remember_s", "access.cache_s", "7", 7.0),
-    ("outbound.reach", "outbound.scope", "private", "private"),
-    ("retry.hot_budget_s", "retry.batch_wait_s", "7", 7.0),
-)
-
-
-@pytest.mark.parametrize("source", ["file", "environment", "command line"])
-@pytest.mark.parametrize(("old", "new", "text", "value"), OLD_NAMES)
-def test_an_old_name_goes_on_working_with_a_hint(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, source: str, old: str, new: str, text: str, value: object
-) -> None:
-    def given(name: str) -> Settings:
-        section, _, key = name.partition(".")
-        if source == "file":
-            return load(tmp_path, f"[{section}]\n{key} = {text if isinstance(value, float) else repr(text)}")
-        if source == "environment":
-            return load(tmp_path, env={f"ARBORCAST_{section}_{key}".upper(): text})
-        return load(tmp_path, overrides={name: value})
-
-    _warn_renamed.cache_clear()
-    settings = [given(old), given(old)]
-    section, _, key = new.partition(".")
-    assert [getattr(getattr(each, section), key) for each in settings] == [value, value]
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1, "once in a process"
-    spelt = (lambda name: f"ARBORCAST_{name}".replace(".", "_").upper()) if source == "environment" else str
-    assert f"{spelt(old)} is called {spelt(new)} now" in told[0]
-    caplog.clear()
-    assert given(new).origins == settings[0].origins
-    assert caplog.records == []
-
-
-def test_both_names_in_one_place_are_an_error(tmp_path: Path) -> None:
-    told = "is the old name of outbound.scope, and both are given"
-    with pytest.raises(ConfigError, match=told):
-        load(tmp_path, '[outbound]\nscope = "public"\nreach = "private"')
-    with pytest.raises(ConfigError, match=told):
-        load(tmp_path, overrides={"outbound.reach": "private", "outbound.scope": "private"})
-    with pytest.raises(ConfigError, match=told.replace("outbound.scope", "ARBORCAST_OUTBOUND_SCOPE")):
-        load(tmp_path, env={"ARBORCAST_OUTBOUND_REACH": "private", "ARBORCAST_OUTBOUND_SCOPE": "private"})
-
-
-def test_the_stronger_source_wins_under_either_name(tmp_path: Path) -> None:
-    env = {"ARBORCAST_OUTBOUND_REACH": "private"}
-    assert load(tmp_path, '[outbound]\nscope = "loopback"', env).outbound.scope == "private"
-    assert load(tmp_path, '[outbound]\nreach = "loopback"', env).outbound.scope == "private"

@@ -85,12 +85,11 @@ def test_of_two_of_one_name_the_first_in_the_log_counts() -> None:
     assert table.triggers.named("a") == first
 
 
-def test_its_records_are_about_it_and_an_earlier_reader_refuses_them() -> None:
+def test_its_records_are_about_it() -> None:
     for record in (MADE, TriggerEnded("one", "removed", 1)):
         key, value = encode(record)
         assert key == b"trigger:one"
         assert value is not None
-        assert value.startswith(b'{"v":8,')
         assert subscription_of(record) == "one"
     assert subscription_of(Tombstone("trigger:one")) == "one"
     assert b"target" not in (encode(MADE)[1] or b"")

@@ -22,11 +22,6 @@ def test_what_is_written_is_read(notification: Notification) -> None:
     assert decode(value) == notification
 
 
-def test_only_what_older_readers_would_send_to_everybody_or_without_its_label_is_hidden_from_them() -> None:
-    versions = [msgspec.msgpack.decode(encode(each)[1])["v"] for each in (NOTIFICATION, ONLY, AGAIN, TRACED)]
-    assert versions == [1, 2, 3, 1]
-
-
 def test_a_replay_is_a_notification_of_its_own_that_says_what_it_was() -> None:
     first = msgspec.structs.replace(NOTIFICATION, request=b"fingerprint", request_size=4, priority=5)
     again = replayed(first, "r1", "sub", 99, 7)
@@ -49,12 +44,3 @@ def test_records_of_a_newer_version_and_of_others_are_refused() -> None:
         decode(newer)
     with pytest.raises(InfrastructureError):
         decode(b"something else")
-
-
-def test_prefixes_need_no_newer_reader() -> None:
-    """One of the version before passes them over, and writes its own."""
-    with_prefixes = msgspec.structs.replace(NOTIFICATION, prefixes="tns1")
-    value = msgspec.msgpack.decode(encode(with_prefixes)[1])
-    assert value["v"] == 1
-    assert value["notification"].pop("prefixes") == "tns1"
-    assert value == msgspec.msgpack.decode(encode(NOTIFICATION)[1])

@@ -12,7 +12,6 @@ import pytest
 from arborcast.ingest.operations import pull_points
 from arborcast.ingest.operations.subscription_manager import end_expired_forever
 from arborcast.ingest.settings import GatewaySettings
-from arborcast.topic_model.records.control import PullPointRecord, SubscriptionRecord, decode, encode
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer, live, only_subscription
@@ -237,24 +236,6 @@ def test_a_pull_point_that_is_being_used_at_this_moment_is_left_alone() -> None:
 
     asyncio.run(meanwhile())
     assert len(parts.pull_points) == 1
-
-
-def test_records_of_endpoints_tell_older_readers_that_they_do_not_know_them() -> None:
-    parts = GatewayParts()
-    ask(parts, legacy.subscribe(ALARM, URL, made(parts, "n")))
-    ask(parts, legacy.subscribe("all", URL))
-    versions = {}
-    for record in parts.control.records:
-        key, value = encode(record)
-        assert decode(key, value) == record
-        if isinstance(record, PullPointRecord | SubscriptionRecord):
-            assert value is not None
-            versions[type(record).__name__, b"endpoint" in value] = value.split(b",")[0]
-    assert versions == {
-        ("PullPointRecord", False): b'{"v":4',
-        ("SubscriptionRecord", True): b'{"v":4',
-        ("SubscriptionRecord", False): b'{"v":1',
-    }
 
 
 @pytest.mark.long

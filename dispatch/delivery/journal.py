@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from arborcast.core.eventlog.writers import DurableWriter
+from arborcast.dispatch.delivery.settlement import Decision
+from arborcast.dispatch.delivery.verdict import without_letter
 from arborcast.dispatch.logs.attempts import BEHIND_S, Attempt, AttemptsLog
 from arborcast.dispatch.logs.dead_letters import letter_of
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
@@ -68,6 +70,22 @@ class Journal:
         error. Raises InfrastructureError."""
         for log in (self._attempts, self._parking, self._dead):
             log.connect()
+
+    def write(
+        self,
+        decision: Decision,
+        row: Attempt,
+        notification: Notification,
+        delivery: Callable[[], Delivery],
+        in_turn: bool = False,
+    ) -> None:
+        """What becomes of a delivery, with its row. `in_turn`: that of its subscription."""
+        if row.state == "parked":
+            self.park(delivery(), notification, decision.tries, row, in_turn)
+        elif decision.letter:
+            self.write_dead_letter(delivery(), notification, row)
+        else:
+            self.record(without_letter(row))
 
     def record(self, attempt: Attempt) -> None:
         """A push had an outcome, or a delivery ended without one."""

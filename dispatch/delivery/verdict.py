@@ -128,13 +128,15 @@ def too_old(notification: Notification, lifespan_ms: int, otherwise: str) -> str
 
 
 class Push(NamedTuple):
-    """A push that has an outcome. `started_ms` is milliseconds since the epoch."""
+    """A push that has an outcome. `started_ms` is milliseconds since the epoch. `answer_by_ms`, unless 0: it is still
+    under way, and has its answer by then."""
 
     id: str
     notifications: Sequence[Notification]
     request: PushRequest
     result: PushResult
     started_ms: int
+    answer_by_ms: int = 0
 
 
 def judge(

@@ -10,32 +10,27 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from arborcast.dispatch.delivery.capacity import scopes_of
 from arborcast.dispatch.delivery.health import Sign, quick_s
 from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.delivery.outcomes import Outcome, failed
+from arborcast.dispatch.delivery.settlement import Decision, expired, settle, unpushed
 from arborcast.dispatch.delivery.verdict import (
-    DELIVERED,
     ON_ITS_WAY_MS,
     Push,
     Verdict,
     attempt,
-    dropped,
-    judge,
-    judge_timely,
-    leaves_letter,
     lifespan_ms,
     policy_of,
-    too_old,
     untried,
-    without_letter,
 )
 from arborcast.dispatch.hot.lanes import Lane
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Attempt
-from arborcast.dispatch.logs.parked import UNDER_WAY, Tries
+from arborcast.dispatch.logs.parked import UNDER_WAY
 from arborcast.dispatch.redelivery.held_lanes import PartitionReport
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.notifications import Notification
@@ -45,8 +40,6 @@ from arborcast.topic_model.subscriptions import Subscription
 # So many endpoints of one host that do not answer, and none that does: the host is unreachable.
 _SILENT_ENDPOINTS = 4
 
-UNTRIED = Tries()
-
 NEWER = "a newer message of its topic is pushed instead"
 
 UNANSWERED = failed("waiting", "no answer yet: the push is still under way")
@@ -54,6 +47,9 @@ UNANSWERED = failed("waiting", "no answer yet: the push is still under way")
 
 # Longer than anything lives.
 _NEVER_MS = 1 << 62
+
+# Retry policies that are kept: subscriptions have few different ones.
+_POLICIES = 1_024
 
 
 class PutOff(NamedTuple):
@@ -92,6 +88,7 @@ class BatchOutcomes:
         self.watched = watched
         self._now = now
         self._chance = chance
+        self._policy_of = lru_cache(_POLICIES)(lambda asked, link: policy_of(asked, retry, link=link))
         self._failures: dict[str, int] = {}  # in a row, by lane
         self._unreachable: set[str] = set()
         self._unreachable_before: set[str] = set()
@@ -104,16 +101,16 @@ class BatchOutcomes:
         """Write down what became of the push of what was taken from a lane; what is to be done with the rest of it,
         None when it goes on."""
         cut_off = outcome is UNANSWERED
-        verdict, holds = DELIVERED, False
-        for received in taken:
-            verdict = self._judged(subscription, received, push, outcome, cut_off)
-            holds = holds or (subscription.in_turn and verdict.state == "parked")
+        if cut_off:
+            push = push._replace(answer_by_ms=self._now_ms() + self._answer_ms)
+        decisions = [self._settle(subscription, received, push, outcome) for received in taken]
+        holds = subscription.in_turn and any(decision.waits for decision in decisions)
         endpoint = subscription.consumer.address
         if outcome.taken:
             self._note_success(subscription, endpoint, push)
             return None
         self._note_failure(endpoint, push, outcome, cut_off)
-        if verdict.state == "cancelled":
+        if decisions[-1].verdict.state == "cancelled":
             self.report.gone.add(subscription.id)
             return cancelled("its receiver is gone (410)")
         if cut_off:
@@ -130,7 +127,7 @@ class BatchOutcomes:
         parked = [each for each in taken if not subscription.policy.drops(each.notification.reliable)]
         if outcome.taken and not outcome.delivered:
             for received in parked:
-                self._judged(subscription, received, push, outcome, cut_off=False)
+                self._settle(subscription, received, push, outcome)
         elif parked:
             now_ms = self._now_ms()
             promise = Promise(subscription.id, UNDER_WAY + push.id, push.started_ms, now_ms, len(parked))
@@ -184,21 +181,14 @@ class BatchOutcomes:
 
     def put_off(self, subscription: Subscription, waiting: Iterable[Received], what: PutOff) -> None:
         """Write down that these were not tried."""
-        endpoint, now_ms = subscription.consumer.address, self._now_ms()
         for received in waiting:
-            verdict, why = what
-            if verdict.state == "parked" and subscription.policy.drops(received.notification.reliable):
-                verdict, why = Verdict("dropped"), dropped(why)
-            row = untried(subscription.id, endpoint, received.notification, 0, verdict, why, now_ms, received.batch)
-            self._write(subscription, received, row, UNTRIED)
+            drops, lifespan = subscription.policy.drops(received.notification.reliable), self._lifespan_ms(subscription)
+            self._write_untried(subscription, received, unpushed(received, *what, lifespan, drops=drops))
 
     def was_parked(self, subscription: Subscription, received: Received) -> None:
         """Write the row of what was parked by a worker that could not write it any more."""
         what = waits("its worker was ended when it had parked this")
-        endpoint, batch = subscription.consumer.address, received.batch
-        self._journal.record(
-            untried(subscription.id, endpoint, received.notification, 0, what.verdict, what.why, self._now_ms(), batch)
-        )
+        self._journal.record(self._untried(subscription, received, unpushed(received, *what)))
 
     def expired(self, subscription: Subscription, received: Received, otherwise: str = "too old when read") -> bool:
         """Whether a notification has lived too long to be tried at all; then that is written down. What is not
@@ -207,8 +197,7 @@ class BatchOutcomes:
         lifespan = self._lifespan_ms(subscription)
         if notification.accepted_ms + lifespan > now_ms and not notification.is_over(now_ms):
             return False
-        why = failed("lifespan", too_old(notification, lifespan, otherwise))
-        self.put_off(subscription, (received,), PutOff(Verdict("expired"), why))
+        self._write_untried(subscription, received, expired(received, lifespan, otherwise))
         return True
 
     def in_time(self, subscription: Subscription, taken: Sequence[Received]) -> Sequence[Received]:
@@ -219,34 +208,27 @@ class BatchOutcomes:
     def _lifespan_ms(self, subscription: Subscription) -> int:
         return lifespan_ms(subscription.policy, self._retry) if subscription.pushed else _NEVER_MS
 
-    def _judged(
-        self, subscription: Subscription, received: Received, push: Push, outcome: Outcome, cut_off: bool
-    ) -> Verdict:
-        now_ms, counted, verdict, awaits = self._now_ms(), 1, DELIVERED, ""
-        if subscription.policy.drops(received.notification.reliable):
-            verdict = judge_timely(outcome)
-            outcome = dropped(outcome) if verdict.state == "dropped" else outcome
-        elif cut_off:
-            # It counts with its answer. Without one, because its worker has ended, it is tried again after this time.
-            verdict, counted, awaits = Verdict("parked", now_ms + self._answer_ms), 0, UNDER_WAY + push.id
-        elif not outcome.delivered:
-            policy = policy_of(subscription.policy, self._retry, link=subscription.peer is not None)
-            verdict = judge(outcome, policy, received.notification, counted, push, now_ms, self._chance())
-        if outcome.taken and not outcome.delivered:
-            awaits, counted = push.id, 0  # it counts with its result
-        row = attempt(subscription, received.notification, 1, verdict, outcome, push, received.batch)
-        self._write(subscription, received, row, Tries(1, counted, verdict.next_ms, now_ms, awaits))
-        return verdict
+    def _settle(self, subscription: Subscription, received: Received, push: Push, outcome: Outcome) -> Decision:
+        policy = self._policy_of(subscription.policy, subscription.peer is not None)
+        drops = subscription.policy.drops(received.notification.reliable)
+        decision = settle(received, push, outcome, policy, self._now_ms(), self._chance(), drops=drops)
+        row = attempt(subscription, received.notification, 1, decision.verdict, decision.why, push, received.batch)
+        self._write(subscription, received, decision, row)
+        return decision
 
-    def _write(self, subscription: Subscription, received: Received, row: Attempt, tries: Tries) -> None:
-        if row.state == "parked":
-            delivery = received.delivery(row.subscription)
-            self._journal.park(delivery, received.notification, tries, row, subscription.in_turn)
-        elif leaves_letter(row.state, received.notification, self._lifespan_ms(subscription)):
-            delivery = received.delivery(row.subscription)
-            self._journal.write_dead_letter(delivery, received.notification, row)
-        else:
-            self._journal.record(without_letter(row))
+    def _untried(self, subscription: Subscription, received: Received, decision: Decision) -> Attempt:
+        return untried(
+            *(subscription.id, subscription.consumer.address, received.notification, 0),
+            *(decision.verdict, decision.why, self._now_ms(), received.batch),
+        )
+
+    def _write_untried(self, subscription: Subscription, received: Received, decision: Decision) -> None:
+        self._write(subscription, received, decision, self._untried(subscription, received, decision))
+
+    def _write(self, subscription: Subscription, received: Received, decision: Decision, row: Attempt) -> None:
+        self._journal.write(
+            decision, row, received.notification, lambda: received.delivery(subscription.id), subscription.in_turn
+        )
 
     def _note_success(self, subscription: Subscription, endpoint: str, push: Push) -> None:
         if self._failures:

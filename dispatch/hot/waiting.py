@@ -7,7 +7,8 @@ from heapq import heappop, heappush
 from itertools import chain
 from typing import NamedTuple
 
-from arborcast.dispatch.logs.parked import Delivery, Place
+from arborcast.dispatch.delivery.settlement import UNTRIED
+from arborcast.dispatch.logs.parked import Delivery, Place, Tries
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath
@@ -22,6 +23,11 @@ class Received(NamedTuple):
     offset: int
     batch: int = 0
     parked_as: int | None = None
+
+    @property
+    def tries(self) -> Tries:
+        """None yet."""
+        return UNTRIED
 
     def delivery(self, subscription_id: str) -> Delivery:
         """The name of its delivery to a subscription."""

@@ -13,10 +13,9 @@ from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.queues.servers import QueueServers
 from arborcast.dispatch.redelivery.amounts import Amounts
 from arborcast.dispatch.redelivery.endpoints import Endpoints
-from arborcast.dispatch.redelivery.events import EventListener
 from arborcast.dispatch.redelivery.lanes import ParkedLane, Subscriptions
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
-from arborcast.dispatch.redelivery.pushes import RedeliveryJournal, RedeliveryOutcomes
+from arborcast.dispatch.redelivery.pushes import RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
@@ -61,7 +60,7 @@ class QueueParts:
     push: PushSettings
     retry: RetrySettings
     envelope_of: Callable[[Subscription], Envelope]
-    tell: EventListener
+    stops: SubscriptionStops
     go_on: Callable[[Iterable[str], int], None]
     clock: WatchedClock
     chance: Callable[[], float]

@@ -15,10 +15,10 @@ from collections.abc import Collection
 from typing import Literal, NamedTuple
 
 from arborcast.dispatch.delivery.outcomes import Outcome
-from arborcast.dispatch.delivery.verdict import DELIVERED, GONE, RetryPolicy, Verdict, is_permanent, wait_ms
+from arborcast.dispatch.delivery.settlement import Decision, Pending, settle
+from arborcast.dispatch.delivery.verdict import GONE, Push, RetryPolicy, Verdict, is_permanent
 from arborcast.dispatch.logs.parked import Tries
 from arborcast.topic_model.namespaces import ARBORCAST_QUEUE
-from arborcast.topic_model.records.notifications import Notification
 
 _INVALID = 422
 
@@ -47,61 +47,44 @@ def said(outcome: Outcome, response: bytes, policy: RetryPolicy) -> Said:
 
 
 class Next(NamedTuple):
-    """What becomes of a request after a push: its state, how often it was tried, who is to have it again (empty for
-    anybody) and who has refused it; `why` is the outcome of the last push."""
+    """What becomes of a request after a push, who is to have it again (empty for anybody), and who has refused it."""
 
-    verdict: Verdict
-    tries: Tries
+    decision: Decision
     server: str
     refused: frozenset[str]
-    why: Outcome
 
 
 class Sent(NamedTuple):
-    """A push of a request: what it had been through, this push counted, to which server it went, and who had refused
-    the request. `servers` are there now, `sick` says that this one is not to be tried; `excused` that the push only
-    found out that it still is not."""
+    """A push of a request: to which server it went, and who had refused the request. `servers` are there now, `sick`
+    says that this one is not to be tried; `probe` is as in `settle`."""
 
-    tries: Tries
     server: str
     refused: frozenset[str]
     servers: Collection[str]
     sick: bool
-    excused: bool
+    probe: bool
 
 
 def decide(
-    outcome: Outcome,
-    response: bytes,
-    sent: Sent,
-    policy: RetryPolicy,
-    notification: Notification,
-    now_ms: int,
-    chance: float,
-    retry_after_s: float = 0.0,
+    request: Pending, push: Push, outcome: Outcome, sent: Sent, policy: RetryPolicy, now_ms: int, chance: float
 ) -> Next:
     """What becomes of a request."""
-    tries, refused = sent.tries, sent.refused
-    match said(outcome, response, policy):
-        case "taken":
-            return Next(DELIVERED, tries, "", refused, outcome)
-        case "gone":
-            return Next(Verdict("parked", now_ms), _again(tries, now_ms, now_ms), "", refused, outcome)
-        case "invalid":
+    before, refused = request.tries, sent.refused
+    says = said(outcome, push.result.response, policy)
+    if says in ("gone", "invalid"):
+        tries = Tries(before.number + 1, before.counted, now_ms, now_ms)
+        if says == "invalid":
             refused |= {sent.server}
-            if not refused.issuperset(sent.servers):
-                return Next(Verdict("parked", now_ms), _again(tries, now_ms, now_ms), "", refused, outcome)
-            return Next(Verdict("dead"), tries, "", refused, all_refuse(len(refused), outcome.detail, outcome.status))
-    counted = tries.counted + (not sent.excused)
-    if counted >= policy.maximum_attempts:
-        return Next(Verdict("dead"), tries, "", refused, outcome)
-    at_ms = now_ms
-    if not sent.sick:
-        at_ms += wait_ms(policy, counted, chance, retry_after_s)
-        if at_ms >= policy.expires_ms(notification):
-            return Next(Verdict("expired"), tries, "", refused, outcome)
-    server = "" if sent.sick else sent.server
-    return Next(Verdict("parked", at_ms), _again(tries, at_ms, now_ms, counted), server, refused, outcome)
+            if refused.issuperset(sent.servers):
+                why = all_refuse(len(refused), outcome.detail, outcome.status)
+                return Next(Decision(Verdict("dead"), tries, why, letter=True), "", refused)
+        return Next(Decision(Verdict("parked", now_ms), tries, outcome), "", refused)
+    decision = settle(request, push, outcome, policy, now_ms, chance, probe=sent.probe)
+    if sent.sick and decision.verdict.state in ("parked", "expired"):
+        # Another server may have it at once.
+        tries = decision.tries._replace(due_ms=now_ms)
+        return Next(Decision(Verdict("parked", now_ms), tries, outcome), "", refused)
+    return Next(decision, sent.server if decision.waits else "", refused)
 
 
 def all_refuse(servers: int, detail: str, status: int = 0) -> Outcome:
@@ -113,7 +96,3 @@ def sequence_of(tries: Tries) -> int:
     """What a push says of a request that has been through this: how many pushes of it counted, 0 for the first one. A
     server that has the request is not to do it again."""
     return max(1, tries.counted) if tries.number else 0
-
-
-def _again(tries: Tries, at_ms: int, now_ms: int, counted: int | None = None) -> Tries:
-    return Tries(tries.number, tries.counted if counted is None else counted, at_ms, now_ms)

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.outcomes import Outcome
-from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, policy_of, untried
+from arborcast.dispatch.delivery.settlement import unpushed
+from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, policy_of
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.logs.parked import Delivery, Tries
 from arborcast.dispatch.queues.backlog import Backlog, QueueRequest
@@ -19,9 +20,7 @@ from arborcast.dispatch.queues.parts import Queue, QueueFigures, QueueParts
 from arborcast.dispatch.queues.servers import QueueServer
 from arborcast.dispatch.queues.users import QueueUsers
 from arborcast.dispatch.queues.verdict import Sent, all_refuse, decide, said, sequence_of
-from arborcast.dispatch.redelivery.events import OperatorEvent
 from arborcast.dispatch.redelivery.lanes import ParkedLane
-from arborcast.dispatch.redelivery.parked_store import WaitingDelivery
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, Subscription, queue_topic
 
@@ -164,15 +163,16 @@ class Queues:
         """Who might have done it has left: end what all others have refused."""
         for waiting in list(self._backlog.refused_by_all(queue.lane.name, queue.servers.ids)):
             why = all_refuse(len(queue.servers), "the others have left")
-            number, verdict = waiting.tries.number, Verdict("dead")
-            row = untried(queue.lane.name, "", waiting.notification, number, verdict, why, now_ms, NO_BATCH)
-            self._parts.outcomes.end(waiting, row, self._policy.lifespan_ms)
+            decision = unpushed(waiting, Verdict("dead"), why)
+            self._parts.outcomes.write_untried(queue.lane, waiting, decision, now_ms)
 
     def _serve(self, queue: Queue, now_ms: int) -> None:
         """A queue's turn."""
-        lane = queue.lane
+        lane, outcomes = queue.lane, self._parts.outcomes
         too_much = self._users.too_many
-        if not too_much and ((lane.expires_ms <= now_ms and self._expire(lane, now_ms)) or self._shed(lane, now_ms)):
+        if not too_much and (
+            outcomes.expire(lane, self._policy, now_ms) or outcomes.shed(lane, self._parts.amounts, now_ms)
+        ):
             self._turns.set(lane.name, now_ms)
             return
         look_again_ms = now_ms + _PROBED_MS if too_much else _NEVER_MS
@@ -259,62 +259,29 @@ class Queues:
         probe: bool,
     ) -> None:
         """A push has an outcome."""
-        response, policy = push.result.response, self._policy
-        if said(outcome, response, policy) == "gone":
-            self._gone(queue, server, now_ms)
+        together, policy = request.together, self._policy
+        if said(outcome, push.result.response, policy) == "gone" and server.id in queue.servers:
+            self._parts.stops.receiver_gone(server.id, server.endpoint, now_ms)
+            queue.gone.add(server.id)
+            self._know(queue, now_ms)
         sick = server.id not in queue.servers or self._parts.endpoints.get(server.endpoint).breaker != "closed"
-        together, tries = request.together, tries._replace(number=tries.number + 1)
-        excused = probe and outcome.endpoint_unreachable
-        sent = Sent(tries, server.id, request.refused, queue.servers.ids, sick, excused)
-        verdict, tries, again, refused, why = decide(
-            *(outcome, response, sent, policy, together[0].notification, now_ms),
-            *(self._parts.chance(), push.result.retry_after_s),
+        sent = Sent(server.id, request.refused, queue.servers.ids, sick, probe)
+        first = together[0]._replace(tries=tries)
+        (verdict, tries, why, _), again, refused = decide(
+            first, push, outcome, sent, policy, now_ms, self._parts.chance()
         )
         as_queue = Subscription(queue.lane.name, server.subscription.consumer)
         waits: list[Delivery] = []
-        for number, (delivery, before, notification) in enumerate(together):
+        for number, waiting in enumerate(together):
             if number and verdict.state == "delivered":
-                why = Outcome("merged", f"done with {together[0].notification.id}, which is equal", why.status)
-            row = attempt(as_queue, notification, tries.number, verdict, why, push, NO_BATCH)
-            if verdict.state != "parked":
-                self._parts.outcomes.end(WaitingDelivery(delivery, before, notification), row, policy.lifespan_ms)
-                self._parts.outcomes.delivered += verdict.state == "delivered"
-            elif self._store.tried(delivery, tries):
-                self._parts.journal.record(row)
-                self._parts.journal.tried(delivery, tries)
-                waits.append(delivery)
+                why = Outcome("merged", f"done with {first.notification.id}, which is equal", why.status)
+            decision = unpushed(waiting._replace(tries=tries), verdict, why, policy.lifespan_ms)
+            row = attempt(as_queue, waiting.notification, tries.number, verdict, why, push, NO_BATCH)
+            if self._parts.outcomes.write(waiting, decision, row):
+                waits.append(waiting.delivery)
         self._backlog.again(waits, again, refused, tries.due_ms)
-        if not outcome.taken:
-            self._suspend(queue, server, now_ms)
-
-    def _gone(self, queue: Queue, server: QueueServer, now_ms: int) -> None:
-        """A server has ended its subscription."""
-        if server.id in queue.servers:
-            self._parts.journal.gone(server.id)
-            self._parts.tell(OperatorEvent("subscription-gone", now_ms, server.endpoint, server.id))
-            queue.gone.add(server.id)
-            self._know(queue, now_ms)
-
-    def _suspend(self, queue: Queue, server: QueueServer, now_ms: int) -> None:
-        """Suspend a server that has failed for too long."""
-        since_ms = self._parts.endpoints.get(server.endpoint).failing_since_ms
-        if since_ms and now_ms - since_ms >= self._parts.retry.suspend_after_s * 1000 and server.id in queue.servers:
-            self._parts.journal.suspend(server.id, since_ms)
-            self._parts.tell(OperatorEvent("subscription-suspended", now_ms, server.endpoint, server.id))
-            self._parts.endpoints.forgive(server.endpoint, now_ms)
-
-    def _expire(self, lane: ParkedLane, now_ms: int) -> bool:
-        """End what has waited for too long; whether there may be more of it."""
-        if self._parts.outcomes.expire(lane, self._policy, now_ms):
-            return True
-        expires_ms = self._store.expires_ms(lane.name, self._policy.lifespan_ms)
-        lane.expires_ms = _NEVER_MS if expires_ms is None else expires_ms
-        return False
-
-    def _shed(self, lane: ParkedLane, now_ms: int) -> bool:
-        """Drop the oldest of what is too much; whether there may be more of it."""
-        amounts = self._parts.amounts
-        return bool(amounts.too_much(lane.name)) and self._parts.outcomes.shed(lane, amounts, now_ms)
+        if not outcome.taken and server.id in queue.servers:
+            self._parts.stops.push_failed(server.id, server.endpoint, now_ms)
 
     def _sleep(self, queue: Queue, now_ms: int, look_again_ms: int) -> None:
         """Until something is due, or too old, or a server may be tried again. A push that ends wakes it, too."""

@@ -13,17 +13,8 @@ from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.delivery.outcomes import Outcome, failed
 from arborcast.dispatch.delivery.pushes import NO_REQUEST, NO_RESULT, Pusher
-from arborcast.dispatch.delivery.verdict import (
-    Push,
-    RetryPolicy,
-    Verdict,
-    attempt,
-    judge,
-    leaves_letter,
-    too_old,
-    untried,
-    without_letter,
-)
+from arborcast.dispatch.delivery.settlement import Decision, expired, settle, unpushed
+from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, untried
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
 from arborcast.dispatch.redelivery.amounts import Amounts
@@ -90,6 +81,13 @@ class RedeliveryJournal(Journal):
         key, value = pull.encode(pull_point, message)
         self._pulled.send(0, value, key)  # the log has one partition
         self._sent = True
+
+    def park(
+        self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt, in_turn: bool = False
+    ) -> None:
+        """A delivery waits again: its message is in the log, so its tries are all that changes."""
+        self.record(attempt)
+        self.tried(delivery, tries)
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
         """A delivery waits again."""
@@ -160,29 +158,28 @@ class SubscriptionStops:
         # Suspended, and that is not written down yet.
         self._unwritten: set[str] = set()
 
-    def receiver_gone(self, lane: ParkedLane, now_ms: int) -> None:
-        """End the subscription; what waits for it is cancelled at its next turn."""
-        lane.gone = True
-        self._journal.gone(lane.name)
-        self._tell(OperatorEvent("subscription-gone", now_ms, lane.endpoint, lane.name))
+    def receiver_gone(self, name: str, endpoint: str, now_ms: int) -> None:
+        """End a subscription, whose receiver wants nothing more."""
+        self._journal.gone(name)
+        self._tell(OperatorEvent("subscription-gone", now_ms, endpoint, name))
 
-    def push_failed(self, lane: ParkedLane, now_ms: int) -> None:
-        """Suspend the lane, and all that wait for the same endpoint, when that has failed for too long.
+    def push_failed(self, name: str, endpoint: str, now_ms: int) -> None:
+        """Suspend a subscription, and all lanes that wait for the same endpoint, when that has failed for too long.
 
         The endpoint's time starts again then, not only at the resume: that may happen while the job is down.
         """
-        endpoint = lane.endpoint
         health = self._endpoints.get(endpoint)
         since_ms = health.failing_since_ms
         if health.breaker == "closed" or not since_ms or now_ms - since_ms < self._after_ms:
             return
-        for name in {lane.name, *self._endpoints.blocked(endpoint)}:
-            each = self._lanes[name]
-            if not each.suspended:
-                each.suspended = True
-                self._unwritten.add(name)
-                self._journal.suspend(name, since_ms)
-                self._tell(OperatorEvent("subscription-suspended", now_ms, endpoint, name))
+        for each in {name, *self._endpoints.blocked(endpoint)}:
+            lane = self._lanes.get(each)
+            if lane is None or not lane.suspended:
+                if lane is not None:
+                    lane.suspended = True
+                self._unwritten.add(each)
+                self._journal.suspend(each, since_ms)
+                self._tell(OperatorEvent("subscription-suspended", now_ms, endpoint, each))
         self._endpoints.forgive(endpoint, now_ms)
 
     def written_down(self) -> set[str]:
@@ -228,27 +225,15 @@ class RedeliveryOutcomes:
     ) -> bool:
         """A push has an outcome; whether the receiver has ended the subscription with it.
 
-        A push that only probed whether its endpoint is back does not count against the message when it is not; when
-        the endpoint answers, and refuses the message, it does, or what it always fails at would be tried for ever.
+        `probe`: as in `settlement.settle`.
         """
         gone = False
-        excused = probe and outcome.endpoint_unreachable
         for waiting in taken:
-            number, counted, awaits = waiting.tries.number + 1, waiting.tries.counted + (not excused), ""
-            verdict = judge(outcome, policy, waiting.notification, counted, push, now_ms, self._chance())
-            if outcome.taken and not outcome.delivered:
-                awaits, counted = push.id, waiting.tries.counted  # it counts with its result
-            tries = Tries(number, counted, verdict.next_ms, now_ms, awaits)
-            if verdict.state == "parked" and not self._store.tried(waiting.delivery, tries):
-                continue  # the log says meanwhile that it is finished; then this was one push too many
-            row = attempt(subscription, waiting.notification, number, verdict, outcome, push, NO_BATCH)
-            if verdict.state == "parked":
-                self._journal.record(row)
-                self._journal.tried(waiting.delivery, tries)
-            else:
-                self.end(waiting, row, policy.lifespan_ms)
-            self.delivered += verdict.state == "delivered"
-            gone = gone or verdict.state == "cancelled"
+            decision = settle(waiting, push, outcome, policy, now_ms, self._chance(), probe=probe)
+            number = decision.tries.number
+            row = attempt(subscription, waiting.notification, number, decision.verdict, decision.why, push, NO_BATCH)
+            self.write(waiting, decision, row)
+            gone = gone or row.state == "cancelled"
         return gone
 
     def resolve(
@@ -263,16 +248,9 @@ class RedeliveryOutcomes:
         """What a receiver has taken, with so many messages in one push, has its result; or has none, though it is
         time."""
         lane.expires_ms = 0  # while it awaited its result its validity did not end it
-        number, counted, awaits = waiting.tries.number, waiting.tries.counted, waiting.tries.awaits
-        push = Push(awaits, (waiting.notification,) * messages, NO_REQUEST, NO_RESULT, now_ms)
-        verdict = judge(outcome, policy, waiting.notification, counted + 1, push, now_ms, self._chance())
-        row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, outcome, now_ms, NO_BATCH)
-        if verdict.state != "parked":
-            self.end(waiting, row, policy.lifespan_ms)
-            self.delivered += verdict.state == "delivered"
-        elif self._store.tried(waiting.delivery, tries := Tries(number, counted + 1, verdict.next_ms, now_ms)):
-            self._journal.record(row)
-            self._journal.tried(waiting.delivery, tries)
+        push = Push(waiting.tries.awaits, (waiting.notification,) * messages, NO_REQUEST, NO_RESULT, now_ms)
+        decision = settle(waiting, push, outcome, policy, now_ms, self._chance())
+        self.write_untried(lane, waiting, decision, now_ms)
 
     def lost(self, lane: ParkedLane, taken: Sequence[WaitingDelivery], now_ms: int) -> None:
         """The worker that had their push under way has ended: they are due, as far as they are not too old."""
@@ -285,36 +263,38 @@ class RedeliveryOutcomes:
         why = failed("ended", "the subscription is over")
         ended = self._store.accepted_before(lane.name, _EVER_MS, _ENDED_AT_ONCE, lane.flight)
         for waiting in self._each(ended):
-            self._end_untried(lane, waiting, Verdict("cancelled"), why, now_ms)
+            self.write_untried(lane, waiting, unpushed(waiting, Verdict("cancelled"), why), now_ms)
         return len(ended) == _ENDED_AT_ONCE
 
     def expire(self, lane: ParkedLane, policy: RetryPolicy, now_ms: int) -> bool:
         """End what is too old, for us or for its publisher; whether there may be more of it."""
-        more = False
+        if lane.expires_ms > now_ms:
+            return False
+        more, lifespan_ms = False, policy.lifespan_ms
         # One after the other: what is too old for both is ended once.
-        for find, by_ms in (
-            (self._store.valid_until, now_ms),
-            (self._store.accepted_before, now_ms - policy.lifespan_ms),
-        ):
+        for find, by_ms in ((self._store.valid_until, now_ms), (self._store.accepted_before, now_ms - lifespan_ms)):
             ended = find(lane.name, by_ms, _ENDED_AT_ONCE, lane.flight)
             for waiting in self._each(ended):
-                detail = too_old(waiting.notification, policy.lifespan_ms, "it was not delivered within its lifespan")
-                why = failed("lifespan", detail)
-                self._end_untried(lane, waiting, Verdict("expired"), why, now_ms, policy.lifespan_ms)
+                decision = expired(waiting, lifespan_ms, "it was not delivered within its lifespan")
+                self.write_untried(lane, waiting, decision, now_ms)
             more = more or len(ended) == _ENDED_AT_ONCE
+        if not more:
+            expires_ms = self._store.expires_ms(lane.name, lifespan_ms)
+            lane.expires_ms = _EVER_MS if expires_ms is None else expires_ms
         return more
 
     def shed(self, lane: ParkedLane, amounts: Amounts, now_ms: int) -> bool:
         """Drop the oldest of what was never tried, as long as too much waits in a lane; whether there may be more of
         it."""
-        oldest = self._store.oldest_untried(lane.name, _ENDED_AT_ONCE)
+        oldest = self._store.oldest_untried(lane.name, _ENDED_AT_ONCE) if amounts.too_much(lane.name) else []
         for delivery in oldest:
             too_much = amounts.too_much(lane.name)
             if not too_much:
                 return False
             if delivery not in lane.flight:
                 for waiting in self._each([delivery]):
-                    self._end_untried(lane, waiting, Verdict("dropped"), failed("resources", too_much), now_ms)
+                    decision = unpushed(waiting, Verdict("dropped"), failed("resources", too_much))
+                    self.write_untried(lane, waiting, decision, now_ms)
         return len(oldest) == _ENDED_AT_ONCE
 
     def _each(self, deliveries: Iterable[Delivery]) -> Iterator[WaitingDelivery]:
@@ -327,35 +307,34 @@ class RedeliveryOutcomes:
     def unwanted(self, lane: ParkedLane, waiting: WaitingDelivery, now_ms: int) -> None:
         """End what was parked unjudged, because the subscription's conditions do not want it."""
         why = failed("skipped", "its conditions do not select it, or would cost more than they may")
-        self._end_untried(lane, waiting, Verdict("cancelled"), why, now_ms)
+        self.write_untried(lane, waiting, unpushed(waiting, Verdict("cancelled"), why), now_ms)
 
-    def _end_untried(
-        self,
-        lane: ParkedLane,
-        waiting: WaitingDelivery,
-        verdict: Verdict,
-        why: Outcome,
-        now_ms: int,
-        lifespan_ms: int = 0,
-    ) -> None:
-        number = waiting.tries.number
+    def write_untried(self, lane: ParkedLane, waiting: WaitingDelivery, decision: Decision, now_ms: int) -> None:
+        """Write down a decision without a push."""
+        number, verdict, why = decision.tries.number, decision.verdict, decision.why
         row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, why, now_ms, NO_BATCH)
-        self.end(waiting, row, lifespan_ms)
+        self.write(waiting, decision, row)
 
-    def end(self, waiting: WaitingDelivery, row: Attempt, lifespan_ms: int) -> None:
-        """Write down that a delivery has ended like this."""
-        if leaves_letter(row.state, waiting.notification, lifespan_ms):
-            self._journal.write_dead_letter(waiting.delivery, waiting.notification, row)
+    def write(self, waiting: WaitingDelivery, decision: Decision, row: Attempt) -> bool:
+        """Write down what becomes of a delivery; whether it waits again."""
+        delivery, notification = waiting.delivery, waiting.notification
+        waits = row.state == "parked"
+        if waits and not self._store.tried(delivery, decision.tries):
+            return False  # the log says meanwhile that it is finished; then this was one push too many
+        self._journal.write(decision, row, notification, lambda: delivery)
+        if waits:
+            return True
+        if decision.letter:
             # A dead subscriber of these events would hear of itself, once a minute and for ever.
             if not is_system(row.topic):
                 self._alarm.died(row.subscription, row.endpoint, row.detail)
             self.dead += 1
-        else:
-            self._journal.record(without_letter(row))
-        if waiting.notification.reply_to is not None and row.state != "delivered":
-            self.unanswered(waiting.notification, row)
-        self._store.finish(waiting.delivery)
-        self._journal.finished(waiting.delivery, tried=waiting.tries.number > 0)
+        self.delivered += row.state == "delivered"
+        if notification.reply_to is not None and row.state != "delivered":
+            self.unanswered(notification, row)
+        self._store.finish(delivery)
+        self._journal.finished(delivery, tried=waiting.tries.number > 0)
+        return False
 
 
 class Pushes:
@@ -416,9 +395,10 @@ class Pushes:
             freed = self._endpoints.push_ended(endpoint, notifications[0].id, outcome, push.result, probe, ended_ms)
             self._lanes.go_on(freed, ended_ms)
             if self._outcomes.settle(subscription, policy, taken, push, outcome, ended_ms, probe):
-                self._stops.receiver_gone(lane, ended_ms)
+                lane.gone = True  # what waits for it is cancelled at its next turn
+                self._stops.receiver_gone(lane.name, endpoint, ended_ms)
             elif not outcome.taken:
-                self._stops.push_failed(lane, ended_ms)
+                self._stops.push_failed(lane.name, endpoint, ended_ms)
             self._lanes.turn(lane, ended_ms)
 
         unmade = self._pusher.begin(subscription, notifications, number, now_ms, envelope_of, finished, leaves)

@@ -46,9 +46,6 @@ logger = logging.getLogger(__name__)
 # How many turns are given before outcomes are taken in and newly parked deliveries looked at.
 _TURNS_AT_ONCE = 1_000
 
-# Nothing is there that could become too old.
-_NEVER_MS = 1 << 62
-
 
 @dataclass(frozen=True)
 class RedeliveryContext:
@@ -119,7 +116,7 @@ class Redelivery:
             push=push,
             retry=retry,
             envelope_of=context.envelope_of,
-            tell=tell,
+            stops=self._stops,
             go_on=self._lanes.go_on,
             clock=self._clock,
             chance=chance,
@@ -259,9 +256,9 @@ class Redelivery:
         for waiting, result in self._reports.take(lane.name):
             messages = result.promise.messages
             self._outcomes.resolve(lane, policy, waiting, outcome_of(result), now_ms, messages)
-        if lane.expires_ms <= now_ms and self._expire(lane, policy, now_ms):
-            return False
-        if self._amounts.too_much(lane.name) and self._shed(lane, subscription, now_ms):
+        sheds = subscription.policy.reliability != "strict"
+        if self._outcomes.expire(lane, policy, now_ms) or (sheds and self._outcomes.shed(lane, self._amounts, now_ms)):
+            self._lanes.turn(lane, now_ms)  # there may be more to end
             return False
         if subscription.paused or self._stops.holds(lane, now_ms):
             self._sleep(lane, policy, now_ms, until_due=False)
@@ -372,22 +369,6 @@ class Redelivery:
             self._lanes.turn(lane, now_ms)
         elif not lane.flight:
             self._forget(lane, now_ms)
-
-    def _expire(self, lane: ParkedLane, policy: RetryPolicy, now_ms: int) -> bool:
-        """End what has lived too long; whether there may be more of it."""
-        if self._outcomes.expire(lane, policy, now_ms):
-            self._lanes.turn(lane, now_ms)
-            return True
-        expires_ms = self._store.expires_ms(lane.name, policy.lifespan_ms)
-        lane.expires_ms = _NEVER_MS if expires_ms is None else expires_ms
-        return False
-
-    def _shed(self, lane: ParkedLane, subscription: Subscription, now_ms: int) -> bool:
-        """Drop what is too much, but of a strict subscription; whether there may be more of it."""
-        if subscription.policy.reliability == "strict" or not self._outcomes.shed(lane, self._amounts, now_ms):
-            return False
-        self._lanes.turn(lane, now_ms)
-        return True
 
     # The endpoint
 

@@ -288,6 +288,27 @@ def test_a_server_that_fails_for_days_is_suspended() -> None:
     assert list(world.suspended_said) == ["s"]
 
 
+def test_a_request_that_a_server_fails_at_does_not_suspend_it() -> None:
+    world = World(retry=retry(suspend_after_s=10.0))
+    world.serve("s")
+    world.endpoints["http://s/"].answer = lambda ids: BROKEN if ids == ("bad",) else OK
+    world.ask("bad")
+    world.run(DAY_MS)
+    assert world.states() == {(LANE, "bad"): "dead"}
+    assert world.suspended_said == {}
+
+
+def test_with_a_server_the_other_subscriptions_of_its_endpoint_are_suspended() -> None:
+    world = World(retry=retry(suspend_after_s=3_600.0))
+    world.serve("s")
+    world.subscribe("other", endpoint="s")
+    world.endpoints["http://s/"].answer = lambda _: REFUSED
+    world.ask("r")
+    world.park("other", "n")
+    world.run(2 * HOUR_MS)
+    assert set(world.suspended_said) == {"s", "other"}
+
+
 def test_when_the_clock_is_put_back_what_was_tried_is_due() -> None:
     world = World()
     world.serve("s")

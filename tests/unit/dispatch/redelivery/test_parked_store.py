@@ -14,6 +14,7 @@ import pytest
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.wall_clock import TOLERANCE_MS
+from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.delivery.verdict import policy_of
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt
@@ -350,7 +351,7 @@ def test_of_large_messages_few_are_read_at_a_time(store: ParkedStore) -> None:
     assert offsets(store.due("s", 10, 1, {delivery(0)})) == [1]
 
 
-class Ended:
+class Ended(Journal):
     """A journal that counts what has ended, and lets go of it."""
 
     def __init__(self) -> None:

@@ -1,0 +1,105 @@
+"""From the outcome of a push to the decision for each delivery in it: one function for workers, redelivery and queues.
+Pure. `verdict` has the rules of a single delivery; here are its record of tries and its dead letter, too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from arborcast.dispatch.delivery import outcomes
+from arborcast.dispatch.delivery.outcomes import Outcome, failed
+from arborcast.dispatch.delivery.verdict import (
+    DELIVERED,
+    Push,
+    RetryPolicy,
+    Verdict,
+    dropped,
+    judge,
+    judge_timely,
+    leaves_letter,
+    too_old,
+)
+from arborcast.dispatch.logs.parked import UNDER_WAY, Tries
+from arborcast.topic_model.records.notifications import Notification
+
+UNTRIED = Tries()
+
+
+class Pending(Protocol):
+    """A delivery before a decision, with its tries so far."""
+
+    @property
+    def notification(self) -> Notification: ...
+
+    @property
+    def tries(self) -> Tries: ...
+
+
+class Decision(NamedTuple):
+    """What becomes of a delivery, and why. `tries` are those from then on; `letter` means a dead letter."""
+
+    verdict: Verdict
+    tries: Tries
+    why: Outcome
+    letter: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether the delivery is parked."""
+        return self.verdict.state == "parked"
+
+
+# Almost all decisions.
+_AT_ONCE = Decision(DELIVERED, Tries(1, 1), outcomes.DELIVERED)
+
+
+def settle(
+    pending: Pending,
+    push: Push,
+    outcome: Outcome,
+    policy: RetryPolicy,
+    now_ms: int,
+    chance: float,
+    *,
+    drops: bool = False,
+    probe: bool = False,
+) -> Decision:
+    """The decision after a push, or after the result of a push that was taken for later.
+
+    `drops`: the subscription has nothing parked, what fails is dropped.
+    A probe that finds the endpoint unreachable does not count against the message. One that is answered counts, or a
+    message that the endpoint always refuses would be tried for ever. `chance` is a random number in [0, 1).
+    """
+    if outcome.delivered and not outcome.detail and pending.tries is UNTRIED:
+        return _AT_ONCE
+    (number, counted, _, _, awaited), awaits = pending.tries, ""
+    if not awaited or awaited != push.id:
+        number += 1
+    if drops:
+        verdict = judge_timely(outcome)
+        if verdict.state == "dropped":
+            outcome = dropped(outcome)
+    elif push.answer_by_ms:
+        verdict, awaits = Verdict("parked", push.answer_by_ms), UNDER_WAY + push.id  # counts with its answer
+    elif outcome.taken and not outcome.delivered:
+        verdict, awaits = judge(outcome, policy, pending.notification, counted, push, now_ms, chance), push.id
+    else:
+        counted += not (probe and outcome.endpoint_unreachable)
+        verdict = judge(outcome, policy, pending.notification, counted, push, now_ms, chance)
+    letter = leaves_letter(verdict.state, pending.notification, policy.lifespan_ms)
+    return Decision(verdict, Tries(number, counted, verdict.next_ms, now_ms, awaits), outcome, letter)
+
+
+def unpushed(
+    pending: Pending, verdict: Verdict, why: Outcome, lifespan_ms: int = 0, *, drops: bool = False
+) -> Decision:
+    """A decision without a push."""
+    if drops and verdict.state == "parked":
+        verdict, why = Verdict("dropped"), dropped(why)
+    return Decision(verdict, pending.tries, why, leaves_letter(verdict.state, pending.notification, lifespan_ms))
+
+
+def expired(pending: Pending, lifespan_ms: int, detail: str) -> Decision:
+    """The decision for a delivery that is too old: for its publisher, else `detail` says why."""
+    why = failed("lifespan", too_old(pending.notification, lifespan_ms, detail))
+    return unpushed(pending, Verdict("expired"), why, lifespan_ms)

@@ -1,0 +1,124 @@
+"""The table of decisions that workers, the redelivery and queues share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from arborcast.dispatch.delivery.outcomes import DELIVERED, Outcome, failed
+from arborcast.dispatch.delivery.settlement import UNTRIED, Decision, expired, settle, unpushed
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
+from arborcast.dispatch.delivery.verdict import ON_ITS_WAY_MS, Push, Verdict, policy_of
+from arborcast.dispatch.logs.attempts import State
+from arborcast.dispatch.logs.parked import Tries
+from arborcast.dispatch.settings import RetrySettings
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import DEFAULT_POLICY
+from arborcast.topic_model.topics import TopicPath
+
+NOW_MS = 100_000_000
+SETTINGS = RetrySettings(retransmissions=2, first_wait_s=1.0, factor=2.0, jitter=0.0, lifespan_s=60.0)
+POLICY = policy_of(DEFAULT_POLICY, SETTINGS)
+BROKEN = Outcome("server-error", "HTTP 500", 500)
+REFUSED = Outcome("client-error", "HTTP 400", 400, hopeless=True)
+AWAY = failed("connect", "refused")
+GONE = Outcome("client-error", "HTTP 410", 410)
+LATER = Outcome("later", "HTTP 202", 202)
+TRIED = Tries(2, 1, NOW_MS - 5_000, NOW_MS - 9_000)
+AWAITS = TRIED._replace(awaits="p")
+
+
+class Waiting(NamedTuple):
+    notification: Notification
+    tries: Tries = UNTRIED
+
+
+def message(age_ms: int = 0, valid_until_ms: int = 0) -> Notification:
+    return Notification("n", TopicPath("a"), b"<x/>", NOW_MS - age_ms, valid_until_ms=valid_until_ms)
+
+
+def push(messages: int = 1, answer_by_ms: int = 0, result_by_ms: int = 0, retry_after_s: float = 0.0) -> Push:
+    request = PushRequest("http://s/", (), b"", result_by_ms=result_by_ms)
+    result = PushResult(500, retry_after_s=retry_after_s)
+    return Push("p", [message()] * messages, request, result, NOW_MS, answer_by_ms)
+
+
+def at(number: int, counted: int, due_ms: int = 0, awaits: str = "") -> Tries:
+    return Tries(number, counted, due_ms, NOW_MS, awaits)
+
+
+# Tries before, the push, its outcome; state, tries from then on, and whether there is a dead letter.
+@pytest.mark.parametrize(
+    ("tries", "made", "outcome", "state", "expected", "letter"),
+    [
+        (UNTRIED, push(), DELIVERED, "delivered", None, False),
+        (TRIED, push(), DELIVERED, "delivered", at(3, 2), False),
+        (UNTRIED, push(), BROKEN, "parked", at(1, 1, NOW_MS + 1_000), False),
+        (UNTRIED, push(retry_after_s=9.0), BROKEN, "parked", at(1, 1, NOW_MS + 9_000), False),
+        (TRIED, push(), BROKEN, "parked", at(3, 2, NOW_MS + 2_000), False),
+        (TRIED._replace(counted=2), push(), BROKEN, "dead", at(3, 3), True),
+        (UNTRIED, push(), REFUSED, "dead", at(1, 1), True),
+        (UNTRIED, push(2), REFUSED, "parked", at(1, 1, NOW_MS), False),
+        (TRIED, push(), GONE, "cancelled", at(3, 2), False),
+        # A push that is taken for later counts with its result, and its result is no push of its own.
+        (TRIED, push(result_by_ms=NOW_MS + 7), LATER, "parked", at(3, 1, NOW_MS + 7 + ON_ITS_WAY_MS, "p"), False),
+        (AWAITS, push(), BROKEN, "parked", at(2, 2, NOW_MS + 2_000), False),
+        (AWAITS, push(), DELIVERED, "delivered", at(2, 2), False),
+        (AWAITS._replace(awaits="another"), push(), DELIVERED, "delivered", at(3, 2), False),
+        # Still under way: it counts with its answer.
+        (UNTRIED, push(answer_by_ms=NOW_MS + 5), failed("waiting", ""), "parked", at(1, 0, NOW_MS + 5, ">p"), False),
+    ],
+)
+def test_decisions_after_a_push(
+    tries: Tries, made: Push, outcome: Outcome, state: State, expected: Tries | None, letter: bool
+) -> None:
+    decision = settle(Waiting(message(), tries), made, outcome, POLICY, NOW_MS, 0.0)
+
+    due_ms = expected.due_ms if expected is not None else 0
+    assert (decision.verdict, decision.why, decision.letter) == (Verdict(state, due_ms), outcome, letter)
+    assert decision.waits == (state == "parked")
+    assert decision.tries == expected or (expected is None and decision.tries.number == 1)
+
+
+def test_only_a_probe_that_finds_the_endpoint_away_does_not_count() -> None:
+    def counted(outcome: Outcome, probe: bool) -> int:
+        return settle(Waiting(message(), TRIED), push(), outcome, POLICY, NOW_MS, 0.0, probe=probe).tries.counted
+
+    assert [counted(AWAY, probe=True), counted(AWAY, probe=False), counted(BROKEN, probe=True)] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "why"),
+    [
+        (DELIVERED, "delivered", DELIVERED),
+        (LATER, "delivered", LATER),
+        (GONE, "cancelled", GONE),
+        (BROKEN, "dropped", Outcome("timely", "server-error: HTTP 500", 500)),
+        (failed("waiting", "no answer yet"), "dropped", Outcome("timely", "no answer yet")),
+    ],
+)
+def test_what_is_dropped_has_one_try_and_never_waits(outcome: Outcome, state: State, why: Outcome) -> None:
+    for made in (push(), push(answer_by_ms=NOW_MS + 5)):
+        decision = settle(Waiting(message()), made, outcome, POLICY, NOW_MS, 0.0, drops=True)
+        assert (decision.verdict, decision.why, decision.letter) == (Verdict(state), why, False)
+
+
+def test_what_is_too_old_leaves_a_dead_letter_unless_its_publisher_has_said_so() -> None:
+    ours, publishers = Waiting(message(59_500)), Waiting(message(0, NOW_MS + 500))
+    assert [settle(each, push(), BROKEN, POLICY, NOW_MS, 0.0).letter for each in (ours, publishers)] == [True, False]
+
+    for waiting, letter in ((ours, True), (publishers, False)):
+        decision = expired(waiting, POLICY.lifespan_ms, "too old when read")
+        assert (decision.verdict.state, decision.tries, decision.letter) == ("expired", UNTRIED, letter)
+        assert decision.why.error == "lifespan"
+        assert (decision.why.detail == "too old when read") == letter
+
+
+def test_a_decision_without_a_push_keeps_the_tries() -> None:
+    waits, why = Verdict("parked"), failed("waiting", "behind another")
+
+    assert unpushed(Waiting(message(), TRIED), waits, why) == Decision(waits, TRIED, why)
+    timely = unpushed(Waiting(message(), TRIED), waits, why, drops=True)
+    assert timely == Decision(Verdict("dropped"), TRIED, Outcome("timely", "behind another"))
+    assert unpushed(Waiting(message()), Verdict("dead"), BROKEN).letter

@@ -1,6 +1,5 @@
-"""The streaming job on a standalone Spark cluster, started the way docs/operations.md says: bundled, with spark-submit.
+"""The streaming job on a standalone Spark cluster, started the way docs/cluster.md says: bundled, with spark-submit.
 
-The first test belongs to every test run, the others to `make test-cluster`.
 The hosts' Python has our dependencies and no Arborcast: what runs there came in the bundle.
 """
 

@@ -1,6 +1,5 @@
-"""The streaming job on a standalone Spark cluster, started the way docs/operations.md says: bundled, with spark-submit.
+"""The streaming job on a standalone Spark cluster, started the way docs/cluster.md says: bundled, with spark-submit.
 
-The first test belongs to every test run, the others to `make test-cluster`.
 The hosts' Python has our dependencies and no Arborcast: what runs there came in the bundle.
 """
 
@@ -203,7 +202,7 @@ def test_a_worker_in_real_time_that_dies_or_stands_still_is_replaced(
 def wait_until_begun_anew(
     job: DispatchProcess, kafka: KafkaSettings, meanwhile: Callable[[], None] = lambda: None
 ) -> None:
-    run, deadline = newest_run(kafka), time.monotonic() + 240
+    run, deadline = newest_run(kafka), time.monotonic() + 500
     while newest_run(kafka) == run:
         assert time.monotonic() < deadline, job.log()
         meanwhile()
@@ -227,9 +226,14 @@ def test_many_new_subscriptions_reach_workers_in_real_time(
         receiver.wait_for(100, timeout=180)
         run, many = newest_run(kafka_settings), MIN_OVERLAY + 500
         log.subscribe(*(subscription(f"many{n}", receiver.url("/many"), f"many/t{n % 7}") for n in range(many)))
-        wait_until_begun_anew(
-            job, kafka_settings, lambda: log.subscribe(subscription("more", receiver.url("/more"), "c"))
-        )
+
+        def change() -> None:
+            """Another base is taken after 1,000 messages to the workers, which get 40 a second."""
+            for _ in range(40):
+                log.subscribe(subscription("more", receiver.url("/more"), "c"))
+                time.sleep(0.03)
+
+        wait_until_begun_anew(job, kafka_settings, change)
         log.accept("many/t3")
         expected = len(range(3, many, 7))
         receiver.wait_for(expected, "/many", timeout=240)

@@ -35,6 +35,8 @@ def test_it_delivers_and_ends_in_order(tmp_path: Path, kafka_settings: KafkaSett
     config.write_text(
         f'home = "{tmp_path}"\nkafka.bootstrap_servers = "{kafka_settings.bootstrap_servers}"\n'
         f'kafka.prefix = "{kafka_settings.prefix}"\noutbound.scope = "loopback"\ndispatch.task_slots = 2\n'
+        # The file is not there: the job's pod has none.
+        f'access.methods = "basic"\naccess.users_file = "{tmp_path}/users.toml"\n'
     )
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -92,11 +92,27 @@ def test_ports_and_paths_agree_with_the_settings(tmp_path: Path) -> None:
         mounted = [mount["mountPath"] for mount in main["volumeMounts"]]
         for path in (found.secrets.key_file, found.access.users_file, "/var/lib/arborcast", "/tmp"):  # noqa: S108
             assert any(path.startswith(each) for each in mounted), path
-        (keys,) = pod["initContainers"]
-        (secret,) = of_kind("Secret")
-        for file in (found.secrets.key_file, found.access.users_file):
-            assert f"/secret/{Path(file).name}" in keys["command"]
-            assert Path(file).name in secret["stringData"]
+
+
+def test_each_pod_gets_the_secret_files_that_it_reads_and_no_other(tmp_path: Path) -> None:
+    """Not the whole Secret. Only gateways read the users: a process that takes over the job must not have them."""
+    found = settings(tmp_path)
+    keys, users = Path(found.secrets.key_file), Path(found.access.users_file)
+    read = {"arborcast-gateway": {keys, users}, "arborcast-job": {keys}, "arborcast-doctor": {keys}}
+    (secret,) = of_kind("Secret")
+    given = {}
+    for workload, pod in pods():
+        (copy,) = pod["initContainers"]
+        (folder,) = [each.partition("=")[2] for each in copy["command"] if each.startswith("--target-directory=")]
+        sources = [Path(each) for each in copy["command"] if each.startswith("/")]
+        (volume,) = [each["secret"] for each in pod["volumes"] if "secret" in each]
+        (at,) = [each["mountPath"] for each in copy["volumeMounts"] if each["name"] == "secret"]
+        assert not any(each["name"] == "secret" for main in pod["containers"] for each in main["volumeMounts"])
+        assert {Path(at, each["path"]) for each in volume["items"]} == set(sources)
+        assert {each["key"] for each in volume["items"]} <= secret["stringData"].keys()
+        assert all(each["key"] == each["path"] for each in volume["items"])
+        given[workload["metadata"]["name"]] = {Path(folder, each.name) for each in sources}
+    assert given == read
 
 
 def test_what_is_named_is_there() -> None:

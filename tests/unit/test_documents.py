@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,11 +77,24 @@ def test_tests_and_files(document: Path) -> None:
     there |= {file.name for file in ROOT.glob("*.*")}
     for named in re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|md))`", text_of(document)):
         assert any(file.endswith(f"/{named}") or file == named for file in there), named
-    for module in re.findall(
-        r"(?:-m\s|`)((?:tests|benchmarks|arborcast\.(?:engine|cli|console|jobs))(?:\.\w+)+)(?![\w.])", text_of(document)
-    ):
+    # Folders, files of other kinds and those in commands: from the top of the tree, or from the folder of its tests.
+    tops = "|".join((*folders, "deploy", "src", "notebooks", "client"))
+    for line in code_in(document):
+        for path in re.findall(rf"(?<![\w./:$-])(?:{tops})/[\w./*-]*", line):
+            named = path.rstrip("./")
+            assert any(ROOT.glob(named)) or any(file.endswith(f"/{named}") for file in there), path
+
+
+@every_document
+def test_modules(document: Path) -> None:
+    ours = rf"(?:(?:tests|benchmarks)\.\w+|arborcast\.(?:{'|'.join(PACKAGES)}))(?:\.\w+)*"
+    for before, module in re.findall(rf"(-m\s|`)({ours})(?![\w.])", text_of(document)):
         path = ROOT.joinpath(*module.removeprefix("arborcast.").split("."))
-        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+        package = path / ("__init__.py" if before == "`" else "__main__.py")
+        assert path.with_suffix(".py").exists() or package.exists(), module
+    for module, names in re.findall(r"^from (arborcast\S*) import ([\w, ]+)", text_of(document), re.MULTILINE):
+        for name in names.split(", "):
+            assert hasattr(importlib.import_module(module), name.split(" as ")[0]), f"{module}.{name}"
 
 
 @every_document

@@ -25,6 +25,7 @@ import pycurl
 from arborcast.core import fence
 from arborcast.core.security.outbound import AddressPolicy, GuardedSockets, place_of
 from arborcast.core.security.uris import to_uri
+from arborcast.dispatch.delivery.transport import contract
 from arborcast.dispatch.delivery.transport.contract import (
     RESULT_HEADER,
     USER_AGENT,
@@ -295,6 +296,7 @@ class _Handle:
         curl.setopt(pycurl.CONNECTTIMEOUT_MS, int(settings.connect_timeout_s * 1000))
         curl.setopt(pycurl.TIMEOUT_MS, int(settings.total_timeout_s * 1000))
         curl.setopt(pycurl.MAXAGE_CONN, int(settings.keep_alive_s))
+        curl.setopt(pycurl.MAXLIFETIME_CONN, contract.KEPT_AT_MOST_S)
         curl.setopt(pycurl.WRITEFUNCTION, self._take)
         # libcurl's own reading of Retry-After ignores numbers of more than 18 digits and cuts others to six hours.
         self._head: list[bytes] = []

@@ -31,6 +31,7 @@ from arborcast.core.security.checked_connections import (
 )
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.security.uris import to_uri
+from arborcast.dispatch.delivery.transport import contract
 from arborcast.dispatch.delivery.transport.contract import (
     RESULT_HEADER,
     USER_AGENT,
@@ -89,12 +90,15 @@ class _Watched(CheckedConnection):
     """Tells the push at hand which connection it is on, and whether that was opened for it."""
 
     excess: Excess
+    opened_at = 0.0
 
     @property
     def is_connected(self) -> bool:
-        """Whether a kept connection may be used again: it is open, and has nothing to read."""
+        """Whether a kept connection may be used again: it is open, not too old, and has nothing to read."""
         receiver = (self.host.lower(), self.port)
         if self.sock is None or receiver in self.excess:
+            return False
+        if time.monotonic() - self.opened_at > contract.KEPT_AT_MOST_S:
             return False
         if super().is_connected:
             return True
@@ -103,6 +107,7 @@ class _Watched(CheckedConnection):
 
     def connect(self) -> None:
         super().connect()
+        self.opened_at = time.monotonic()
         if _current.push is not None:
             _current.push.opened = True
 

@@ -37,6 +37,12 @@ def test_looks_without_touching(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_it_reads_no_users(tmp_path: Path) -> None:
+    """In Kubernetes its pod has no users file."""
+    found = findings(tmp_path, access__methods="basic", access__users_file=str(tmp_path / "users.toml"))
+    assert not any("users.toml" in check.finding + check.advice for check in found.values())
+
+
 def test_a_java_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARBORCAST_JAVA", "/no/such/java")
     java = findings(tmp_path)["java"]

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import pytest
 
+from arborcast.dispatch.delivery.transport import contract
 from arborcast.dispatch.delivery.transport.contract import (
     LONGEST_RETRY_AFTER_S,
     PushRequest,
@@ -310,6 +311,51 @@ def test_a_second_answer_is_none_to_the_next_push_and_ends_the_reuse_of_connecti
         for number in (2, 3, 4):
             assert push(transport, receiver.url).status == 500
             assert receiver.connections == number
+
+
+class AnswersLate:
+    """Answers with the body of each request; on the first connection, after one answer too many, with each request
+    only to the one before. So a client that makes no pause sees nothing to read between two pushes."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
+        self.connections = 0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.connections += 1
+                owed = [b"surplus"] if self.connections == 1 else []
+                with connection:
+                    while request := connection.recv(65_536):
+                        while not (body := request.partition(b"\r\n\r\n")[2]).endswith(b"."):
+                            request += connection.recv(65_536)
+                        owed.append(body)
+                        answer = owed.pop(0)
+                        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer))
+
+
+def test_answers_are_not_those_of_earlier_pushes_for_longer_than_a_connection_is_kept(
+    make: Callable[..., Transport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contract, "KEPT_AT_MOST_S", 1)
+    transport, number = make(), 0
+    with contextlib.closing(AnswersLate()) as receiver:
+        assert push(transport, receiver.url, b"first.").response == b"surplus"
+        while receiver.connections == 1:
+            number += 1
+            assert number < 1_000, "the connection is used for ever"
+            answer = push(transport, receiver.url, b"%d." % number).response
+            time.sleep(0.05)
+        assert number > 1
+        assert answer == b"%d." % number
+        assert push(transport, receiver.url, b"last.").response == b"last."
 
 
 @pytest.mark.parametrize(("tls", "more"), [(False, b""), (True, b""), (False, SECOND.replace(b"200 OK", b"408 Late"))])

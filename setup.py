@@ -11,6 +11,7 @@ from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
 from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
@@ -40,4 +41,12 @@ class ArchiveWithCommit(sdist):
         _write_commit(Path(base_dir, "src"))
 
 
-setup(cmdclass={"build_py": BuildWithCommit, "sdist": ArchiveWithCommit})
+class EditableAsPath(editable_wheel):
+    """With the package `arborcast` setuptools installs a plain path. Without, an import hook, which editors ignore."""
+
+    def run(self) -> None:
+        self.distribution.packages.append("arborcast")
+        super().run()
+
+
+setup(cmdclass={"build_py": BuildWithCommit, "editable_wheel": EditableAsPath, "sdist": ArchiveWithCommit})

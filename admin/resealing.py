@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from arborcast.core.errors import SecretError
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.projections.resealing import key_id, resealed, sealed_in
 from arborcast.topic_model.records.control import ControlRecord, SecretsResealed, Tombstone, resealing_key
-from arborcast.topic_model.records.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.routing import RoutingTable
 
 # A log of a million records is read in well under a minute.

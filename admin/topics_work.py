@@ -23,6 +23,7 @@ from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import NAMES, EntryProblem, Listing, ProblemKind
 from arborcast.directory.entries.reader import read_listing
 from arborcast.directory.entries.units import Units
+from arborcast.topic_model.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.documents import (
     read_json,
@@ -35,7 +36,6 @@ from arborcast.topic_model.expressions import XPATH, XPathPattern, compile_norma
 from arborcast.topic_model.patterns.alternatives import Reach
 from arborcast.topic_model.projections.suspensions import Suspensions
 from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
-from arborcast.topic_model.records.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath

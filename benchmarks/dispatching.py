@@ -20,9 +20,9 @@ import psutil
 from arborcast.core.eventlog.client import make_producer
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord
-from arborcast.topic_model.records.control_log import ControlLog
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryForm, EndpointReference, Subscription, TopicFilter
 from arborcast.topic_model.topics import TopicPath

@@ -25,11 +25,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from arborcast.client import Client
+from arborcast.client.listener import Listener, ReceivedMessage
 from arborcast.core.errors import ArborcastError
 from arborcast.engine.embedded.status import status
 from arborcast.engine.terminal import console, say
-from arborcast.ingest.client import Client
-from arborcast.ingest.client.listener import Listener, ReceivedMessage
 from arborcast.topic_model.topics import TopicPath, make_path
 
 NAMESPACE = "urn:arborcast:demo"

@@ -35,8 +35,8 @@ from arborcast.core.reasons import reason_of
 from arborcast.engine.terminal import complain, console, print_json, print_json_line, say
 
 if TYPE_CHECKING:
-    from arborcast.ingest.client import Client, RemoteSubscription
-    from arborcast.ingest.client.listener import ReceivedMessage
+    from arborcast.client import Client, RemoteSubscription
+    from arborcast.client.listener import ReceivedMessage
 
 UrlOption = Annotated[
     str | None,
@@ -146,7 +146,7 @@ def subscribe(
     json: JsonOption = False,
 ) -> None:
     """Subscribe a URL to a topic or a subtree; prints the subscription's address."""
-    from arborcast.ingest.client import Credentials, Delivery
+    from arborcast.client import Credentials, Delivery
 
     topic = topic_of(topic, url, namespace, config, home)
     said: dict[str, Any] = {
@@ -300,7 +300,7 @@ def listen(
     The subscription ends with the command; when that is killed, or its machine goes away, five minutes later.
     """
     from arborcast.cli.shell_client import LeasedSubscription
-    from arborcast.ingest.client.listener import Listener
+    from arborcast.client.listener import Listener
 
     topic = topic_of(topic, url, namespace, config, home)
     arrived: queue.SimpleQueue[ReceivedMessage | None] = queue.SimpleQueue()
@@ -372,7 +372,7 @@ def _address(subscription: str, broker: str) -> str:
     """Where a subscription is managed, by its id at this broker or by the address itself."""
     if "://" in subscription:
         return subscription
-    from arborcast.ingest.addresses import Kind
+    from arborcast.wire.endpoints import Kind
 
     base = urlsplit(broker)
     return f"{base.scheme}://{base.netloc}{Kind.SUBSCRIPTION.value}{quote(subscription, safe='')}"

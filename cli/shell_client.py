@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from arborcast.core.errors import ConfigError
-from arborcast.core.reasons import reason_of
-from arborcast.engine.terminal import noting_silence
-from arborcast.ingest.client import (
+from arborcast.client import (
     BrokerUnreachable,
     Client,
     ClientError,
@@ -26,7 +23,10 @@ from arborcast.ingest.client import (
     RemoteSubscription,
     Retries,
 )
-from arborcast.ingest.client.calls import Call, ResultT
+from arborcast.client.calls import Call, ResultT
+from arborcast.core.errors import ConfigError
+from arborcast.core.reasons import reason_of
+from arborcast.engine.terminal import noting_silence
 
 # To connect, and to answer: the broker gives up on its storage after ten seconds, and says so.
 TIMEOUT_S = (1.0, 15.0)

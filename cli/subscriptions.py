@@ -139,7 +139,7 @@ def resume(
 ) -> None:
     """Let suspended subscriptions go on: what waits for them is pushed at once."""
     from arborcast.admin.topics_work import read_subscriptions
-    from arborcast.topic_model.records.control_log import ControlLog
+    from arborcast.topic_model.control_log import ControlLog
 
     if bool(subscription) + (endpoint is not None) + everything != 1:
         raise ConfigError("say which: ids of subscriptions, or --endpoint, or --all")

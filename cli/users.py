@@ -149,8 +149,8 @@ def check_access(
     if ended:
         from contextlib import closing
 
+        from arborcast.topic_model.control_log import ControlLog
         from arborcast.topic_model.records.control import ending, ending_trigger
-        from arborcast.topic_model.records.control_log import ControlLog
 
         at_ms = int(time.time() * 1000)
         records = [

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from arborcast.core.errors import SecretError
 from arborcast.core.security.keyring import Marks
 from arborcast.core.security.web_pages import PageRule
-from arborcast.ingest.access.grants import Caller
+from arborcast.topic_model.grants import Caller
 
 # A working day; after that a browser that was left open is nobody's.
 _SESSION_S = 12 * 3600

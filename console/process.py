@@ -22,8 +22,8 @@ from arborcast.ingest.http.tls import ServerTls
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.ingest.state.changes import ControlChanges, LogEnd
 from arborcast.ingest.state.log_view import ControlLogView
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.control_view import ControlView
-from arborcast.topic_model.records.control_log import ControlLog
 
 logger = logging.getLogger("arborcast.console")
 

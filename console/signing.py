@@ -16,12 +16,12 @@ from arborcast.core.errors import ArborcastError, ConfigError
 from arborcast.core.files import WatchedFile
 from arborcast.core.security.ip_addresses import is_loopback
 from arborcast.engine.settings.loading import Settings
-from arborcast.ingest.access.grants import Caller
 from arborcast.ingest.access.policy import DEFAULT, AccessPolicy, read_policy
 from arborcast.ingest.access.proxies import NONE, Proxies
 from arborcast.ingest.access.rates import client_key
 from arborcast.ingest.access.users import Guesses, Users, user_source
 from arborcast.ingest.http.serving import proxies
+from arborcast.topic_model.grants import Caller
 
 # Ways to say who one is that begin with a password, which is what a page can ask for.
 _WITH_PASSWORD = {"basic", "token"}

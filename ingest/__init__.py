@@ -1,15 +1,14 @@
-"""SOAP in, log out: the gateway's ASGI application, its operations, and the client library.
+"""SOAP in, log out: the gateway's ASGI application and its operations.
 
     http/          HTTP and TLS under the application, and its bounds for hostile clients
-    soap/          reading, answering and refusing envelopes; cutting payloads out of them
-    elements/      what requests are made of: topics, filters, endpoint references, policies
+    soap/          WSDL; envelopes of known shapes. Envelopes and faults are in `wire`
+    elements/      what requests are made of: filters, policies, judged endpoints
     operations/    one module per port type, with ONVIF's and the older system's
     state/         the logs: followed, changed, appended to
     access/        who may do what, and how much of it
     consumers      how the gateway itself calls somebody, and what it asks of consumers
     agreement      the question to consumers, and its answer
     demand/        subscribing at publishers while somebody wants what they offer
-    client/        for publishers and subscribers written in Python
 
 May live here: everything that speaks WS-Notification to the outside. May not: pushing (that is `dispatch`), process
 management and settings files (that is `engine`).

@@ -8,11 +8,11 @@ import re
 import secrets
 import time
 from dataclasses import dataclass
-from enum import Enum
 from hashlib import blake2b
 from urllib.parse import urlsplit
 
 from arborcast.core.security.uris import to_uri
+from arborcast.wire.endpoints import Kind
 
 _SEQUENCE_BITS = 12
 
@@ -55,20 +55,6 @@ def resource_id() -> str:
     while (made := secrets.token_urlsafe(18)).startswith("-"):
         pass
     return made
-
-
-class Kind(Enum):
-    """What a path of ours stands for. Values are path prefixes; those ending in `/` carry an id."""
-
-    BROKER = "/wsn/NotificationBroker"
-    PULL_POINT_FACTORY = "/wsn/CreatePullPoint"
-    REGISTRATION_FACTORY = "/wsn/registrations"
-    LEGACY = "/wsnprocess"
-    EVENT_SERVICE = "/onvif/event_service"
-    DEVICE_SERVICE = "/onvif/device_service"
-    SUBSCRIPTION = "/wsn/subscriptions/"
-    PULL_POINT = "/wsn/pullpoints/"
-    REGISTRATION = "/wsn/registrations/"
 
 
 FACTORIES = frozenset(

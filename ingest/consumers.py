@@ -27,8 +27,9 @@ from arborcast.core.recent import Recent
 from arborcast.core.security.ip_addresses import read_address
 from arborcast.core.security.outbound import AddressPolicy, GuardedSockets, Refusal, place_of
 from arborcast.core.security.uris import to_uri
-from arborcast.ingest.elements.endpoints import CHALLENGE_HEADER, refused
-from arborcast.ingest.errors import ConsumerRefused, NoAnswer, NotCalled
+from arborcast.ingest.elements.endpoints import refused
+from arborcast.wire.endpoints import CHALLENGE_HEADER
+from arborcast.wire.errors import ConsumerRefused, NoAnswer, NotCalled
 
 _CONNECT_S = 5
 

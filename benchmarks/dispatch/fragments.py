@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from arborcast.ingest.client import LegacyClient
-from arborcast.ingest.client.listener import Listener, ReceivedMessage
+from arborcast.client import LegacyClient
+from arborcast.client.listener import Listener, ReceivedMessage
 from arborcast.topic_model.records.control import SubscriptionRecord
 from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
 from benchmarks.dispatching import Dispatching, dispatching, percentile

@@ -11,7 +11,7 @@ import time
 from concurrent.futures import Future
 from pathlib import Path
 
-from arborcast.ingest.client import Batching, Client, FuturesClient
+from arborcast.client import Batching, Client, FuturesClient
 from benchmarks.harness import Report, run
 from tests.support.broker import new_broker, settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run

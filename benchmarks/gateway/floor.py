@@ -32,10 +32,10 @@ from lxml import etree
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.http.asgi import Receive, Scope, Send
 from arborcast.ingest.settings import GatewaySettings
-from arborcast.ingest.soap.xml_reading import make_parser
 from arborcast.ingest.state.notification_log import NotificationLog
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.xml_reading import make_parser
 from benchmarks.gateway.gateway import load, request_file
 from benchmarks.harness import Report, run
 from tests.support.broker import new_broker, settings_for

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import psutil
 
-from arborcast.ingest.framed import frames
-from arborcast.ingest.framed.frames import HEAD_BYTES, FrameKind
+from arborcast.wire import frames
+from arborcast.wire.frames import HEAD_BYTES, FrameKind
 from benchmarks.gateway.gateway import PAYLOAD, load, request_file
 from benchmarks.harness import Report, run
 from tests.support.broker import new_broker, settings_for

@@ -19,8 +19,8 @@ from typing import cast
 
 import uvloop
 
-from arborcast.ingest.framed import frames
-from arborcast.ingest.framed.frames import HEAD_BYTES, FrameKind
+from arborcast.wire import frames
+from arborcast.wire.frames import HEAD_BYTES, FrameKind
 
 _HEAD = struct.Struct(">4sBBHII")
 

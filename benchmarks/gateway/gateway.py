@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from arborcast.ingest.client import Client
+from arborcast.client import Client
 from benchmarks.harness import Report, run
 from tests.support import soap_messages as soap
 from tests.support.broker import new_broker, settings_for

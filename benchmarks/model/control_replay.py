@@ -12,8 +12,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from arborcast.topic_model.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.records.control import ControlRecord
-from arborcast.topic_model.records.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.routing import RoutingTable
 from benchmarks.harness import Report, resident, run
 from benchmarks.model.routing_apply import mixed

@@ -21,10 +21,10 @@ from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog, Matched
 from arborcast.dispatch.operations.audit import audit
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.expressions import parse_friendly
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import SubscriptionRecord
-from arborcast.topic_model.records.control_log import ControlLog
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath

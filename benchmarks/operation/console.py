@@ -31,8 +31,8 @@ import requests
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.processes.processes import free_port
 from arborcast.engine.settings.loading import toml
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records.control import TopicRecord
-from arborcast.topic_model.records.control_log import ControlLog
 from arborcast.topic_model.topics import TopicPath
 from benchmarks.harness import Report, Table, run
 from tests.support.broker import new_broker, settings_for

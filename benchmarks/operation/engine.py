@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from arborcast.ingest.client import Client
+from arborcast.client import Client
 from tests.support.command import Engine, wait_until
 from tests.support.receiver import Receiver
 

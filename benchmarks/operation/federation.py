@@ -19,10 +19,10 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from arborcast.client import Client
 from arborcast.dispatch.delivery.envelope import ID_HEADER
-from arborcast.ingest.client import Client
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
-from arborcast.topic_model.records.control_log import ControlLog
 from arborcast.topic_model.topics import TopicPath
 from benchmarks.dispatching import percentile
 from benchmarks.harness import Report, run

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from arborcast.ingest.client import Client, ClientError
+from arborcast.client import Client, ClientError
 from benchmarks.dispatching import Arrival, Dispatching, dispatching, out_of_order
 from benchmarks.harness import Report, run
 from tests.support.gateway_process import GatewayRun, gateway_run

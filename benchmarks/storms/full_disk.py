@@ -21,8 +21,8 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from arborcast.client import Client
 from arborcast.dispatch.operations.audit import Report
-from arborcast.ingest.client import Client
 from benchmarks.storms.books import settle, states
 from benchmarks.storms.disk import Filling, small_disk
 from benchmarks.storms.judge import Findings, judge

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import requests
 
-from arborcast.ingest.client import Client, ClientError, Retries
+from arborcast.client import Client, ClientError, Retries
 from benchmarks.storms.record import Accepted, Arrival, append, arrivals
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message
 

@@ -19,8 +19,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from arborcast.client import Client
 from arborcast.dispatch.operations.audit import Report
-from arborcast.ingest.client import Client
 from benchmarks.storms.books import settle, states
 from benchmarks.storms.judge import Findings, judge
 from benchmarks.storms.load import Publisher, first_arrival

@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from arborcast.client import Client
 from arborcast.dispatch.operations.audit import audit
-from arborcast.ingest.client import Client
 from benchmarks.storms.load import Publisher
 from benchmarks.storms.receivers import Receivers
 from benchmarks.storms.victim import Usage, Victim

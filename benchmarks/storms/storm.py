@@ -28,8 +28,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from arborcast.client import Client, Delivery
 from arborcast.dispatch.operations.audit import Report
-from arborcast.ingest.client import Client, Delivery
 from benchmarks.storms.books import settle, states
 from benchmarks.storms.judge import Findings, judge
 from benchmarks.storms.load import POISON, Publisher, Puller

@@ -30,6 +30,7 @@ from xml.sax.saxutils import quoteattr
 import msgspec
 import pyarrow.dataset as ds
 
+from arborcast.client import Client, FuturesClient
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.parked import roomy
@@ -46,7 +47,6 @@ from arborcast.dispatch.tables import (
     TOPICS,
 )
 from arborcast.dispatch.tables.spec import TableSpec, is_there, open_table
-from arborcast.ingest.client import Client, FuturesClient
 from benchmarks.storms.victim import Victim
 
 TOPIC = "rounds/all"

@@ -4,7 +4,6 @@ client, client_fixes    consumers, producers and admin clients made from setting
 topics                  names of the logs, how each is made and checked
 scan, tail, follower    reading: a stretch of a log, its end, all of it for ever
 writers                 writing that waits for the acknowledgement
-versions                version numbers of records
 """
 
 from __future__ import annotations

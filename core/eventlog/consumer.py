@@ -31,7 +31,7 @@ class LogConsumer:
 
     Used by one thread. Offsets are by partition. Everything raises InfrastructureError while Kafka does not answer, and
     while there is no such log. `wait_ms` is how long the broker holds a poll that finds nothing, and so what any other
-    answer may have to wait for (see `client.make_consumer`).
+    answer may have to wait for (see `core.eventlog.client.make_consumer`).
     """
 
     def __init__(self, kafka: KafkaSettings, name: str, *, wait_ms: int = 10, max_records: int = 5_000) -> None:

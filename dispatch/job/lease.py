@@ -35,10 +35,10 @@ from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.eventlog.follower import LogFollower
 from arborcast.core.eventlog.scan import LogScan, Stretch
 from arborcast.core.eventlog.topics import JOB_LEASE_LOG, ensure_topics
-from arborcast.core.eventlog.versions import Versioned, VersionedCodec
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.fence import Fence, clock
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.dispatch.job.heartbeat import started_at
 
 logger = logging.getLogger(__name__)

@@ -30,9 +30,9 @@ from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.redelivery.events import NAMESPACE, EventKind, OperatorEvent
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import TopicRecord
-from arborcast.topic_model.records.control_log import ControlLog
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.topics import SYSTEM, TopicPath
 

@@ -19,9 +19,9 @@ from typing import Literal
 import msgspec
 
 from arborcast.core.eventlog.client import Producer, make_producer
-from arborcast.core.eventlog.versions import Versioned, VersionedCodec
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.topic_model.topics import TopicPath
 
 VERSION = 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.dispatch.logs.attempts import Attempt, ErrorClass, State
 from arborcast.topic_model.records.notifications import Notification
 

@@ -21,9 +21,9 @@ from arborcast.core import fence
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import Acknowledgement, Producer, make_producer
 from arborcast.core.eventlog.topics import PARKED_OVERHEAD, RESULTS_LOG
-from arborcast.core.eventlog.versions import Versioned, VersionedCodec
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.core.wall_clock import has_come
 from arborcast.dispatch.logs import dead_letters
 from arborcast.dispatch.logs.attempts import partition_of_subscription

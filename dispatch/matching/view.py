@@ -22,10 +22,10 @@ from pyspark.core.broadcast import Broadcast
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.matching.bases import MIN_OVERLAY, Bases, SharedBase, SnapshotRebuilder
 from arborcast.dispatch.monitoring.sources import ViewSize
+from arborcast.topic_model.control_log import ControlFollower
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.projections.suspensions import State
 from arborcast.topic_model.records.control import ControlRecord, subscription_of
-from arborcast.topic_model.records.control_log import ControlFollower
 from arborcast.topic_model.routing import History, Overlay, PackedPast, Recipients, ViewStep, ViewSteps
 from arborcast.topic_model.routing.table import Route
 from arborcast.topic_model.snapshot import Snapshot, SnapshotView

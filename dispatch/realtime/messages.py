@@ -19,9 +19,9 @@ import msgspec
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import PROGRESS_LOG
-from arborcast.core.eventlog.versions import Versioned, VersionedCodec
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.dispatch.delivery.health import Sign
 from arborcast.topic_model.routing import ViewStep
 

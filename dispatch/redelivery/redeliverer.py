@@ -38,8 +38,8 @@ from arborcast.dispatch.redelivery.session import (
     opened_session,
 )
 from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records.control import SubscriptionSuspended, Tombstone, ending, suspension_key
-from arborcast.topic_model.records.control_log import ControlLog
 
 logger = logging.getLogger(__name__)
 

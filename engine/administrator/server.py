@@ -19,11 +19,11 @@ from arborcast.core.recent import Recent
 from arborcast.core.security.signatures import ID_HEADER
 from arborcast.core.security.web_pages import PageRule, page_headers
 from arborcast.engine.administrator.members import MemberRegister, NameTaken, StoredMembers, UnknownMember
-from arborcast.ingest.errors import MalformedMessage, TooLarge
 from arborcast.ingest.federation.calls import LONG_POLL_S, MEMBERS, TOPOLOGY
 from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.federation.topology import Beat, MemberRegistration
 from arborcast.ingest.http.asgi import Receive, Scope, Send, read_body, send_answer
+from arborcast.wire.errors import MalformedMessage, TooLarge
 
 logger = logging.getLogger("arborcast.administrator")
 

@@ -22,8 +22,8 @@ from arborcast.ingest.federation.receiver import REMEMBERED_S, PeerReceiver, rem
 from arborcast.ingest.federation.topology import Topology
 from arborcast.ingest.http.listening import listen_on
 from arborcast.ingest.operations.gateway import Gateway
-from arborcast.ingest.soap import times
 from arborcast.ingest.state.repeats import RepeatMemory
+from arborcast.wire import times
 
 TOPOLOGY_FILE = "federation.json"
 """In the data directory: the last topology."""

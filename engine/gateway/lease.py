@@ -28,10 +28,10 @@ from typing import Any, Literal
 from arborcast.core.errors import ArborcastError
 from arborcast.core.eventlog.follower import LogFollower
 from arborcast.core.eventlog.topics import LEASE_LOG
-from arborcast.core.eventlog.versions import Versioned, VersionedCodec
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.fence import clock
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.directory.sync.sync import DirectorySync
 from arborcast.ingest.state.changes import GatewayPositions
 

@@ -53,7 +53,7 @@ def declare_framed(metrics: Registry, server: FramedServer) -> None:
     )
     metrics.counts(
         "arborcast_framed_refused_total",
-        "Errors that were answered, by kind (its class in ingest/errors.py, core/errors.py or ingest/framed).",
+        "Errors that were answered, by kind (its class in wire/errors.py, core/errors.py or ingest/framed).",
         ("reason",),
         lambda: {(kind,): number for kind, number in server.counts.refused.items()},
     )

@@ -23,8 +23,8 @@ from arborcast.ingest.access.username_token import NonceMemory
 from arborcast.ingest.access.users import Guesses, Users, user_source
 from arborcast.ingest.http.serving import proxies
 from arborcast.ingest.soap.wsdl import ServiceDescriptions, published_documents
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.projections.pull_store import PullLimits
-from arborcast.topic_model.records.control_log import ControlLog
 
 logger = logging.getLogger("arborcast.gateway")
 

@@ -56,11 +56,11 @@ from arborcast.ingest.state.log_view import ControlLogView
 from arborcast.ingest.state.notification_log import NotificationLog
 from arborcast.ingest.state.pull_queues import PullLog, PullQueues, PullView
 from arborcast.ingest.state.repeats import RepeatMemory, Repeats, remember_history
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.projections.owners import Owners
 from arborcast.topic_model.projections.pull_points import PullPoints
 from arborcast.topic_model.projections.registrations import Registrations
-from arborcast.topic_model.records.control_log import ControlLog
 
 logger = logging.getLogger("arborcast.gateway")
 

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from arborcast.client.framed import ConnectionFactory
 from arborcast.core.errors import ConfigError
 from arborcast.core.security.ip_addresses import host_to_reach
 from arborcast.core.telemetry import log_format
@@ -23,7 +24,6 @@ from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry
 from arborcast.engine.monitoring.endpoint import Endpoint, Page, declare_process
 from arborcast.engine.settings.loading import Settings, level_of, load_settings
 from arborcast.engine.terminal import complain
-from arborcast.ingest.client.framed import ConnectionFactory
 
 logger = logging.getLogger("arborcast.zmq")
 

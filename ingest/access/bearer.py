@@ -18,9 +18,9 @@ import jwt
 
 from arborcast.core.errors import ArborcastError, ConfigError
 from arborcast.core.files import WatchedFile
-from arborcast.ingest.access.grants import Identity
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users_file import may_be_name
+from arborcast.topic_model.grants import Identity
 
 MAX_TOKEN = 16 * 1024
 

@@ -12,7 +12,7 @@ from lxml import etree
 
 from arborcast.core.security.ip_addresses import is_loopback
 from arborcast.ingest.access.bearer import Bearer, WrongToken
-from arborcast.ingest.access.grants import Caller, ClientRequest, Identity
+from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.access.policy import DEFAULT, AccessPolicy
 from arborcast.ingest.access.proxies import NONE, Proxies
 from arborcast.ingest.access.rates import Rates, client_key
@@ -20,8 +20,9 @@ from arborcast.ingest.access.settings import METHODS, AccessSettings
 from arborcast.ingest.access.username_token import NonceMemory, UsernameToken, digest_matches, find_token
 from arborcast.ingest.access.users import Users
 from arborcast.ingest.access.users_file import may_be_name
-from arborcast.ingest.errors import NotAuthenticated, TokenRefused
 from arborcast.ingest.http.tls import certificate_names
+from arborcast.topic_model.grants import Caller, Identity
+from arborcast.wire.errors import NotAuthenticated, TokenRefused
 
 CERTIFICATE: Final = "arborcast.certificate"
 """Where a request's scope has the certificate of its connection, checked, as the ssl module shows it."""

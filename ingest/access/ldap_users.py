@@ -26,10 +26,10 @@ from arborcast.directory.stores.ldap_connection import (
     connect,
     translated,
 )
-from arborcast.ingest.access.grants import Identity
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users_file import MAX_PASSWORD, may_be_name
-from arborcast.ingest.errors import IdentitiesAway
+from arborcast.topic_model.grants import Identity
+from arborcast.wire.errors import IdentitiesAway
 
 logger = logging.getLogger(__name__)
 

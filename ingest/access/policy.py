@@ -29,8 +29,8 @@ from operator import or_
 from typing import Any, Literal, get_args
 
 from arborcast.core.errors import ConfigError, ExpressionError
-from arborcast.ingest.access.grants import ALL, NOTHING, Caller, Grant, Identity
 from arborcast.topic_model.expressions import XPathPattern, compile_normal, parse_friendly
+from arborcast.topic_model.grants import ALL, NOTHING, Caller, Grant, Identity
 from arborcast.topic_model.patterns.alternatives import Reach, is_virtual
 from arborcast.topic_model.subscriptions import Subscription
 

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from arborcast.ingest.access.settings import LimitSettings
-from arborcast.ingest.errors import TooManyRequests
+from arborcast.wire.errors import TooManyRequests
 
 
 def client_key(host: str) -> str:

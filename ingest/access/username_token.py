@@ -22,8 +22,8 @@ from pathlib import Path
 from lxml import etree
 
 from arborcast.core.errors import ConfigError
-from arborcast.ingest.errors import IdentitiesAway, TokenRefused
 from arborcast.topic_model.namespaces import WSSE
+from arborcast.wire.errors import IdentitiesAway, TokenRefused
 
 WSU = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-utility-1.0.xsd"
 _PROFILE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-username-token-profile-1.0"

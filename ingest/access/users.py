@@ -21,11 +21,11 @@ from typing import Protocol
 from arborcast.core.errors import ConfigError
 from arborcast.core.files import WatchedFile
 from arborcast.directory.settings import DirectorySettings
-from arborcast.ingest.access.grants import Identity
 from arborcast.ingest.access.rates import Buckets
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users_file import User, check_mode, hash_password, no_users, password_matches, read_users
-from arborcast.ingest.errors import IdentitiesAway, TooManyRequests
+from arborcast.topic_model.grants import Identity
+from arborcast.wire.errors import IdentitiesAway, TooManyRequests
 
 _ADDRESSES = 10_000
 

@@ -26,7 +26,7 @@ from arborcast.core.errors import ConfigError
 from arborcast.core.files import write_atomically
 from arborcast.core.printable import is_printable
 from arborcast.core.reasons import reason_of
-from arborcast.ingest.access.grants import Identity
+from arborcast.topic_model.grants import Identity
 
 # About 60 ms and 32 MB for each guess, on one core of a machine of today.
 _LOG_N, _R, _P = 15, 8, 1

@@ -14,20 +14,7 @@ from lxml import etree
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.ingest.addresses import OwnAddresses
 from arborcast.ingest.consumers import DIRECT, OutboundRoute, post
-from arborcast.ingest.elements.endpoints import check_consumer, read_reference
-from arborcast.ingest.errors import (
-    ConsumerRefused,
-    InvalidRequest,
-    MalformedMessage,
-    NoAnswer,
-    NotCalled,
-    PublisherRefused,
-    PublisherUnreachable,
-)
-from arborcast.ingest.soap import answers, times
-from arborcast.ingest.soap.answers import expression_element
-from arborcast.ingest.soap.fragments import Source
-from arborcast.ingest.soap.xml_reading import read_xml
+from arborcast.ingest.elements.endpoints import check_consumer
 from arborcast.topic_model.namespaces import (
     ACTION_BW,
     SOAP11,
@@ -39,6 +26,20 @@ from arborcast.topic_model.namespaces import (
 )
 from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter, parameter_blocks
+from arborcast.wire import answers, times
+from arborcast.wire.answers import expression_element
+from arborcast.wire.endpoints import read_reference
+from arborcast.wire.errors import (
+    ConsumerRefused,
+    InvalidRequest,
+    MalformedMessage,
+    NoAnswer,
+    NotCalled,
+    PublisherRefused,
+    PublisherUnreachable,
+)
+from arborcast.wire.fragments import Source
+from arborcast.wire.xml_reading import read_xml
 
 _TOTAL_S = 15
 _MAX_ANSWER = 1024 * 1024

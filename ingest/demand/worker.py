@@ -27,13 +27,13 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.ingest.demand import steps
 from arborcast.ingest.demand.calls import PublisherCalls
 from arborcast.ingest.demand.steps import Act, ChangeUpstream, Step, SubscribeUpstream
-from arborcast.ingest.errors import PublisherRefused, PublisherUnreachable
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.publisher_registration import consumer_address
-from arborcast.ingest.soap import times
 from arborcast.topic_model.publishers import Registration, Upstream
 from arborcast.topic_model.records.control import RegistrationRecord
 from arborcast.topic_model.subscriptions import TopicFilter
+from arborcast.wire import times
+from arborcast.wire.errors import PublisherRefused, PublisherUnreachable
 
 logger = logging.getLogger(__name__)
 

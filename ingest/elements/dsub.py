@@ -20,13 +20,13 @@ from xml.sax.saxutils import quoteattr
 from lxml import etree
 
 from arborcast.core.errors import ConditionError, TopicNotSupported
-from arborcast.ingest.errors import InvalidRequest, UnknownFilters
-from arborcast.ingest.soap.fragments import Source
-from arborcast.ingest.soap.xml_reading import read_xml
 from arborcast.topic_model.expressions.conditions import XPATH_1, compile_condition
 from arborcast.topic_model.namespaces import DSUB
 from arborcast.topic_model.subscriptions import TopicFilter, XPathFilter
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.errors import InvalidRequest, UnknownFilters
+from arborcast.wire.fragments import Source
+from arborcast.wire.xml_reading import read_xml
 
 RIM: Final = "urn:oasis:names:tc:ebxml-regrep:xsd:rim:3.0"
 LCM: Final = "urn:oasis:names:tc:ebxml-regrep:xsd:lcm:3.0"
@@ -46,7 +46,6 @@ _SET = "rim:RegistryObjectList/rim:RegistryPackage"
 # Options of a broker that ours does not have.
 _NOT_SENT = ("Folder", "Extended")
 
-_NAMED = re.compile("ihe:(?:Extended)?(?:(?:Full|Minimal)DocumentEntry|SubmissionSetMetadata|(?:Update)?Folder)")
 
 # Of one publish: each becomes notifications, and a small one costs its publisher a few bytes.
 _MOST = 1_000
@@ -59,16 +58,6 @@ _VALUES = re.compile(rf"\s*(?:{_TEXT}|\(\s*{_TEXT}(?:\s*,\s*{_TEXT})*\s*\))\s*")
 _VALUE = re.compile(_TEXT)
 
 _Test = Callable[[str, list[str]], str]
-
-
-def scope_of(text: str, declared: Mapping[str, str]) -> str | None:
-    """What the prefix `ihe` means in a topic expression; None where it is not for us to say.
-
-    The profile's own messages do not declare it, or declare a namespace of an earlier draft.
-    """
-    if _NAMED.match(text) is None:
-        return None
-    return DSUB if declared.get("ihe", "urn:ihe:iti:").startswith("urn:ihe:iti:") else None
 
 
 def check_topic(expression: TopicFilter) -> None:

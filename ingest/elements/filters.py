@@ -11,8 +11,6 @@ from arborcast.core.errors import ContentExpressionError, ProducerExpressionErro
 from arborcast.ingest.elements import dsub
 from arborcast.ingest.elements.protection import CREDENTIALS, SIGNING, RequestedProtection, read_protection
 from arborcast.ingest.elements.publication import duration_ms, priority_of
-from arborcast.ingest.elements.topics import read_filter
-from arborcast.ingest.errors import InvalidRequest, UnknownFilters, UnrecognizedPolicy, UnsupportedPolicy
 from arborcast.topic_model.expressions import compile_normal
 from arborcast.topic_model.expressions.conditions import check_content, check_producer
 from arborcast.topic_model.expressions.item_filter import ITEM_FILTER, to_xpath
@@ -30,6 +28,8 @@ from arborcast.topic_model.subscriptions import (
     XPathFilter,
 )
 from arborcast.topic_model.tree.tree import TopicTree
+from arborcast.wire.errors import InvalidRequest, UnknownFilters, UnrecognizedPolicy, UnsupportedPolicy
+from arborcast.wire.topics import read_filter
 
 DELIVERY = f"{{{ARBORCAST_POLICY}}}Delivery"
 

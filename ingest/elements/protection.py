@@ -24,9 +24,9 @@ from arborcast.core.errors import SecretError
 from arborcast.core.security.keyring import KeyFile, Keys, Marks
 from arborcast.core.security.signatures import find_certificate, key_of, new_secret
 from arborcast.core.settings import SecretSettings
-from arborcast.ingest.errors import InvalidRequest, UnsupportedPolicy
 from arborcast.topic_model.namespaces import ARBORCAST_POLICY
 from arborcast.topic_model.subscriptions import Protection, SigningSecret, Subscription
+from arborcast.wire.errors import InvalidRequest, UnsupportedPolicy
 
 logger = logging.getLogger(__name__)
 

@@ -17,12 +17,12 @@ from typing import NamedTuple
 import msgspec
 from lxml import etree
 
-from arborcast.ingest.errors import InvalidRequest
-from arborcast.ingest.soap import times
-from arborcast.ingest.soap.envelope import PUBLICATION, Request, is_for_us
 from arborcast.topic_model.message_types import read_type
 from arborcast.topic_model.namespaces import SOAP11, SOAP12
 from arborcast.topic_model.records.notifications import MOST_PRIORITY, Notification
+from arborcast.wire import times
+from arborcast.wire.envelope import PUBLICATION, Request, is_for_us
+from arborcast.wire.errors import InvalidRequest
 
 VALID_UNTIL, LIFESPAN, TYPE, PRIORITY, RELIABLE = "ValidUntil", "Lifespan", "Type", "Priority", "Reliable"
 

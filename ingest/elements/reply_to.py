@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 import msgspec
 from lxml import etree
 
-from arborcast.ingest.elements.endpoints import read_reference
-from arborcast.ingest.errors import ConsumerRefused, InvalidRequest
-from arborcast.ingest.soap.envelope import Request
-from arborcast.ingest.soap.fragments import Source
 from arborcast.topic_model.namespaces import WSA, wsa
 from arborcast.topic_model.records.control import TopicPolicy
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.endpoints import read_reference
+from arborcast.wire.envelope import Request
+from arborcast.wire.errors import ConsumerRefused, InvalidRequest
+from arborcast.wire.fragments import Source
 
 # Bytes of an address with what stands beside it: up to 200 of them go to a server with one request of a queue.
 _MOST = 16 * 1024

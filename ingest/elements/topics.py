@@ -1,4 +1,4 @@
-"""Topic expressions as they stand in requests: an element with text, a dialect and the prefixes in scope."""
+"""Answers that list topics, and a memory of the topics of notifications. Expressions are read in `wire.topics`."""
 
 from __future__ import annotations
 
@@ -7,22 +7,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from lxml import etree
 
-from arborcast.core.errors import ExpressionError, UnknownDialect
-from arborcast.ingest.access.grants import Caller, Grant, known_to
-from arborcast.ingest.elements import dsub
-from arborcast.ingest.errors import OperationRefused
-from arborcast.ingest.soap.answers import expression_element
-from arborcast.topic_model import expressions
-from arborcast.topic_model.expressions import FULL, SIMPLE, write_topic
-from arborcast.topic_model.namespaces import DSUB
-from arborcast.topic_model.subscriptions import TopicFilter
+from arborcast.ingest.access.grants import known_to
+from arborcast.topic_model.expressions import FULL, write_topic
+from arborcast.topic_model.grants import Caller, Grant
 from arborcast.topic_model.topics import TopicPath
-from arborcast.topic_model.tree.prefixes import KnownPrefixes, prefixes_in
+from arborcast.topic_model.tree.prefixes import KnownPrefixes
 from arborcast.topic_model.tree.tree import TopicTree, topic_set
+from arborcast.wire.answers import expression_element
+from arborcast.wire.errors import OperationRefused
+from arborcast.wire.topics import PublishedTopic, read_published
 
 Form = Literal["set", "expressions"]
 
@@ -129,42 +126,6 @@ _ENTRY_BYTES = 200
 _LONGEST = 2_048
 
 
-def read_filter(element: etree._Element) -> TopicFilter:
-    """A TopicExpression of a Subscribe. Raises ExpressionError.
-
-    Without a Dialect it is Simple, so says the standard. Clients that cannot send a Dialect (Apache CXF) yet write
-    whole paths and wildcards, which are no Simple expressions: those are read as Full.
-    """
-    text, dialect, namespaces = _parts(element)
-    try:
-        return expressions.parse(text, dialect, namespaces)
-    except UnknownDialect:
-        raise
-    except ExpressionError:
-        if dialect is not None:
-            raise
-        return expressions.parse(text, expressions.FULL, namespaces)
-
-
-def read_topic(element: etree._Element) -> TopicPath:
-    """The Topic of a NotificationMessage: exactly one topic. Raises ExpressionError."""
-    return expressions.concrete_topic(*_parts(element))
-
-
-class PublishedTopic(NamedTuple):
-    """The topic of a notification, and the prefixes that its publisher wrote it with (`tree.prefixes`)."""
-
-    path: TopicPath
-    prefixes: str
-
-
-def read_published(element: etree._Element, colons: bool = False) -> PublishedTopic:
-    """The one topic that is to be published on. Raises ExpressionError."""
-    text, dialect, namespaces = _parts(element)
-    path = expressions.concrete_topic(text, dialect, namespaces, colons=colons)
-    return PublishedTopic(path, prefixes_in(text, path, namespaces))
-
-
 class TopicMemory:
     """Topics by the bytes that say them: a publisher uses few, over and over, always written the same way.
 
@@ -204,16 +165,3 @@ class TopicMemory:
                 self._topics.clear()
                 self._left = _REMEMBERED_BYTES
             self._topics[identity] = topic
-
-
-def _parts(element: etree._Element) -> tuple[str, str | None, dict[str, str]]:
-    """Its text, its dialect, and the prefixes in scope; the default namespace goes by the prefix ""."""
-    text = (element.text or "").strip()
-    if len(element):
-        raise ExpressionError("a topic expression is text, not elements")
-    scope = {prefix or "": namespace for prefix, namespace in element.nsmap.items() if namespace}
-    hospitals = dsub.scope_of(text, scope)
-    if hospitals is not None:
-        scope["ihe"] = hospitals
-    dialect = element.get("Dialect")
-    return text, SIMPLE if dialect == DSUB else dialect, scope

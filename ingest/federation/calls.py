@@ -13,7 +13,6 @@ import msgspec
 
 from arborcast.core.errors import DeliveryError, SignatureError
 from arborcast.core.reasons import reason_of
-from arborcast.ingest.errors import NoAnswer
 from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.federation.topology import (
     AdministratorRefused,
@@ -23,6 +22,7 @@ from arborcast.ingest.federation.topology import (
     Topology,
     read_topology,
 )
+from arborcast.wire.errors import NoAnswer
 
 MEMBERS = "/members"
 

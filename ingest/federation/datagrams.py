@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 from arborcast.core.errors import InfrastructureError, PeerError, SignatureError
 from arborcast.core.telemetry.metrics import Registry
-from arborcast.ingest.errors import PeerRefused
 from arborcast.ingest.federation.receiver import PeerReceiver
 from arborcast.topic_model.records.peers import MOST_DATAGRAM, MOST_TOGETHER, PeerPush, is_like_datagram
+from arborcast.wire.errors import PeerRefused
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from xml.sax.saxutils import escape
 
 from arborcast.core.errors import InfrastructureError, PeerError, SignatureError
 from arborcast.core.telemetry.metrics import Registry
-from arborcast.ingest.errors import Compressed, PeerRefused, TooLarge
 from arborcast.ingest.federation.receiver import PeerReceiver
 from arborcast.ingest.http.asgi import Receive, Scope, Send, read_body, send_answer
-from arborcast.ingest.soap.faults import seconds_until
 from arborcast.topic_model.records.peers import INTEREST_PATH, PATH
+from arborcast.wire.errors import Compressed, PeerRefused, TooLarge
+from arborcast.wire.faults import seconds_until
 
 logger = logging.getLogger(__name__)
 

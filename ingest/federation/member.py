@@ -36,10 +36,10 @@ from arborcast.ingest.federation.topology import (
     read_topology,
 )
 from arborcast.ingest.operations.gateway import Gateway
-from arborcast.ingest.soap import times
 from arborcast.topic_model.records.peers import INTEREST_PATH, datagram_url, encode_interest, group_of
 from arborcast.topic_model.routing import interest
 from arborcast.topic_model.subscriptions import Subscription
+from arborcast.wire import times
 
 logger = logging.getLogger(__name__)
 

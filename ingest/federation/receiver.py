@@ -19,14 +19,11 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.telemetry.tracing import read_traceparent
 from arborcast.ingest.access.grants import check_reserved
 from arborcast.ingest.elements.publication import Publication
-from arborcast.ingest.errors import Forbidden, InvalidRequest, MalformedMessage, PeerRefused
 from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.http.inflight import SMALL
 from arborcast.ingest.operations.acceptance import accept, check_types
 from arborcast.ingest.operations.gateway import Gateway
-from arborcast.ingest.soap import times
-from arborcast.ingest.soap.xml_reading import check_payload, check_tags, read_xml
 from arborcast.ingest.state.repeats import RepeatMemory, accepted_lately, steady_now
 from arborcast.topic_model.message_types import MOST as MOST_TYPE
 from arborcast.topic_model.patterns.patterns import parse_normal
@@ -45,6 +42,9 @@ from arborcast.topic_model.records.peers import (
 from arborcast.topic_model.routing.interest import MOST, MOST_CHARACTERS, is_summary
 from arborcast.topic_model.topics import TopicPath, parse_path
 from arborcast.topic_model.tree.distribution import distribution_of
+from arborcast.wire import times
+from arborcast.wire.errors import Forbidden, InvalidRequest, MalformedMessage, PeerRefused
+from arborcast.wire.xml_reading import check_payload, check_tags, read_xml
 
 logger = logging.getLogger(__name__)
 

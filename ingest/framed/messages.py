@@ -14,13 +14,9 @@ from xml.sax.saxutils import escape
 
 from lxml import etree
 
+from arborcast.client.received import read_messages
 from arborcast.core.errors import ExpressionError
-from arborcast.ingest.client.received import read_messages
 from arborcast.ingest.elements.filters import DELIVERY, Filters, read_delivery_policy, read_filters
-from arborcast.ingest.errors import InvalidRequest
-from arborcast.ingest.framed.frames import MessageBody, SubscribeBody
-from arborcast.ingest.soap.fragments import Source
-from arborcast.ingest.soap.xml_reading import read_xml
 from arborcast.ingest.state.pull_queues import HandedOut
 from arborcast.topic_model import legacy_content
 from arborcast.topic_model.expressions import parse_friendly
@@ -28,6 +24,10 @@ from arborcast.topic_model.namespaces import ARBORCAST_POLICY, MESSAGE_TYPE, WSA
 from arborcast.topic_model.patterns.patterns import EVERYTHING, parse_normal
 from arborcast.topic_model.subscriptions import DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.errors import InvalidRequest
+from arborcast.wire.fragments import Source
+from arborcast.wire.frames import MessageBody, SubscribeBody
+from arborcast.wire.xml_reading import read_xml
 
 _ANONYMOUS = "http://www.w3.org/2005/08/addressing/anonymous"
 

@@ -13,23 +13,23 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from arborcast.core.errors import InfrastructureError, PeerError
-from arborcast.ingest.access.grants import Caller, check_publish, owner_of
-from arborcast.ingest.addresses import Kind as AddressKind
+from arborcast.ingest.access.grants import check_publish, owner_of
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.publication import Publication
-from arborcast.ingest.errors import InvalidRequest
-from arborcast.ingest.framed import frames
-from arborcast.ingest.framed.frames import LOOSE, Frame, FrameKind, ReceiptBody
 from arborcast.ingest.framed.messages import loose_payload, producer_with, topic_of
 from arborcast.ingest.http.inflight import SMALL, Inflight, Reservation
 from arborcast.ingest.operations.acceptance import accept
 from arborcast.ingest.operations.gateway import Gateway, check_fan_out, check_topics
 from arborcast.ingest.operations.publish import checked_key, read_payload
-from arborcast.ingest.soap import times
-from arborcast.ingest.soap.envelope import Request
-from arborcast.ingest.soap.xml_reading import memory_to_read
+from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.message_types import kept_type, read_type
 from arborcast.topic_model.records.notifications import MOST_PRIORITY, Notification
+from arborcast.wire import frames, times
+from arborcast.wire.endpoints import Kind as AddressKind
+from arborcast.wire.envelope import Request
+from arborcast.wire.errors import InvalidRequest
+from arborcast.wire.frames import LOOSE, Frame, FrameKind, ReceiptBody
+from arborcast.wire.xml_reading import memory_to_read
 
 logger = logging.getLogger(__name__)
 

@@ -17,13 +17,13 @@ from typing import Any, cast
 from arborcast.ingest.access.gate import CERTIFICATE
 from arborcast.ingest.access.rates import PeerConnections
 from arborcast.ingest.access.settings import LimitSettings
-from arborcast.ingest.framed import frames
-from arborcast.ingest.framed.frames import Decoder, FrameError, FrameKind
 from arborcast.ingest.framed.session import MOST_UNKNOWN_BYTES, Counts, Edge, FramedSession, FrameLimits
 from arborcast.ingest.http.inflight import RETRY_AFTER_S, Inflight, Reservation
 from arborcast.ingest.http.tls import ServerTls, TlsAcceptor
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.settings import FramedSettings
+from arborcast.wire import frames
+from arborcast.wire.frames import Decoder, FrameError, FrameKind
 
 logger = logging.getLogger(__name__)
 

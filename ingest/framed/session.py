@@ -15,14 +15,16 @@ from typing import Any, Final, Protocol
 from lxml import etree
 
 from arborcast.core.errors import ArborcastError, InfrastructureError, PeerError
-from arborcast.ingest.access.grants import Caller, ClientRequest
-from arborcast.ingest.errors import AccessRefused, InvalidRequest, NotAuthenticated, TooLarge, TooManyRequests
-from arborcast.ingest.framed import frames, publishing, subscriptions
-from arborcast.ingest.framed.frames import Frame, FrameError, FrameKind, ReceiptBody
+from arborcast.ingest.access.grants import ClientRequest
+from arborcast.ingest.framed import publishing, subscriptions
 from arborcast.ingest.framed.publishing import Publisher
 from arborcast.ingest.framed.subscriptions import Sender
 from arborcast.ingest.http.inflight import SMALL, Inflight, Reservation
 from arborcast.ingest.operations.gateway import Gateway
+from arborcast.topic_model.grants import Caller
+from arborcast.wire import frames
+from arborcast.wire.errors import AccessRefused, InvalidRequest, NotAuthenticated, TooLarge, TooManyRequests
+from arborcast.wire.frames import Frame, FrameError, FrameKind, ReceiptBody
 
 logger = logging.getLogger(__name__)
 

@@ -18,22 +18,22 @@ from datetime import timedelta
 from typing import Protocol
 
 from arborcast.core.errors import InfrastructureError, PeerError, UnknownResource
-from arborcast.ingest.access.grants import Caller, check_subscribe, owner_of
-from arborcast.ingest.addresses import Kind as AddressKind
+from arborcast.ingest.access.grants import check_subscribe, owner_of
 from arborcast.ingest.addresses import resource_id
 from arborcast.ingest.elements import dsub
-from arborcast.ingest.errors import InvalidRequest
-from arborcast.ingest.framed import frames
-from arborcast.ingest.framed.frames import LOOSE, FrameKind, SubscribeBody
 from arborcast.ingest.framed.messages import filters_of, message_of, policy_of
 from arborcast.ingest.operations.current_message import check_few, send_current_messages
 from arborcast.ingest.operations.gateway import Gateway, check_room
 from arborcast.ingest.operations.notification_broker import check_supported, commit_new
 from arborcast.ingest.operations.subscription_manager import managed_subscription, replace
-from arborcast.ingest.soap import times
 from arborcast.ingest.state.pull_queues import Handout
+from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.records.control import ending
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.wire import frames, times
+from arborcast.wire.endpoints import Kind as AddressKind
+from arborcast.wire.errors import InvalidRequest
+from arborcast.wire.frames import LOOSE, FrameKind, SubscribeBody
 
 logger = logging.getLogger(__name__)
 

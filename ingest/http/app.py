@@ -19,15 +19,7 @@ from arborcast.core.errors import InfrastructureError, PeerError, UnknownResourc
 from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.grants import ClientRequest
-from arborcast.ingest.addresses import FACTORIES, Kind, Target, target_of
-from arborcast.ingest.errors import (
-    AccessRefused,
-    Compressed,
-    PageRefused,
-    TooLarge,
-    UnknownOperation,
-    UnreadableRequest,
-)
+from arborcast.ingest.addresses import FACTORIES, Target, target_of
 from arborcast.ingest.http.asgi import (
     Headers,
     Receive,
@@ -56,13 +48,22 @@ from arborcast.ingest.operations import (
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, Stored
 from arborcast.ingest.operations.legacy import operations as legacy
 from arborcast.ingest.operations.legacy import plain
-from arborcast.ingest.soap import answers, faults
-from arborcast.ingest.soap.envelope import Request, parse
-from arborcast.ingest.soap.faults import Answer
 from arborcast.ingest.soap.wsdl import FOLDER, ServiceDescriptions
-from arborcast.ingest.soap.xml_reading import COPIES, NODE_MEMORY, memory_to_read
 from arborcast.topic_model.namespaces import wsnt
 from arborcast.topic_model.records.peers import PATH as PEERS
+from arborcast.wire import answers, faults
+from arborcast.wire.endpoints import Kind
+from arborcast.wire.envelope import Request, parse
+from arborcast.wire.errors import (
+    AccessRefused,
+    Compressed,
+    PageRefused,
+    TooLarge,
+    UnknownOperation,
+    UnreadableRequest,
+)
+from arborcast.wire.faults import Answer
+from arborcast.wire.xml_reading import COPIES, NODE_MEMORY, memory_to_read
 
 
 class RequestMetrics:
@@ -74,7 +75,7 @@ class RequestMetrics:
         )
         self.refused = registry.counter(
             "arborcast_gateway_refused_total",
-            "Requests answered with a fault, by the kind of error behind it (its class in ingest/errors.py or "
+            "Requests answered with a fault, by the kind of error behind it (its class in wire/errors.py or "
             "core/errors.py; Defect is our own).",
             ("reason",),
         )

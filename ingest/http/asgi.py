@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from arborcast.core.telemetry.tracing import read_traceparent
-from arborcast.ingest.errors import Compressed, TooLarge
+from arborcast.wire.errors import Compressed, TooLarge
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -6,8 +6,8 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from arborcast.core.security.web_pages import PageRule, page_headers
-from arborcast.ingest.errors import PageRefused
 from arborcast.ingest.http.asgi import Headers, Scope, Send, header
+from arborcast.wire.errors import PageRefused
 
 # A page sees no other headers of an answer.
 _SHOWN = b"arborcast-notification-id, retry-after, www-authenticate"

@@ -11,13 +11,13 @@ from lxml import etree
 
 from arborcast.ingest.access.grants import check_reserved
 from arborcast.ingest.elements.publication import NOTHING_SAID, Publication
-from arborcast.ingest.errors import InvalidRequest
 from arborcast.ingest.operations.gateway import AnswersPeers, Gateway
-from arborcast.ingest.soap import times
 from arborcast.ingest.state.repeats import fingerprint
 from arborcast.topic_model.records.notifications import MOST_PRIORITY, UNSTAMPED, Notification, type_of
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.tree.tree import TopicTree
+from arborcast.wire import times
+from arborcast.wire.errors import InvalidRequest
 
 # Bytes of a payload that is written as canonical XML, which is done on the event loop: a few milliseconds. libxml2's
 # time grows with the square of the namespace declarations.

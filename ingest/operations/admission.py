@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from arborcast.core.errors import TopicNotSupported
-from arborcast.ingest.errors import TooManyTopics
 from arborcast.ingest.settings import TopicSettings
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.topics import TopicPath, ancestors
+from arborcast.wire.errors import TooManyTopics
 
 _WINDOW_S = 60
 

@@ -17,11 +17,7 @@ from arborcast.core.eventlog.scan import LogReader
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.access.grants import check_read
 from arborcast.ingest.addresses import FACTORIES, Target
-from arborcast.ingest.elements.topics import read_topic
-from arborcast.ingest.errors import InvalidRequest, OperationRefused, UnsupportedPolicy
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
-from arborcast.ingest.soap.envelope import Request
-from arborcast.ingest.soap.times import to_ms
 from arborcast.topic_model.expressions import XPathPattern, compile_normal
 from arborcast.topic_model.namespaces import ACTION_BW, CURRENT_MESSAGE, WSNT, wsnt
 from arborcast.topic_model.records import notifications
@@ -29,6 +25,10 @@ from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.routing.history import standing
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.envelope import Request
+from arborcast.wire.errors import InvalidRequest, OperationRefused, UnsupportedPolicy
+from arborcast.wire.times import to_ms
+from arborcast.wire.topics import read_topic
 
 logger = logging.getLogger(__name__)
 

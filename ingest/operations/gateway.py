@@ -15,17 +15,13 @@ from arborcast.core.errors import UnknownResource
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.telemetry.tracing import Tracing
 from arborcast.ingest.access.gate import Gate
-from arborcast.ingest.addresses import Kind, NotificationIds, OwnAddresses, Target
+from arborcast.ingest.addresses import NotificationIds, OwnAddresses, Target
 from arborcast.ingest.consumers import DIRECT, DnsCheck, OutboundRoute, OwnershipProof
 from arborcast.ingest.elements.protection import Protector
 from arborcast.ingest.elements.topics import TopicSets
-from arborcast.ingest.errors import NotRegistered, OperationRefused
 from arborcast.ingest.http.asgi import Receive, Scope, Send
 from arborcast.ingest.operations.admission import Admitted, TopicAdmission
 from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
-from arborcast.ingest.soap import times
-from arborcast.ingest.soap.envelope import Request
-from arborcast.ingest.soap.times import utc_now
 from arborcast.ingest.soap.wsdl import ServiceDescriptions
 from arborcast.ingest.state.changes import CommitsChanges, KeyedLocks, SharedCommits
 from arborcast.ingest.state.fragment_log import HoldsParts
@@ -39,6 +35,11 @@ from arborcast.topic_model.projections.suspensions import Suspensions
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire import times
+from arborcast.wire.endpoints import Kind
+from arborcast.wire.envelope import Request
+from arborcast.wire.errors import NotRegistered, OperationRefused
+from arborcast.wire.times import utc_now
 
 
 class NotificationSink(Protocol):

@@ -12,16 +12,15 @@ from lxml import etree
 
 from arborcast.core.errors import ExpressionError, TopicNotSupported
 from arborcast.ingest.access.grants import check_fill, check_publish, check_serve, check_subscribe, may_manage, owner_of
-from arborcast.ingest.addresses import Kind, Target, resource_id
+from arborcast.ingest.addresses import Target, resource_id
 from arborcast.ingest.consumers import check_name
 from arborcast.ingest.elements import dsub
-from arborcast.ingest.elements.endpoints import judge_consumer, read_reference
+from arborcast.ingest.elements.endpoints import judge_consumer
 from arborcast.ingest.elements.filters import QUEUE, SubscriptionPolicy, check_server, read_filters, read_policy
 from arborcast.ingest.elements.protection import RequestedProtection, secret_element
 from arborcast.ingest.elements.publication import Said, apply, of_request
 from arborcast.ingest.elements.reply_to import with_reply_to
-from arborcast.ingest.elements.topics import PublishedTopic, TopicMemory
-from arborcast.ingest.errors import ConsumerRefused, InvalidRequest, OperationRefused, UnsupportedPolicy
+from arborcast.ingest.elements.topics import TopicMemory
 from arborcast.ingest.operations.acceptance import NO_PUBLICATIONS, accept
 from arborcast.ingest.operations.current_message import Since, check_few, send_current_messages
 from arborcast.ingest.operations.gateway import (
@@ -33,11 +32,7 @@ from arborcast.ingest.operations.gateway import (
     check_room,
     check_sender,
 )
-from arborcast.ingest.soap import answers, times
-from arborcast.ingest.soap.envelope import PUBLICATION, Request
-from arborcast.ingest.soap.fragments import Node, Source
 from arborcast.ingest.soap.shapes import FoundPayload, Shapes
-from arborcast.ingest.soap.xml_reading import check_payload
 from arborcast.topic_model.expressions import XPathPattern, compile_normal
 from arborcast.topic_model.message_types import kept_type
 from arborcast.topic_model.namespaces import ACTION_BW, WSA, WSNT, XSI, wsnt
@@ -46,6 +41,13 @@ from arborcast.topic_model.records.control import ControlRecord, PullPointRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing.rest import selects_any
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
+from arborcast.wire import answers, times
+from arborcast.wire.endpoints import Kind, read_reference
+from arborcast.wire.envelope import PUBLICATION, Request
+from arborcast.wire.errors import ConsumerRefused, InvalidRequest, OperationRefused, UnsupportedPolicy
+from arborcast.wire.fragments import Node, Source
+from arborcast.wire.topics import PublishedTopic
+from arborcast.wire.xml_reading import check_payload
 
 PAYLOAD_DEPTH = 6
 """Of a Notify: Envelope, Body, Notify, NotificationMessage, Message, payload."""

@@ -13,9 +13,8 @@ from lxml import etree
 from arborcast.core.errors import UnknownResource
 from arborcast.ingest import addresses
 from arborcast.ingest.access.grants import check_subscribe, owner_of
-from arborcast.ingest.addresses import Kind, Target
+from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.filters import read_filters, read_policy
-from arborcast.ingest.errors import InvalidRequest, OperationRefused
 from arborcast.ingest.operations.current_message import check_few, send_current_messages
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_room
 from arborcast.ingest.operations.notification_broker import (
@@ -25,12 +24,14 @@ from arborcast.ingest.operations.notification_broker import (
     termination_element,
 )
 from arborcast.ingest.operations.subscription_manager import locked_subscription, replace
-from arborcast.ingest.soap import answers, times
-from arborcast.ingest.soap.envelope import Request
 from arborcast.topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, XPATH
 from arborcast.topic_model.expressions.item_filter import ITEM_FILTER
 from arborcast.topic_model.namespaces import WSA, WSNT
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.wire import answers, times
+from arborcast.wire.endpoints import Kind
+from arborcast.wire.envelope import Request
+from arborcast.wire.errors import InvalidRequest, OperationRefused
 
 TEV = "http://www.onvif.org/ver10/events/wsdl"
 

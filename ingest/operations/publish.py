@@ -25,7 +25,15 @@ from arborcast.ingest.elements.publication import (
     Publication,
     read_said,
 )
-from arborcast.ingest.errors import (
+from arborcast.ingest.operations.acceptance import accept
+from arborcast.ingest.operations.gateway import Gateway, Operation, Stored, check_fan_out, check_topics
+from arborcast.topic_model import legacy_content
+from arborcast.topic_model.message_types import kept_type
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath, parse_path
+from arborcast.wire import times
+from arborcast.wire.envelope import Request
+from arborcast.wire.errors import (
     AccessRefused,
     Compressed,
     InvalidRequest,
@@ -35,16 +43,8 @@ from arborcast.ingest.errors import (
     TooLarge,
     WrongMedia,
 )
-from arborcast.ingest.operations.acceptance import accept
-from arborcast.ingest.operations.gateway import Gateway, Operation, Stored, check_fan_out, check_topics
-from arborcast.ingest.soap import times
-from arborcast.ingest.soap.envelope import Request
-from arborcast.ingest.soap.faults import Answer, seconds_until
-from arborcast.ingest.soap.xml_reading import check_payload, check_tags, read_xml
-from arborcast.topic_model import legacy_content
-from arborcast.topic_model.message_types import kept_type
-from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.topics import TopicPath, parse_path
+from arborcast.wire.faults import Answer, seconds_until
+from arborcast.wire.xml_reading import check_payload, check_tags, read_xml
 
 PATH = "/publish/"
 

@@ -8,15 +8,11 @@ from lxml import etree
 
 from arborcast.core.errors import ExpressionError, UnknownDialect, UnknownResource
 from arborcast.ingest.access.grants import check_offer, may_manage, owner_of
-from arborcast.ingest.addresses import Kind, Target, resource_id
+from arborcast.ingest.addresses import Target, resource_id
 from arborcast.ingest.consumers import check_name
-from arborcast.ingest.elements.endpoints import check_consumer, read_reference
-from arborcast.ingest.elements.topics import read_filter
-from arborcast.ingest.errors import ConsumerRefused, OperationRefused, UnacceptableTermination
+from arborcast.ingest.elements.endpoints import check_consumer
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_share
 from arborcast.ingest.operations.notification_broker import check_supported, requested_termination
-from arborcast.ingest.soap import answers, times
-from arborcast.ingest.soap.envelope import Request
 from arborcast.topic_model.expressions import XPATH
 from arborcast.topic_model.namespaces import ACTION_BRW, WSA, WSN_BR, wsn_br
 from arborcast.topic_model.patterns.patterns import parse_normal
@@ -30,6 +26,11 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.records.control import registration_key as key_of
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
+from arborcast.wire import answers, times
+from arborcast.wire.endpoints import Kind, read_reference
+from arborcast.wire.envelope import Request
+from arborcast.wire.errors import ConsumerRefused, OperationRefused, UnacceptableTermination
+from arborcast.wire.topics import read_filter
 
 # Envelope, Body, RegisterPublisher, PublisherReference, (EndpointReference,) ReferenceParameters, parameter.
 _PARAMETER_DEPTH = 7

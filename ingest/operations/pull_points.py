@@ -17,14 +17,9 @@ from lxml import etree
 from arborcast.core.errors import InfrastructureError, SecretError, UnknownResource
 from arborcast.ingest import addresses
 from arborcast.ingest.access.grants import may_manage, owner_of
-from arborcast.ingest.addresses import FACTORIES, Kind, Target
+from arborcast.ingest.addresses import FACTORIES, Target
 from arborcast.ingest.elements.publication import NOTHING_SAID, of_request
-from arborcast.ingest.elements.topics import read_topic
-from arborcast.ingest.errors import InvalidRequest, OperationRefused
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_share
-from arborcast.ingest.soap import answers, times
-from arborcast.ingest.soap.envelope import Request
-from arborcast.ingest.soap.xml_reading import check_payload
 from arborcast.topic_model.namespaces import ACTION_BW, WSA, WSNT, wsa, wsnt
 from arborcast.topic_model.records.control import (
     ControlRecord,
@@ -34,6 +29,12 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.topic_model.records.results import ANSWER, AskedRequest, may_answer
+from arborcast.wire import answers, times
+from arborcast.wire.endpoints import Kind
+from arborcast.wire.envelope import Request
+from arborcast.wire.errors import InvalidRequest, OperationRefused
+from arborcast.wire.topics import read_topic
+from arborcast.wire.xml_reading import check_payload
 
 logger = logging.getLogger(__name__)
 

@@ -22,12 +22,12 @@ from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.recent import Recent
 from arborcast.core.security.keyring import KeyFile, Marks, UnknownKey
 from arborcast.core.settings import KafkaSettings, SecretSettings
-from arborcast.ingest.errors import MalformedMessage, ResultRefused
 from arborcast.ingest.operations import publish
-from arborcast.ingest.soap.faults import Answer
 from arborcast.ingest.state.changes import KeyedLocks
 from arborcast.topic_model.records import results
 from arborcast.topic_model.records.results import PATH, Result, State
+from arborcast.wire.errors import MalformedMessage, ResultRefused
+from arborcast.wire.faults import Answer
 
 __all__ = ["LIMIT", "PATH", "PushResults", "refused"]
 

@@ -20,19 +20,14 @@ from datetime import datetime
 
 from lxml import etree
 
-from arborcast.ingest.access.grants import Caller
-from arborcast.ingest.addresses import Kind, Target
-from arborcast.ingest.elements.endpoints import reference_content
+from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.filters import write_delivery_policy
-from arborcast.ingest.errors import InvalidRequest, OperationRefused, UnacceptableTermination
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
 from arborcast.ingest.operations.notification_broker import requested_termination
 from arborcast.ingest.operations.publisher_registration import find_registration
 from arborcast.ingest.operations.subscription_manager import end, locked_subscription, replace
-from arborcast.ingest.soap import answers, times
-from arborcast.ingest.soap.answers import expression_element
-from arborcast.ingest.soap.envelope import Request
 from arborcast.topic_model.expressions import DIALECTS
+from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.namespaces import (
     ACTION_RLW,
     ACTION_RPW,
@@ -52,6 +47,11 @@ from arborcast.topic_model.namespaces import (
 )
 from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.subscriptions import Subscription, TopicFilter, XPathFilter
+from arborcast.wire import answers, times
+from arborcast.wire.answers import expression_element
+from arborcast.wire.endpoints import Kind, reference_content
+from arborcast.wire.envelope import Request
+from arborcast.wire.errors import InvalidRequest, OperationRefused, UnacceptableTermination
 
 
 async def set_termination_time(gateway: Gateway, request: Request, target: Target) -> Reply:

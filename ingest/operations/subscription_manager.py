@@ -10,18 +10,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 
 from arborcast.core.errors import InfrastructureError, UnknownResource
-from arborcast.ingest.access.grants import Caller, may_manage
-from arborcast.ingest.addresses import Kind, Target
+from arborcast.ingest.access.grants import may_manage
+from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.protection import read_credentials, read_secret, secret_element
-from arborcast.ingest.errors import InvalidRequest
 from arborcast.ingest.operations import publisher_registration, pull_points
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
 from arborcast.ingest.operations.notification_broker import requested_termination, termination_element
-from arborcast.ingest.soap import times
-from arborcast.ingest.soap.envelope import Request
+from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.namespaces import ACTION_BW, ARBORCAST_POLICY, WSNT, wsnt
 from arborcast.topic_model.records.control import SubscriptionRecord, Tombstone, ending, suspension_key
 from arborcast.topic_model.subscriptions import Subscription
+from arborcast.wire import times
+from arborcast.wire.endpoints import Kind
+from arborcast.wire.envelope import Request
+from arborcast.wire.errors import InvalidRequest
 
 
 async def renew(gateway: Gateway, request: Request, target: Target) -> Reply:

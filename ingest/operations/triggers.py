@@ -22,16 +22,11 @@ from lxml import etree
 
 from arborcast.core.errors import ConditionError, TopicNotSupported, UnknownResource
 from arborcast.ingest.access.grants import check_publish, check_subscribe, may_manage, owner_of
-from arborcast.ingest.addresses import Kind, Target, resource_id
+from arborcast.ingest.addresses import Target, resource_id
 from arborcast.ingest.elements.filters import DELIVERY, SubscriptionPolicy, read_filters, read_policy
-from arborcast.ingest.elements.topics import read_published
-from arborcast.ingest.errors import InvalidRequest, UnsupportedPolicy
 from arborcast.ingest.operations.acceptance import check_types
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_share, check_topics
 from arborcast.ingest.operations.notification_broker import PAYLOAD_DEPTH, check_supported
-from arborcast.ingest.soap import times
-from arborcast.ingest.soap.envelope import Request
-from arborcast.ingest.soap.xml_reading import check_payload
 from arborcast.topic_model.expressions import XPathPattern, compile_normal
 from arborcast.topic_model.expressions.conditions import compile_condition, parse_document
 from arborcast.topic_model.message_types import kept_type
@@ -40,6 +35,12 @@ from arborcast.topic_model.records.control import TriggerRecord, ending_trigger
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, Trigger
 from arborcast.topic_model.tree.tree import TopicTree
+from arborcast.wire import times
+from arborcast.wire.endpoints import Kind
+from arborcast.wire.envelope import Request
+from arborcast.wire.errors import InvalidRequest, UnsupportedPolicy
+from arborcast.wire.topics import read_published
+from arborcast.wire.xml_reading import check_payload
 
 _PUBLISH = f"{{{ARBORCAST_POLICY}}}Publish"
 

@@ -1,3 +1,3 @@
-"""SOAP: envelopes read and written, faults, times, payloads cut out of a message, WSDL."""
+"""SOAP at the gateway: its WSDL, and envelopes of known shapes. Reading and writing of envelopes is in `wire`."""
 
 from __future__ import annotations

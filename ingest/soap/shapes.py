@@ -19,8 +19,8 @@ from typing import Generic, NamedTuple, TypeVar
 from lxml import etree
 
 from arborcast.core.recent import Recent
-from arborcast.ingest.soap.envelope import Request
-from arborcast.ingest.soap.fragments import Inherited, Source, element_between, stand_alone
+from arborcast.wire.envelope import Request
+from arborcast.wire.fragments import Inherited, Source, element_between, stand_alone
 
 _T = TypeVar("_T")
 

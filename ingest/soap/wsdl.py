@@ -15,9 +15,10 @@ from pathlib import Path, PurePosixPath
 from lxml import etree
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.ingest.addresses import Kind, OwnAddresses, Target
-from arborcast.ingest.soap.answers import attribute
+from arborcast.ingest.addresses import OwnAddresses, Target
 from arborcast.topic_model.namespaces import ACTION_BRW, ACTION_BW, ACTION_RPW, HPWSN
+from arborcast.wire.answers import attribute
+from arborcast.wire.endpoints import Kind
 
 _SUFFIXES = frozenset({".wsdl", ".xsd"})
 

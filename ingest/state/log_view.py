@@ -19,9 +19,9 @@ from typing import Generic, TypeVar
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.follower import LogFollower
 from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.control_log import ControlFollower
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import ControlRecord
-from arborcast.topic_model.records.control_log import ControlFollower
 
 logger = logging.getLogger(__name__)
 

@@ -6,6 +6,6 @@
     sockets    the sockets of the settings, made and secured
     edge       the loop between the two
 
-The edges are a client of the framed edge (`ingest/client/framed.py`): rights, rates, logs and tables are the gateway's.
+The edges are a client of the framed edge (`client/framed.py`): rights, rates, logs and tables are the gateway's.
 The folder can be deleted, and `engine/gateway/zmq_edge.py`, which runs it.
 """

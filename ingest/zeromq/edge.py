@@ -17,17 +17,17 @@ from typing import NamedTuple
 
 import zmq
 
+from arborcast.client.framed import ConnectionFactory, ConnectionLost
+from arborcast.client.values import BrokerUnavailable
 from arborcast.core.errors import ArborcastError
 from arborcast.core.recent import Recent
-from arborcast.ingest.client.framed import ConnectionFactory, ConnectionLost
-from arborcast.ingest.client.values import BrokerUnavailable
-from arborcast.ingest.framed import frames
-from arborcast.ingest.framed.frames import Frame
 from arborcast.ingest.settings import ZmqSettings
 from arborcast.ingest.zeromq.messages import MessageError, expression_of, read_publication, read_topic, written_topic
 from arborcast.ingest.zeromq.prefixes import LONGEST_PREFIX, Peer, Prefixes, peer_of
 from arborcast.ingest.zeromq.sockets import Sockets
 from arborcast.ingest.zeromq.upstream import Answer, FramedUpstream
+from arborcast.wire import frames
+from arborcast.wire.frames import Frame
 
 logger = logging.getLogger(__name__)
 

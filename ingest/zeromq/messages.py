@@ -13,8 +13,8 @@ from typing import Literal
 import msgspec
 
 from arborcast.core.errors import PeerError, TopicError
-from arborcast.ingest.framed.frames import LOOSE, PublishBody
 from arborcast.topic_model.topics import MAX_DEPTH, ancestors, parse_path
+from arborcast.wire.frames import LOOSE, PublishBody
 
 Form = Literal["slash", "colon"]
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 
+from arborcast.client.framed import Connection, ConnectionFactory, published
+from arborcast.client.values import BrokerUnavailable, FaultReceived
 from arborcast.core.errors import ArborcastError
-from arborcast.ingest.client.framed import Connection, ConnectionFactory, published
-from arborcast.ingest.client.values import BrokerUnavailable, FaultReceived
-from arborcast.ingest.framed import frames
-from arborcast.ingest.framed.frames import Frame, FrameKind
+from arborcast.wire import frames
+from arborcast.wire.frames import Frame, FrameKind
 
 logger = logging.getLogger(__name__)
 

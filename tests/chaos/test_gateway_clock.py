@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from arborcast.client import Client
 from arborcast.core.settings import KafkaSettings
-from arborcast.ingest.client import Client
 from tests.chaos.test_disasters import Publishing, assert_told_and_kept
 from tests.support.command import wait_until
 from tests.support.gateway_process import gateway_run

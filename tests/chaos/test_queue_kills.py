@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from arborcast.client import Client, ClientError, Retries
+from arborcast.client.listener import Listener
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.audit import audit
-from arborcast.ingest.client import Client, ClientError, Retries
-from arborcast.ingest.client.listener import Listener
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from tests.support.command import wait_until

@@ -14,12 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from arborcast.cli import app
+from arborcast.client import Client, ClientError, LegacyClient
+from arborcast.client.listener import Listener, ReceivedMessage
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
 from arborcast.engine.administrator.members import GONE_S
-from arborcast.ingest.client import Client, ClientError, LegacyClient
-from arborcast.ingest.client.listener import Listener, ReceivedMessage
 from tests.support import legacy_messages as legacy
 from tests.support.federation import AdministratorRun, Arrivals, EngineRun, carried, federation, until
 from tests.support.receiver import Receiver

@@ -18,10 +18,10 @@ import requests
 from lxml import etree
 
 from arborcast.core.settings import KafkaSettings
-from arborcast.ingest.soap.faults import DECLARED
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
-from arborcast.topic_model.records.control_log import ControlLog
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.faults import DECLARED
 from tests.conformance.given import GIVEN, PREFIXES, Variables, send, variables
 from tests.support import oasis
 from tests.support import soap_messages as soap

@@ -8,11 +8,11 @@ import pytest
 from lxml import etree
 from msgspec import structs
 
+from arborcast.client.queues.worker import reply_to
+from arborcast.client.received import read_push_request
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.logs.attempts import Attempt, ErrorClass, State
 from arborcast.dispatch.queues.faults import fault_element, fault_of
-from arborcast.ingest.client.queues.worker import reply_to
-from arborcast.ingest.client.received import read_push_request
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, queue_of
 from arborcast.topic_model.topics import TopicPath

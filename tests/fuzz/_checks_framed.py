@@ -8,8 +8,13 @@ from functools import cache
 
 from lxml import etree
 
-from arborcast.ingest.framed import frames
-from arborcast.ingest.framed.frames import (
+from arborcast.ingest.framed.session import Edge, FramedSession, FrameLimits
+from arborcast.ingest.http.inflight import Inflight
+from arborcast.ingest.zeromq.messages import MessageError, expression_of, read_publication, read_topic, written_topic
+from arborcast.ingest.zeromq.prefixes import LONGEST_PREFIX, MOST_PREFIXES, Peer, Prefixes
+from arborcast.topic_model.expressions import parse_friendly
+from arborcast.wire import frames
+from arborcast.wire.frames import (
     Decoder,
     Frame,
     FrameError,
@@ -19,11 +24,6 @@ from arborcast.ingest.framed.frames import (
     UnsubscribeBody,
     encode,
 )
-from arborcast.ingest.framed.session import Edge, FramedSession, FrameLimits
-from arborcast.ingest.http.inflight import Inflight
-from arborcast.ingest.zeromq.messages import MessageError, expression_of, read_publication, read_topic, written_topic
-from arborcast.ingest.zeromq.prefixes import LONGEST_PREFIX, MOST_PREFIXES, Peer, Prefixes
-from arborcast.topic_model.expressions import parse_friendly
 from tests.support.gateway_parts import GatewayParts
 
 _LIMIT = 10_000

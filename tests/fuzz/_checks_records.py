@@ -16,7 +16,6 @@ from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.logs import attempts, dead_letters, parked
 from arborcast.dispatch.logs.attempts import Attempt
-from arborcast.ingest.errors import MalformedMessage
 from arborcast.ingest.federation.receiver import read_forwarded
 from arborcast.topic_model.expressions import (
     FULL,
@@ -39,6 +38,7 @@ from arborcast.topic_model.subscriptions import (
     XPathFilter,
 )
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.errors import MalformedMessage
 
 KEYS = KeyRing({"k1": b"k" * 32})
 

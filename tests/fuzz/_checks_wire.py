@@ -13,10 +13,10 @@ from xml.sax.saxutils import quoteattr
 
 from lxml import etree
 
+from arborcast.client.received import read_push
 from arborcast.core.errors import PeerError
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import SecretSettings
-from arborcast.ingest.client.received import read_push
 from arborcast.ingest.elements.protection import Protector
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import PullPointRecord, SubscriptionRecord

@@ -20,8 +20,8 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.engine.processes.processes import free_port, resident
 from arborcast.engine.settings.loading import toml
 from arborcast.ingest.access.users_file import made, write_users
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
-from arborcast.topic_model.records.control_log import ControlLog
 from arborcast.topic_model.topics import TopicPath
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.command import wait_until

@@ -13,9 +13,9 @@ from arborcast.core.eventlog.client import Admin, make_producer
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
+from arborcast.topic_model.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.records import control
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, Tombstone, TopicRecord
-from arborcast.topic_model.records.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import settings_for

@@ -15,8 +15,8 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.operations.current_message import RetainedMessages
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.ingest.state.notification_log import NotificationLog
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
-from arborcast.topic_model.records.control_log import ControlLog
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support import oasis

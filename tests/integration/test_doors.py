@@ -12,11 +12,11 @@ from typing import Protocol
 import pytest
 from pyspark.sql import SparkSession
 
+from arborcast.client import Client
+from arborcast.client.framed import Connection, ConnectionFactory, Message
 from arborcast.core.errors import ArborcastError
 from arborcast.core.settings import KafkaSettings
-from arborcast.ingest.client import Client
-from arborcast.ingest.client.framed import Connection, ConnectionFactory, Message
-from arborcast.ingest.soap.xml_reading import MAX_PAYLOAD_DEPTH
+from arborcast.wire.xml_reading import MAX_PAYLOAD_DEPTH
 from tests.support.dispatch_job import job_settings, running
 from tests.support.zmq_edges import Edges, edges_of, wait_for
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from arborcast.client import Client, LegacyClient
+from arborcast.client.listener import Listener, ReceivedMessage
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.tables import INCOMPLETE
-from arborcast.ingest.client import Client, LegacyClient
-from arborcast.ingest.client.listener import Listener, ReceivedMessage
 from tests.support import legacy_messages as legacy
 from tests.support.command import wait_until
 from tests.support.dispatch_job import RunningJob, job_settings, running

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from arborcast.client.framed import Connection, ConnectionFactory, Message, Outgoing, published
+from arborcast.client.values import BrokerUnavailable, FaultReceived
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.access.users_file import User, hash_password, write_users
-from arborcast.ingest.client.framed import Connection, ConnectionFactory, Message, Outgoing, published
-from arborcast.ingest.client.values import BrokerUnavailable, FaultReceived
 from tests.support.certificates import make_certificates
 from tests.support.dispatch_job import job_settings, running
 from tests.support.gateway_process import GatewayRun, gateway_run

@@ -16,10 +16,11 @@ import pytest
 import requests
 from lxml import etree
 
+from arborcast.client import BrokerUnavailable, Client, ClientError, FaultReceived, Retries
 from arborcast.core.eventlog.client import TopicPartition, make_consumer, make_producer
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
-from arborcast.ingest.client import BrokerUnavailable, Client, ClientError, FaultReceived, Retries
+from arborcast.topic_model.control_log import ControlFollower
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import (
     ControlRecord,
@@ -28,7 +29,6 @@ from arborcast.topic_model.records.control import (
     Tombstone,
     TopicRecord,
 )
-from arborcast.topic_model.records.control_log import ControlFollower
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap

@@ -15,9 +15,9 @@ import psutil
 import pytest
 import requests
 
+from arborcast.client import Client, ClientError
 from arborcast.core.eventlog.client import TopicPartition, make_consumer
 from arborcast.core.settings import KafkaSettings
-from arborcast.ingest.client import Client, ClientError
 from arborcast.topic_model.records import notifications
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import ROOT, GatewayRun, gateway_run

@@ -14,10 +14,10 @@ import psutil
 import pytest
 import requests
 
-from arborcast.ingest.client import Client
-from arborcast.ingest.client.later import Later
-from arborcast.ingest.client.listener import Listener, ReceivedMessage
-from arborcast.ingest.client.values import Delivery
+from arborcast.client import Client
+from arborcast.client.later import Later
+from arborcast.client.listener import Listener, ReceivedMessage
+from arborcast.client.values import Delivery
 from tests.support.command import Engine, wait_until
 
 pytestmark = [pytest.mark.stack]

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from arborcast.ingest.access.grants import Identity
 from arborcast.ingest.access.ldap_users import LdapUsers
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users import Guesses, Users
-from arborcast.ingest.errors import IdentitiesAway
+from arborcast.topic_model.grants import Identity
+from arborcast.wire.errors import IdentitiesAway
 from tests.support.slapd import SUFFIX, Slapd
 
 PEOPLE, GROUPS = f"ou=people,{SUFFIX}", f"ou=groups,{SUFFIX}"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import requests
 
+from arborcast.client import Client, Credentials, FaultReceived
 from arborcast.core.eventlog.client import TopicPartition, make_consumer
 from arborcast.core.security.signatures import new_secret
 from arborcast.core.settings import KafkaSettings
-from arborcast.ingest.client import Client, Credentials, FaultReceived
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import ROOT, GatewayRun
 

@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 
 from arborcast.admin.topics_work import read_table
 from arborcast.cli import app
+from arborcast.client import Client, Credentials
 from arborcast.core.errors import InfrastructureError, SecretError
 from arborcast.core.security.keyring import KeyRing, parse_keys
 from arborcast.core.security.signatures import key_of, new_secret
 from arborcast.core.settings import KafkaSettings
-from arborcast.ingest.client import Client, Credentials
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.projections.resealing import key_id, sealed_in
 from arborcast.topic_model.records.control import ControlRecord
-from arborcast.topic_model.records.control_log import ControlLog
 from tests.support.gateway_process import ROOT, GatewayRun
 
 pytestmark = pytest.mark.kafka

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from arborcast.admin.topics_work import read_tree
+from arborcast.client import Client, ClientError, FuturesClient
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.gateway.lease import HOLD_S, LeaseKeeper
-from arborcast.ingest.client import Client, ClientError, FuturesClient
 from arborcast.ingest.state.changes import GatewayPositions
 from tests.support.command import wait_until
 from tests.support.gateway_process import GatewayRun, gateway_run

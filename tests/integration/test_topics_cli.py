@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from arborcast.cli import app
 from arborcast.core.errors import ConfigError, ExpressionError, TopicError
 from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.expressions import parse_friendly
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
-from arborcast.topic_model.records.control_log import ControlLog
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from tests.support.directory import topic
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from arborcast.client.listener import Listener, ReceivedMessage
 from arborcast.engine.monitoring.endpoint import Endpoint, Page
-from arborcast.ingest.client.listener import Listener, ReceivedMessage
 from arborcast.ingest.settings import GatewaySettings
 from tests.support import soap_messages as soap
 from tests.support.chromium import Visitors

@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.long, pytest.mark.stack]
 
 CONVERSATION = """
 import queue, sys
-from arborcast_client import Client, LegacyClient, LegacyFuturesClient
-from arborcast_client.listener import Listener
+from arborcast.client import Client, LegacyClient, LegacyFuturesClient
+from arborcast.client.listener import Listener
 
 url, came = sys.argv[1], queue.Queue()
 with Listener(came.put) as new, Listener(came.put) as old, Client(url) as client, LegacyClient(url) as legacy:
@@ -38,11 +38,11 @@ with Listener(came.put) as new, Listener(came.put) as old, Client(url) as client
 """
 
 
-def environment(folder: Path, wheel: Path) -> Path:
-    """A virtual environment with our wheel alone; where its packages lie is for others to fill."""
+def environment(folder: Path, *wheels: Path) -> Path:
+    """A virtual environment with our wheels alone; where its packages lie is for others to fill."""
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
-    install = ["install", "--quiet", "--no-index", "--no-deps", str(wheel)]
+    install = ["install", "--quiet", "--no-index", "--no-deps", *map(str, wheels)]
     subprocess.run([sys.executable, "-m", "pip", "--python", str(python), *install], check=True, env=without_ours())
     return python
 
@@ -86,7 +86,7 @@ class Installed:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     folder = tmp_path_factory.mktemp("engine")
-    python = environment(folder / "venv", engine_wheel(folder))
+    python = environment(folder / "venv", client_wheel(folder), engine_wheel(folder))
     # The packages of others are those of this environment. Its own .pth files, which lead into our tree, are not read.
     (packages(python) / "others.pth").write_text(sysconfig.get_path("purelib"))
     (work := folder / "work").mkdir()

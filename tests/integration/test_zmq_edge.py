@@ -14,9 +14,9 @@ import zmq
 import zmq.auth
 from pyspark.sql import SparkSession
 
+from arborcast.client.framed import ConnectionFactory, Message
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.access.users_file import User, hash_password, write_users
-from arborcast.ingest.client.framed import ConnectionFactory, Message
 from tests.support.dispatch_job import job_settings, running
 from tests.support.gateway_process import ROOT
 from tests.support.zmq_edges import Edges, edges_of, wait_for

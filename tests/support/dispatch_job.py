@@ -29,9 +29,9 @@ from arborcast.dispatch.realtime.gears import Gears
 from arborcast.dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
 from arborcast.dispatch.spark.query_supervisor import StopGate
 from arborcast.dispatch.tables import ATTEMPTS
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
-from arborcast.topic_model.records.control_log import ControlLog
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, Trigger, queue_topic
 from arborcast.topic_model.topics import TopicPath

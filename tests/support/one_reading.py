@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from lxml import etree
 
-from arborcast.ingest.errors import UnreadableRequest
-from arborcast.ingest.soap.envelope import parse
-from arborcast.ingest.soap.xml_reading import make_parser
 from arborcast.topic_model.namespaces import wsnt
+from arborcast.wire.envelope import parse
+from arborcast.wire.errors import UnreadableRequest
+from arborcast.wire.xml_reading import make_parser
 from tests.support import soap_messages as soap
 
 

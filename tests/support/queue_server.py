@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from arborcast.ingest.client.listener import ReceivedMessage
-from arborcast.ingest.client.queues.worker import Worker
+from arborcast.client.listener import ReceivedMessage
+from arborcast.client.queues.worker import Worker
 from tests.support.held_port import HeldPort
 
 ROOT = Path(__file__).parents[2]

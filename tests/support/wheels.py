@@ -9,7 +9,6 @@ import sys
 from importlib.metadata import distribution
 from pathlib import Path
 
-from arborcast.engine.install import client_package
 from tests.support.gateway_process import ROOT
 
 CLIENT_NEEDS = ("lxml", "msgspec", "requests-futures")
@@ -21,6 +20,7 @@ PACKAGES = (
     "admin",
     "analysis",
     "cli",
+    "client",
     "console",
     "core",
     "directory",
@@ -29,26 +29,27 @@ PACKAGES = (
     "ingest",
     "jobs",
     "topic_model",
+    "wire",
 )
-_MADE = shutil.ignore_patterns("arborcast_client", "build", "*.egg-info", "__pycache__")
+_MADE = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
 
 
 def client_wheel(folder: Path) -> Path:
     """`arborcast-client`, built in a new folder."""
-    project = folder / "client"
-    shutil.copytree(ROOT / "client", project, ignore=_MADE)
-    client_package.write(ROOT / "src", project)
-    return _built(project)
+    return _built(_tree(folder / "client-tree") / "client")
 
 
 def engine_wheel(folder: Path) -> Path:
     """`arborcast`, built in a new folder."""
-    project = folder / "engine"
+    return _built(_tree(folder / "engine-tree"))
+
+
+def _tree(target: Path) -> Path:
     for name in (*PACKAGES, "src"):
-        shutil.copytree(ROOT / name, project / name, symlinks=True, ignore=_MADE)
+        shutil.copytree(ROOT / name, target / name, symlinks=True, ignore=_MADE)
     for file in ("pyproject.toml", "setup.py", "README.md"):
-        shutil.copy(ROOT / file, project)
-    return _built(project)
+        shutil.copy(ROOT / file, target)
+    return target
 
 
 def link_client_needs(folder: Path) -> None:

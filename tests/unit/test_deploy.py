@@ -20,6 +20,7 @@ from arborcast.engine.gateway import process
 from arborcast.engine.gateway.parts import check_exposed
 from arborcast.engine.settings.loading import RESERVED_ENV, Settings, declarations, load_settings
 from arborcast.engine.settings.outbound import policy_of
+from tests.support.wheels import PACKAGES
 
 pytestmark = pytest.mark.slow
 
@@ -244,9 +245,7 @@ def test_the_recipe_copies_what_there_is_and_leaves_root() -> None:
     assert 'CMD ["python", "-m", "arborcast.engine.gateway"]' in recipe
     images = {each["image"].partition(":")[2] for each in containers()}
     assert images == {re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]}  # type: ignore[index]
-    assert all(
-        f"COPY {package} " in recipe for package in ("core", "directory", "topic_model", "ingest", "dispatch", "jobs")
-    )
+    assert all(f"COPY {package} " in recipe for package in PACKAGES)
 
 
 def test_the_user_has_a_name() -> None:
@@ -270,7 +269,7 @@ def test_the_image_installs_what_we_have_tested_and_no_more() -> None:
     assert all(ours[each] == all_of_them.get(each) for each in ours.keys() - builder), "make lock"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = project["dependencies"] + project["optional-dependencies"]["otel"]
-    names = {each.partition("==")[0] for each in ours}
+    names = {each.partition("==")[0] for each in ours} | {"arborcast-client"}  # built beside the engine
     assert {re.match(r"[\w-]+", each)[0].lower() for each in wanted} <= names  # type: ignore[index]
     assert not names & {"pytest", "moto", "jupyterlab", "mypy"}
 

@@ -17,14 +17,17 @@ from arborcast.cli.reference import PAGES
 ROOT = Path(__file__).parents[2]
 
 _BASE = {"topic_model", "core"}
-_PARTS = {"ingest", "dispatch", "directory", *_BASE}
+_CLIENT = {"client", "wire", *_BASE}
+_PARTS = {"ingest", "dispatch", "directory", *_CLIENT}
 
 # Each package, and those that it may import beside itself.
 FLOORS: dict[str, set[str]] = {
     "core": set(),
     "topic_model": {"core"},
+    "wire": _BASE,
+    "client": {"wire", *_BASE},
     "directory": _BASE,
-    "ingest": {"directory", *_BASE},
+    "ingest": {"directory", *_CLIENT},
     "dispatch": {"directory", *_BASE},
     "engine": _PARTS,
     "admin": {"engine", *_PARTS},

@@ -24,7 +24,7 @@ from typing import Literal
 import msgspec
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath

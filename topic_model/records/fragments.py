@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.topic_model.topics import TopicPath
 
 VERSION = 1

@@ -6,11 +6,12 @@ workers read this on the hot path (a decode is about a microsecond). Versioned l
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
 from arborcast.core.errors import InfrastructureError, RecordVersionError
-from arborcast.core.eventlog.client import ConsumerRecord
-from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.topic_model.message_types import root_type
 from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
@@ -173,7 +174,11 @@ def decode(value: bytes | None) -> Notification:
     return _codec.decode(value).notification
 
 
-def notification_in(record: ConsumerRecord) -> Notification | None:
+class _Record(Protocol):
+    value: bytes | None
+
+
+def notification_in(record: _Record) -> Notification | None:
     """What a record of the `notifications` log holds; None for a damaged one, which no batch can read either.
 
     Raises RecordVersionError for a record of a newer Arborcast.

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from arborcast.core.eventlog.versions import Versioned, VersionedCodec
 from arborcast.core.security.signatures import ID_HEADER, NAME, SIGNATURE_HEADER, TIMESTAMP_HEADER
+from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.topic_model.records.notifications import MOST_TRIGGERED, Notification
 from arborcast.topic_model.subscriptions import Peer
 from arborcast.topic_model.topics import TopicPath

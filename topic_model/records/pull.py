@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.core.versions import Versioned, VersionedCodec
 
 VERSION = 1
 

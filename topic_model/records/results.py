@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from arborcast.core.errors import SecretError
-from arborcast.core.eventlog.versions import Versioned, VersionedCodec
 from arborcast.core.security.keyring import Marks
+from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.topic_model.namespaces import ARBORCAST_QUEUE
 
 PATH = "/results/"

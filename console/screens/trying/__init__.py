@@ -31,7 +31,7 @@ from arborcast.topic_model.subscriptions import TopicFilter
 from arborcast.topic_model.topics import TopicPath
 
 if TYPE_CHECKING:
-    from arborcast.ingest.client import Credentials
+    from arborcast.client import Credentials
 
 # Lists of topics are for choosing from.
 _OFFERED = 200
@@ -141,7 +141,7 @@ def _routes(console: Console) -> list[Route]:
         return await page(request, answer, topic=topic, payload=payload)
 
     async def say_who(request: Request, form: FormData) -> Response:
-        from arborcast.ingest.client import Credentials
+        from arborcast.client import Credentials
 
         session, name = visitor_of(request.scope).session, text_of(form, "name")
         trying.credentials.pop(session, None)

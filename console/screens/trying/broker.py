@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 from urllib.parse import quote
 
+from arborcast.client import Client, Credentials, Remote, RemoteSubscription, Retries, UnreadableAnswer
+from arborcast.client.calls import Call
+from arborcast.client.received import ReceivedMessage, Reply, messages
+from arborcast.client.transport import RequestsTransport
 from arborcast.core.errors import ArborcastError
-from arborcast.ingest.client import Client, Credentials, Remote, RemoteSubscription, Retries, UnreadableAnswer
-from arborcast.ingest.client.calls import Call
-from arborcast.ingest.client.received import ReceivedMessage, Reply, messages
-from arborcast.ingest.client.transport import RequestsTransport
-from arborcast.ingest.soap import answers
 from arborcast.topic_model.expressions import FULL
 from arborcast.topic_model.namespaces import WSA, WSNT
 from arborcast.topic_model.patterns.patterns import EVERYTHING
 from arborcast.topic_model.subscriptions import TopicFilter
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire import answers
 
 _TEV = "http://www.onvif.org/ver10/events/wsdl"
 

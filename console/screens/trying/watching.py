@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
+from arborcast.client import ClientError, Credentials, FaultReceived, RemoteSubscription
+from arborcast.client.received import ReceivedMessage
 from arborcast.console.console import Console
 from arborcast.console.live import Replacement
 from arborcast.console.screens.trying.broker import Puller
-from arborcast.ingest.client import ClientError, Credentials, FaultReceived, RemoteSubscription
-from arborcast.ingest.client.received import ReceivedMessage
 from arborcast.topic_model.subscriptions import TopicFilter
 
 # Each waits in a thread of its own, and has a subscription.

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from arborcast.core.eventlog.versions import Versioned, VersionedCodec
+from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.dispatch.logs.attempts import VERSION, Evaluation, State
 
 

@@ -10,16 +10,16 @@ from lxml import etree
 
 from arborcast.core.errors import ExpressionError
 from arborcast.ingest.elements.filters import read_old_delivery
-from arborcast.ingest.errors import InvalidRequest, TooLarge
 from arborcast.ingest.operations.legacy.text import mended, parse, raw_content
-from arborcast.ingest.soap.envelope import Request
-from arborcast.ingest.soap.fragments import Node, Source
-from arborcast.ingest.soap.xml_reading import check_payload, memory_to_read
 from arborcast.topic_model import expressions, legacy_content
 from arborcast.topic_model.namespaces import WSNT, WSNT_SLASH, wsa
 from arborcast.topic_model.records.packages import MOST_IDENTIFICATION, Fragment, read_fragment, write_package
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.envelope import Request
+from arborcast.wire.errors import InvalidRequest, TooLarge
+from arborcast.wire.fragments import Node, Source
+from arborcast.wire.xml_reading import check_payload, memory_to_read
 
 WSNT_MANAGER = "http://docs.oasis-open.org/wsnMgr/b-2"
 

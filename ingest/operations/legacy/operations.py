@@ -24,25 +24,27 @@ from arborcast.core.errors import PeerError
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.core.security.uris import to_uri
 from arborcast.ingest import addresses
-from arborcast.ingest.access.grants import Caller, check_fill, check_publish, check_subscribe, may_manage, owner_of
-from arborcast.ingest.addresses import Kind, Target
+from arborcast.ingest.access.grants import check_fill, check_publish, check_subscribe, may_manage, owner_of
+from arborcast.ingest.addresses import Target
 from arborcast.ingest.consumers import check_name
 from arborcast.ingest.elements.endpoints import judge_consumer
-from arborcast.ingest.errors import ConsumerRefused
 from arborcast.ingest.operations.acceptance import accept
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_fan_out, check_room, check_topics
 from arborcast.ingest.operations.legacy import messages, parts
 from arborcast.ingest.operations.legacy.messages import CreatePullPoint, Notify, Part, Subscribe, Unsubscribe
 from arborcast.ingest.operations.notification_broker import check_supported, commit_new
 from arborcast.ingest.operations.pull_points import open_pull_point
-from arborcast.ingest.soap import answers, times
-from arborcast.ingest.soap.envelope import Request
 from arborcast.topic_model import expressions
+from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.message_types import kept_type
 from arborcast.topic_model.namespaces import HPWSN, WSA, WSNT
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, ending, ending_pull_point
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, BoundEndpoint, EndpointReference, Subscription
+from arborcast.wire import answers, times
+from arborcast.wire.endpoints import Kind
+from arborcast.wire.envelope import Request
+from arborcast.wire.errors import ConsumerRefused
 
 logger = logging.getLogger(__name__)
 

@@ -16,18 +16,18 @@ from contextlib import AsyncExitStack
 from arborcast.core.errors import ArborcastError, InfrastructureError, PeerError
 from arborcast.ingest.access.grants import check_publish, owner_of
 from arborcast.ingest.addresses import Target, derived_id
-from arborcast.ingest.errors import InvalidRequest
 from arborcast.ingest.operations.acceptance import accept
 from arborcast.ingest.operations.gateway import Gateway, check_fan_out, check_topics
 from arborcast.ingest.operations.legacy import messages
 from arborcast.ingest.operations.legacy.messages import Part
 from arborcast.ingest.operations.legacy.text import decoded_once
-from arborcast.ingest.soap import times
-from arborcast.ingest.soap.envelope import Request
 from arborcast.topic_model.message_types import kept_type
 from arborcast.topic_model.projections.open_messages import OpenMessage
 from arborcast.topic_model.records.fragments import Reason, StoredPart, key_of
 from arborcast.topic_model.records.notifications import Notification
+from arborcast.wire import times
+from arborcast.wire.envelope import Request
+from arborcast.wire.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from lxml import etree
 
-from arborcast.ingest.addresses import FACTORIES, Kind, Target
-from arborcast.ingest.errors import UnknownFilters
+from arborcast.ingest.addresses import FACTORIES, Target
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
 from arborcast.ingest.operations.legacy.messages import read_subscribe
 from arborcast.ingest.operations.legacy.operations import subscribed
 from arborcast.ingest.operations.notification_broker import subscribe_reply
-from arborcast.ingest.soap.envelope import Request
 from arborcast.topic_model.namespaces import WSNT_SLASH, wsnt
+from arborcast.wire.endpoints import Kind
+from arborcast.wire.envelope import Request
+from arborcast.wire.errors import UnknownFilters
 
 _SUBSCRIBE = wsnt("Subscribe")
 _SLASHED = f"{{{WSNT_SLASH}}}"

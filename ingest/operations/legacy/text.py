@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import re
 
-from arborcast.ingest.errors import MalformedMessage
-from arborcast.ingest.soap.xml_reading import Xml, check_tags, read_xml
+from arborcast.wire.errors import MalformedMessage
+from arborcast.wire.xml_reading import Xml, check_tags, read_xml
 
 # What an ampersand may begin; of entities XML knows these five.
 _BARE = r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9A-Fa-f]{1,6});)"

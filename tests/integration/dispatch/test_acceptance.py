@@ -16,6 +16,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from arborcast.client import Client, RemoteSubscription
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.matching import view as view_module
@@ -25,7 +26,6 @@ from arborcast.dispatch.matching.view import RoutingView, ViewChanges
 from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.realtime.driver import Feeder
 from arborcast.dispatch.realtime.gearbox import Gear
-from arborcast.ingest.client import Client, RemoteSubscription
 from arborcast.topic_model.records.control import SubscriptionRecord, Tombstone
 from arborcast.topic_model.snapshot import SteppedView
 from arborcast.topic_model.subscriptions import Subscription

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from arborcast.cli import app
+from arborcast.client import Client
 from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.dispatch.realtime.gearbox import Gear
-from arborcast.ingest.client import Client
 from tests.support.dispatch_job import RunningJob, job_settings, running
 from tests.support.federation import AdministratorRun, EngineRun, federation, until
 

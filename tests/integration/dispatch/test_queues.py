@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from arborcast.client import Client, Credentials, FaultReceived
+from arborcast.client.listener import Listener, ReceivedMessage
+from arborcast.client.queues.worker import Invalid, Worker
 from arborcast.core.security.keyring import add_key
 from arborcast.dispatch.operations.audit.examine import audit
 from arborcast.ingest.access.users_file import User, hash_password, write_users
-from arborcast.ingest.client import Client, Credentials, FaultReceived
-from arborcast.ingest.client.listener import Listener, ReceivedMessage
-from arborcast.ingest.client.queues.worker import Invalid, Worker
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath

@@ -31,6 +31,7 @@ from arborcast.dispatch.redelivery.held_lanes import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
+from arborcast.topic_model.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
@@ -39,7 +40,6 @@ from arborcast.topic_model.records.control import (
     Tombstone,
     suspension_key,
 )
-from arborcast.topic_model.records.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import Result, State, encode, read_promise
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription

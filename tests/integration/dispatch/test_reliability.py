@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import FINAL
+from arborcast.topic_model.control_log import ControlFollower
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, Tombstone, suspension_key
-from arborcast.topic_model.records.control_log import ControlFollower
 from arborcast.topic_model.subscriptions import DeliveryPolicy, XPathFilter
 from arborcast.topic_model.topics import SYSTEM
 from tests.support.command import wait_until

@@ -16,7 +16,7 @@ from arborcast.cli import app
 from arborcast.core.errors import ArborcastError, ConfigError
 from arborcast.core.settings import KafkaSettings
 from arborcast.directory.errors import DirectoryError
-from arborcast.topic_model.records.control_log import ControlLog
+from arborcast.topic_model.control_log import ControlLog
 from tests.support.directory import topic
 from tests.support.slapd import ADMIN_DN, ENGINE_DN, ENGINE_PASSWORD, SUFFIX, Slapd
 

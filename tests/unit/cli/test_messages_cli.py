@@ -19,6 +19,8 @@ from typer.testing import CliRunner
 
 from arborcast.cli import app
 from arborcast.cli.shell_client import LEASE_S, LeasedSubscription
+from arborcast.client import BrokerUnreachable, FaultReceived, RemoteSubscription
+from arborcast.client.client import Client
 from arborcast.dispatch.job import lease
 from arborcast.engine.embedded import state, status
 from arborcast.engine.embedded.engine import write_settings
@@ -26,8 +28,6 @@ from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.state import EngineStatus
 from arborcast.engine.processes.processes import ProcessId
 from arborcast.engine.settings.loading import load_settings
-from arborcast.ingest.client import BrokerUnreachable, FaultReceived, RemoteSubscription
-from arborcast.ingest.client.client import Client
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.subscriptions import DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath

@@ -94,7 +94,7 @@ def test_what_its_owner_may_not_have_any_more_is_ended_as_what_it_is(
     table.apply(TriggerRecord(make_trigger("t", "a", "b", owner="gone")))
     monkeypatch.setattr("arborcast.cli.users.kafka_of", lambda *_: None)
     monkeypatch.setattr("arborcast.admin.topics_work.read_table", lambda _: table)
-    monkeypatch.setattr("arborcast.topic_model.records.control_log.ControlLog", lambda _: log)
+    monkeypatch.setattr("arborcast.topic_model.control_log.ControlLog", lambda _: log)
     config = tmp_path / "arborcast.toml"
     config.write_text(f'home = "{tmp_path}"\n[access]\nmethods = "basic"\n')
     (tmp_path / "users.toml").write_text("")

@@ -23,6 +23,7 @@ import arborcast.dispatch.operations.audit
 from arborcast.admin.doctor import Check
 from arborcast.cli import app, messages, top_frame
 from arborcast.cli import main as command
+from arborcast.client.received import ReceivedMessage
 from arborcast.core.errors import ArborcastError
 from arborcast.core.printable import is_printable
 from arborcast.core.telemetry import log_format
@@ -38,7 +39,6 @@ from arborcast.engine.monitoring.samples import MetricsSample
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 from arborcast.engine.processes import processes
 from arborcast.engine.processes.logfiles import JsonLines
-from arborcast.ingest.client.received import ReceivedMessage
 from arborcast.topic_model.projections.suspensions import Suspensions
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
@@ -339,7 +339,9 @@ def printing(source: str) -> list[int]:
 HARMLESS = re.compile(r"sys\.std(out|err)\.(isatty|flush|fileno)\(")
 
 
-@pytest.mark.parametrize("package", ["core", "topic_model", "directory", "ingest", "dispatch", "jobs"])
+@pytest.mark.parametrize(
+    "package", ["core", "topic_model", "wire", "client", "directory", "ingest", "dispatch", "jobs"]
+)
 def test_nothing_prints_around_the_one_place(package: str) -> None:
     found = []
     for file in sorted((ROOT / package).rglob("*.py")):

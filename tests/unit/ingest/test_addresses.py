@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from arborcast.ingest.addresses import Kind, OwnAddresses, Target, target_of
+from arborcast.ingest.addresses import OwnAddresses, Target, target_of
+from arborcast.wire.endpoints import Kind
 
 
 @pytest.mark.parametrize(

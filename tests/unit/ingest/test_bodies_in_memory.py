@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from arborcast.ingest.addresses import Kind, Target
+from arborcast.ingest.addresses import Target
 from arborcast.ingest.http import app as application
 from arborcast.ingest.http import inflight
 from arborcast.ingest.http import inflight as memory
 from arborcast.ingest.http.inflight import SMALL, Reservation
 from arborcast.ingest.operations import notification_broker
 from arborcast.ingest.settings import GatewaySettings
-from arborcast.ingest.soap import envelope, fragments
-from arborcast.ingest.soap.envelope import parse
-from arborcast.ingest.soap.xml_reading import memory_to_read
+from arborcast.wire import envelope, fragments
+from arborcast.wire.endpoints import Kind
+from arborcast.wire.envelope import parse
+from arborcast.wire.xml_reading import memory_to_read
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import exchange, served

@@ -17,16 +17,16 @@ from xml.sax.saxutils import escape
 import pytest
 from lxml import etree
 
+from arborcast.client.received import messages as read_answer
+from arborcast.client.received import read_reply
 from arborcast.core.errors import PeerError
-from arborcast.ingest.client.received import messages as read_answer
-from arborcast.ingest.client.received import read_reply
-from arborcast.ingest.errors import MalformedMessage
 from arborcast.ingest.federation.receiver import read_forwarded
 from arborcast.ingest.operations.legacy.messages import joined
-from arborcast.ingest.soap import fragments, xml_reading
-from arborcast.ingest.soap.envelope import MAX_BLOCKS, parse
 from arborcast.topic_model.records.peers import Forwarded
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire import fragments, xml_reading
+from arborcast.wire.envelope import MAX_BLOCKS, parse
+from arborcast.wire.errors import MalformedMessage
 from tests.support import legacy_messages
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer

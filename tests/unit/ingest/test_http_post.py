@@ -6,7 +6,7 @@ import pytest
 
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.ingest.consumers import DIRECT, OutboundRoute, post
-from arborcast.ingest.errors import NoAnswer, NotCalled
+from arborcast.wire.errors import NoAnswer, NotCalled
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver, refusing_url

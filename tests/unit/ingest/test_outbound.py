@@ -14,10 +14,10 @@ import pytest
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.ingest.consumers import DnsCheck
 from arborcast.ingest.demand.calls import PublisherCalls
-from arborcast.ingest.errors import PublisherRefused, PublisherUnreachable
 from arborcast.ingest.http.app import _OPERATIONS
 from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
+from arborcast.wire.errors import PublisherRefused, PublisherUnreachable
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer

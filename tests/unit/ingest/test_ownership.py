@@ -10,13 +10,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import requests
 
+from arborcast.client.listener import Listener
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.security.outbound import AddressPolicy
-from arborcast.ingest.client.listener import Listener
 from arborcast.ingest.consumers import DnsCheck, OwnershipProof
-from arborcast.ingest.errors import ConsumerRefused
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.errors import ConsumerRefused
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer

@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from arborcast.ingest.errors import MalformedMessage
-from arborcast.ingest.soap.envelope import parse
-from arborcast.ingest.soap.xml_reading import as_utf8
+from arborcast.wire.envelope import parse
+from arborcast.wire.errors import MalformedMessage
+from arborcast.wire.xml_reading import as_utf8
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.one_reading import hidden, is_taken

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from arborcast.ingest.soap import times
 from arborcast.topic_model.namespaces import WSA, WSRF_RP
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.records.results import AskedRequest, write_answer_mark
 from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire import times
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import RESULT_KEYS, GatewayParts, only_subscription, path_of
 from tests.support.guarded_gateway import ANNA, BERT, OLGA, Clock, guarded

@@ -7,18 +7,18 @@ from datetime import timedelta
 import pytest
 import requests
 
+from arborcast.client import Client, Credentials, FaultReceived, FuturesClient
+from arborcast.client.listener import Listener, ReceivedMessage
+from arborcast.client.received import SignedWith, new_secret
 from arborcast.core.errors import SecretError, SignatureError
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import SecretSettings
 from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.envelope import Envelope
-from arborcast.ingest.client import Client, Credentials, FaultReceived, FuturesClient
-from arborcast.ingest.client.listener import Listener, ReceivedMessage
-from arborcast.ingest.client.received import SignedWith, new_secret
 from arborcast.ingest.elements.protection import Protector
-from arborcast.ingest.soap.times import utc_now
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.times import utc_now
 from tests.support.gateway_parts import GatewayParts
 
 KEYS = KeyRing({"k1": b"k" * 32})

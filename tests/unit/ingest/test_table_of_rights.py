@@ -20,21 +20,22 @@ from urllib.parse import quote
 import pytest
 import zmq
 
+from arborcast.client.framed import ConnectionFactory
 from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.policy import read_policy
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users import FileUsers, Guesses, Users
 from arborcast.ingest.access.users_file import User, hash_password, write_users
-from arborcast.ingest.addresses import FACTORIES, Kind
-from arborcast.ingest.client.framed import ConnectionFactory
-from arborcast.ingest.framed import frames
-from arborcast.ingest.framed.frames import Decoder, Frame, FrameKind
+from arborcast.ingest.addresses import FACTORIES
 from arborcast.ingest.http.app import _OPERATIONS
 from arborcast.ingest.operations.legacy import messages
 from arborcast.ingest.settings import TopicSettings, ZmqSettings
 from arborcast.ingest.zeromq.edge import ZmqEdge
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import SYSTEM, TopicPath
+from arborcast.wire import frames
+from arborcast.wire.endpoints import Kind
+from arborcast.wire.frames import Decoder, Frame, FrameKind
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.framed import FramedEdge, framed_edge

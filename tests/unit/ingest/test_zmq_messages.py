@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arborcast.ingest.framed.frames import LOOSE, PublishBody
 from arborcast.ingest.zeromq.messages import Form, MessageError, expression_of, read_publication, written_topic
 from arborcast.topic_model.expressions import parse_friendly
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.frames import LOOSE, PublishBody
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The engine's wheel has one top-level name, and works beside a package that has folders of the names of ours."""
+"""The wheels have one top-level name and no file in common, and work beside packages with the names of our folders."""
 
 from __future__ import annotations
 
@@ -11,23 +11,44 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.wheels import PACKAGES, engine_wheel, without_ours
+from tests.support.gateway_process import ROOT
+from tests.support.wheels import PACKAGES, client_wheel, engine_wheel, without_ours
 
 pytestmark = pytest.mark.slow
 
 
-def test_the_wheel_works_beside_packages_with_the_names_of_its_folders(tmp_path: Path) -> None:
+def files_of(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("wheels")
+    return [client_wheel(folder), engine_wheel(folder)]
+
+
+def test_each_file_is_in_one_of_the_wheels(wheels: list[Path]) -> None:
+    client, engine = map(files_of, wheels)
+    assert not client & engine
+    modules = {f"arborcast/{file.relative_to(ROOT)}" for name in PACKAGES for file in (ROOT / name).rglob("*.py")}
+    assert {name for name in client | engine if name.endswith(".py")} == {*modules, "arborcast/__init__.py"}
+    assert {name.partition("/")[0] for name in engine} == {"arborcast", "arborcast-0.1.0.dist-info"}
+
+
+def test_the_wheels_work_beside_packages_with_the_names_of_their_folders(wheels: list[Path], tmp_path: Path) -> None:
     site = tmp_path / "site"
     for name in PACKAGES:
         (site / name).mkdir(parents=True)
         (site / name / "__init__.py").write_text("OTHER = True\n")
-    with zipfile.ZipFile(engine_wheel(tmp_path)) as wheel:
-        assert {name.partition("/")[0] for name in wheel.namelist()} == {"arborcast", "arborcast-0.1.0.dist-info"}
-        wheel.extractall(site)
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
 
     code = (
         f"import {', '.join(PACKAGES)}, arborcast.cli, arborcast.dispatch.hot.sink\n"
         f"assert all(each.OTHER for each in ({', '.join(PACKAGES)}))\n"
+        "from arborcast import tables\n"
         "print(arborcast.cli.__file__)"
     )
     done = subprocess.run(

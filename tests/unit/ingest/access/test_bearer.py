@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from arborcast.core.errors import ConfigError
 from arborcast.ingest.access.bearer import Bearer, WrongToken, read_keys
 from arborcast.ingest.access.gate import Authenticator, Gate
-from arborcast.ingest.access.grants import Identity
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users import Guesses, Users
-from arborcast.ingest.errors import NotAuthenticated, TooManyRequests
+from arborcast.topic_model.grants import Identity
+from arborcast.wire.errors import NotAuthenticated, TooManyRequests
 from tests.support.gateway_parts import GatewayParts
 from tests.support.soap_messages import envelope, notify
 

@@ -7,7 +7,7 @@ import base64
 
 import pytest
 
-from arborcast.ingest.errors import NotAuthenticated
+from arborcast.wire.errors import NotAuthenticated
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import (
     ANNA,

@@ -10,7 +10,7 @@ from arborcast.directory.settings import DirectorySettings
 from arborcast.ingest.access.ldap_users import LdapUsers
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users import Guesses, Users
-from arborcast.ingest.errors import IdentitiesAway, TooManyRequests
+from arborcast.wire.errors import IdentitiesAway, TooManyRequests
 
 # Nothing listens there, so whatever is asked of it raises IdentitiesAway.
 USERS = LdapUsers(AccessSettings(users="ldap", ldap_user_base="o=x"), DirectorySettings(url="ldap://127.0.0.1:1"))

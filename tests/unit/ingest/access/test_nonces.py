@@ -14,7 +14,7 @@ from arborcast.ingest.access.gate import Authenticator
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.username_token import NonceMemory, UsernameToken
 from arborcast.ingest.access.users import Guesses, Users
-from arborcast.ingest.errors import IdentitiesAway, TokenRefused
+from arborcast.wire.errors import IdentitiesAway, TokenRefused
 from tests.unit.ingest.access.test_bearer import Nobody
 
 NOW = 1_700_000_000.0

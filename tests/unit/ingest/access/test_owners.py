@@ -16,9 +16,9 @@ from arborcast.ingest.access.policy import read_policy
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users import FileUsers, Guesses, Users
 from arborcast.ingest.access.users_file import User, hash_password, write_users
-from arborcast.ingest.addresses import Kind
 from arborcast.ingest.elements.protection import Protector
 from arborcast.ingest.http.app import _OPERATIONS
+from arborcast.wire.endpoints import Kind
 from tests.support import legacy_messages as legacy
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.guarded_gateway import basic

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from arborcast.core.errors import ConfigError
-from arborcast.ingest.access.grants import Identity, known_to
+from arborcast.ingest.access.grants import known_to
 from arborcast.ingest.access.policy import DEFAULT, read_policy
 from arborcast.topic_model.expressions import XPATH, parse, parse_friendly
+from arborcast.topic_model.grants import Identity
 from arborcast.topic_model.topics import TopicPath
 
 POLICY = """

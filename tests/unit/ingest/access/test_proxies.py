@@ -12,14 +12,14 @@ from hypothesis import given
 
 from arborcast.core.errors import ConfigError
 from arborcast.ingest.access.gate import Authenticator, Gate
-from arborcast.ingest.access.grants import Identity
 from arborcast.ingest.access.proxies import Proxies
 from arborcast.ingest.access.rates import PeerConnections, Rates
 from arborcast.ingest.access.settings import AccessSettings, LimitSettings
 from arborcast.ingest.access.users import Guesses, Users
-from arborcast.ingest.errors import NotAuthenticated, TooManyRequests
 from arborcast.ingest.http.tls import HandshakeLimiter
 from arborcast.ingest.settings import GatewaySettings
+from arborcast.topic_model.grants import Identity
+from arborcast.wire.errors import NotAuthenticated, TooManyRequests
 from tests.support.guarded_gateway import basic
 
 PROXIES = "10.0.0.1, 10.0.1.0/24, 2001:db8:ff::/48"

@@ -7,9 +7,9 @@ import pytest
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.rates import Buckets, PeerConnections, Rates, client_key
 from arborcast.ingest.access.settings import LimitSettings
-from arborcast.ingest.errors import TooManyRequests
 from arborcast.ingest.settings import TopicSettings
 from arborcast.topic_model.namespaces import ARBORCAST_POLICY
+from arborcast.wire.errors import TooManyRequests
 from tests.support import legacy_messages as legacy
 from tests.support.gateway_parts import GatewayParts
 from tests.support.soap_messages import envelope, message, notify, subscribe, topic_expression

@@ -3,9 +3,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from arborcast.ingest.access.grants import Identity
 from arborcast.ingest.access.policy import DEFAULT, read_policy, review
 from arborcast.topic_model.expressions import parse_friendly
+from arborcast.topic_model.grants import Identity
 from arborcast.topic_model.subscriptions import Peer
 from tests.support.routing import make_subscription, make_trigger
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from arborcast.ingest.access.grants import Identity
 from arborcast.ingest.access.users import Users
+from arborcast.topic_model.grants import Identity
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.guarded_gateway import (
     Clock,

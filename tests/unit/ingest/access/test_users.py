@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from arborcast.core.errors import ConfigError
-from arborcast.ingest.access.grants import Identity
 from arborcast.ingest.access.users import FileUsers, Guesses, Users
 from arborcast.ingest.access.users_file import (
     MAX_PASSWORD,
@@ -21,7 +20,8 @@ from arborcast.ingest.access.users_file import (
     read_users,
     write_users,
 )
-from arborcast.ingest.errors import IdentitiesAway, TooManyRequests
+from arborcast.topic_model.grants import Identity
+from arborcast.wire.errors import IdentitiesAway, TooManyRequests
 
 
 def quick(name: str, password: str, *groups: str, clear: str = "") -> User:

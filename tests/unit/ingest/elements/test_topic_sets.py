@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from arborcast.ingest.access.grants import ALL, Caller, Grant, Identity
 from arborcast.ingest.elements import topics as topic_sets
 from arborcast.ingest.elements.topics import Form, TopicSets
-from arborcast.ingest.errors import OperationRefused
+from arborcast.topic_model.grants import ALL, Caller, Grant, Identity
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.prefixes import KnownPrefixes
 from arborcast.topic_model.tree.tree import TopicTree
+from arborcast.wire.errors import OperationRefused
 
 
 def tree(*paths: str) -> TopicTree:

@@ -7,8 +7,9 @@ from lxml import etree
 
 from arborcast.core.errors import ExpressionError
 from arborcast.ingest.elements import topics
-from arborcast.ingest.elements.topics import PublishedTopic, TopicMemory
+from arborcast.ingest.elements.topics import TopicMemory
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.topics import PublishedTopic
 
 CONCRETE = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Concrete"
 

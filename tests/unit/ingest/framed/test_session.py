@@ -15,20 +15,21 @@ from typing import Any
 import pytest
 import zmq
 
+from arborcast.client.framed import Connection, ConnectionFactory, Message, Outgoing, published
+from arborcast.client.values import BrokerUnavailable, FaultReceived
 from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.access.settings import LimitSettings
-from arborcast.ingest.client.framed import Connection, ConnectionFactory, Message, Outgoing, published
-from arborcast.ingest.client.values import BrokerUnavailable, FaultReceived
-from arborcast.ingest.errors import NotAuthenticated, TooManyRequests
-from arborcast.ingest.framed import frames, server, session, subscriptions
-from arborcast.ingest.framed.frames import Decoder, Frame, FrameKind
+from arborcast.ingest.framed import server, session, subscriptions
 from arborcast.ingest.framed.publishing import Publisher
 from arborcast.ingest.settings import FramedSettings, TopicSettings, ZmqSettings
 from arborcast.ingest.zeromq.edge import ZmqEdge
 from arborcast.topic_model.records.control import SubscriptionRecord, TriggerRecord
 from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.topic_model.subscriptions import EndpointReference, Peer, Subscription
+from arborcast.wire import frames
+from arborcast.wire.errors import NotAuthenticated, TooManyRequests
+from arborcast.wire.frames import Decoder, Frame, FrameKind
 from tests.support.framed import FramedEdge, framed_edge
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import guarded

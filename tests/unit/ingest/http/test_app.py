@@ -10,7 +10,7 @@ import pytest
 from arborcast.core.errors import RecordVersionError
 from arborcast.ingest.http import app
 from arborcast.ingest.settings import GatewaySettings
-from arborcast.ingest.soap.envelope import Request
+from arborcast.wire.envelope import Request
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 

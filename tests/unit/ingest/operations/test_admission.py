@@ -10,12 +10,12 @@ from arborcast.core.errors import InfrastructureError, TopicNotSupported
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.rates import Rates
 from arborcast.ingest.access.settings import LimitSettings
-from arborcast.ingest.errors import TooManyTopics
 from arborcast.ingest.operations.admission import TopicAdmission
 from arborcast.ingest.settings import TopicSettings
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.errors import TooManyTopics
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer

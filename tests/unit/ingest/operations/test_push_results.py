@@ -15,9 +15,9 @@ from arborcast.core.security.keyring import KeyRing
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.rates import Rates
 from arborcast.ingest.access.settings import LimitSettings
-from arborcast.ingest.errors import ResultRefused
 from arborcast.ingest.operations.push_results import PushResults
 from arborcast.topic_model.records.results import PATH, Promise, Result, write_promise
+from arborcast.wire.errors import ResultRefused
 from tests.support.gateway_parts import RESULT_KEYS, START, GatewayParts, HttpAnswer
 from tests.support.guarded_gateway import Clock, guarded
 from tests.support.served_app import exchange, served

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
-from arborcast.ingest.soap.xml_reading import MAX_PAYLOAD_DEPTH
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TriggerEnded, TriggerRecord
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Trigger
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.xml_reading import MAX_PAYLOAD_DEPTH
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import START, GatewayParts, HttpAnswer, live
 from tests.support.guarded_gateway import ANNA, BERT, OLGA, Clock, guarded

@@ -5,9 +5,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from arborcast.core.errors import PeerError
-from arborcast.ingest.soap.envelope import Request, parse
 from arborcast.ingest.soap.shapes import Shapes
 from arborcast.topic_model.namespaces import SOAP11, WSA, WSNT, wsnt
+from arborcast.wire.envelope import Request, parse
 
 DEPTH = 6
 HEADER = f'<s:Header><a:MessageID xmlns:a="{WSA}">urn:%s</a:MessageID></s:Header>'

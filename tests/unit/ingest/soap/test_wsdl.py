@@ -9,8 +9,9 @@ from lxml import etree
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.engine.install import jars
-from arborcast.ingest.addresses import Kind, OwnAddresses
+from arborcast.ingest.addresses import OwnAddresses
 from arborcast.ingest.soap.wsdl import ServiceDescriptions, published_documents
+from arborcast.wire.endpoints import Kind
 from tests.support import oasis
 from tests.support.gateway_parts import GatewayParts
 

@@ -13,7 +13,7 @@ from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResu
 from arborcast.dispatch.delivery.transport.curl import CurlTransport
 from arborcast.dispatch.settings import PushSettings
 from arborcast.ingest.consumers import post
-from arborcast.ingest.errors import NotCalled
+from arborcast.wire.errors import NotCalled
 from tests.support.open_sockets import inherited, sockets
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from arborcast.core.errors import ExpressionError
-from arborcast.ingest.errors import InvalidRequest, MalformedMessage
 from arborcast.ingest.operations.legacy.messages import (
     CreatePullPoint,
     Message,
@@ -19,6 +18,7 @@ from arborcast.ingest.operations.legacy.messages import (
 from arborcast.topic_model.legacy_content import TYPE, unwrap, wrap
 from arborcast.topic_model.records.packages import Fragment
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.errors import InvalidRequest, MalformedMessage
 from tests.support import legacy_messages as legacy
 
 ADDRESS = "http://host:9002/wsn-subscribe"

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from arborcast.ingest.errors import MalformedMessage
 from arborcast.ingest.operations.legacy.text import decoded_once, parse, with_escaped_ampersands
+from arborcast.wire.errors import MalformedMessage
 
 
 @pytest.mark.parametrize(

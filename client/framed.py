@@ -1,0 +1,445 @@
+"""A client of the framed TCP edge, with blocking sockets and the words of JMS:
+
+    factory = ConnectionFactory("framed://127.0.0.1:8090", user="pump", password="…")
+    with factory.connection() as connection:
+        session = connection.session()
+        session.producer("plant/a").send(Outgoing("<reading>4</reading>", {"unit": "bar"}))
+        session.consumer("plant//.", lambda message: print(message.topic, message.payload), name="archive")
+
+One thread reads each connection. The handlers of a session are called one after the other, in a thread of its own; what
+a handler has returned from is acknowledged, what it raised over is sent again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import queue
+import selectors
+import socket
+import ssl
+import threading
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from arborcast.client.values import BrokerUnavailable, FaultReceived
+from arborcast.core.errors import ConfigError
+from arborcast.wire import frames
+from arborcast.wire.frames import LOOSE, Body, Decoder, Frame, FrameError, FrameKind
+
+__all__ = ["Connection", "ConnectionFactory", "Consumer", "Message", "Outgoing", "Producer", "Session"]
+
+logger = logging.getLogger(__name__)
+
+_READ = 256 * 1024
+
+_LIMIT: Final = 1024 * 1024 * 1024
+
+_SCHEMES = ("framed", "framed+tls")
+
+
+@dataclass(frozen=True)
+class Message:
+    """What came. `payload` is one XML element, or text where it `is_text`. `attempt` counts from 1."""
+
+    payload: bytes
+    topic: str
+    id: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    attempt: int = 1
+    is_text: bool = False
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """What is to be published: one XML element, or text. `valid_until` is in milliseconds since 1970, `lifespan` in
+    seconds. With the same `key` it is stored once, however often it is sent."""
+
+    payload: str | bytes
+    properties: Mapping[str, str] = field(default_factory=dict)
+    is_text: bool = False
+    priority: int | None = None
+    valid_until: int = 0
+    lifespan: float = 0.0
+    type: str = ""
+    reliable: bool = False
+    key: str = ""
+
+
+OnMessage = Callable[[Message], None]
+
+
+@dataclass(frozen=True)
+class ConnectionFactory:
+    """Where the edge is, and who we are. `framed+tls://` in the URL for TLS."""
+
+    url: str = "framed://127.0.0.1:8090"
+    user: str = ""
+    password: str = field(default="", repr=False)
+    bearer: str = field(default="", repr=False)
+    name: str = ""
+    """What people are shown of this client."""
+    tls_ca_file: str = ""
+    timeout_s: float = 30.0
+
+    @classmethod
+    def from_settings(cls, file: Path | str) -> ConnectionFactory:
+        """With the fields above from a TOML file, in a table `framed_client`. Raises ConfigError."""
+        try:
+            table = tomllib.loads(Path(file).read_text(encoding="utf-8")).get("framed_client", {})
+            return cls(**table)
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(f"{file}: the table framed_client cannot be used: {error}") from error
+
+    def connection(self) -> Connection:
+        """A connection on which it is known who we are. Raises BrokerUnavailable, or FaultReceived for somebody who may
+        not come in."""
+        parts = urlsplit(self.url)
+        if parts.scheme not in _SCHEMES or not parts.hostname or not parts.port:
+            raise ConfigError(
+                f"the URL of a framed edge is framed://HOST:PORT or framed+tls://HOST:PORT, not {self.url!r}"
+            )
+        try:
+            opened = socket.create_connection((parts.hostname, parts.port), self.timeout_s)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if parts.scheme == "framed+tls":
+                context = ssl.create_default_context(cafile=self.tls_ca_file or None)
+                opened = context.wrap_socket(opened, server_hostname=parts.hostname)
+        except OSError as error:
+            raise BrokerUnavailable(f"{self.url} does not answer: {error}", None) from error
+        connection = Connection(_Wire(opened), self.timeout_s)
+        try:
+            connection.introduce(frames.ConnectBody(self.user, self.password, self.bearer, self.name))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+class _Wire:
+    """A socket that one thread reads while others write. TLS has one state for both directions, and OpenSSL lets one
+    thread at a time use it: each of them takes a turn, and waits for the network outside of it."""
+
+    def __init__(self, opened: socket.socket) -> None:
+        opened.setblocking(False)
+        self._socket = opened
+        self._turn = threading.Lock()
+        self._sending = threading.Lock()
+
+    def receive(self) -> bytes:
+        """What has come, as soon as something has; nothing where the other side has closed. Raises OSError."""
+        while True:
+            try:
+                with self._turn:
+                    return self._socket.recv(_READ)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                self._wait(selectors.EVENT_READ)
+            except ssl.SSLWantWriteError:
+                self._wait(selectors.EVENT_WRITE)
+
+    def send(self, data: bytes) -> None:
+        """Send all of it, before what other threads send. Raises OSError."""
+        rest = memoryview(data)
+        with self._sending:
+            while rest:
+                try:
+                    with self._turn:
+                        rest = rest[self._socket.send(rest) :]
+                except (BlockingIOError, ssl.SSLWantWriteError):
+                    self._wait(selectors.EVENT_WRITE)
+                except ssl.SSLWantReadError:
+                    self._wait(selectors.EVENT_READ)
+
+    def end(self) -> None:
+        """Nothing comes and goes any more: who waits in `receive` or `send` goes on."""
+        with self._turn, contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give the socket back."""
+        self._socket.close()
+
+    def _wait(self, event: int) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, event)
+            selector.select()
+
+
+class ConnectionLost(BrokerUnavailable):
+    """The connection ended while something was under way on it."""
+
+
+class Connection:
+    """One connection. When it is lost, what waits for an answer raises BrokerUnavailable: whether it was done is not
+    known then. `lost` is set."""
+
+    def __init__(self, wire: _Wire, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.lost = threading.Event()
+        self._wire = wire
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, Future[Frame]] = {}
+        self._handlers: dict[str, Callable[[Frame, frames.MessageBody], None]] = {}
+        self._unclaimed: dict[str, list[tuple[Frame, frames.MessageBody]]] = {}
+        self._lock = threading.Lock()
+        self._idle_s = 60.0
+        self._most_bytes = _LIMIT
+        self._sessions: list[Session] = []
+        self._reader = threading.Thread(target=self._read, name="framed-reader", daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def introduce(self, connect: frames.ConnectBody) -> None:
+        """Say who we are. Raises FaultReceived or BrokerUnavailable."""
+        connected = frames.read_body(self.ask(FrameKind.CONNECT, connect), frames.ConnectedBody)
+        self._idle_s = connected.idle_s
+        self._most_bytes = connected.max_frame_bytes
+        threading.Thread(target=self._ping, name="framed-ping", daemon=True).start()
+
+    def session(self) -> Session:
+        """A session: its handlers are called one at a time."""
+        session = Session(self)
+        self._sessions.append(session)
+        return session
+
+    def close(self) -> None:
+        """End the connection; durable subscriptions stay."""
+        for session in self._sessions:
+            session.close()
+        if not self.lost.is_set():
+            with contextlib.suppress(OSError):
+                self._send(FrameKind.CLOSE)
+        self._wire.end()
+        if threading.current_thread() is not self._reader:
+            self._reader.join(self.timeout_s)
+        self._wire.close()
+
+    def ask(self, kind: FrameKind, body: Body, flags: int = 0) -> Frame:
+        """The answer to a frame. Raises FaultReceived or BrokerUnavailable."""
+        return answer(self.begin(kind, body, flags), self.timeout_s)
+
+    def begin(self, kind: FrameKind, body: Body, flags: int = 0) -> Future[Frame]:
+        """Send a frame; the answer comes into the future."""
+        future: Future[Frame] = Future()
+        with self._lock:
+            number = next(self._numbers) % 2**32
+        data = frames.encode(kind, number, body, flags)
+        size = len(data) - frames.HEAD_BYTES
+        if size > self._most_bytes:
+            refusal = f"a frame may have {self._most_bytes} bytes (framed.max_frame_bytes), this one has {size}"
+            future.set_exception(FaultReceived(refusal, "TooLarge", 0))
+            return future
+        with self._lock:
+            self._answers[number] = future
+        try:
+            self._wire.send(data)
+        except OSError as error:
+            self._lose(error)
+        if self.lost.is_set():
+            self._fail(number)
+        return future
+
+    def reply(self, kind: FrameKind, number: int, body: Body | None = None) -> None:
+        """Answer a message; what cannot be answered any more is sent again on another connection."""
+        with contextlib.suppress(OSError):
+            self._send(kind, number, body)
+
+    def handle(self, subscription: str, handler: Callable[[Frame, frames.MessageBody], None] | None) -> None:
+        """Messages of this subscription go to the handler from now on, with those that have come already; None for
+        nobody."""
+        with self._lock:
+            if handler is None:
+                self._handlers.pop(subscription, None)
+                return
+            self._handlers[subscription] = handler
+            waiting = self._unclaimed.pop(subscription, [])
+        for frame, message in waiting:
+            handler(frame, message)
+
+    def _send(self, kind: FrameKind, number: int = 0, body: Body | None = None, flags: int = 0) -> None:
+        self._wire.send(frames.encode(kind, number, body, flags))
+
+    def _read(self) -> None:
+        decoder = Decoder(_LIMIT)
+        error: Exception = ConnectionError("the broker has closed the connection")
+        try:
+            while data := self._wire.receive():
+                for frame in decoder.feed(data):
+                    self._received(frame)
+        except (OSError, FrameError, frames.BodyError) as failure:
+            error = failure
+        self._lose(error)
+
+    def _received(self, frame: Frame) -> None:
+        match frame.kind:
+            case FrameKind.MESSAGE:
+                message = frames.read_body(frame, frames.MessageBody)
+                with self._lock:
+                    handler = self._handlers.get(message.subscription)
+                    if handler is None:
+                        # Its RECEIPT is here, and whoever waits for that has not said yet who takes its messages.
+                        self._unclaimed.setdefault(message.subscription, []).append((frame, message))
+                if handler is not None:
+                    handler(frame, message)
+            case FrameKind.PING:
+                self.reply(FrameKind.PONG, frame.correlation)
+            case FrameKind.PONG | FrameKind.CLOSE:
+                pass
+            case FrameKind.ERROR if not frame.correlation:
+                told = frames.read_body(frame, frames.ErrorBody)
+                logger.warning("the broker says %s: %s", told.code, told.text)
+            case _:
+                with self._lock:
+                    future = self._answers.pop(frame.correlation, None)
+                if future is not None:
+                    future.set_result(frame)
+
+    def _lose(self, error: Exception) -> None:
+        self.lost.set()
+        logger.debug("the connection is gone: %s", error)
+        for number in list(self._answers):
+            self._fail(number)
+
+    def _fail(self, number: int) -> None:
+        with self._lock:
+            future = self._answers.pop(number, None)
+        if future is not None:
+            future.set_exception(ConnectionLost("the connection was lost before the answer came", None))
+
+    def _ping(self) -> None:
+        while not self.lost.wait(self._idle_s / 3):
+            self.reply(FrameKind.PING, 0)
+
+
+def answer(future: Future[Frame], timeout_s: float) -> Frame:
+    """What was answered. Raises FaultReceived or BrokerUnavailable."""
+    try:
+        frame = future.result(timeout_s)
+    except FutureTimeout as error:
+        raise BrokerUnavailable(f"no answer came within {timeout_s:g} s", None) from error
+    if frame.kind == FrameKind.ERROR:
+        told = frames.read_body(frame, frames.ErrorBody)
+        if told.retry_after is not None:
+            raise BrokerUnavailable(told.text, told.retry_after)
+        raise FaultReceived(told.text, told.code, 0)
+    return frame
+
+
+class Session:
+    """Producers and consumers of one connection; the consumers' handlers are called one at a time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def producer(self, topic: str) -> Producer:
+        """Publishes to a topic: `a/b`, or `{urn:plant}a/b`."""
+        return Producer(self._connection, topic)
+
+    def consumer(
+        self,
+        expression: str,
+        on_message: OnMessage,
+        *,
+        name: str = "",
+        delivery: Mapping[str, str] | None = None,
+        types: Sequence[str] = (),
+        current: bool = False,
+        window: int = 100,
+    ) -> Consumer:
+        """Subscribe: `a/b`, `a//.`, `{urn:plant}a/*`; "" is everything. With a `name` it is durable. `delivery` has the
+        attributes of p:Delivery. Raises FaultReceived or BrokerUnavailable."""
+        wanted = frames.SubscribeBody(expression, name, dict(delivery or {}), list(types), current, window)
+        receipt = frames.read_body(self._connection.ask(FrameKind.SUBSCRIBE, wanted), frames.ReceiptBody)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="framed-session", daemon=True)
+            self._thread.start()
+        consumer = Consumer(self._connection, receipt.id)
+        self._connection.handle(
+            receipt.id, lambda frame, body: self._work.put(lambda: _hand(self, frame, body, on_message))
+        )
+        return consumer
+
+    def close(self) -> None:
+        """Call no handler any more, when the one that runs is through."""
+        self._work.put(None)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(self._connection.timeout_s)
+
+    def reply(self, kind: FrameKind, number: int, body: Body | None = None) -> None:
+        """See Connection.reply."""
+        self._connection.reply(kind, number, body)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+
+def _hand(session: Session, frame: Frame, body: frames.MessageBody, on_message: OnMessage) -> None:
+    message = Message(body.payload, body.topic, body.id, body.properties, body.attempt, bool(frame.flags & LOOSE))
+    try:
+        on_message(message)
+    except Exception as error:
+        logger.exception("a handler has failed; message %s is sent again", message.id)
+        session.reply(FrameKind.REFUSE, frame.correlation, frames.RefuseBody(str(error)[:500]))
+    else:
+        session.reply(FrameKind.ACK, frame.correlation)
+
+
+class Producer:
+    """Publishes to one topic."""
+
+    def __init__(self, connection: Connection, topic: str) -> None:
+        self._connection = connection
+        self._topic = topic
+
+    def send(self, message: Outgoing | str | bytes) -> str:
+        """Return the notification's id when it is in the log. Raises FaultReceived or BrokerUnavailable."""
+        return published(self.begin(message), self._connection.timeout_s)
+
+    def begin(self, message: Outgoing | str | bytes) -> Future[Frame]:
+        """As `send`, without waiting: `published` says what came of it. What is begun first is stored first."""
+        out = message if isinstance(message, Outgoing) else Outgoing(message)
+        body = frames.PublishBody(
+            self._topic,
+            out.payload.encode() if isinstance(out.payload, str) else out.payload,
+            dict(out.properties),
+            out.priority,
+            out.valid_until,
+            out.lifespan,
+            out.type,
+            out.reliable,
+            out.key,
+        )
+        return self._connection.begin(FrameKind.PUBLISH, body, LOOSE if out.is_text else 0)
+
+
+def published(future: Future[Frame], timeout_s: float = 30.0) -> str:
+    """The id of what was published; empty where it was published before. Raises FaultReceived or BrokerUnavailable."""
+    return frames.read_body(answer(future, timeout_s), frames.ReceiptBody).id
+
+
+class Consumer:
+    """One subscription of a session."""
+
+    def __init__(self, connection: Connection, subscription: str) -> None:
+        self._connection = connection
+        self.subscription = subscription
+
+    def unsubscribe(self) -> None:
+        """End the subscription, a durable one, too. Raises FaultReceived or BrokerUnavailable."""
+        self._connection.ask(FrameKind.UNSUBSCRIBE, frames.UnsubscribeBody(self.subscription))
+        self._connection.handle(self.subscription, None)

@@ -1,0 +1,327 @@
+"""The asynchronous client: every call returns a future at once, and notifications may travel together.
+
+Runs on requests-futures: its threads do the requests, each with a connection of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial, wraps
+from typing import Concatenate
+
+from requests_futures.sessions import FuturesSession
+
+from arborcast.client.calls import Call, Calls, Namespaces, ResultT, notification_message
+from arborcast.client.client import BrokerClient, CallsT, P, arguments_of, describe, result_of
+from arborcast.client.publications import said_of
+from arborcast.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, Transport
+from arborcast.client.values import Batching, ClientClosed, Credentials, FaultReceived, Retries
+from arborcast.topic_model.subscriptions import SoapVersion
+
+
+@dataclass
+class NotifyBatch:
+    """Notifications for one request, with who waits for each. `due` is when the first has waited long enough."""
+
+    due: float
+    messages: list[str] = field(default_factory=list)
+    futures: list[Future[None]] = field(default_factory=list)
+    size: int = 0
+    said: list[str] = field(default_factory=list)
+
+    def parts(self) -> list[NotifyBatch]:
+        """One batch for each message."""
+        each = zip(self.messages, self.futures, self.said, strict=True)
+        return [NotifyBatch(self.due, [message], [future], len(message), [said]) for message, future, said in each]
+
+
+class Gathering:
+    """Gathers notifications to batches. The caller passes the time (any clock that does not go back)."""
+
+    def __init__(self, batching: Batching) -> None:
+        self._limits = batching
+        self._open: NotifyBatch | None = None
+
+    @property
+    def due(self) -> float | None:
+        """When `take` should be called; None when nothing waits."""
+        return None if self._open is None else self._open.due
+
+    def add(self, message: str, future: Future[None], now: float, said: str = "") -> list[NotifyBatch]:
+        """Take in a notification, and what is said of it; returns the batches that are full now."""
+        full = []
+        if self._open is not None and self._open.size + len(message) > self._limits.bytes:
+            full += self.take()
+        if self._open is None:
+            self._open = NotifyBatch(now + self._limits.linger_s)
+        self._open.messages.append(message)
+        self._open.futures.append(future)
+        self._open.said.append(said)
+        self._open.size += len(message)
+        if len(self._open.messages) >= self._limits.messages or self._open.size >= self._limits.bytes:
+            full += self.take()
+        return full
+
+    def take(self) -> list[NotifyBatch]:
+        """What has gathered so far."""
+        batch, self._open = self._open, None
+        return [] if batch is None else [batch]
+
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING = 10_000
+
+_CLOSED = "the client is closed"
+
+_GIVEN_UP = "the client was closed before the broker took this"
+
+
+def submitted(
+    make: Callable[Concatenate[CallsT, P], Call[ResultT]],
+) -> Callable[Concatenate[AsynchronousClient[CallsT], P], Future[ResultT]]:
+    """The method of an asynchronous client that makes this request and returns the future of its result."""
+
+    @wraps(make)
+    def method(self: AsynchronousClient[CallsT], /, *args: P.args, **kwargs: P.kwargs) -> Future[ResultT]:
+        return self._submit(make(self._calls, *args, **kwargs))
+
+    describe(method, make, "Future[{}]")
+    return method
+
+
+class AsynchronousClient(BrokerClient[CallsT]):
+    """Each call returns a future at once; see `submitted`."""
+
+    def __init__(
+        self,
+        calls: CallsT,
+        soap: SoapVersion,
+        timeout_s: tuple[float, float],
+        retries: Retries | None,
+        workers: int,
+        max_waiting: int,
+        credentials: Credentials | None,
+        transport: Transport | None,
+    ) -> None:
+        super().__init__(calls, soap, timeout_s, retries, workers, credentials, transport)
+        self._workers = ThreadPoolExecutor(workers, thread_name_prefix="wsn-client")
+        self._futures = FuturesSession(executor=self._workers, session=self._session)
+        self._max_waiting = max_waiting
+        self._waiting = 0
+        self._closed = False
+        self._changed = threading.Condition()  # guards the two above
+        self._in_callback = threading.local()
+
+    def close(self, timeout_s: float = 30.0) -> int:
+        """Take no further calls, send what waits to be sent, and wait for the answers, at most `timeout_s`.
+
+        Returns how many calls were given up; their futures fail with ClientClosed. Not from a callback.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._send_rest()
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting == 0, timeout_s)
+            given_up = self._waiting
+        if given_up:
+            logger.warning("closed with %d calls unanswered; their futures fail", given_up)
+        self._session.stop_repeating()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._free()
+        return given_up
+
+    def _send_rest(self) -> None:
+        """Send what was taken and not sent yet; no more is taken now."""
+
+    def _submit(self, call: Call[ResultT]) -> Future[ResultT]:
+        future: Future[ResultT] = self._begin()
+        self._send(call, lambda sent: self._settle(future, partial(_outcome, call, sent)))
+        return future
+
+    def _send(self, call: Call[ResultT], answered: Callable[[Future[HttpAnswer]], object]) -> None:
+        try:
+            sent: Future[HttpAnswer] = self._futures.request("POST", call.to.address, **arguments_of(call, self._soap))
+        except RuntimeError:
+            # The workers are gone: somebody closed the client meanwhile.
+            sent = Future()
+            sent.cancel()
+        sent.add_done_callback(answered)
+
+    def _begin(self) -> Future[ResultT]:
+        """Somebody begins to wait. Raises ClientClosed."""
+        with self._changed:
+            if not getattr(self._in_callback, "yes", False):
+                self._changed.wait_for(lambda: self._waiting < self._max_waiting or self._closed)
+            if self._closed:
+                raise ClientClosed(_CLOSED, sent=False)
+            self._waiting += 1
+        future: Future[ResultT] = Future()
+        future.set_running_or_notify_cancel()
+        return future
+
+    def _settle(self, future: Future[ResultT], outcome: Callable[[], ResultT]) -> None:
+        self._in_callback.yes = True
+        try:
+            try:
+                result = outcome()
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+        finally:
+            self._in_callback.yes = False
+            with self._changed:
+                self._waiting -= 1
+                self._changed.notify_all()
+
+
+class FuturesClient(AsynchronousClient[Calls]):
+    """Talks to one broker without waiting for it; several threads may share it.
+
+        with FuturesClient("http://127.0.0.1:8080", batching=Batching()) as client:
+            for reading in readings:
+                client.notify("plant/line1/press", reading).add_done_callback(report)
+
+    The calls are those of Client, and so are the errors, which the futures carry; an ExpressionError is raised at
+    once. Futures cannot be cancelled. Callbacks run in the client's threads and should be short.
+
+    `workers` requests are under way at a time, so notifications may be accepted in another order than they were
+    given; with one worker, which is fast enough with `batching`, the order is kept. When `max_waiting` calls wait for
+    their answers a further one blocks until one has come, so that a broker that is away cannot fill the memory; only
+    in callbacks it never blocks. A batch of which the broker refuses a message is sent again message by message.
+
+    `close` (or the end of the with block) waits for what is under way.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        soap: SoapVersion = "1.1",
+        timeout_s: tuple[float, float] = TIMEOUT_S,
+        retries: Retries | None = None,
+        workers: int = CONNECTIONS,
+        batching: Batching | None = None,
+        max_waiting: int = MAX_WAITING,
+        credentials: Credentials | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        super().__init__(Calls(url), soap, timeout_s, retries, workers, max_waiting, credentials, transport)
+        self._gathering = Gathering(batching) if batching is not None else None
+        # Reentrant: a callback that runs under it may publish.
+        self._gathered = threading.Condition(threading.RLock())
+        if self._gathering is not None:
+            threading.Thread(
+                target=self._linger, args=(self._gathering,), name="wsn-client-batches", daemon=True
+            ).start()
+
+    subscribe = submitted(Calls.subscribe)
+    renew = submitted(Calls.renew)
+    unsubscribe = submitted(Calls.unsubscribe)
+    pause = submitted(Calls.pause)
+    resume = submitted(Calls.resume)
+    rotate_secret = submitted(Calls.rotate_secret)
+    set_credentials = submitted(Calls.set_credentials)
+    current_message = submitted(Calls.current_message)
+    create_pull_point = submitted(Calls.create_pull_point)
+    get_messages = submitted(Calls.get_messages)
+    destroy_pull_point = submitted(Calls.destroy_pull_point)
+    create_trigger = submitted(Calls.create_trigger)
+    destroy_trigger = submitted(Calls.destroy_trigger)
+    register_publisher = submitted(Calls.register_publisher)
+    destroy_registration = submitted(Calls.destroy_registration)
+
+    def notify(
+        self,
+        topic: str,
+        payload: str | bytes,
+        *,
+        namespaces: Namespaces = None,
+        valid_until: datetime | None = None,
+        lifespan: timedelta | None = None,
+        type: str = "",
+        priority: int | None = None,
+        reliable: bool = False,
+    ) -> Future[None]:
+        """Publish one XML element; the future is done when the broker has stored it. How it is to be delivered is said
+        as to `Client.notify`."""
+        message = notification_message(topic, payload, namespaces)
+        said = said_of(valid_until, lifespan, type, namespaces, priority, reliable)
+        future: Future[None] = self._begin()
+        with self._gathered:
+            if self._gathering is None:
+                batches = [NotifyBatch(0.0, [message], [future], len(message), [said])]
+            else:
+                batches = self._gathering.add(message, future, time.monotonic(), said)
+                self._gathered.notify()
+            # Still under the lock, or a batch could overtake another.
+            for batch in batches:
+                self._send_batch(batch)
+        return future
+
+    def flush(self) -> None:
+        """Send what is being gathered now; does not wait for the answers."""
+        with self._gathered:
+            for batch in self._gathering.take() if self._gathering is not None else []:
+                self._send_batch(batch)
+
+    def _send_rest(self) -> None:
+        self.flush()
+        with self._gathered:
+            self._gathered.notify()
+
+    def _send_batch(self, batch: NotifyBatch) -> None:
+        call = self._calls.notify(batch.messages, said=batch.said)
+        self._send(call, lambda sent: self._batch_answered(batch, call, sent))
+
+    def _batch_answered(self, batch: NotifyBatch, call: Call[None], sent: Future[HttpAnswer]) -> None:
+        try:
+            _outcome(call, sent)
+        except FaultReceived as fault:
+            if len(batch.messages) == 1:
+                self._settle(batch.futures[0], partial(_raise, fault))
+                return
+            # Nothing of it is stored. In this thread, so that with one worker the order is kept.
+            for part in batch.parts():
+                alone = self._calls.notify(part.messages, said=part.said)
+                self._settle(part.futures[0], partial(self._session.perform, alone, self._soap))
+        except Exception as error:
+            for future in batch.futures:
+                self._settle(future, partial(_raise, error))
+        else:
+            for future in batch.futures:
+                self._settle(future, _nothing)
+
+    def _linger(self, gathering: Gathering) -> None:
+        """Send what has waited long enough."""
+        with self._gathered:
+            while not self._closed:
+                due = gathering.due
+                now = time.monotonic()
+                if due is not None and due <= now:
+                    for batch in gathering.take():
+                        self._send_batch(batch)
+                else:
+                    self._gathered.wait(None if due is None else due - now)
+
+
+def _outcome(call: Call[ResultT], sent: Future[HttpAnswer]) -> ResultT:
+    if sent.cancelled():
+        raise ClientClosed(_GIVEN_UP, sent=False)
+    return result_of(call, sent.result())
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _nothing() -> None:
+    """The outcome of what has none."""

@@ -1,0 +1,329 @@
+"""A small HTTP receiver for pushed notifications, for consumers that have no web server of their own.
+
+with Listener(lambda message: print(message.topic, message.payload)) as listener:
+    client.subscribe("plant//.", to=listener.url)
+    first = listener.wait_for("plant/line1//.", timeout=10)
+    ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Literal
+
+from arborcast.client.assembler import Assembler
+from arborcast.client.http_server import MAX_BODY, NO_PAGES, Response, Server, in_thread
+from arborcast.client.later import OpenPush, open_push
+from arborcast.client.queues.replies import Replies
+from arborcast.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
+from arborcast.client.transport import RequestsTransport, Transport
+from arborcast.client.triggers import Namespaces, Triggers
+from arborcast.core.errors import PeerError, SignatureError
+from arborcast.core.recent import Recent
+from arborcast.core.security.web_pages import is_of_browser
+from arborcast.wire import faults
+from arborcast.wire.endpoints import CHALLENGE_HEADER, agreement
+from arborcast.wire.errors import UnreadableRequest
+from arborcast.wire.times import utc_now
+
+__all__ = ["Assembler", "Listener", "ListenerApp", "OnMessage", "ReceivedMessage", "Verify", "read_push"]
+
+logger = logging.getLogger(__name__)
+
+# Ids that were handled: bytes, twice, and for how long.
+_REMEMBERED = 32 * 1024 * 1024
+_REMEMBERED_S = 3_600.0
+
+# ASGI's.
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+Parts = Assembler | Literal["joined", "apart"]
+
+OnMessageAsync = Callable[[ReceivedMessage], Awaitable[None]]
+
+
+class Listener(Server):
+    """Receives pushes and hands over each message; what a callback raises makes the broker try again.
+
+    Callbacks run in threads, perhaps in several at once: `on_message` for all messages, and others for those of some
+    topics, see `on`. Port 0 takes a free one; see `url`. With `verify`, a push for which it raises is answered 401 and
+    not handed over. `transport` carries results that are said later. With `once`, what was handled already is
+    acknowledged, and not handed over again. Messages in `parts` are joined, by an Assembler of its own or the one that
+    is given; "apart" hands over each part.
+    """
+
+    def __init__(
+        self,
+        on_message: OnMessage | None = None,
+        port: int = 0,
+        host: str = "127.0.0.1",
+        *,
+        verify: Verify | None = None,
+        transport: Transport | None = None,
+        once: bool = False,
+        parts: Parts = "joined",
+    ) -> None:
+        self._triggers = Triggers(on_message)
+        self.replies = Replies()
+        """The answers that `Client.request` awaits here; they are not handed over."""
+        self._app = _ThreadedApp(self._hand_over, verify, transport, parts, HandledOnce() if once else None)
+        super().__init__(self._app.handled, port, host, "listener")
+
+    def _hand_over(self, message: ReceivedMessage) -> None:
+        if not self.replies.take(message):
+            self._triggers(message)
+
+    def on(self, expression: str, callback: OnMessage, namespaces: Namespaces = None) -> Callable[[], None]:
+        """Call this with each message of these topics from now on, behind `on_message`; what it returns ends that.
+
+        Topics are written as for `subscribe`, which has to be done, too. Raises ExpressionError.
+        """
+        return self._triggers.on(expression, callback, namespaces)
+
+    def wait_for(self, expression: str, timeout: float | None = None, namespaces: Namespaces = None) -> ReceivedMessage:
+        """The next message of these topics, when all callbacks have had it.
+
+        Raises TimeoutError when none comes within so many seconds, ClientError when the listener is stopped,
+        ExpressionError.
+        """
+        return self._triggers.wait_for(expression, timeout, namespaces)
+
+    def seen(self, expression: str, namespaces: Namespaces = None) -> bool:
+        """Whether a message of these topics has come since this was last asked of them, or since the beginning.
+
+        For who looks now and then. Of the 10,000 topics that came last. Raises ExpressionError.
+        """
+        return self._triggers.seen(expression, namespaces)
+
+    def stop(self) -> None:
+        """Stop receiving."""
+        super().stop()
+        self._app.close()
+        self._triggers.stop()
+
+
+class ListenerApp:
+    """The same as an ASGI application, for a web server of one's own: `uvicorn.run(ListenerApp(on_message))`.
+
+    The callback may be a coroutine function; one that is not runs on the event loop and must not block it.
+    """
+
+    def __init__(
+        self,
+        on_message: OnMessage | OnMessageAsync,
+        verify: Verify | None = None,
+        transport: Transport | None = None,
+        parts: Parts = "joined",
+    ) -> None:
+        self._on_message = on_message
+        self._own_assembler = Assembler()
+        self._assembler = {"joined": self._own_assembler, "apart": None}[parts] if isinstance(parts, str) else parts
+        self._verify = verify
+        self._own = RequestsTransport()
+        self._transport: Transport = self._own if transport is None else transport
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            self.close()
+            return
+        if scope["method"] != "POST":
+            await _respond(send, Response(405))
+            return
+        await _respond(send, await self._answer(scope["headers"], receive))
+
+    async def _answer(self, headers: Sequence[tuple[bytes, bytes]], receive: Receive) -> Response:
+        codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+        if codings not in ([], [b"chunked"]):
+            return Response(400)  # nothing is unpacked for a stranger
+        body = await _whole_body(receive)
+        if body is None:
+            return Response(413)
+        named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
+        if is_of_browser(named):
+            return NO_PAGES
+        return await self.handled(named, body)
+
+    async def handled(self, headers: Mapping[str, str], body: bytes) -> Response:
+        """The answer to a POST; `headers` by names in lower case."""
+        push = open_push(headers, self._transport)
+        messages = accepted(headers, body, self._verify, push)
+        if isinstance(messages, Response):
+            return messages
+        try:
+            for message in messages:
+                with self._joined(message) as whole:
+                    handled = None if whole is None else self._on_message(whole)
+                    if handled is not None:
+                        await handled
+        except Exception:
+            return _failed(push)
+        return _done(push)
+
+    def _joined(self, message: ReceivedMessage) -> AbstractContextManager[ReceivedMessage | None]:
+        return contextlib.nullcontext(message) if self._assembler is None else self._assembler.joined(message)
+
+    def close(self) -> None:
+        """Close connections to brokers; what is said later opens them again. Messages that lack parts are given up."""
+        self._own.close()
+        self._own_assembler.close()
+
+
+class _ThreadedApp(ListenerApp):
+    """With a callback that may block: each push has a thread of its own."""
+
+    def __init__(
+        self,
+        on_message: OnMessage,
+        verify: Verify | None,
+        transport: Transport | None,
+        parts: Parts,
+        repeats: HandledOnce | None,
+    ) -> None:
+        super().__init__(on_message, verify, transport, parts)
+        self._hand_over = on_message
+        self._repeats = repeats
+
+    async def handled(self, headers: Mapping[str, str], body: bytes) -> Response:
+        """As in the base class, in a thread."""
+        return await in_thread("push", lambda: self._handled_here(headers, body))
+
+    def _handled_here(self, headers: Mapping[str, str], body: bytes) -> Response:
+        push = open_push(headers, self._transport)
+        try:
+            messages = accepted(headers, body, self._verify, push)
+            if isinstance(messages, Response):
+                return messages
+            for message in messages:
+                self._handle(message)
+        except Exception:
+            return _failed(push)
+        return _done(push)
+
+    def _handle(self, message: ReceivedMessage) -> None:
+        if self._repeats is None or not message.notification_id:
+            self._handle_now(message)
+            return
+        to_do = self._repeats.begin((message.notification_id,), message.sequence > 0)
+        handled = False
+        try:
+            if to_do:
+                self._handle_now(message)
+            handled = True
+        finally:
+            self._repeats.end(to_do, handled)
+
+    def _handle_now(self, message: ReceivedMessage) -> None:
+        with self._joined(message) as whole:
+            if whole is not None:
+                self._hand_over(whole)
+
+
+class HandledOnce:
+    """What was handled within an hour, by the ids of notifications. Several threads may use it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._at_work: set[str] = set()
+        self._done: Recent[str, bool] = Recent(_REMEMBERED, age_s=_REMEMBERED_S)
+
+    def begin(self, ids: Iterable[str], repeated: bool) -> set[str]:
+        """Those of these that are to be handled now: where they were sent before, without those that were handled; the
+        end of what is being handled is awaited. `end` has to be called for them."""
+        wanted = set(ids)
+        with self._changed:
+            while self._at_work & wanted:
+                self._changed.wait()
+            to_do = {each for each in wanted if not (repeated and self._done.get(each))}
+            self._at_work |= to_do
+        return to_do
+
+    def end(self, ids: set[str], handled: bool) -> None:
+        """These were handled, or could not be."""
+        with self._changed:
+            self._at_work -= ids
+            for each in ids if handled else ():
+                self._done.put(each, True, len(each))
+            self._changed.notify_all()
+
+
+def accepted(
+    headers: Mapping[str, str], body: bytes, verify: Verify | None, push: OpenPush
+) -> list[ReceivedMessage] | Response:
+    """The messages of a push, or the answer to what is none."""
+    challenge = headers.get(CHALLENGE_HEADER.lower())
+    if challenge is not None and not body:
+        agreed = agreement(challenge)
+        return Response(400) if agreed is None else Response(200, agreed, "text/plain; charset=utf-8")
+    if verify is not None:
+        try:
+            verify(headers, body)
+        except Exception as error:
+            logger.warning("a push that could not be verified was refused: %s", error)
+            # Our own words may go to whoever sent it; what another function says may hold anything.
+            reason = str(error) if isinstance(error, SignatureError) else "this push could not be verified"
+            return Response(401, reason.encode(), "text/plain; charset=utf-8")
+    try:
+        return [replace(message, push=push) for message in read_push_request(headers, body)]
+    except PeerError as error:
+        soap = error.soap if isinstance(error, UnreadableRequest) else "1.1"
+        answer = faults.of_peer(error, soap, None, utc_now())
+        return Response(answer.status, answer.body, answer.content_type.decode())
+
+
+_ANSWERS = {"delivered": Response(202), "failed": Response(500), "refused": Response(400)}
+
+_LATER = Response(202, headers=(("Arborcast-Result", "later"),))
+
+
+def _done(push: OpenPush) -> Response:
+    """The answer to a push whose messages were handled."""
+    state = push.answered()
+    return _LATER if state is None else _ANSWERS[state]
+
+
+def _failed(push: OpenPush) -> Response:
+    push.dropped()
+    logger.exception("a pushed message could not be handled; the broker will try again")
+    return Response(500)
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        event = (await receive())["type"]
+        await send({"type": f"{event}.complete"})
+        if event == "lifespan.shutdown":
+            return
+
+
+async def _whole_body(receive: Receive) -> bytes | None:
+    """None when it is too large."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > MAX_BODY:
+            return None
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def _respond(send: Send, response: Response) -> None:
+    headers = [(b"content-length", str(len(response.body)).encode())]
+    if response.content_type:
+        headers.append((b"content-type", response.content_type.encode()))
+    headers += [(name.lower().encode(), value.encode()) for name, value in response.headers]
+    if response.status == 405:
+        headers.append((b"allow", b"POST"))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})

@@ -1,0 +1,422 @@
+"""Reading what comes from a broker: pushes, messages out of a pull point, and the answers to a client's requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import IO
+
+from lxml import etree
+
+from arborcast.client.later import Later, OpenPush
+from arborcast.client.values import (
+    BrokerUnavailable,
+    ClientError,
+    FaultReceived,
+    Remote,
+    RemotePullPoint,
+    RemoteRegistration,
+    RemoteSubscription,
+    UnreadableAnswer,
+)
+from arborcast.core.errors import PeerError
+from arborcast.core.security.signatures import TOLERANCE_S, check, key_of, new_secret
+from arborcast.topic_model.legacy_content import unwrap
+from arborcast.topic_model.namespaces import (
+    ARBORCAST_DELIVERY,
+    ARBORCAST_POLICY,
+    HPWSN_PUSH,
+    SOAP11,
+    SOAP12,
+    WSRF_BF,
+    wsa,
+    wsn_br,
+    wsnt,
+)
+from arborcast.topic_model.records.packages import (
+    PACKAGE_HEADER,
+    Fragment,
+    read_content,
+    read_package_header,
+    unwrap_part,
+)
+from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.endpoints import read_reference
+from arborcast.wire.envelope import Request, parse
+from arborcast.wire.errors import InvalidRequest
+from arborcast.wire.fragments import Source
+from arborcast.wire.topics import read_topic
+
+__all__ = ["ReceivedMessage", "SignedWith", "new_secret", "read_messages", "read_push", "read_push_request"]
+
+
+class SignedWith:
+    """Raises SignatureError for a push that none of these secrets has signed, or too long ago; a `verify` of listeners.
+
+    While a secret is being replaced give both. Raises SecretError for what is no secret.
+    """
+
+    def __init__(self, *secrets: str, tolerance_s: float = TOLERANCE_S, now: Callable[[], float] = time.time) -> None:
+        self._keys = tuple(key_of(secret) for secret in secrets)
+        self._tolerance_s = tolerance_s
+        self._now = now
+
+    def trust(self, *secrets: str) -> None:
+        """Accept these and no others from now on."""
+        self._keys = tuple(key_of(secret) for secret in secrets)
+
+    def __call__(self, headers: Mapping[str, str], body: bytes) -> None:
+        check(self._keys, headers, body, self._now(), self._tolerance_s)
+
+
+# Envelope, Body, Notify or GetMessagesResponse, NotificationMessage, Message, payload.
+PAYLOAD_DEPTH = 6
+
+_RAW_DEPTH = 3
+
+# Envelope, Header, Delivery, Request, ReplyTo, ReferenceParameters, parameter.
+_ASKER_DEPTH = 7
+
+# Of an answer that went through a pull point, which keeps no headers.
+_RELATED = f"{wsnt('ProducerReference')}/{wsa('ReferenceParameters')}/{wsa('RelatesTo')}"
+
+_PACKAGE = f"{wsnt('SubscriptionReference')}/{wsa('Metadata')}/{{{ARBORCAST_DELIVERY}}}Package"
+
+# Brokers of the HPwsn family push one message, its content as text.
+_OLD_PUSH = f"{{{HPWSN_PUSH}}}notificationProcess"
+
+_SECRET = f"{{{ARBORCAST_POLICY}}}Signing/{{{ARBORCAST_POLICY}}}Secret"
+
+
+@dataclass(frozen=True)
+class Asker:
+    """Who awaits an answer: the ids of its notification and of its request, and where the answer goes."""
+
+    notification_id: str
+    message_id: str
+    reply_to: Remote
+
+
+@dataclass(frozen=True)
+class PartOf:
+    """What a part says of itself: of which message it is, and what it adds to that. `subscription` is the id of the
+    subscription that it was pushed for, empty from old brokers."""
+
+    identification: str
+    fragment: Fragment
+    content: bytes = field(repr=False)
+    subscription: str = ""
+
+
+@dataclass(frozen=True)
+class ReceivedMessage:
+    """One notification that came to us.
+
+    `payload` is self-contained XML in UTF-8; from old brokers the content as they push it, which may be any text.
+    `topic` and `subscription` (the subscription manager's address) are None in raw and old pushes. `notification_id` is
+    the same on every attempt and empty when the broker says none; `attempt` counts from 1. `replay` names the replay
+    that brought it again, empty when it came by itself. `part` says of a part what it is a part of. `file` holds the
+    content of a large message that was joined from parts, whose payload is empty: close it. `sequence` is how often it
+    was sent before, `askers` are those who await an answer to it, and `relates_to` is the message id of the request
+    that it is the answer to.
+    """
+
+    payload: bytes
+    topic: TopicPath | None = None
+    subscription: str | None = None
+    notification_id: str = ""
+    attempt: int = 1
+    replay: str = ""
+    part: PartOf | None = None
+    file: IO[bytes] | None = field(default=None, compare=False)
+    sequence: int = 0
+    askers: tuple[Asker, ...] = ()
+    relates_to: str = ""
+    push: OpenPush | None = field(default=None, repr=False, compare=False)
+
+    def later(self) -> Later:
+        """Have the push taken now, and say later how it ended with what this returns. Raises ClientError where the
+        broker does not want to know."""
+        if self.push is None:
+            raise ClientError("only what was pushed to a listener can be settled later")
+        return self.push.later()
+
+
+OnMessage = Callable[[ReceivedMessage], None]
+
+Verify = Callable[[Mapping[str, str], bytes], None]
+
+"""Judges a push by its HTTP headers (names in lower case) and its body; raises when it is not genuine."""
+
+
+def read_push(
+    body: bytes, content_type: bytes, ids: str = "", attempt: int = 1, packages: str = "", subscription: str = ""
+) -> list[ReceivedMessage]:
+    """The messages in a push: those of a wsnt:Notify, or the one of a raw or an old push. Raises PeerError.
+
+    `ids` are the notifications' ids in order, separated by commas, as our broker's HTTP header has them; so are
+    `packages`, which say what is a part. `subscription` is the id of that.
+    """
+    request = parse(body, content_type)
+    if request.name == _OLD_PUSH:
+        text, known = request.operation.text or "", ids.partition(",")[0]
+        inside = unwrap_part(text)
+        if inside is not None:
+            fragment, identification, content = inside
+            part = PartOf(identification, fragment, content.encode(), subscription)
+            return [ReceivedMessage(part.content, notification_id=known, attempt=attempt, part=part)]
+        messages = [ReceivedMessage(text.encode(), notification_id=known, attempt=attempt)]
+        return _with_parts(messages, packages, subscription, lambda payload: payload)
+    messages = _read_messages(request, ids.split(",") if ids else [], attempt)
+    return _with_parts(messages, packages, subscription, _content_of_notify)
+
+
+def _with_parts(
+    messages: list[ReceivedMessage], packages: str, subscription: str, content_of: Callable[[bytes], bytes]
+) -> list[ReceivedMessage]:
+    """Those of the messages that the header says so of as the parts that they are."""
+    if not packages:
+        return messages
+    said = iter(packages.split(","))
+    return [_as_part(message, next(said, "-"), subscription, content_of) for message in messages]
+
+
+def _as_part(
+    message: ReceivedMessage, package: str, subscription: str, content_of: Callable[[bytes], bytes]
+) -> ReceivedMessage:
+    """The message as the part that this says it is; itself where it says of none."""
+    part = read_package_header(package)
+    if part is None:
+        return message
+    return replace(message, part=PartOf(part[1], part[0], content_of(message.payload), subscription))
+
+
+def _content_of_notify(payload: bytes) -> bytes:
+    return read_content(unwrap(payload).decode()).encode()
+
+
+def _read_messages(request: Request, numbered: Sequence[str], attempt: int) -> list[ReceivedMessage]:
+    related = _related(request)
+    if request.name != wsnt("Notify"):
+        source = request.source(_RAW_DEPTH)
+        payload = source.fragment(source.node(request.operation))
+        return [ReceivedMessage(payload, None, None, numbered[0] if numbered else "", attempt, relates_to=related)]
+    messages = read_messages(request.operation, request.source(PAYLOAD_DEPTH), numbered, attempt)
+    askers = _askers(request)
+    if askers or related:
+        messages = [replace(each, askers=askers, relates_to=each.relates_to or related) for each in messages]
+    return messages
+
+
+def _related(request: Request) -> str:
+    header = _header(request)
+    return "" if header is None else (header.findtext(wsa("RelatesTo")) or "").strip()
+
+
+def _askers(request: Request) -> tuple[Asker, ...]:
+    """Who awaits an answer to a request that a broker has pushed to one of the servers of its queue."""
+    header = _header(request)
+    found = (
+        [] if header is None else header.findall(f"{{{ARBORCAST_DELIVERY}}}Delivery/{{{ARBORCAST_DELIVERY}}}Request")
+    )
+    if not found:
+        return ()
+    source = Source(request.document, request.root, _ASKER_DEPTH, header)
+    askers = []
+    for each in found:
+        element = each.find(wsa("ReplyTo"))
+        if element is not None:
+            reference = read_reference(element, source)
+            reply_to = Remote(reference.address, reference.reference_parameters)
+            askers.append(Asker(each.get("id", ""), (each.findtext(wsa("MessageID")) or "").strip(), reply_to))
+    return tuple(askers)
+
+
+def _header(request: Request) -> etree._Element | None:
+    parent = request.operation.getparent()
+    return None if parent is None else parent.getprevious()
+
+
+def read_push_request(headers: Mapping[str, str], body: bytes) -> list[ReceivedMessage]:
+    """The messages in a push over HTTP; `headers` by names in lower case. Raises PeerError."""
+    attempt = headers.get("arborcast-attempt", "1")
+    messages = read_push(
+        body,
+        headers.get("content-type", "").encode("latin-1", "replace"),
+        headers.get("arborcast-notification-id", ""),
+        int(attempt) if attempt.isascii() and attempt.isdigit() and len(attempt) < 10 else 1,
+        headers.get(PACKAGE_HEADER.lower(), ""),
+        headers.get("arborcast-subscription", ""),
+    )
+    sequence = headers.get("arborcast-sequence", "")
+    if sequence.isascii() and sequence.isdigit() and len(sequence) < 10:
+        messages = [replace(message, sequence=int(sequence)) for message in messages]
+    replays = headers.get("arborcast-replay")
+    if replays is None:
+        return messages
+    labels = (label.strip() for label in replays.split(","))
+    # Whatever the header says, no message is left out for it.
+    return [message if (label := next(labels, "-")) == "-" else replace(message, replay=label) for message in messages]
+
+
+def read_messages(
+    parent: etree._Element, source: Source, ids: Sequence[str] = (), attempt: int = 1
+) -> list[ReceivedMessage]:
+    """The NotificationMessages below an element. Raises PeerError."""
+    received = []
+    nodes = source.node(parent).children
+    number = 0
+    for message, node in zip(parent, nodes, strict=True):
+        if message.tag != wsnt("NotificationMessage"):
+            continue
+        content, topic = message.find(wsnt("Message")), message.find(wsnt("Topic"))
+        if content is None or not len(content):
+            raise InvalidRequest("a NotificationMessage without a payload")
+        address = message.findtext(f"{wsnt('SubscriptionReference')}/{wsa('Address')}")
+        payload = node.children[message.index(content)].children[0]
+        address = address.strip() if address else None
+        made = ReceivedMessage(
+            source.fragment(payload),
+            None if topic is None else read_topic(topic),
+            address,
+            ids[number] if number < len(ids) else "",
+            attempt,
+            relates_to=(message.findtext(_RELATED) or "").strip(),
+        )
+        # In pull points, which keep no headers.
+        package = message.findtext(_PACKAGE)
+        received.append(_as_part(made, package, address or "", _content_of_notify) if package else made)
+        number += 1
+    return received
+
+
+Reply = Request | None
+"""A SOAP message whose `operation` is the response element; None for an answer without a body."""
+
+_REFERENCE_DEPTH = 7
+# Envelope, Body, GetCurrentMessageResponse, payload.
+_CURRENT_DEPTH = 4
+
+
+def read_reply(address: str, status: int, retry_after: str, content_type: str, content: bytes) -> Reply:
+    """The message in an HTTP answer. Raises BrokerUnavailable, FaultReceived, UnreadableAnswer."""
+    if status == 503:
+        # Whatever stands in it, it comes back later; proxies send pages.
+        raise BrokerUnavailable(f"{address} asks to come back later", retry_after_s(retry_after))
+    successful = 200 <= status < 300
+    if not content.strip():
+        if successful:
+            return None
+        raise UnreadableAnswer(f"{address} answered {status} without a message: is it the address of a broker?")
+    try:
+        reply = parse(content, content_type.encode("latin-1", "replace"), bounded=False)
+    except PeerError as error:
+        shown = content[:200].decode(errors="replace")
+        raise UnreadableAnswer(
+            f"{address} answered {status} and no SOAP message: is it the address of a broker? It says {shown!r}"
+        ) from error
+    if reply.name in (f"{{{SOAP11}}}Fault", f"{{{SOAP12}}}Fault"):
+        raise _fault(reply.operation, status)
+    if not successful:
+        raise UnreadableAnswer(f"{address} answered {status}: {content[:200].decode(errors='replace')!r}")
+    return reply
+
+
+def retry_after_s(header: str) -> float | None:
+    """Seconds in a Retry-After header; None without one (or with a date, which brokers do not send here)."""
+    return float(header) if header.isascii() and header.isdigit() else None
+
+
+def nothing(_reply: Reply) -> None:
+    """Answers that only say that it is done."""
+
+
+def subscription(reply: Reply) -> RemoteSubscription:
+    """A SubscribeResponse."""
+    remote = _reference(reply, wsnt("SubscriptionReference"), "Subscribe")
+    return RemoteSubscription(remote.address, remote.parameters, _terminates(reply), returned_secret(reply))
+
+
+def trigger_id(reply: Reply) -> str:
+    """The id of the trigger that a CreateTriggerResponse is about; empty where it does not say."""
+    return "" if reply is None else reply.operation.get("Id", "")
+
+
+def returned_secret(reply: Reply) -> str:
+    """The signing secret that the broker has made, empty when it did not."""
+    return "" if reply is None else (reply.operation.findtext(_SECRET) or "").strip()
+
+
+def renewed(reply: Reply, remote: Remote) -> RemoteSubscription:
+    """A RenewResponse about `remote`."""
+    return RemoteSubscription(remote.address, remote.parameters, _terminates(reply))
+
+
+def pull_point(reply: Reply) -> RemotePullPoint:
+    """A CreatePullPointResponse."""
+    remote = _reference(reply, wsnt("PullPoint"), "CreatePullPoint")
+    return RemotePullPoint(remote.address, remote.parameters)
+
+
+def registration(reply: Reply) -> RemoteRegistration:
+    """A RegisterPublisherResponse."""
+    remote = _reference(reply, wsn_br("PublisherRegistrationReference"), "RegisterPublisher")
+    consumer = None
+    if reply is not None and reply.operation.find(wsn_br("ConsumerReference")) is not None:
+        consumer = _reference(reply, wsn_br("ConsumerReference"), "RegisterPublisher").address
+    return RemoteRegistration(remote.address, remote.parameters, consumer)
+
+
+def messages(reply: Reply) -> list[ReceivedMessage]:
+    """A GetMessagesResponse."""
+    if reply is None:
+        raise UnreadableAnswer("the broker's answer to GetMessages is empty")
+    try:
+        return read_messages(reply.operation, reply.source(PAYLOAD_DEPTH))
+    except PeerError as error:
+        raise UnreadableAnswer(f"the broker's answer to GetMessages cannot be read: {error}") from error
+
+
+def current_message(reply: Reply) -> bytes | None:
+    """A GetCurrentMessageResponse: the payload, self-contained; None where there is none."""
+    if reply is None:
+        return None
+    if not len(reply.operation):
+        raise UnreadableAnswer("the broker's answer to GetCurrentMessage holds no message")
+    source = reply.source(_CURRENT_DEPTH)
+    return source.fragment(source.node(reply.operation[0]))
+
+
+def _reference(reply: Reply, element: str, operation: str) -> Remote:
+    found = None if reply is None else reply.operation.find(element)
+    if reply is None or found is None:
+        raise UnreadableAnswer(f"the broker's answer to {operation} holds no {etree.QName(element).localname}")
+    try:
+        reference = read_reference(found, reply.source(_REFERENCE_DEPTH))
+    except PeerError as error:
+        raise UnreadableAnswer(f"the broker's answer to {operation}: {error}") from error
+    return Remote(reference.address, reference.reference_parameters)
+
+
+def _terminates(reply: Reply) -> datetime | None:
+    text = "" if reply is None else (reply.operation.findtext(wsnt("TerminationTime")) or "").strip()
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError as error:
+        raise UnreadableAnswer(f"the broker's TerminationTime {text[:60]!r} is no time") from error
+
+
+def _fault(fault: etree._Element, status: int) -> FaultReceived:
+    namespace = etree.QName(fault).namespace
+    if namespace == SOAP11:
+        reason, detail = fault.findtext("faultstring"), fault.find("detail")
+    else:
+        reason = fault.findtext(f"{{{namespace}}}Reason/{{{namespace}}}Text")
+        detail = fault.find(f"{{{namespace}}}Detail")
+    if detail is None or not len(detail):
+        return FaultReceived((reason or "no reason given").strip(), "", status)
+    description = detail[0].findtext(f"{{{WSRF_BF}}}Description")
+    name = etree.QName(detail[0]).localname
+    return FaultReceived((description or reason or "no reason given").strip(), name, status)

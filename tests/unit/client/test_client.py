@@ -1,0 +1,305 @@
+"""Client and listener over real HTTP, against the gateway's application."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import threading
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import requests
+
+from arborcast.client import (
+    BrokerUnavailable,
+    BrokerUnreachable,
+    Client,
+    Credentials,
+    Delivery,
+    FaultReceived,
+    FuturesClient,
+    Retries,
+    UnreadableAnswer,
+)
+from arborcast.client.listener import Listener, ReceivedMessage, read_push
+from arborcast.client.values import InformationKind
+from arborcast.core.errors import ConfigError, ExpressionError, InfrastructureError
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.subscriptions import DeliveryPolicy, SoapVersion
+from arborcast.topic_model.topics import TopicPath
+from tests.support import soap_messages as soap
+from tests.support.gateway_parts import GatewayParts
+from tests.support.guarded_gateway import Clock, guarded
+from tests.support.served_app import served
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_a_whole_life(parts: GatewayParts, url: str, version: SoapVersion) -> None:
+    with Client(url, soap=version) as client:
+        subscription = client.subscribe("plant:line//.", to="http://h/", lasts=timedelta(minutes=10))
+        assert subscription.terminates == datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
+        (known,) = parts.table.subscriptions()
+        assert (known.selector(), known.soap, known.address) == ("plant/line//.", version, subscription.address)
+        later = datetime(2026, 6, 1, tzinfo=UTC)
+        assert client.renew(subscription.address, later).terminates == later
+        assert client.renew(subscription.address, None).terminates is None
+        client.pause(subscription.address)
+        assert parts.table.get(known.id).paused  # type: ignore[union-attr]
+        client.resume(subscription.address)
+        client.unsubscribe(subscription.address)
+        assert list(parts.table.subscriptions()) == []
+
+
+def test_no_topic_is_everything(parts: GatewayParts, url: str) -> None:
+    with Client(url) as client:
+        client.subscribe(None, to="http://h/1", raw=True)
+        client.subscribe("//.", to="http://h/2")
+    assert all(one.topics == () for one in parts.table.subscriptions())
+    assert {one.form for one in parts.table.subscriptions()} == {"raw", "notify"}
+
+
+def test_how_hard_to_try_is_asked_for(parts: GatewayParts, url: str) -> None:
+    with Client(url) as client:
+        client.subscribe("a", to="http://h/1", delivery=Delivery(True, 3, timedelta(hours=2)))
+    (subscription,) = parts.table.subscriptions()
+    assert subscription.policy == DeliveryPolicy(order="strict", maximum_attempts=3, lifespan_ms=7_200_000)
+
+
+def test_messages_are_asked_for_that_are_apart(parts: GatewayParts, url: str) -> None:
+    apart = Delivery(minimum_interval=timedelta(milliseconds=1_500))
+    with Client(url) as client:
+        client.subscribe("a", to="http://h/1", delivery=apart)
+        client.subscribe("a", to="http://h/2", delivery=dataclasses.replace(apart, interval_per_topic=False))
+    policies = {each.consumer.address[-1]: each.policy for each in parts.table.subscriptions()}
+    assert policies == {
+        "1": DeliveryPolicy(interval_ms=1_500),
+        "2": DeliveryPolicy(interval_ms=1_500, interval_per="subscription"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [
+        ("signal", DeliveryPolicy(reliability="timely", lifespan_ms=1_000)),
+        ("command", DeliveryPolicy(reliability="strict")),
+        ("state", DeliveryPolicy(interval_ms=1_000)),
+        ("event", DeliveryPolicy(reliability="strict")),
+        ("request", DeliveryPolicy(reliability="strict", deadline_ms=5_000)),
+    ],
+)
+def test_each_kind_of_information_has_a_delivery(
+    kind: InformationKind, policy: DeliveryPolicy, parts: GatewayParts, url: str
+) -> None:
+    with Client(url) as client:
+        client.subscribe("a", to="http://h/1", delivery=Delivery.of(kind))
+    (subscription,) = parts.table.subscriptions()
+    assert subscription.policy == policy
+
+
+def test_another_kind_there_is_not() -> None:
+    with pytest.raises(ConfigError, match="signal, command, state, event, request, no 'rumour'"):
+        Delivery.of(cast(Any, "rumour"))
+
+
+def test_current_messages_are_asked_for(parts: GatewayParts, url: str) -> None:
+    parts.table.apply(TopicRecord(TopicPath("kept"), policy=TopicPolicy(retain=True)))
+    with Client(url) as client:
+        client.notify("kept", "<n>1</n>")
+        client.subscribe("kept", to="http://h/1", raw=True, current=True)
+    (subscription,) = parts.table.subscriptions()
+    assert subscription.form == "raw"
+    assert [(one.only, one.payload) for one in parts.notifications.accepted][1:] == [(subscription.id, b"<n>1</n>")]
+
+
+def test_payloads_are_published_as_they_are(parts: GatewayParts, url: str) -> None:
+    with Client(f"{url}/wsn/NotificationBroker") as client:
+        first = client.notify("p:a/b", "<?xml version='1.0'?>\n<n a='1'/>", namespaces={"p": "urn:p"})
+        others = client.notify_all([("a", b"<n>1</n>"), ("b", "<n>é</n>")])
+    assert [first, *others] == [one.id for one in parts.notifications.accepted]
+    assert [(one.topic, one.payload.decode()) for one in parts.notifications.accepted] == [
+        ("{urn:p}a/b", "<n a='1'/>"),
+        ("a", "<n>1</n>"),
+        ("b", "<n>é</n>"),
+    ]
+
+
+def test_a_notification_has_one_topic(url: str) -> None:
+    with Client(url) as client, pytest.raises(ExpressionError, match="exactly one"):
+        client.notify("a//.", "<n/>")
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_faults_have_names(url: str, version: SoapVersion) -> None:
+    with Client(url, soap=version) as client:
+        with pytest.raises(FaultReceived) as unknown:
+            client.unsubscribe(f"{url}/wsn/subscriptions/x")
+        assert unknown.value.fault == "ResourceUnknownFault"
+        assert "no subscription 'x'" in unknown.value.reason
+        with pytest.raises(FaultReceived) as nameless:
+            client.notify("a", "<n/><n/>")
+        assert nameless.value.fault == ""
+        assert "exactly one" in nameless.value.reason
+
+
+def test_come_back_later(parts: GatewayParts, url: str) -> None:
+    parts.control.error = InfrastructureError("no broker", retry_after=7)
+    with Client(url) as client, pytest.raises(BrokerUnavailable) as caught:
+        client.subscribe("a", to="http://h/")
+    assert caught.value.retry_after == 7
+
+
+def test_nobody_there() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        with Client(f"http://127.0.0.1:{reserved.getsockname()[1]}") as client, pytest.raises(BrokerUnreachable):
+            client.notify("a", "<n/>")
+
+
+def test_somebody_else_there() -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<p>welcome")
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with (
+            Client(f"http://127.0.0.1:{server.server_port}") as client,
+            pytest.raises(UnreadableAnswer, match="welcome"),
+        ):
+            client.subscribe("a", to="http://h/")
+        thread.join()
+
+
+HEADERS = {"Arborcast-Notification-Id": "n1,n2", "Arborcast-Attempt": "3"}
+
+
+def pushed(*payloads: str) -> str:
+    """A Notify as our own dispatch sends it."""
+    address = "<wsnt:SubscriptionReference><wsa:Address>http://b/s</wsa:Address></wsnt:SubscriptionReference>"
+    messages = [soap.message(payload=payload).replace("<wsnt:Topic", address + "<wsnt:Topic") for payload in payloads]
+    return soap.notify(*messages)
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+@pytest.mark.parametrize("as_chunks", [False, True])
+def test_a_listener_hands_over_what_was_pushed(version: str, as_chunks: bool) -> None:
+    got: list[ReceivedMessage] = []
+    body = soap.envelope(pushed("<a/>", "<b/>"), version)
+    with Listener(got.append) as listener:
+        answer = requests.post(
+            listener.url, iter([body[:9], body[9:]]) if as_chunks else body, headers=HEADERS, timeout=60
+        )
+    assert (answer.status_code, answer.content) == (202, b"")
+    assert got == [
+        ReceivedMessage(b"<a/>", TopicPath("{urn:t}a/b"), "http://b/s", "n1", 3),
+        ReceivedMessage(b"<b/>", TopicPath("{urn:t}a/b"), "http://b/s", "n2", 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"), [("-,r1", ["", "r1"]), ("r1,r1", ["r1", "r1"]), ("r1", ["r1", ""]), ("-,r1,r2", ["", "r1"])]
+)
+def test_a_listener_tells_what_is_replayed(header: str, expected: list[str]) -> None:
+    got: list[ReceivedMessage] = []
+    with Listener(got.append) as listener:
+        headers = HEADERS | {"Arborcast-Replay": header}
+        requests.post(listener.url, soap.envelope(pushed("<a/>", "<b/>")), headers=headers, timeout=60)
+    assert [message.replay for message in got] == expected
+
+
+def test_a_raw_push_is_the_payload() -> None:
+    assert read_push(soap.envelope('<o:n xmlns:o="urn:o"/>'), b"") == [ReceivedMessage(b'<o:n xmlns:o="urn:o"/>')]
+
+
+def test_a_callback_that_fails_asks_for_another_try() -> None:
+    def refuse(message: ReceivedMessage) -> None:
+        raise ValueError("not now")
+
+    with Listener(refuse) as listener:
+        assert requests.post(listener.url, soap.envelope(pushed("<a/>")), timeout=60).status_code == 500
+
+
+def test_what_is_no_push_is_a_fault() -> None:
+    with Listener(lambda _: None) as listener:
+        answer = requests.post(listener.url, b"hello", timeout=60)
+        assert answer.status_code == 400
+        assert b"not well-formed" in answer.content
+
+
+def test_a_listener_stops_with_a_connection_open() -> None:
+    listener = Listener(lambda _: None)
+    listener.start()
+    with socket.create_connection(("127.0.0.1", listener.port)):
+        listener.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", listener.port), timeout=1)
+
+
+def test_a_pull_point_from_beginning_to_end(url: str) -> None:
+    with Client(url) as client:
+        point = client.create_pull_point()
+        assert client.get_messages(point, 5, wait_s=0.01) == []
+        client.destroy_pull_point(point)
+        with pytest.raises(FaultReceived) as gone:
+            client.get_messages(point)
+        assert gone.value.fault == "ResourceUnknownFault"
+        assert client.current_message("a") is None
+
+
+def test_credentials_go_to_the_broker_and_to_nobody_else(tmp_path: Path) -> None:
+    seen: list[str | None] = []
+
+    class Consumer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            seen.append(self.headers["Authorization"])
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(202)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    consumer = HTTPServer(("127.0.0.1", 0), Consumer)
+    thread = threading.Thread(target=consumer.serve_forever)
+    thread.start()
+    try:
+        with served(guarded(tmp_path, Clock())) as port:
+            url = f"http://127.0.0.1:{port}"
+            with Client(url) as stranger, pytest.raises(FaultReceived, match="who are you") as refused:
+                stranger.notify("{urn:t}a/b", "<x/>")
+            assert refused.value.status == 401
+            with (
+                Client(url, credentials=Credentials("anna", "no")) as wrong,
+                pytest.raises(FaultReceived),
+            ):
+                wrong.notify("{urn:t}a/b", "<x/>")
+            with Client(url, credentials=Credentials("anna", "pa")) as anna:
+                anna.notify("{urn:t}a/b", "<x/>")
+                anna.notify("{urn:t}a/b", "<x/>", to=f"http://127.0.0.1:{consumer.server_address[1]}/")
+            with FuturesClient(url, credentials=Credentials("bert", "pb")) as bert:
+                bert.notify("{urn:t}a/b", "<x/>").result()
+    finally:
+        consumer.shutdown()
+        thread.join()
+        consumer.server_close()
+    assert seen == [None]
+
+
+def test_nobody_there_is_no_reason_to_repeat_for_somebody_who_waits() -> None:
+    with (
+        Client("http://127.0.0.1:9", retries=Retries(first_s=60, longest_s=60, unanswered=False)) as client,
+        pytest.raises(BrokerUnreachable) as away,
+    ):
+        client.notify("a", "<x/>")
+    assert away.value.reason == "nobody listens there"

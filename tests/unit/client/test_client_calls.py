@@ -1,0 +1,258 @@
+"""The client's pure parts: requests as bytes, answers read, when to repeat, what travels together."""
+
+from __future__ import annotations
+
+import inspect
+from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from lxml import etree
+
+from arborcast.client import (
+    Batching,
+    BrokerUnavailable,
+    Client,
+    ClientError,
+    FaultReceived,
+    FuturesClient,
+    Remote,
+    RemotePullPoint,
+    RemoteRegistration,
+    RemoteSubscription,
+    Retries,
+    UnreadableAnswer,
+)
+from arborcast.client.calls import Call, Calls, notification_message
+from arborcast.client.futures import Gathering
+from arborcast.client.publications import publications, said_of
+from arborcast.client.received import (
+    ReceivedMessage,
+    current_message,
+    messages,
+    pull_point,
+    read_reply,
+    registration,
+    subscription,
+)
+from arborcast.core.errors import ConfigError, ExpressionError
+from arborcast.topic_model.namespaces import WSA, WSNT
+from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.envelope import parse
+from tests.support import soap_messages as soap
+
+CALLS = Calls("http://b:1/")
+BR = "http://docs.oasis-open.org/wsn/br-2"
+
+
+def sent(call: Call[Any]) -> etree._Element:
+    """The operation's element as a broker reads it."""
+    body, _ = call.encode("1.1", "urn:uuid:1")
+    return parse(body).operation
+
+
+@pytest.mark.parametrize(
+    ("url", "broker"),
+    [
+        ("http://b:1", "http://b:1/wsn/NotificationBroker"),
+        ("http://b:1/", "http://b:1/wsn/NotificationBroker"),
+        ("http://b:1/any/where", "http://b:1/any/where"),
+    ],
+)
+def test_a_base_address_is_completed_and_a_full_one_is_kept(url: str, broker: str) -> None:
+    assert Calls(url).broker.address == broker
+
+
+def test_both_clients_offer_every_operation_with_its_parameters_and_their_own_result() -> None:
+    operations = [name for name in vars(Calls) if not name.startswith("_") and name != "notify"]
+    assert "subscribe" in operations
+    for name in operations:
+        made = inspect.signature(getattr(Calls, name))
+        result = made.return_annotation.removeprefix("Call[").removesuffix("]")
+        assert inspect.signature(getattr(Client, name)) == made.replace(return_annotation=result)
+        assert inspect.signature(getattr(FuturesClient, name)) == made.replace(return_annotation=f"Future[{result}]")
+
+
+def test_reference_parameters_are_echoed_as_headers_and_declared_in_references() -> None:
+    remote = Remote("http://b/s", ('<x:id xmlns:x="urn:x">7</x:id>',))
+    body, _ = CALLS.pause(remote).encode("1.2", "urn:uuid:1")
+    root = etree.fromstring(body)
+    identifier = root.find("{*}Header/{urn:x}id")
+    assert identifier is not None
+    assert (identifier.text, identifier.get(f"{{{WSA}}}IsReferenceParameter")) == ("7", "true")
+    reference = sent(CALLS.subscribe("a", to=remote))
+    assert reference.findtext(".//{*}ReferenceParameters/{urn:x}id") == "7"
+
+
+def test_topics_are_sent_with_the_prefixes_that_they_were_written_with() -> None:
+    root = etree.fromstring(
+        f'<m xmlns:wsnt="{WSNT}">{notification_message("on:a/b", "<n/>", {"on": "urn:on", "no": "urn:no"})}</m>'
+    )
+    topic = root.find(".//{*}Topic")
+    assert topic is not None
+    assert (topic.text, topic.nsmap.get("on"), "no" in topic.nsmap) == ("on:a/b", "urn:on", False)
+
+
+def test_registrations_end_at_a_moment_because_the_schema_knows_no_duration() -> None:
+    element = sent(
+        CALLS.register_publisher(
+            "a", "p:b", publisher="http://p/", demand=True, until=timedelta(hours=1), namespaces={"p": "urn:p"}
+        )
+    )
+    assert [etree.QName(child).localname for child in element] == [
+        "PublisherReference",
+        "Topic",
+        "Topic",
+        "Demand",
+        "InitialTerminationTime",
+    ]
+    assert element.findtext(f"{{{BR}}}Demand") == "true"
+    end = datetime.fromisoformat(element.findtext(f"{{{BR}}}InitialTerminationTime") or "")
+    assert timedelta(minutes=59) < end - datetime.now(UTC) < timedelta(minutes=61)
+
+
+def test_maximum_number() -> None:
+    assert sent(CALLS.get_messages("http://b/p", 5)).findtext("{*}MaximumNumber") == "5"
+    assert len(sent(CALLS.get_messages("http://b/p"))) == 0
+    assert sent(CALLS.get_messages("http://b/p", wait_s=1.5)).get("{urn:arborcast:pull}Wait") == "PT1.500S"
+
+
+def test_a_topic_of_a_notification_is_one() -> None:
+    with pytest.raises(ExpressionError):
+        notification_message("a//.", "<n/>")
+
+
+def reply(body: str, status: int = 200, version: str = "1.1"):  # type: ignore[no-untyped-def]
+    return read_reply("http://b/", status, "", "", soap.envelope(body, version))
+
+
+EPR = "<wsa:Address> http://b/1 </wsa:Address><wsa:ReferenceParameters><k xmlns='urn:k'>v</k></wsa:ReferenceParameters>"
+PARAMETERS = ("<k xmlns='urn:k'>v</k>",)
+
+
+def test_references_are_kept_exactly() -> None:
+    got = subscription(
+        reply(
+            f"<wsnt:SubscribeResponse><wsnt:SubscriptionReference>{EPR}</wsnt:SubscriptionReference>"
+            "<wsnt:TerminationTime>2030-01-01T00:00:00Z</wsnt:TerminationTime></wsnt:SubscribeResponse>"
+        )
+    )
+    assert got == RemoteSubscription("http://b/1", PARAMETERS, datetime(2030, 1, 1, tzinfo=UTC))
+    got_point = pull_point(
+        reply(f"<wsnt:CreatePullPointResponse><wsnt:PullPoint>{EPR}</wsnt:PullPoint></wsnt:CreatePullPointResponse>")
+    )
+    assert got_point == RemotePullPoint("http://b/1", PARAMETERS)
+    got_registration = registration(
+        reply(
+            f'<b:R xmlns:b="{BR}"><b:PublisherRegistrationReference>{EPR}</b:PublisherRegistrationReference>'
+            "<b:ConsumerReference><wsa:Address>http://b/c</wsa:Address></b:ConsumerReference></b:R>"
+        )
+    )
+    assert got_registration == RemoteRegistration("http://b/1", PARAMETERS, "http://b/c")
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_messages_out_of_a_pull_point(version: str) -> None:
+    body = (
+        f"<wsnt:GetMessagesResponse>{soap.message(payload='<a/>')}<x/>{soap.message('t:c')}</wsnt:GetMessagesResponse>"
+    )
+    assert messages(reply(body, version=version)) == [
+        ReceivedMessage(b"<a/>", TopicPath("{urn:t}a/b")),
+        ReceivedMessage(b'<o:order xmlns:o="urn:o">1</o:order>', TopicPath("{urn:t}c")),
+    ]
+
+
+def test_the_current_message_stands_alone() -> None:
+    body = '<wsnt:GetCurrentMessageResponse xmlns:o="urn:o"><o:n>1</o:n></wsnt:GetCurrentMessageResponse>'
+    assert current_message(reply(body)) == b'<o:n xmlns:o="urn:o">1</o:n>'
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["<wsnt:SubscribeResponse/>", "<wsnt:SubscribeResponse><wsnt:SubscriptionReference/></wsnt:SubscribeResponse>"],
+)
+def test_an_answer_without_its_reference(body: str) -> None:
+    with pytest.raises(UnreadableAnswer):
+        subscription(reply(body))
+
+
+def test_503_is_unavailable_whatever_stands_in_it() -> None:
+    with pytest.raises(BrokerUnavailable) as caught:
+        read_reply("http://b/", 503, "4", "text/html", b"<p>busy")
+    assert caught.value.retry_after == 4
+
+
+@pytest.mark.parametrize("header", ["", "soon", "-1", "1.5", "\u0664", "\xb2"])
+def test_a_retry_after_that_is_no_number_of_seconds_says_nothing(header: str) -> None:
+    with pytest.raises(BrokerUnavailable) as caught:
+        read_reply("http://b/", 503, header, "text/html", b"<p>busy")
+    assert caught.value.retry_after is None
+
+
+def test_a_fault_counts_at_any_status() -> None:
+    with pytest.raises(FaultReceived, match="why"):
+        reply("<s:Fault><faultcode>s:Client</faultcode><faultstring>why</faultstring></s:Fault>", 200)
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    retries = Retries(attempts=6, first_s=1, longest_s=5)
+    assert [retries.pause_after(attempt) for attempt in range(1, 7)] == [1, 2, 4, 5, 5, None]
+
+
+def test_retry_after_counts_when_it_is_more_and_ends_it_when_it_is_too_much() -> None:
+    retries = Retries(attempts=3, first_s=1, longest_s=5)
+    assert retries.pause_after(1, 3) == 3
+    assert retries.pause_after(2, 1) == 2
+    assert retries.pause_after(1, 6) is None
+
+
+def test_impossible_values_are_refused() -> None:
+    for wrong in (lambda: Retries(attempts=0), lambda: Retries(first_s=9), lambda: Batching(messages=0)):
+        with pytest.raises(ConfigError):
+            wrong()
+
+
+def test_a_batch_goes_when_it_is_full_or_due() -> None:
+    gathering = Gathering(Batching(messages=2, bytes=10, linger_s=1))
+
+    def due() -> float | None:
+        return gathering.due
+
+    assert due() is None
+    assert gathering.add("a", Future(), 5.0) == []
+    assert due() == 6.0
+    (full,) = gathering.add("b", Future(), 5.5)
+    assert full.messages == ["a", "b"]
+    assert due() is None
+    gathering.add("1234567", Future(), 7.0)
+    (full,) = gathering.add("12345", Future(), 7.0)  # together they would be too large
+    assert full.messages == ["1234567"]
+    (rest,) = gathering.take()
+    assert rest.messages == ["12345"]
+    (large,) = gathering.add("x" * 11, Future(), 8.0)
+    assert large.size == 11
+    assert gathering.take() == []
+
+
+def test_types_are_written_so_that_nothing_around_them_matters() -> None:
+    call = CALLS.subscribe("a", to="http://h/", types=["p:reading", "{urn:x}alarm", "plain"], namespaces={"p": "urn:p"})
+    assert sent(call).findtext(".//{urn:arborcast:policy}MessageType") == "{urn:p}reading {urn:x}alarm {}plain"
+    assert len(sent(CALLS.subscribe(None, to="http://h/", types=["plain"])).findall(f"{{{WSNT}}}Filter")) == 1
+    assert sent(CALLS.subscribe(None, to="http://h/")).find(f"{{{WSNT}}}Filter") is None
+    with pytest.raises(ClientError, match="not declared"):
+        CALLS.subscribe("a", to="http://h/", types=["q:reading"])
+
+
+def test_what_is_said_of_several_messages_names_them() -> None:
+    alarm = said_of(datetime(2030, 1, 31, 12, tzinfo=UTC), timedelta(seconds=2), "{urn:x}alarm")
+    assert publications(["", ""]) == ""
+    (both,) = etree.fromstring(f"<x>{publications([alarm, alarm])}</x>")
+    assert {str(name): value for name, value in both.attrib.items()} == {
+        "ValidUntil": "2030-01-31T12:00:00.000000Z",
+        "Lifespan": "PT2.000S",
+        "Type": "{urn:x}alarm",
+    }
+    short = said_of(None, timedelta(seconds=1), "")
+    first, second = etree.fromstring(f"<x>{publications([alarm, '', short, alarm])}</x>")
+    assert (first.get("Messages"), second.get("Messages"), second.get("Lifespan")) == ("1 4", "3", "PT1.000S")

@@ -1,0 +1,235 @@
+"""Callbacks that take a message for later: what the broker is answered, and what it is told in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import pickle
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import requests
+
+from arborcast.client import ClientError, HttpAnswer, ResultNotTaken
+from arborcast.client.later import Later
+from arborcast.client.listener import Listener, ListenerApp, ReceivedMessage
+from arborcast.client.values import BrokerUnreachable
+from tests.support import soap_messages as soap
+
+ADDRESS = "http://broker/results/promise.k1.mark"
+HEADERS = {"Arborcast-Callback": ADDRESS, "Arborcast-Push": "p-7"}
+ONE = soap.envelope(soap.notify(soap.message(payload="<a/>")))
+TWO = soap.envelope(soap.notify(soap.message(payload="<a/>"), soap.message(payload="<b/>")))
+
+
+class Broker:
+    """What is posted to it; answers in turn, 204 when there are no more."""
+
+    def __init__(self, *answers: HttpAnswer | Exception) -> None:
+        self.told: list[dict[str, Any]] = []
+        self._answers = list(answers)
+
+    def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
+        assert (url, headers) == (ADDRESS, {"Content-Type": "application/json"})
+        answer = self._answers.pop(0) if self._answers else HttpAnswer(204)
+        if isinstance(answer, Exception):
+            raise answer
+        self.told.append(json.loads(body))
+        return answer
+
+
+def answered(app: ListenerApp, body: bytes = ONE, headers: Mapping[str, str] = HEADERS) -> tuple[int, str]:
+    """Status of the answer, and the result that it names."""
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    asyncio.run(app({"type": "http", "method": "POST", "headers": encoded}, receive, send))
+    return sent[0]["status"], dict(sent[0]["headers"]).get(b"arborcast-result", b"").decode()
+
+
+def taken(broker: Broker, body: bytes = ONE) -> list[Later]:
+    """The messages of a push, taken for later."""
+    found: list[Later] = []
+    assert answered(ListenerApp(lambda each: found.append(each.later()), transport=broker), body) == (202, "later")
+    return found
+
+
+def test_the_result_goes_to_the_address_in_the_push() -> None:
+    broker = Broker()
+    (later,) = taken(broker)
+    assert broker.told == []
+    later.delivered("printed")
+    later.failed("too late to change that")
+    assert broker.told == [{"push": "p-7", "state": "delivered", "text": "printed"}]
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        (("delivered", "delivered"), "delivered"),
+        (("delivered", "failed"), "failed"),
+        (("refused", "delivered"), "refused"),
+        (("failed", "refused"), "failed"),
+    ],
+)
+def test_several_messages_have_one_result_with_the_last_of_them(said: tuple[str, ...], state: str) -> None:
+    broker = Broker()
+    first, second = taken(broker, TWO)
+    getattr(first, said[0])("one")
+    assert broker.told == []
+    getattr(second, said[1])("two")
+    assert broker.told == [{"push": "p-7", "state": state, "text": "one; two"}]
+
+
+def test_beside_messages_that_are_done_at_once() -> None:
+    broker = Broker()
+    found: list[Later] = []
+
+    def received(message: ReceivedMessage) -> None:
+        if message.payload == b"<b/>":
+            found.append(message.later())
+
+    assert answered(ListenerApp(received, transport=broker), TWO) == (202, "later")
+    found[0].delivered()
+    assert broker.told == [{"push": "p-7", "state": "delivered", "text": ""}]
+
+
+@pytest.mark.parametrize(("said", "status"), [("delivered", 202), ("failed", 500), ("refused", 400)])
+def test_what_is_settled_before_the_answer_is_in_the_answer(said: str, status: int) -> None:
+    broker = Broker()
+
+    def received(message: ReceivedMessage) -> None:
+        getattr(message.later(), said)("at once")
+
+    assert answered(ListenerApp(received, transport=broker)) == (status, "")
+    assert broker.told == []
+
+
+def test_after_an_error_nothing_is_told() -> None:
+    broker = Broker()
+    found: list[Later] = []
+
+    def received(message: ReceivedMessage) -> None:
+        found.append(message.later())
+        raise ValueError("not now")
+
+    assert answered(ListenerApp(received, transport=broker)) == (500, "")
+    found[0].delivered()
+    assert broker.told == []
+
+
+def test_in_a_coroutine() -> None:
+    broker = Broker()
+
+    async def received(message: ReceivedMessage) -> None:
+        later = message.later()
+
+        async def work() -> None:
+            await asyncio.sleep(0.01)
+            await asyncio.to_thread(later.delivered, "printed")
+
+        tasks.append(asyncio.create_task(work()))
+
+    tasks: list[asyncio.Task[None]] = []
+
+    async def both() -> None:
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": ONE, "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        encoded = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+        await ListenerApp(received, transport=broker)(
+            {"type": "http", "method": "POST", "headers": encoded}, receive, send
+        )
+        assert (b"arborcast-result", b"later") in sent[0]["headers"]
+        await asyncio.gather(*tasks)
+
+    asyncio.run(both())
+    assert broker.told == [{"push": "p-7", "state": "delivered", "text": "printed"}]
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"Arborcast-Callback": "file:///etc/results/x"}, {"Arborcast-Callback": "http://h/x"}]
+)
+def test_where_no_result_is_wanted_the_callback_is_told(headers: dict[str, str]) -> None:
+    errors: list[Exception] = []
+
+    def received(message: ReceivedMessage) -> None:
+        with pytest.raises(ClientError) as caught:
+            message.later()
+        errors.append(caught.value)
+
+    assert answered(ListenerApp(received, transport=Broker()), headers=headers) == (202, "")
+    assert "this push names" in str(errors[0])
+    with pytest.raises(ClientError, match="pushed to a listener"):
+        ReceivedMessage(b"<a/>").later()
+
+
+def test_a_message_may_still_be_copied_and_handed_to_another_process() -> None:
+    kept: list[ReceivedMessage] = []
+    answered(ListenerApp(kept.append, transport=Broker()))
+    reread = pickle.loads(pickle.dumps(kept[0]))  # noqa: S301  # what this test has just written
+    for copied in (reread, copy.deepcopy(kept[0])):
+        assert copied == kept[0]
+        with pytest.raises(ClientError, match="pushed to a listener"):
+            copied.later()
+
+
+def test_later_is_called_while_the_message_is_handled() -> None:
+    kept: list[ReceivedMessage] = []
+    answered(ListenerApp(kept.append, transport=Broker()))
+    with pytest.raises(ClientError, match="answered already"):
+        kept[0].later()
+
+
+def test_a_broker_that_is_away_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("arborcast.client.later.time.sleep", waited.append)
+    broker = Broker(BrokerUnreachable("no"), HttpAnswer(503, {"Retry-After": "3"}), HttpAnswer(429))
+    (later,) = taken(broker)
+    later.delivered()
+    assert broker.told[-1]["state"] == "delivered"
+    assert waited == [0.5, 3.0, 2.0]
+
+    (later,) = taken(Broker(*[BrokerUnreachable("no")] * 10))
+    with pytest.raises(BrokerUnreachable):
+        later.failed()
+
+
+def test_a_result_that_comes_too_late_is_an_error() -> None:
+    (later,) = taken(Broker(HttpAnswer(410, {}, b"until 5 s ago\n")))
+    with pytest.raises(ResultNotTaken, match="until 5 s ago") as caught:
+        later.delivered()
+    assert caught.value.status == 410
+
+
+def test_over_http_in_a_thread() -> None:
+    told = threading.Event()
+    results: list[dict[str, Any]] = []
+    found: list[Later] = []
+
+    class Telling(Broker):
+        def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
+            results.append(json.loads(body))
+            told.set()
+            return HttpAnswer(204)
+
+    with Listener(lambda message: found.append(message.later()), transport=Telling()) as listener:
+        answer = requests.post(listener.url, ONE, headers={**HEADERS, "Content-Type": "text/xml"}, timeout=10)
+        assert (answer.status_code, answer.headers["Arborcast-Result"]) == (202, "later")
+        threading.Thread(target=found[0].failed, args=("no paper",)).start()
+        assert told.wait(10)
+    assert results == [{"push": "p-7", "state": "failed", "text": "no paper"}]

@@ -1,0 +1,282 @@
+"""The listener as an ASGI application, and the place where pushes are verified."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import requests
+
+from arborcast.client import http_server
+from arborcast.client.listener import Listener, ListenerApp, ReceivedMessage
+from arborcast.topic_model.topics import TopicPath
+from tests.support import soap_messages as soap
+
+PUSH = soap.envelope(soap.notify(soap.message(payload="<a/>")))
+
+
+def post(app: ListenerApp, *pieces: bytes, method: str = "POST", headers: Mapping[str, str] | None = None) -> int:
+    """The status of the answer."""
+    waiting = list(pieces)
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        piece = waiting.pop(0)
+        return {"type": "http.request", "body": piece, "more_body": bool(waiting)}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    encoded = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    asyncio.run(app({"type": "http", "method": method, "headers": encoded}, receive, send))
+    return int(sent[0]["status"])
+
+
+def test_a_push_is_handed_over() -> None:
+    got: list[ReceivedMessage] = []
+    app = ListenerApp(got.append)
+    assert post(app, PUSH[:20], PUSH[20:], headers={"Arborcast-Notification-Id": "n1", "Arborcast-Attempt": "2"}) == 202
+    assert got == [ReceivedMessage(b"<a/>", TopicPath("{urn:t}a/b"), None, "n1", 2)]
+
+
+def test_the_callback_may_be_a_coroutine_function() -> None:
+    got: list[ReceivedMessage] = []
+
+    async def received(message: ReceivedMessage) -> None:
+        await asyncio.sleep(0)
+        got.append(message)
+
+    assert post(ListenerApp(received), PUSH) == 202
+    assert len(got) == 1
+
+
+def test_what_goes_wrong_has_its_status(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(_: ReceivedMessage) -> None:
+        raise ValueError("not now")
+
+    assert post(ListenerApp(refuse), PUSH) == 500
+    assert "the broker will try again" in caplog.text
+    assert post(ListenerApp(refuse), b"hello") == 400
+    assert post(ListenerApp(refuse), b"", method="GET") == 405
+
+
+def test_lifespan_events_are_answered() -> None:
+    events = ["lifespan.startup", "lifespan.shutdown"]
+    sent: list[str] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": events.pop(0)}
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    asyncio.run(ListenerApp(lambda _: None)({"type": "lifespan"}, receive, send))
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+def verify(headers: Mapping[str, str], body: bytes) -> None:
+    if headers.get("x-signature") != str(len(body)):
+        raise ValueError("forged")
+
+
+@pytest.mark.parametrize(("signature", "status"), [(str(len(PUSH)), 202), ("7", 401)])
+def test_what_is_not_genuine_is_not_handed_over(signature: str, status: int) -> None:
+    got: list[ReceivedMessage] = []
+    headers = {"X-Signature": signature}
+    assert post(ListenerApp(got.append, verify), PUSH, headers=headers) == status
+    with Listener(got.append, verify=verify) as listener:
+        assert requests.post(listener.url, PUSH, headers=headers, timeout=60).status_code == status
+    assert len(got) == (2 if status == 202 else 0)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener that waits longer than the tests do: what it does not answer, a test does not take for closed."""
+    monkeypatch.setattr(http_server, "_READ_TIMEOUT_S", 600)
+
+
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+SIZED = b"Content-Length: %d\r\n" % len(PUSH)
+
+
+def raw(head: bytes, body: bytes) -> tuple[bytes, int]:
+    """What a listener answers first, and how many messages it has handed over."""
+    got: list[ReceivedMessage] = []
+    with (
+        Listener(got.append) as listener,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=60) as connection,
+    ):
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: h\r\n" + head + b"\r\n" + body)
+        return connection.recv(4096), len(got)
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (CHUNKED + SIZED, b"%x\r\n" % len(PUSH) + PUSH + b"\r\n0\r\n\r\n"),
+        (SIZED + CHUNKED, PUSH),
+        (SIZED + b"Content-Length: 3\r\n", PUSH),
+        (CHUNKED + CHUNKED, b"%x\r\n" % len(PUSH) + PUSH + b"\r\n0\r\n\r\n"),
+        (b"Transfer-Encoding: gzip, chunked\r\n", PUSH),
+        (b"Content-Length: +5\r\n", PUSH),
+        (b"Content-Length: \xc2\xb2\r\n", PUSH),
+        (b"Content-Length: 1_0\r\n", PUSH),
+        (b"Content-Length: " + b"9" * 5_000 + b"\r\n", PUSH),
+        (CHUNKED, b"0x%x\r\n" % len(PUSH) + PUSH + b"\r\n0\r\n\r\n"),
+        (CHUNKED, b"-1\r\n" + PUSH),
+        (CHUNKED, b"1_0\r\n" + PUSH),
+        (CHUNKED, b"f" * 17 + b"\r\n" + PUSH),
+        (CHUNKED, b"\r\n" + PUSH),
+    ],
+)
+def test_a_push_whose_end_is_not_certain_is_refused(head: bytes, body: bytes) -> None:
+    answer, messages = raw(head, body)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert messages == 0
+
+
+@pytest.mark.parametrize("extension", ["a=b", "a=" + "x" * 300, 'a="' + "1\t" * 20 + '"'])
+@pytest.mark.parametrize("trailers", ["", "X: y\r\n", "X: y\r\n" * 50])
+def test_chunks_are_read(extension: str, trailers: str) -> None:
+    half = len(PUSH) // 2
+    chunks = b"".join(b"%X;%s\r\n%s\r\n" % (len(part), extension.encode(), part) for part in (PUSH[:half], PUSH[half:]))
+    answer, messages = raw(CHUNKED, chunks + b"0\r\n" + trailers.encode() + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 202 ")
+    assert messages == 1
+
+
+@pytest.mark.parametrize("endless", [b"X: y\r\n", b"x"])
+def test_what_follows_the_chunks_ends(endless: bytes) -> None:
+    with (
+        Listener(lambda _: None) as listener,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=60) as connection,
+    ):
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: h\r\n" + CHUNKED + b"\r\n0\r\n" + endless)
+        connection.settimeout(0.001)
+        answer = b""
+        for _ in range(1_000):
+            try:
+                connection.sendall(endless * 1_000)
+                answer = connection.recv(4096)
+                break
+            except TimeoutError:
+                continue
+    assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_connection_is_kept_and_requests_may_follow_each_other() -> None:
+    got: list[ReceivedMessage] = []
+    request = b"POST / HTTP/1.1\r\nHost: h\r\n" + SIZED + b"\r\n" + PUSH
+    with (
+        Listener(got.append) as listener,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=60) as connection,
+    ):
+        connection.sendall(request + request)
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        answers = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert [line[9:12] for line in answers.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")] == [b"202", b"202", b"405"]
+    assert b"Allow: POST" in answers
+    assert len(got) == 2
+
+
+def test_one_who_asks_before_he_sends_is_answered() -> None:
+    answer, messages = raw(SIZED + b"Expect: 100-continue\r\n", b"")
+    assert answer == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert messages == 0
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"Content-Length: 67108865\r\n", b"413"),
+        (CHUNKED + b"\r\n4000001\r\n", b"413"),
+        (b"X: " + b"y" * 70_000 + b"\r\n", b"431"),
+        (b"X y\r\n", b"400"),
+        (b" folded\r\n", b"400"),
+        (b"X : y\r\n", b"400"),
+        (b"X: a\nContent-Length: 3\r\n", b"400"),
+        (b"X: a\x00\r\n", b"400"),
+    ],
+)
+def test_what_is_too_large_or_no_http_is_refused(head: bytes, status: bytes) -> None:
+    answer, _ = raw(head, b"")
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert b"Connection: close" in answer
+
+
+def test_bodies_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "_Room", lambda: SimpleNamespace(left=len(PUSH) + 1))
+    waiting = b"POST / HTTP/1.1\r\nHost: h\r\n" + SIZED + b"\r\n"
+    with (
+        Listener(lambda _: None) as listener,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=60) as first,
+    ):
+        first.sendall(waiting + PUSH[:-1])
+        for _ in range(100):
+            if requests.post(listener.url, PUSH, timeout=60).status_code == 503:
+                break
+        else:
+            pytest.fail("two bodies were taken at once")
+        first.sendall(PUSH[-1:])
+        assert first.recv(4096).startswith(b"HTTP/1.1 202 ")
+        assert requests.post(listener.url, PUSH, timeout=60).status_code == 202
+
+
+def test_nothing_is_unpacked() -> None:
+    assert post(ListenerApp(lambda _: None), PUSH, headers={"transfer-encoding": "gzip, chunked"}) == 400
+
+
+def test_callbacks_may_wait_for_each_other() -> None:
+    together = threading.Barrier(3, timeout=120)
+
+    def wait(_: ReceivedMessage) -> None:
+        together.wait()
+
+    with Listener(wait) as listener:
+        senders = [threading.Thread(target=requests.post, args=(listener.url, PUSH)) for _ in range(3)]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+    assert not together.broken
+
+
+def test_a_callback_that_does_not_end_holds_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "_STOP_S", 0.01)
+    begun, over = threading.Event(), threading.Event()
+
+    def wait(_: ReceivedMessage) -> None:
+        begun.set()
+        over.wait(120)
+
+    with (
+        Listener(wait) as listener,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=60) as connection,
+    ):
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: h\r\n" + SIZED + b"\r\n" + PUSH)
+        assert begun.wait(120)
+        listener.stop()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", listener.port), timeout=1)
+    over.set()
+
+
+def test_the_port_of_another_is_told() -> None:
+    with Listener(lambda _: None) as listener, pytest.raises(OSError, match="in use"):
+        Listener(lambda _: None, port=listener.port)
+
+
+@pytest.mark.parametrize("header", [b"Origin: https://evil.example", b"Sec-Fetch-Site: cross-site"])
+def test_a_web_page_pushes_nothing(header: bytes) -> None:
+    got: list[ReceivedMessage] = []
+    with Listener(got.append) as listener, socket.create_connection(("127.0.0.1", listener.port), 60) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: h\r\n" + header + b"\r\n" + SIZED + b"\r\n" + PUSH)
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 403 ")
+    name, _, value = header.decode().partition(": ")
+    assert post(ListenerApp(got.append), PUSH, headers={name: value}) == 403
+    assert not got

@@ -1,0 +1,107 @@
+"""A transport of one's own under both clients: what it sees, and what it may answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from arborcast.client import (
+    BrokerUnavailable,
+    BrokerUnreachable,
+    Client,
+    Credentials,
+    FuturesClient,
+    HttpAnswer,
+    RequestsTransport,
+    Retries,
+    Transport,
+)
+from tests.support.gateway_parts import GatewayParts
+from tests.support.served_app import served
+
+URL = "http://broker:8080"
+SOON = Retries(attempts=3, first_s=0.0, longest_s=0.0)
+
+
+class Scripted:
+    """Answers from a list, and keeps what it was given."""
+
+    def __init__(self, *answers: HttpAnswer | Exception) -> None:
+        self._answers = list(answers)
+        self.sent: list[tuple[str, Mapping[str, str], bytes]] = []
+
+    def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
+        self.sent.append((url, headers, body))
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+TAKEN = HttpAnswer(202, {"arborcast-notification-ID": "n1"})
+
+
+def test_one_method_is_enough() -> None:
+    transport: Transport = Scripted(TAKEN)
+    with Client(URL, transport=transport, credentials=Credentials("u", "p")) as client:
+        assert client.notify("a", "<x/>") == "n1", "names of headers are taken in any case"
+    assert isinstance(transport, Scripted)
+    ((url, headers, body),) = transport.sent
+    assert url == f"{URL}/wsn/NotificationBroker"
+    assert (headers["Content-Type"], headers["Authorization"]) == ("text/xml; charset=utf-8", "Basic dTpw")
+    assert b"<wsnt:Message><x/></wsnt:Message>" in body
+
+
+def test_futures_go_through_it_too() -> None:
+    transport = Scripted(TAKEN, TAKEN)
+    with FuturesClient(URL, transport=transport, workers=1) as client:
+        waiting = [client.notify("a", "<x/>"), client.notify("b", "<y/>")]
+        assert [one.result(120) for one in waiting] == [None, None]
+    assert len(transport.sent) == 2
+
+
+def test_a_coroutine_may_wait_for_a_future() -> None:
+    async def publish(client: FuturesClient) -> None:
+        await asyncio.wrap_future(client.notify("a", "<x/>"))
+
+    transport = Scripted(TAKEN)
+    with FuturesClient(URL, transport=transport) as client:
+        asyncio.run(publish(client))
+    assert len(transport.sent) == 1
+
+
+def test_what_may_be_repeated_is_repeated_byte_for_byte() -> None:
+    transport = Scripted(BrokerUnreachable("away"), HttpAnswer(503), TAKEN)
+    with Client(URL, transport=transport, retries=SOON) as client:
+        client.notify("a", "<x/>")
+    assert len({body for _, _, body in transport.sent}) == 1
+    assert len(transport.sent) == 3
+
+
+@pytest.mark.parametrize(("sent", "attempts"), [(True, 1), (False, 3)])
+def test_what_must_not_happen_twice_is_repeated_only_if_nothing_arrived(sent: bool, attempts: int) -> None:
+    transport = Scripted(*[BrokerUnreachable("away", sent=sent) for _ in range(3)])
+    with Client(URL, transport=transport, retries=SOON) as client, pytest.raises(BrokerUnreachable):
+        client.create_pull_point()
+    assert len(transport.sent) == attempts
+
+
+def test_a_broker_that_puts_off_is_told() -> None:
+    transport = Scripted(HttpAnswer(503, {"retry-after": "9"}))
+    with Client(URL, transport=transport) as client, pytest.raises(BrokerUnavailable) as caught:
+        client.notify("a", "<x/>")
+    assert caught.value.retry_after == 9
+
+
+@pytest.mark.parametrize("make", [Client, FuturesClient])
+def test_it_is_not_closed_with_a_client(make: Callable[..., Client | FuturesClient]) -> None:
+    parts = GatewayParts()
+    transport = RequestsTransport()
+    with served(parts) as port:
+        for _ in range(2):
+            with make(f"http://127.0.0.1:{port}", transport=transport) as client:
+                client.notify("a", "<x/>")
+    transport.close()
+    assert len(parts.notifications.accepted) == 2

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from lxml import etree
+
+from arborcast.core.errors import PeerError
+from arborcast.topic_model.subscriptions import SoapVersion
+from arborcast.wire import faults
+from arborcast.wire.errors import (
+    OperationRefused,
+    UnacceptableTermination,
+    UnknownFilters,
+    UnrecognizedPolicy,
+    UnsupportedPolicy,
+)
+from arborcast.wire.faults import DECLARED
+from tests.support import oasis
+from tests.support.gateway_parts import HttpAnswer
+from tests.support.xpath import elements
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+BASE_FAULTS = "http://docs.oasis-open.org/wsrf/bf-2"
+
+# Faults that have no element of their own.
+SOAP_CODES = {"FailedAuthentication", "Client", "VersionMismatch", "MustUnderstand", "ActionNotSupported"}
+
+
+def rendered(error: PeerError, soap: SoapVersion = "1.1") -> HttpAnswer:
+    answer = faults.of_peer(error, soap, None, NOW)
+    return HttpAnswer(answer.status, {}, answer.body)
+
+
+def detail(answer: HttpAnswer) -> etree._Element:
+    (found,) = elements(answer.root, "//*[local-name()='detail' or local-name()='Detail']/*")
+    return found
+
+
+@pytest.mark.parametrize("soap", ["1.1", "1.2"])
+@pytest.mark.parametrize("name", DECLARED)
+def test_every_declared_fault_is_one_element_with_timestamp_and_description(name: str, soap: SoapVersion) -> None:
+    answer = rendered(OperationRefused("because <it> & that", name), soap)
+    element = detail(answer)
+    assert answer.status == 500
+    assert element.tag == f"{{{DECLARED[name]}}}{name}"
+    timestamp, description, *_ = element
+    assert (timestamp.tag, timestamp.text) == (f"{{{BASE_FAULTS}}}Timestamp", "2026-01-01T00:00:00Z")
+    assert (description.tag, description.text) == (f"{{{BASE_FAULTS}}}Description", "because <it> & that")
+    assert description.get("{http://www.w3.org/XML/1998/namespace}lang") == "en"
+    assert oasis.validate(answer.body).tag == element.tag
+
+
+def all_peer_errors() -> list[type[PeerError]]:
+    found: list[type[PeerError]] = []
+    waiting = [PeerError]
+    while waiting:
+        cls = waiting.pop()
+        found.append(cls)
+        waiting.extend(cls.__subclasses__())
+    return found
+
+
+def test_every_error_of_a_peer_names_a_fault_that_we_can_write() -> None:
+    assert {cls.fault for cls in all_peer_errors()} <= DECLARED.keys() | SOAP_CODES
+
+
+def test_qnames_are_declared_where_they_stand() -> None:
+    error = UnknownFilters("unknown", ("{urn:x&y}F", "plain"))
+    first, second = detail(rendered(error)).findall("{*}UnknownFilter")
+    assert (first.text, first.nsmap["q"]) == ("q:F", "urn:x&y")
+    assert second.text == "plain"
+
+
+def test_policies_are_named() -> None:
+    (name,) = detail(rendered(UnrecognizedPolicy("unknown", ("{urn:x}P",)))).findall("{*}UnrecognizedPolicy")
+    assert (name.text, name.nsmap["q"]) == ("q:P", "urn:x")
+
+
+def test_a_termination_fault_says_from_when_on() -> None:
+    element = detail(rendered(UnacceptableTermination("too early", NOW, initial=True)))
+    assert element.findtext("{http://docs.oasis-open.org/wsn/b-2}MinimumTime") == "2026-01-01T00:00:00Z"
+
+
+def test_an_unknown_operation_has_a_subcode_in_soap_1_2_and_takes_the_code_in_1_1() -> None:
+    error = OperationRefused("no such thing", "ActionNotSupported")
+    codes = [value.text for value in rendered(error, "1.2").root.iterfind(".//{*}Value")]
+    assert codes == ["soap:Sender", "wsa:ActionNotSupported"]
+    assert rendered(error).text("faultcode") == "wsa:ActionNotSupported"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnknownFilters("unknown", ("{urn:x&y}F", "plain")),
+        UnrecognizedPolicy("unknown", ("{urn:x}P", "{urn:y}P")),
+        UnsupportedPolicy("not here", ("{urn:x}P",)),
+        UnacceptableTermination("too early", NOW, initial=True),
+        UnacceptableTermination("too early", NOW, initial=False),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_the_schemas_demand_beside_is_there(error: PeerError) -> None:
+    oasis.validate(rendered(error).body)
+
+
+def test_policies_that_cannot_be_honoured_are_named() -> None:
+    (name,) = detail(rendered(UnsupportedPolicy("not here", ("{urn:x}P",)))).findall("{*}UnsupportedPolicy")
+    assert (name.text, name.nsmap["q"]) == ("q:P", "urn:x")
+
+
+def test_characters_that_xml_cannot_hold_do_not_break_the_answer() -> None:
+    assert rendered(OperationRefused("a\x00b\ud800c", "Client")).reason == "a?b?c"

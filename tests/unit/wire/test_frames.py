@@ -1,0 +1,90 @@
+"""Any bytes are frames, or an error; however they are cut up on their way."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arborcast.wire import frames
+from arborcast.wire.frames import HEAD_BYTES, MAGIC, Decoder, Frame, FrameError, FrameKind
+
+LIMIT = 1_000
+
+FRAMES = st.lists(
+    st.builds(
+        Frame,
+        st.integers(0, 255),
+        st.integers(0, 2**16 - 1),
+        st.integers(0, 2**32 - 1),
+        st.binary(max_size=60),
+    ),
+    max_size=6,
+)
+
+
+def written(frame: Frame) -> bytes:
+    head = MAGIC + bytes([frames.VERSION, frame.kind]) + frame.flags.to_bytes(2) + frame.correlation.to_bytes(4)
+    return head + len(frame.body).to_bytes(4) + frame.body
+
+
+def read(pieces: list[bytes], limit: int = LIMIT) -> tuple[list[Frame], str]:
+    """The frames, and the error that ended them."""
+    decoder, found = Decoder(limit), []
+    try:
+        for piece in pieces:
+            for frame in decoder.feed(piece):
+                found.append(frame)
+    except FrameError as error:
+        return found, str(error)
+    return found, ""
+
+
+def cut(data: bytes, at: list[int]) -> list[bytes]:
+    places = sorted({min(each, len(data)) for each in at} | {0, len(data)})
+    return [data[a:b] for a, b in pairwise(places)]
+
+
+@given(FRAMES, st.lists(st.integers(0, 400)))
+def test_what_was_written_is_read_however_it_is_cut(sent: list[Frame], at: list[int]) -> None:
+    assert read(cut(b"".join(map(written, sent)), at)) == (sent, "")
+
+
+@given(st.binary(max_size=200), st.lists(st.integers(0, 200)))
+def test_any_bytes_read_the_same_whole_and_in_pieces(data: bytes, at: list[int]) -> None:
+    assert read([data]) == read(cut(data, at)) == read([data[n : n + 1] for n in range(len(data))])
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "begins with"),
+        (MAGIC + b"\x02" + bytes(HEAD_BYTES - 5), "version"),
+        (MAGIC + b"\x01\x01" + bytes(6) + (LIMIT + 1).to_bytes(4), "max_frame_bytes"),
+    ],
+)
+def test_what_is_no_frame_ends_it(data: bytes, reason: str) -> None:
+    good = Frame(FrameKind.PING, 0, 7, b"")
+    found, error = read([written(good) + data])
+    assert found == [good], "what came before it counts"
+    assert reason in error
+
+
+def test_nothing_is_kept_of_what_was_read() -> None:
+    decoder = Decoder(LIMIT)
+    data = written(Frame(FrameKind.PUBLISH, 0, 1, b"x" * 500))
+    assert list(decoder.feed(data * 3 + data[:20])) == [Frame(FrameKind.PUBLISH, 0, 1, b"x" * 500)] * 3
+    assert decoder.pending == 20
+
+
+def test_bodies() -> None:
+    body = frames.PublishBody("a/b", b"<x/>", {"unit": "bar"}, 5)
+    (frame,) = Decoder(LIMIT).feed(frames.encode(FrameKind.PUBLISH, 9, body, frames.LOOSE))
+    assert (frame.kind, frame.flags, frame.correlation) == (FrameKind.PUBLISH, frames.LOOSE, 9)
+    assert frames.read_body(frame, frames.PublishBody) == body
+    with pytest.raises(frames.BodyError, match="SUBSCRIBE"):
+        frames.read_body(Frame(FrameKind.SUBSCRIBE, 0, 1, b"\xc1"), frames.SubscribeBody)
+    with pytest.raises(frames.BodyError, match="expression"):
+        frames.read_body(Frame(FrameKind.SUBSCRIBE, 0, 1, frame.body), frames.SubscribeBody)

@@ -1,0 +1,92 @@
+"""Writing SOAP answers. They are small and of few shapes, so they are put together as text.
+
+Answers carry WS-Addressing headers only when the request did, and never a mustUnderstand: many clients fault on it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from uuid import uuid4
+from xml.sax.saxutils import escape, quoteattr
+
+from arborcast.topic_model.namespaces import PREFIXES, SOAP11, SOAP12, WSA, WSNT
+from arborcast.topic_model.subscriptions import SoapVersion
+from arborcast.wire.envelope import Addressing
+
+
+def expression_element(
+    element: str, dialect: str, expression: str, namespaces: Mapping[str, str], namespace: str = WSNT
+) -> str:
+    """An expression as an element, by default of base notification, with the prefixes that it uses."""
+    declared = "".join(
+        f" xmlns:{prefix}={attribute(uri)}" if prefix else f" xmlns={attribute(uri)}"
+        for prefix, uri in namespaces.items()
+    )
+    # A declaration of theirs may take our prefix: the element brings one of its own that theirs cannot be.
+    own = PREFIXES[namespace]
+    while own in namespaces:
+        own += "_"
+    return (
+        f'<{own}:{element} xmlns:{own}="{namespace}"{declared} Dialect={attribute(dialect)}>'
+        f"{text(expression)}</{own}:{element}>"
+    )
+
+
+_MEDIA_TYPE: dict[SoapVersion, bytes] = {
+    "1.1": b"text/xml; charset=utf-8",
+    "1.2": b"application/soap+xml; charset=utf-8",
+}
+
+_NAMESPACE: dict[SoapVersion, str] = {"1.1": SOAP11, "1.2": SOAP12}
+
+_ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+_ANONYMOUS = f"{WSA}/anonymous"
+
+
+def media_type(soap: SoapVersion) -> bytes:
+    """The Content-Type of messages of this version."""
+    return _MEDIA_TYPE[soap]
+
+
+def text(value: str) -> str:
+    """`value` as XML text; characters that XML cannot hold become question marks."""
+    return escape(_ILLEGAL.sub("?", value))
+
+
+def attribute(value: str) -> str:
+    """`value` as an XML attribute value, quotes included."""
+    return quoteattr(_ILLEGAL.sub("?", value))
+
+
+def qname(name: str) -> tuple[str, str]:
+    """A `{namespace}name` as text with prefix `q`, and the declaration that belongs on the element around it."""
+    if not name.startswith("{"):
+        return text(name), ' xmlns=""'
+    namespace, _, local = name[1:].partition("}")
+    return f"q:{text(local)}", f" xmlns:q={attribute(namespace)}"
+
+
+def envelope(soap: SoapVersion, body: str, action: str, request: Addressing | None) -> bytes:
+    """A whole message around `body`."""
+    header = "" if request is None else _header(action, request)
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<soap:Envelope xmlns:soap="{_NAMESPACE[soap]}">'
+        f"{header}<soap:Body>{body}</soap:Body></soap:Envelope>"
+    ).encode()
+
+
+def reply_action(request: Addressing | None, default: str) -> str:
+    """The action of the answer mirrors the one of the request: clients use several port types for one operation."""
+    if request is not None and request.action.endswith("Request"):
+        return request.action.removesuffix("Request") + "Response"
+    return default
+
+
+def _header(action: str, request: Addressing) -> str:
+    relates_to = f"<wsa:RelatesTo>{text(request.message_id)}</wsa:RelatesTo>" if request.message_id else ""
+    return (
+        f'<soap:Header xmlns:wsa="{WSA}"><wsa:To>{_ANONYMOUS}</wsa:To><wsa:Action>{text(action)}</wsa:Action>'
+        f"<wsa:MessageID>urn:uuid:{uuid4()}</wsa:MessageID>{relates_to}</soap:Header>"
+    )

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from arborcast.client import Client
 from arborcast.core.settings import KafkaSettings
-from arborcast.ingest.client import Client
 from tests.support.bare_python import bare_python
 from tests.support.command import COMMAND, Engine
 from tests.support.dispatch_job import logs, subscription

@@ -17,7 +17,6 @@ from deltalake import DeltaTable
 from lxml import etree
 
 from arborcast.cli.reference import metric_names
-from arborcast.client.received import SignedWith
 from arborcast.engine.monitoring.samples import Scrape
 from tests.support.command import Engine, wait_until
 from tests.support.receiver import Received, Receiver

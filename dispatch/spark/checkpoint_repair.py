@@ -112,8 +112,6 @@ def mend(checkpoint: str) -> list[Path]:
         if path.parent.name == "offsets" and (commit := folder / "commits" / path.name).exists() and commit not in torn
     ]
     query_id = folder / "metadata"
-    if query_id.is_file() and query_id not in torn and any(path.parent.name == "offsets" for path in torn):
-        torn.append(query_id)
     for path in torn:
         try:
             if path == query_id:

@@ -29,8 +29,8 @@ def test_nothing_is_known_of_an_engine_that_never_dispatched() -> None:
     assert found.first_undelivered(0, at_before=0) == 0
 
 
-def test_numbers_of_batches_that_began_anew() -> None:
-    found = progress([BatchSpan(NOW, 5_000, 0, 10, 19), BatchSpan(NOW + 2 * MINUTE, 0, 0, 20, 22)])
+def test_a_run_in_real_time_has_one_number_however_long_it_lasts() -> None:
+    found = progress([BatchSpan(NOW, 7, 0, 10, 19), BatchSpan(NOW + 2 * MINUTE, 7, 0, 20, 22)])
     assert found.first_undelivered(0, at_before=0) == 20
 
 

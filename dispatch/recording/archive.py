@@ -1,8 +1,7 @@
 """The archive: from the `notifications` log to the table of that name, payloads and all.
 
-Read straight from Kafka, not by a query: what a query collects passes through the JVM's heap as a whole, which large
-messages filled; and its batches began when those of the record query did, which cost the hot path twice its p99. How
-far it has come is in the commits themselves, so a crash neither leaves out nor repeats a row.
+Read straight from Kafka, not by a query: what a query collects passes through the JVM's heap as a whole, however large
+the messages are. How far it has come is in the commits themselves, so a crash neither leaves out nor repeats a row.
 """
 
 from __future__ import annotations

@@ -236,8 +236,8 @@ def _commit(progress: Mapping[str, int]) -> CommitProperties:
 
 
 def _aligned(rows: pa.Table, table: DeltaTable) -> pa.Table:
-    """Columns are matched by position; a table that is older or newer than we are has them in another order, and a
-    newer one has columns that we know nothing of."""
+    """Columns are matched by position; a table of a newer release has them in another order, and has columns that we
+    know nothing of."""
     names = [each.name for each in table.schema().fields]
     if names == rows.column_names:
         return rows

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     FATES,
     AcceptedSinceOption,
@@ -16,7 +17,6 @@ from arborcast.cli.common import (
     SubscriptionOption,
     UntilOption,
     kafka_of,
-    moment,
     moment_ms,
 )
 from arborcast.core.errors import ArborcastError

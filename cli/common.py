@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -183,7 +183,7 @@ def resolved(text: str, namespaces: Mapping[str, str], config: Path | None, home
     may be one the logs are read. Raises ExpressionError, InfrastructureError."""
     if "code:" not in text:
         return text
-    from arborcast.admin.topics_work import read_tree
+    from arborcast.admin.control_log import read_tree
     from arborcast.topic_model.expressions import with_codes
 
     return with_codes(text, namespaces, read_tree(kafka_of(config, home)).paths_with_code)
@@ -191,10 +191,10 @@ def resolved(text: str, namespaces: Mapping[str, str], config: Path | None, home
 
 def one_topic(text: str, namespace: list[str] | None, config: Path | None, home: Path | None) -> TopicPath:
     """The one topic that is named, by path or by code. Raises TopicError, ExpressionError, InfrastructureError."""
-    from arborcast.admin import topics_work
+    from arborcast.admin import topics
 
     namespaces = namespaces_of(namespace)
-    return topics_work.one_topic(resolved(text, namespaces, config, home), namespaces)
+    return topics.one_topic(resolved(text, namespaces, config, home), namespaces)
 
 
 def moment_ms(option: str, text: str) -> int:
@@ -204,11 +204,6 @@ def moment_ms(option: str, text: str) -> int:
         return int(beginning(text, time.time()) * 1000)
     except ConfigError as error:
         raise ConfigError(str(error).replace("--since", option, 1)) from error
-
-
-def moment(ms: int) -> str:
-    """The time as people read it."""
-    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
 
 
 def topic_test(

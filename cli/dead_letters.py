@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     FATES,
     AcceptedSinceOption,
@@ -24,7 +25,6 @@ from arborcast.cli.common import (
     YesOption,
     agreed,
     kafka_of,
-    moment,
     moment_ms,
     namespaces_of,
     tell_of_more,
@@ -163,7 +163,7 @@ def redrive(
     json: JsonOption = False,
 ) -> None:
     """Try dead letters again: each waits in its old place, with all its attempts and its whole lifespan before it."""
-    from arborcast.admin.topics_work import read_table
+    from arborcast.admin.control_log import read_table
     from arborcast.dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, letters, settled
 
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace, config, home)
@@ -287,7 +287,7 @@ def replay(
     until_ms = moment_ms("--until", until) if until else int(time.time() * 1000)
     wanted = topic_test(topic, namespaces_of(namespace), config, home)
     kafka = kafka_of(config, home)
-    from arborcast.admin.topics_work import read_table
+    from arborcast.admin.control_log import read_table
     from arborcast.dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
 
     made = Replay(kafka, read_table(kafka), subscription, ReplaySpan(since_ms, until_ms, wanted))

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, moment, settings_of
+from arborcast.admin.moments import moment
+from arborcast.cli.common import (
+    OPERATING,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    kafka_of,
+    settings_of,
+)
 from arborcast.core.errors import ConfigError, DeliveryError
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import complain, print_json, print_table, say
@@ -91,11 +99,12 @@ def topology(config: ConfigOption = None, home: HomeOption = None, json: JsonOpt
 @federation_app.command()
 def links(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
     """List this engine's links to others, what they carry, and how much waits. What that is: `arborcast waiting`."""
-    from arborcast.admin.topics_work import read_subscriptions
+    from arborcast.admin.control_log import read_control
     from arborcast.dispatch.operations.waiting import Waiting
 
     kafka = kafka_of(config, home)
-    table, suspensions = read_subscriptions(kafka)
+    control = read_control(kafka)
+    table, suspensions = control.table, control.suspensions
     there = sorted((each for each in table.subscriptions() if each.peer is not None), key=lambda each: each.id)
     waiting = Waiting(kafka).tally({each.id for each in there}) if there else {}
     facts: list[dict[str, Any]] = [

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     FATES,
     ConfigOption,
@@ -15,7 +16,6 @@ from arborcast.cli.common import (
     ListedOption,
     NamespaceOption,
     kafka_of,
-    moment,
     one_topic,
     settings_of,
     tell_of_more,
@@ -46,9 +46,10 @@ def list_queues(
     url: UrlOption = None, config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False
 ) -> None:
     """List the queues: how many requests wait and are executed, and how many servers there are."""
-    from arborcast.admin.topics_work import read_subscriptions
+    from arborcast.admin.control_log import read_control
 
-    table, suspensions = read_subscriptions(kafka_of(config, home))
+    control = read_control(kafka_of(config, home))
+    table, suspensions = control.table, control.suspensions
     seen, problem = _figures(url, config, home)
     queues = [_queue(table, suspensions, seen, path) for path in sorted(table.topics.paths()) if _is_queue(table, path)]
     if json:
@@ -74,13 +75,14 @@ def show_queue(
     json: JsonOption = False,
 ) -> None:
     """Show a queue: its servers, what each works on for how long, and what waits or is executed."""
-    from arborcast.admin.topics_work import read_subscriptions
+    from arborcast.admin.control_log import read_control
     from arborcast.dispatch.operations.waiting import Asked, Waiting
     from arborcast.topic_model.subscriptions import queue_of
 
     kafka = kafka_of(config, home)
     path = one_topic(queue, namespace, config, home)
-    table, suspensions = read_subscriptions(kafka)
+    control = read_control(kafka)
+    table, suspensions = control.table, control.suspensions
     seen, problem = _figures(url, config, home)
     facts = _queue(table, suspensions, seen, path)
     lane = queue_of(path).id

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     SUBSCRIBING,
     ConfigOption,
@@ -18,7 +19,6 @@ from arborcast.cli.common import (
     ListedOption,
     NamespaceOption,
     kafka_of,
-    moment,
     namespaces_of,
     tell_of_more,
 )
@@ -63,14 +63,15 @@ def list_subscriptions(
     json: JsonOption = False,
 ) -> None:
     """List subscriptions, the suspended ones first, then by address."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import control_log, topics
     from arborcast.topic_model.expressions import with_codes
 
-    table, suspensions = commands.read_subscriptions(kafka_of(config, home))
+    control = control_log.read_control(kafka_of(config, home))
+    table, suspensions = control.table, control.suspensions
     wanted: set[str] | None = None
     if topic:
         namespaces = namespaces_of(namespace)
-        path = commands.one_topic(with_codes(topic, namespaces, table.topics.paths_with_code), namespaces)
+        path = topics.one_topic(with_codes(topic, namespaces, table.topics.paths_with_code), namespaces)
         wanted = {route.subscription_id for route in table.who(path)}
     now_ms = time.time_ns() // 1_000_000
     found = [
@@ -138,13 +139,14 @@ def resume(
     json: JsonOption = False,
 ) -> None:
     """Let suspended subscriptions go on: what waits for them is pushed at once."""
-    from arborcast.admin.topics_work import read_subscriptions
+    from arborcast.admin.control_log import read_control
     from arborcast.topic_model.records.control_log import ControlLog
 
     if bool(subscription) + (endpoint is not None) + everything != 1:
         raise ConfigError("say which: ids of subscriptions, or --endpoint, or --all")
     kafka = kafka_of(config, home)
-    table, suspensions = read_subscriptions(kafka)
+    control = read_control(kafka)
+    table, suspensions = control.table, control.suspensions
     if subscription:
         chosen = [_suspended(name.rstrip("/").rpartition("/")[2], table, suspensions) for name in subscription]
     else:

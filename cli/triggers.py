@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     SUBSCRIBING,
     ConfigOption,
@@ -15,7 +16,6 @@ from arborcast.cli.common import (
     ListedOption,
     NamespaceOption,
     kafka_of,
-    moment,
     namespaces_of,
     tell_of_more,
 )
@@ -115,9 +115,10 @@ def list_triggers(
     json: JsonOption = False,
 ) -> None:
     """List the triggers that there are, by name."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import control_log
 
-    table, suspensions = commands.read_subscriptions(kafka_of(config, home))
+    control = control_log.read_control(kafka_of(config, home))
+    table, suspensions = control.table, control.suspensions
     there = sorted(
         filter(None, (table.get(each.id) for each in table.triggers)), key=lambda each: each.consumer.address
     )
@@ -136,7 +137,7 @@ def list_triggers(
 
 
 def _facts(subscription: Subscription, trigger: Trigger, suspensions: Suspensions) -> dict[str, Any]:
-    from arborcast.admin.topics_work import conditions_of
+    from arborcast.admin.subscriptions import conditions_of
 
     return {
         "trigger": trigger.name,

@@ -137,7 +137,7 @@ def check_access(
 
     Rights are checked when a subscription is made; what is taken away later is found here.
     """
-    from arborcast.admin.topics_work import read_table
+    from arborcast.admin.control_log import read_table
     from arborcast.ingest.access.policy import review
 
     settings = settings_of(config, home)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     FATES,
     ConfigOption,
@@ -17,7 +18,6 @@ from arborcast.cli.common import (
     SubscriptionOption,
     TopicsOption,
     kafka_of,
-    moment,
     namespaces_of,
     tell_of_more,
     topic_test,
@@ -56,7 +56,7 @@ def list_waiting(
     json: JsonOption = False,
 ) -> None:
     """List deliveries that wait, those that wait longest first, with what became of the last try."""
-    from arborcast.admin.topics_work import read_subscriptions
+    from arborcast.admin.control_log import read_control
     from arborcast.core.security.uris import to_uri
     from arborcast.dispatch.operations.waiting import Asked, Waiting
 
@@ -64,7 +64,8 @@ def list_waiting(
     name = subscription.rstrip("/").rpartition("/")[2] if subscription else ""
     is_meant = topic_test(topic, namespaces_of(namespace), config, home)
     kafka = kafka_of(config, home)
-    table, suspensions = read_subscriptions(kafka)
+    control = read_control(kafka)
+    table, suspensions = control.table, control.suspensions
 
     def asked(each: str) -> bool:
         known = table.get(each)

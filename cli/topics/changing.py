@@ -68,7 +68,7 @@ def add(
     json: JsonOption = False,
 ) -> None:
     """Add a topic, with its facts. Topics above need not be there."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import topics
     from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
     from arborcast.topic_model.tree.plans import plan_create, plan_update
 
@@ -83,7 +83,7 @@ def add(
     def plan(tree: TopicTree) -> list[ControlRecord]:
         return plan_update(tree, record) if update and record.path in tree else plan_create(tree, record)
 
-    _report(commands.change_tree(kafka_of(config, home), plan), json)
+    _report(topics.change_tree(kafka_of(config, home), plan), json)
 
 
 def remove(
@@ -95,12 +95,12 @@ def remove(
     json: JsonOption = False,
 ) -> None:
     """Remove a topic."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import topics
     from arborcast.topic_model.tree.plans import plan_remove
 
     path = one_topic(topic, namespace, config, home)
     kafka = kafka_of(config, home)
-    _report(commands.change_tree(kafka, lambda tree: plan_remove(tree, path, recursive=recursive)), json)
+    _report(topics.change_tree(kafka, lambda tree: plan_remove(tree, path, recursive=recursive)), json)
 
 
 def move(
@@ -112,11 +112,11 @@ def move(
     json: JsonOption = False,
 ) -> None:
     """Move a topic with all below it."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import topics
     from arborcast.topic_model.tree.plans import plan_move
 
     old, new = (one_topic(each, namespace, config, home) for each in (topic, target))
-    _report(commands.change_tree(kafka_of(config, home), lambda tree: plan_move(tree, old, new)), json)
+    _report(topics.change_tree(kafka_of(config, home), lambda tree: plan_move(tree, old, new)), json)
 
 
 def rename(
@@ -128,11 +128,11 @@ def rename(
     json: JsonOption = False,
 ) -> None:
     """Give a topic another name, where it is."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import topics
     from arborcast.topic_model.tree.plans import plan_rename
 
     path = one_topic(topic, namespace, config, home)
-    _report(commands.change_tree(kafka_of(config, home), lambda tree: plan_rename(tree, path, name)), json)
+    _report(topics.change_tree(kafka_of(config, home), lambda tree: plan_rename(tree, path, name)), json)
 
 
 def _report(records: Iterable[ControlRecord], json: bool) -> None:

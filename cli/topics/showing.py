@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     ConfigOption,
     HomeOption,
@@ -15,7 +16,6 @@ from arborcast.cli.common import (
     NamespaceOption,
     TopicArgument,
     kafka_of,
-    moment,
     namespaces_of,
     one_topic,
     settings_of,
@@ -47,10 +47,10 @@ def list_topics(
     json: JsonOption = False,
 ) -> None:
     """List topics with their facts."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import control_log, topics
 
-    tree = commands.read_tree(kafka_of(config, home))
-    records = _records(tree, commands.matching(tree, expression, namespaces_of(namespace)))
+    tree = control_log.read_tree(kafka_of(config, home))
+    records = _records(tree, topics.matching(tree, expression, namespaces_of(namespace)))
     if json:
         print_json([_record_document(record) for record in records])
         return
@@ -65,9 +65,9 @@ def show_tree(
     json: JsonOption = False,
 ) -> None:
     """Draw the topic tree. Nodes that are no topics themselves are dim."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import control_log
 
-    tree = commands.read_tree(kafka_of(config, home))
+    tree = control_log.read_tree(kafka_of(config, home))
     if json:
         print_json([_node_document(tree, path, depth) for path in sorted(tree.roots())])
         return
@@ -92,9 +92,9 @@ def find(
     json: JsonOption = False,
 ) -> None:
     """Find the topic that has a code; where others may name topics, code:CODE means it, too."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import control_log
 
-    tree = commands.read_tree(kafka_of(config, home))
+    tree = control_log.read_tree(kafka_of(config, home))
     # Several, where a directory was edited so: the first is the one that counts.
     records = _records(tree, tree.paths_with_code(code))
     if not records:
@@ -115,10 +115,10 @@ def match(
     json: JsonOption = False,
 ) -> None:
     """Show which topics a subscription with this expression would get."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import control_log, topics
 
-    tree = commands.read_tree(kafka_of(config, home))
-    paths = commands.matching(tree, expression, namespaces_of(namespace), xpath=xpath)
+    tree = control_log.read_tree(kafka_of(config, home))
+    paths = topics.matching(tree, expression, namespaces_of(namespace), xpath=xpath)
     if json:
         print_json(paths)
         return
@@ -136,10 +136,11 @@ def who(
     json: JsonOption = False,
 ) -> None:
     """Show which subscriptions get the notifications of a topic, through which expression, and on what condition."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import control_log, subscriptions
 
     path = one_topic(topic, namespace, config, home)
-    table, suspensions = commands.read_subscriptions(kafka_of(config, home))
+    control = control_log.read_control(kafka_of(config, home))
+    table, suspensions = control.table, control.suspensions
     routes = sorted(table.who(path), key=lambda route: (route.subscription_id, route.expression))
     now_ms = time.time_ns() // 1_000_000
     rows = [
@@ -147,7 +148,7 @@ def who(
             route.subscription_id,
             suspensions.state_of(route.subscription, now_ms),
             route.expression,
-            commands.conditions_of(route.subscription),
+            subscriptions.conditions_of(route.subscription),
             route.subscription.consumer.address,
         )
         for route in routes

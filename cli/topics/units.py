@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from arborcast.admin import topics_work as commands
+from arborcast.admin import control_log, topic_documents, topics
 from arborcast.core.errors import ConfigError
 from arborcast.core.printable import one_line
 from arborcast.core.progress import Progress
@@ -72,12 +72,12 @@ def import_units(
 ) -> None:
     """Add the topics that are not here yet, and say what was done. What is here stays as it is, so doing it again adds
     nothing. Raises ConfigError, TopicError, DirectoryError, InfrastructureError."""
-    top = commands.one_topic(root, {}) if root else None
+    top = topics.one_topic(root, {}) if root else None
     with ProgressShown() as progress:
         units = read(where, top, progress)
-        additions = commands.plan_additions(commands.read_tree(kafka), units, progress)
+        additions = topic_documents.plan_additions(control_log.read_tree(kafka), units, progress)
         if not dry_run:
-            commands.write_import(kafka, additions.topics, progress)
+            topic_documents.write_import(kafka, additions.topics, progress)
     _tell_problems(additions.problems)
     counts = {"added": len(additions.topics), "unchanged": additions.unchanged, "skipped": len(additions.problems)}
     if json:

@@ -18,7 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.admin.topics_work import conditions_of, one_topic
+from arborcast.admin.subscriptions import conditions_of
+from arborcast.admin.topics import one_topic
 from arborcast.console.console import Console, Screen, go, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.live import Look, Seen

@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from arborcast.admin.topics_work import read_tree
+from arborcast.admin.control_log import read_tree
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.processes.processes import free_port, resident
 from arborcast.engine.settings.loading import toml

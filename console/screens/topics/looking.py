@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.admin.topics_work import conditions_of
+from arborcast.admin.subscriptions import conditions_of
 from arborcast.console.console import Console
 from arborcast.console.guard import Visitor, visitor_of
 from arborcast.console.screens.topics import browsing, fields

@@ -87,7 +87,7 @@ class Trying:
 
     def topic(self, text: str) -> TopicPath:
         """Raises ArborcastError."""
-        from arborcast.admin.topics_work import one_topic
+        from arborcast.admin.topics import one_topic
 
         return one_topic(with_codes(text, {}, self.console.control.table.topics.paths_with_code), {})
 

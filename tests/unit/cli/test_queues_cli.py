@@ -7,16 +7,15 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-import arborcast.admin.topics_work
+import arborcast.admin.control_log
 import arborcast.dispatch.operations.waiting
 import arborcast.engine.monitoring.stack_monitor
 from arborcast.cli import app, queues
 from arborcast.dispatch.logs.parked import Delivery, Place, Tries
 from arborcast.dispatch.operations.waiting import Asked, Wait
+from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.expressions import parse_friendly
-from arborcast.topic_model.projections.suspensions import Suspensions
 from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
-from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 
@@ -49,13 +48,13 @@ class Waiting:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = RoutingTable()
-    table.apply(TopicRecord(TopicPath("jobs"), policy=TopicPolicy(queue=True)))
-    table.apply(TopicRecord(TopicPath("plain")))
+    control = ControlView()
+    control.apply(TopicRecord(TopicPath("jobs"), policy=TopicPolicy(queue=True)))
+    control.apply(TopicRecord(TopicPath("plain")))
     for name, queue in (("s1", 2), ("s2", 1), ("watcher", 0)):
         server = Subscription(name, EndpointReference(f"http://{name}/"), "", (parse_friendly("jobs"),), queue=queue)
-        table.apply(SubscriptionRecord(server))
-    monkeypatch.setattr(arborcast.admin.topics_work, "read_subscriptions", lambda *_: (table, Suspensions()))
+        control.apply(SubscriptionRecord(server))
+    monkeypatch.setattr(arborcast.admin.control_log, "read_control", lambda *_: control)
     monkeypatch.setattr(queues, "kafka_of", lambda *_: None)
     monkeypatch.setattr(queues, "one_topic", lambda topic, *_: TopicPath(topic))
     monkeypatch.setattr(arborcast.engine.monitoring.stack_monitor, "get", lambda url: METRICS)

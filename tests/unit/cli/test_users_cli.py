@@ -93,7 +93,7 @@ def test_what_its_owner_may_not_have_any_more_is_ended_as_what_it_is(
     table.apply(SubscriptionRecord(made))
     table.apply(TriggerRecord(make_trigger("t", "a", "b", owner="gone")))
     monkeypatch.setattr("arborcast.cli.users.kafka_of", lambda *_: None)
-    monkeypatch.setattr("arborcast.admin.topics_work.read_table", lambda _: table)
+    monkeypatch.setattr("arborcast.admin.control_log.read_table", lambda _: table)
     monkeypatch.setattr("arborcast.topic_model.records.control_log.ControlLog", lambda _: log)
     config = tmp_path / "arborcast.toml"
     config.write_text(f'home = "{tmp_path}"\n[access]\nmethods = "basic"\n')

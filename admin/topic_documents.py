@@ -1,13 +1,9 @@
-"""What the `arborcast topics` commands do, apart from reading options and printing.
-
-Every command folds the control log of the running engine, decides on that, and appends; the engine and the directory
-follow the log. Nothing here needs the gateway to be up, only Kafka.
-"""
+"""Whole topic trees as documents (LDIF, TopicSet, TopicNamespace, JSON), and what an import of them changes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +19,6 @@ from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import NAMES, EntryProblem, Listing, ProblemKind
 from arborcast.directory.entries.reader import read_listing
 from arborcast.directory.entries.units import Units
-from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.documents import (
     read_json,
     read_topic_namespace,
@@ -31,21 +26,12 @@ from arborcast.topic_model.documents import (
     write_json,
     write_topic_set,
 )
-from arborcast.topic_model.expressions import XPATH, XPathPattern, compile_normal, parse, parse_friendly, with_codes
-from arborcast.topic_model.patterns.alternatives import Reach
-from arborcast.topic_model.projections.suspensions import Suspensions
 from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
-from arborcast.topic_model.records.control_log import ControlFollower, ControlLog
-from arborcast.topic_model.routing import RoutingTable
-from arborcast.topic_model.subscriptions import Subscription
-from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.records.control_log import ControlLog
 from arborcast.topic_model.tree.plans import plan_create, plan_update
 from arborcast.topic_model.tree.tree import TopicTree
 
 Format = Literal["ldif", "topicset", "json"]
-
-# A log of a million records is read in well under a minute.
-_READ_SECONDS = 120.0
 
 # So many refused topics of an import are named; the first few show what is wrong with all of them.
 _MAX_NAMED = 10
@@ -57,78 +43,6 @@ _TOPIC_NAMESPACE = re.compile(rb"<(?:[\w.-]+:)?TopicNamespace\b")
 _XML_START = re.compile(rb"^(?:\xef\xbb\xbf)?\s*<")
 
 _JSON_START = re.compile(rb"^(?:\xef\xbb\xbf)?\s*[{\[]")
-
-
-def read_tree(kafka: KafkaSettings) -> TopicTree:
-    """The topic tree of the control log as it is now. Raises InfrastructureError."""
-    tree = TopicTree()
-    _fold(kafka, lambda record, _offset: tree.apply(record))
-    return tree
-
-
-def read_table(kafka: KafkaSettings) -> RoutingTable:
-    """The routing table of the control log as it is now. Raises InfrastructureError."""
-    table = RoutingTable()
-    _fold(kafka, table.apply)
-    return table
-
-
-def read_subscriptions(kafka: KafkaSettings) -> tuple[RoutingTable, Suspensions]:
-    """The routing table, and which of its subscriptions are suspended. Raises InfrastructureError."""
-    control = ControlView()
-    _fold(kafka, control.apply)
-    return control.table, control.suspensions
-
-
-def _fold(kafka: KafkaSettings, apply: Callable[[ControlRecord, int], None]) -> None:
-    with closing(ControlFollower(kafka, apply)) as follower:
-        follower.read_to_end(_READ_SECONDS)
-
-
-def change_tree(kafka: KafkaSettings, plan: Callable[[TopicTree], Sequence[ControlRecord]]) -> Sequence[ControlRecord]:
-    """Plan a change on the tree as it is and append it; returns what was appended when it is stored.
-
-    Raises TopicError when the change cannot be, InfrastructureError when Kafka is away.
-    """
-    records = plan(read_tree(kafka))
-    if records:
-        with closing(ControlLog(kafka)) as log:
-            log.append(records)
-    return records
-
-
-def conditions_of(subscription: Subscription) -> str:
-    """What a notification must fulfil beyond its topic, in words; empty for nothing."""
-    return " and ".join(
-        [f"payload: {each.text}" for each in subscription.content]
-        + [f"producer: {each.text}" for each in subscription.producer]
-        + [f"type: {' or '.join(subscription.types)}" for _ in subscription.types[:1]]
-        + [f"{interval_ms / 1000:g} s apart" for interval_ms in [subscription.policy.interval_ms] if interval_ms]
-    )
-
-
-def one_topic(text: str, namespaces: Mapping[str, str]) -> TopicPath:
-    """The one topic that a person names: `a/b`, `a:b`, `{urn:t}a/b`, `p:a/b`. Raises TopicError for anything wider."""
-    pattern = compile_normal(parse_friendly(text, namespaces).normal)
-    if not isinstance(pattern, XPathPattern) and len(pattern.alternatives) == 1:
-        (only,) = pattern.alternatives
-        if not only.rest and only.reach is Reach.SELF:
-            return TopicPath(only.anchor)
-    raise TopicError(f"{text!r} names more than one topic; exactly one is needed here")
-
-
-def matching(
-    tree: TopicTree, expression: str, namespaces: Mapping[str, str], *, xpath: bool = False
-) -> list[TopicPath]:
-    """The topics that an expression selects, sorted. Raises ExpressionError."""
-    if xpath:
-        chosen = parse(expression, XPATH, namespaces)
-    else:
-        chosen = parse_friendly(with_codes(expression, namespaces, tree.paths_with_code), namespaces)
-    pattern = compile_normal(chosen.normal)
-    if isinstance(pattern, XPathPattern):
-        return sorted(pattern.select(tree))
-    return sorted(tree.select(pattern))
 
 
 def format_of(file: Path | None, name: Format | None, data: bytes = b"") -> Format:

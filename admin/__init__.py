@@ -1,10 +1,10 @@
 """Questions and actions of an operator, for the command line and the console.
 
+    connection      the Kafka of an engine
     control_log     the control log's state, and changes to it
     topics          topics that an operator names, and changes of the tree
     topic_documents topic trees as documents
     subscriptions   conditions of subscriptions
-    moments         times as text
     doctor          checks of a machine and its settings
     kafka_safety    checks of Kafka's settings
     backup, archive the logs as an archive, and an engine filled from it

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arborcast.core.errors import ConfigError, InfrastructureError
+from arborcast.core.errors import ConfigError
 from arborcast.engine.terminal import complain, noting_silence
 
 if TYPE_CHECKING:
@@ -144,30 +144,15 @@ TopicsOption = Annotated[
 def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
     """How Kafka is reached: that of the engine that runs in this data directory, if one does, else what is set.
 
-    Raises InfrastructureError when nobody listens there: within a second, and not when the Kafka client gives up. So
-    it does when that would be a broker of ours that is not up: another engine may listen on its port, and its logs must
-    not be taken for these.
+    Raises InfrastructureError within seconds when no broker answers; see `admin.connection`.
     """
-    from arborcast.engine.embedded.questions import why_away
-    from arborcast.engine.embedded.state import has_own_broker, reachable_kafka
+    from arborcast.admin import connection
+    from arborcast.engine.embedded.state import reachable_kafka
 
     settings = settings_of(config, home)
-    kafka = reachable_kafka(settings)
-    if kafka is settings.kafka and has_own_broker(settings):
-        raise InfrastructureError(
-            f"no engine runs in {settings.home}, so its logs cannot be read: `arborcast up` starts one, --home names "
-            'another; where Kafka is not ours, stack.broker = "external" and kafka.bootstrap_servers say so'
-        )
-    with noting_silence(f"Kafka at {kafka.bootstrap_servers} has not answered yet; waiting for some seconds"):
-        away = why_away(kafka)
-    if away:
-        advice = (
-            "is it up, and does kafka.bootstrap_servers say where?"
-            if kafka is settings.kafka
-            else f"`arborcast status --home {settings.home}` says how the engine is"
-        )
-        raise InfrastructureError(f"Kafka cannot be reached: {away} ({advice})")
-    return kafka
+    servers = reachable_kafka(settings).bootstrap_servers
+    with noting_silence(f"Kafka at {servers} has not answered yet; waiting for some seconds"):
+        return connection.kafka_of(settings)
 
 
 def note_no_job(config: Path | None, home: Path | None) -> None:

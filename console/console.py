@@ -16,10 +16,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from arborcast.admin.connection import kafka_of
 from arborcast.console.commands import CommandAnswer, Commands
 from arborcast.console.guard import Sessions, Visitor, visitor_of
 from arborcast.console.live import LiveParts, Look, Replacement, Seen, changes
 from arborcast.console.pages import StaticFiles, Templates
+from arborcast.console.questions import Answer, Questions
 from arborcast.core.errors import ArborcastError
 from arborcast.engine.settings.loading import Settings
 from arborcast.ingest.state.changes import CommitsChanges
@@ -87,6 +89,7 @@ class Console:
         self.ready = ready
         self.topic_changes = topic_changes
         self.commands = Commands(settings.home, config)
+        self.questions = Questions(lambda: kafka_of(settings))
         self.signs_in = signs_in
         self.live = LiveParts()
         self.static = StaticFiles()
@@ -153,7 +156,7 @@ class Console:
 
         return self.live.response(changes(everything, _LOOK_S))
 
-    def seen(self, request: Request, said: CommandAnswer, template: str, **values: Any) -> Seen:
+    def seen(self, request: Request, said: Answer[Any] | CommandAnswer, template: str, **values: Any) -> Seen:
         """What a command has said, as the main part of such a page."""
         if said.wrong:
             return Seen({"shown": self.render(request, "refusal.html", wrong=said.wrong)}, said.rest_s, failed=True)

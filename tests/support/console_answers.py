@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from arborcast.console.commands import Commands
+from arborcast.console.questions import Questions
 
 _NO_OPTIONS: Mapping[str, str] = {}
 
@@ -127,7 +128,8 @@ ANSWERS: Mapping[tuple[str, ...], Any] = {
     ("dead-letters", "list"): {"letters": [LETTER], "more": 0},
 }
 
-Asked = list[tuple[tuple[str, ...], dict[str, str]]]
+Asked = list[tuple[Any, Any]]
+"""Questions with their arguments."""
 
 FEDERATED = {
     "federation__name": "n1",
@@ -139,18 +141,26 @@ FEDERATED = {
 """Settings of an engine that is in a federation."""
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, answers: Mapping[tuple[str, ...], Any] = ANSWERS) -> Asked:
-    """Commands are not run, but answer this; what was asked. An exception is raised."""
+def answering(monkeypatch: pytest.MonkeyPatch, answers: Mapping[Any, Any] = ANSWERS) -> Asked:
+    """Neither commands nor functions of `admin` are run: these are their answers, by the words of the command or the
+    function itself. Returns what is asked. An exception is raised."""
     runs: Asked = []
 
-    async def ask(
-        _self: Commands, *words: str, given: tuple[str, ...] = (), options: Mapping[str, str] = _NO_OPTIONS
-    ) -> Any:
-        runs.append((words, {**options, **({"given": given[0]} if given else {})}))
-        answer = answers[words]
+    def answer_to(question: Any, arguments: Any) -> Any:
+        runs.append((question, arguments))
+        answer = answers[question]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
+    async def ask(
+        _self: Commands, *words: str, given: tuple[str, ...] = (), options: Mapping[str, str] = _NO_OPTIONS
+    ) -> Any:
+        return answer_to(words, {**options, **({"given": given[0]} if given else {})})
+
+    async def value(_self: Questions, function: Any, arguments: tuple[Any, ...], **_: Any) -> Any:
+        return answer_to(function, arguments)
+
     monkeypatch.setattr(Commands, "ask", ask)
+    monkeypatch.setattr(Questions, "_value", value)
     return runs

@@ -5,6 +5,8 @@
     topics          topics that an operator names, and changes of the tree
     topic_documents topic trees as documents
     subscriptions   conditions of subscriptions
+    queues          work queues, their servers and requests
+    federation      members, links and the secret of a federation
     doctor          checks of a machine and its settings
     kafka_safety    checks of Kafka's settings
     backup, archive the logs as an archive, and an engine filled from it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from arborcast.admin import control_log
 from arborcast.core.errors import TopicError
@@ -22,6 +23,12 @@ def one_topic(text: str, namespaces: Mapping[str, str]) -> TopicPath:
         if not only.rest and only.reach is Reach.SELF:
             return TopicPath(only.anchor)
     raise TopicError(f"{text!r} names more than one topic; exactly one is needed here")
+
+
+def topic_named(text: str, tree: TopicTree, namespaces: Mapping[str, str] = MappingProxyType({})) -> TopicPath:
+    """The one topic that a person names, by its path or by its code (`code:1.4.A`). Raises TopicError,
+    ExpressionError."""
+    return one_topic(with_codes(text, namespaces, tree.paths_with_code), namespaces)
 
 
 def matching(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     FATES,
     AcceptedSinceOption,
@@ -17,6 +16,7 @@ from arborcast.cli.common import (
     SubscriptionOption,
     UntilOption,
     kafka_of,
+    moment,
     moment_ms,
 )
 from arborcast.core.errors import ArborcastError

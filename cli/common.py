@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -189,6 +189,28 @@ def moment_ms(option: str, text: str) -> int:
         return int(beginning(text, time.time()) * 1000)
     except ConfigError as error:
         raise ConfigError(str(error).replace("--since", option, 1)) from error
+
+
+def moment(ms: int) -> str:
+    """Milliseconds of the epoch as local time."""
+    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
+
+
+def document(value: Any) -> Any:
+    """A value of `admin` as JSON shows it: a struct as an object. A time (`x_ms`) is text under the name `x`, and empty
+    if it is 0."""
+    fields = getattr(value, "__struct_fields__", None) or getattr(value, "_fields", None)
+    if fields is not None:
+        return dict(_member(name, getattr(value, name)) for name in fields)
+    if isinstance(value, dict):
+        return {name: document(each) for name, each in value.items()}
+    return [document(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _member(name: str, value: Any) -> tuple[str, Any]:
+    if not name.endswith("_ms"):
+        return name, document(value)
+    return name.removesuffix("_ms"), moment(value) if value else "" if value == 0 else value
 
 
 def topic_test(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     FATES,
     AcceptedSinceOption,
@@ -25,6 +24,7 @@ from arborcast.cli.common import (
     YesOption,
     agreed,
     kafka_of,
+    moment,
     moment_ms,
     namespaces_of,
     tell_of_more,

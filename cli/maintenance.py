@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     OPERATING,
     ConfigOption,
     HomeOption,
     JsonOption,
     kafka_of,
+    moment,
     moment_ms,
     settings_of,
 )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     SUBSCRIBING,
     ConfigOption,
@@ -19,6 +18,7 @@ from arborcast.cli.common import (
     ListedOption,
     NamespaceOption,
     kafka_of,
+    moment,
     namespaces_of,
     tell_of_more,
 )

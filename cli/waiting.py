@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     FATES,
     ConfigOption,
@@ -18,6 +17,7 @@ from arborcast.cli.common import (
     SubscriptionOption,
     TopicsOption,
     kafka_of,
+    moment,
     namespaces_of,
     tell_of_more,
     topic_test,

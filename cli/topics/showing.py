@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     ConfigOption,
     HomeOption,
@@ -16,6 +15,7 @@ from arborcast.cli.common import (
     NamespaceOption,
     TopicArgument,
     kafka_of,
+    moment,
     namespaces_of,
     one_topic,
     settings_of,

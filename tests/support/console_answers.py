@@ -5,69 +5,70 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
+from arborcast.admin import federation, queues
+from arborcast.admin.federation import Link, Member, Members
+from arborcast.admin.queues import JobFigures, QueueRequest, QueueRequests
 from arborcast.console.commands import Commands
 from arborcast.console.questions import Questions
+from arborcast.engine.monitoring.samples import Scrape
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import TopicPath
+from tests.support.routing import make_subscription
 
 _NO_OPTIONS: Mapping[str, str] = {}
 
-QUEUE: dict[str, Any] = {
-    "queue": "{urn:plant}plant/inspections",
-    "merge": True,
-    "waiting": 3,
-    "executing": 2,
-    "oldest_s": 74.2,
-    "servers": [
-        {
-            "subscription": "s7",
-            "endpoint": "https://camera1.example:8443/inspect",
-            "capacity": 1,
-            "state": "active",
-            "busy_s": 12.3,
-        },
-        {
-            "subscription": "s8",
-            "endpoint": "https://camera2.example:8443/inspect",
-            "capacity": 2,
-            "state": "active",
-            "busy_s": 3.1,
-        },
-        {
-            "subscription": "s9",
-            "endpoint": "https://camera3.example:8443/inspect",
-            "capacity": 1,
-            "state": "paused",
-            "busy_s": None,
-        },
-    ],
-}
+INSPECTIONS = TopicPath("{urn:plant}plant/inspections")
 
-_UNSERVED = {**QUEUE, "queue": "reports", "waiting": 1, "executing": 0, "oldest_s": 5.0, "servers": []}
 
-_QUIET = {**QUEUE, "queue": "labels", "waiting": 0, "executing": 0, "oldest_s": 0.0}
+def _server(number: int, *, paused: bool = False) -> SubscriptionRecord:
+    made = make_subscription(
+        f"s{number + 6}",
+        f"{INSPECTIONS}|labels",
+        consumer=f"https://camera{number}.example:8443/inspect",
+        created_ms=number,
+        paused=paused,
+    )
+    return SubscriptionRecord(msgspec.structs.replace(made, queue=2 if number == 2 else 1))
 
-REQUESTS = [
-    {
-        "notification": f"019b7d4a6c10707fa1c0a3f2e5d8b10{number}",
-        "priority": 50 if number == 0 else 0,
-        "accepted": f"2026-01-01 11:20:{number + 10}.000+01:00",
-        "attempts": 1 if number < 2 else 0,
-        "next": "",
-    }
+
+QUEUE_RECORDS: tuple[ControlRecord, ...] = (
+    *(TopicRecord(TopicPath(name), policy=TopicPolicy(queue=True)) for name in (INSPECTIONS, "reports", "labels")),
+    *(_server(number, paused=number == 3) for number in (1, 2, 3)),
+)
+"""Three queues: one is served and something waits, one has no server, one has nothing to do."""
+
+JOB = JobFigures(
+    Scrape.of(
+        f"""
+arborcast_queue_requests{{queue="{INSPECTIONS}",state="waiting"}} 3
+arborcast_queue_requests{{queue="{INSPECTIONS}",state="executing"}} 2
+arborcast_queue_oldest_seconds{{queue="{INSPECTIONS}"}} 74.2
+arborcast_queue_server_busy_seconds{{queue="{INSPECTIONS}",server="s7"}} 12.3
+arborcast_queue_server_busy_seconds{{queue="{INSPECTIONS}",server="s8"}} 3.1
+arborcast_queue_requests{{queue="reports",state="waiting"}} 1
+arborcast_queue_oldest_seconds{{queue="reports"}} 5
+"""
+    )
+)
+
+_START_MS = 1_767_262_800_000
+
+REQUESTS = tuple(
+    QueueRequest(
+        notification=f"019b7d4a6c10707fa1c0a3f2e5d8b10{number}",
+        priority=50 if number == 0 else 0,
+        accepted_ms=_START_MS + 10_000 + number * 1_000,
+        attempts=1 if number < 2 else 0,
+        next_ms=0,
+    )
     for number in range(5)
-]
+)
 
-MEMBERS = [
-    {
-        "engine": engine,
-        "state": state,
-        "represents": represents,
-        "url": f"https://{engine.partition('/')[2]}.example:8080",
-        "number": number,
-        "version": "2.0.0",
-        "silent_s": silent_s,
-    }
+MEMBERS = tuple(
+    Member(engine, state, represents, f"https://{engine.partition('/')[2]}.example:8080", number, "2.0.0", silent_s)
     for number, (engine, state, represents, silent_s) in enumerate(
         [
             ("north/n1", "live", True, 0.4),
@@ -76,30 +77,28 @@ MEMBERS = [
             ("south/s2", "live", True, 0.8),
         ]
     )
-]
+)
 
-LINKS = [
-    {
-        "link": "peer-n2",
-        "to": "north/n2",
-        "url": "https://n2.example:8080/federation",
-        "state": "active",
-        "topics": ["plant//alarm", "building//."],
-        "since": "2026-01-01 11:20:00.000+01:00",
-        "waiting": 41,
-        "waiting_since": "2026-01-01 11:21:00.000+01:00",
-    },
-    {
-        "link": "peer-group.south",
-        "to": "south/",
-        "url": "https://s2.example:8080/federation",
-        "state": "active",
-        "topics": [f"a{number}//." for number in range(7)],
-        "since": "2026-01-01 11:20:00.000+01:00",
-        "waiting": 0,
-        "waiting_since": "",
-    },
-]
+LINKS = (
+    Link(
+        "peer-n2",
+        "north/n2",
+        "https://n2.example:8080/federation",
+        "active",
+        ("plant//alarm", "building//."),
+        _START_MS,
+        41,
+        _START_MS + 60_000,
+    ),
+    Link(
+        "peer-group.south",
+        "south/",
+        "https://s2.example:8080/federation",
+        "active",
+        tuple(f"a{number}//." for number in range(7)),
+        _START_MS,
+    ),
+)
 
 PARKED = {
     "notification": "019b7d4a6c10707fa1c0a3f2e5d8b100",
@@ -119,11 +118,11 @@ PARKED = {
 
 LETTER = {**PARKED, "state": "dead", "attempts": 12, "given_up": "2026-01-01 12:20:00.000+01:00"}
 
-ANSWERS: Mapping[tuple[str, ...], Any] = {
-    ("queues", "list"): [_QUIET, _UNSERVED, QUEUE],
-    ("queues", "show"): {**QUEUE, "requests": REQUESTS, "more": 4},
-    ("federation", "members"): {"members": MEMBERS, "problem": ""},
-    ("federation", "links"): {"links": LINKS},
+ANSWERS: Mapping[Any, Any] = {
+    queues.job_figures: JOB,
+    queues.requests: QueueRequests(REQUESTS, 4),
+    federation.members: Members(MEMBERS, ""),
+    federation.with_waiting: LINKS,
     ("waiting", "list"): {"waiting": [PARKED], "more": 4},
     ("dead-letters", "list"): {"letters": [LETTER], "more": 0},
 }

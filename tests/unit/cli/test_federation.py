@@ -1,4 +1,4 @@
-"""`arborcast federation` without an engine: a secret, and what was known last."""
+"""What `arborcast federation` prints without an engine."""
 
 from __future__ import annotations
 

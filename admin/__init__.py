@@ -7,6 +7,12 @@
     subscriptions   conditions of subscriptions
     queues          work queues, their servers and requests
     federation      members, links and the secret of a federation
+    moments         times as text
+    times           times as an operator writes them
+    filters         subscriptions and topics as an operator names them
+    waiting         deliveries that wait
+    dead_letters    deliveries that were given up
+    trace           the story of a notification
     doctor          checks of a machine and its settings
     kafka_safety    checks of Kafka's settings
     backup, archive the logs as an archive, and an engine filled from it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.embedded.questions import why_away
+from arborcast.engine.embedded import questions
 from arborcast.engine.embedded.state import has_own_broker, reachable_kafka
 from arborcast.engine.settings.loading import Settings
 
@@ -21,7 +21,7 @@ def kafka_of(settings: Settings) -> KafkaSettings:
             f"no engine runs in {settings.home}, so its logs cannot be read: `arborcast up` starts one, --home names "
             'another; where Kafka is not ours, stack.broker = "external" and kafka.bootstrap_servers say so'
         )
-    if away := why_away(kafka):
+    if away := questions.why_away(kafka):
         advice = (
             "is it up, and does kafka.bootstrap_servers say where?"
             if kafka is settings.kafka

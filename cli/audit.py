@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arborcast.admin.moments import moment
+from arborcast.admin.times import moment_ms
 from arborcast.cli.common import (
     FATES,
     AcceptedSinceOption,
@@ -16,8 +18,6 @@ from arborcast.cli.common import (
     SubscriptionOption,
     UntilOption,
     kafka_of,
-    moment,
-    moment_ms,
 )
 from arborcast.core.errors import ArborcastError
 from arborcast.core.printable import one_line

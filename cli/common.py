@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
-import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arborcast.admin.moments import moment
 from arborcast.core.errors import ConfigError
 from arborcast.engine.terminal import complain, noting_silence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
+    from arborcast.admin.filters import TopicFilter
     from arborcast.core.settings import KafkaSettings
     from arborcast.engine.settings.loading import Scalar, Settings
     from arborcast.topic_model.topics import TopicPath
@@ -28,28 +27,6 @@ MESSAGES = "Messages"
 SUBSCRIBING = "Topics and subscriptions"
 FATES = "What became of it"
 OPERATING = "Operating"
-
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
-
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-
-
-def beginning(text: str, now: float) -> float:
-    """Seconds of the epoch, for a span before `now` (30m, 2h) or an ISO time (this machine's zone if it names none).
-
-    Raises ConfigError for anything else.
-    """
-    span = _SPAN.fullmatch(text.strip())
-    if span:
-        return now - float(span[1]) * _SECONDS[span[2]]
-    try:
-        at = datetime.fromisoformat(text.strip())
-    except ValueError as error:
-        raise ConfigError(
-            f"--since {text}: write a span such as 30m, 2h or 7d, or a time such as 2026-01-31T12:00"
-        ) from error
-    return (at if at.tzinfo else at.astimezone()).timestamp()
-
 
 ConfigOption = Annotated[
     Path | None,
@@ -182,18 +159,11 @@ def one_topic(text: str, namespace: list[str] | None, config: Path | None, home:
     return topics.one_topic(resolved(text, namespaces, config, home), namespaces)
 
 
-def moment_ms(option: str, text: str) -> int:
-    """Milliseconds since the epoch, for a span before now (1h) or an ISO time. Raises ConfigError."""
+def topic_filter(topic: str | None, namespace: list[str] | None) -> TopicFilter:
+    """The topics of --topic and --namespace. Raises ConfigError."""
+    from arborcast.admin.filters import TopicFilter
 
-    try:
-        return int(beginning(text, time.time()) * 1000)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("--since", option, 1)) from error
-
-
-def moment(ms: int) -> str:
-    """Milliseconds of the epoch as local time."""
-    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
+    return TopicFilter(topic or "", tuple(namespaces_of(namespace).items()))
 
 
 def document(value: Any) -> Any:
@@ -211,17 +181,3 @@ def _member(name: str, value: Any) -> tuple[str, Any]:
     if not name.endswith("_ms"):
         return name, document(value)
     return name.removesuffix("_ms"), moment(value) if value else "" if value == 0 else value
-
-
-def topic_test(
-    topic: str | None, namespaces: Mapping[str, str], config: Path | None, home: Path | None
-) -> Callable[[TopicPath], bool]:
-    """Whether a topic is meant by an expression; all are when there is none. Raises ExpressionError, ConfigError."""
-    if topic is None:
-        return lambda _path: True
-    from arborcast.topic_model.expressions import XPathPattern, compile_normal, parse_friendly
-
-    pattern = compile_normal(parse_friendly(resolved(topic, namespaces, config, home), namespaces).normal)
-    if isinstance(pattern, XPathPattern):
-        raise ConfigError(f"--topic {topic}: a path is needed, for instance a/b, or a//. for all below it")
-    return pattern.matches

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     OPERATING,
     ConfigOption,
@@ -14,7 +15,6 @@ from arborcast.cli.common import (
     JsonOption,
     document,
     kafka_of,
-    moment,
     settings_of,
 )
 from arborcast.core.printable import one_line

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arborcast.admin.moments import moment
+from arborcast.admin.times import moment_ms
 from arborcast.cli.common import (
     OPERATING,
     ConfigOption,
     HomeOption,
     JsonOption,
     kafka_of,
-    moment,
-    moment_ms,
     settings_of,
 )
 from arborcast.core.errors import ConfigError, SecretError

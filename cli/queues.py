@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     FATES,
     ConfigOption,
@@ -15,7 +16,6 @@ from arborcast.cli.common import (
     NamespaceOption,
     document,
     kafka_of,
-    moment,
     one_topic,
     settings_of,
     tell_of_more,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     SUBSCRIBING,
     ConfigOption,
@@ -18,7 +19,6 @@ from arborcast.cli.common import (
     ListedOption,
     NamespaceOption,
     kafka_of,
-    moment,
     namespaces_of,
     tell_of_more,
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     SUBSCRIBING,
     ConfigOption,
@@ -15,7 +16,6 @@ from arborcast.cli.common import (
     ListedOption,
     NamespaceOption,
     kafka_of,
-    moment,
     namespaces_of,
     tell_of_more,
 )

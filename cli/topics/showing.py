@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     ConfigOption,
     HomeOption,
@@ -15,7 +16,6 @@ from arborcast.cli.common import (
     NamespaceOption,
     TopicArgument,
     kafka_of,
-    moment,
     namespaces_of,
     one_topic,
     settings_of,

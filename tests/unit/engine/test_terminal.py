@@ -95,7 +95,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         control.apply(each)
     problem = Problem("missing", ODD, ODD, 1, 0, TOPIC)
     audited = Report(0, 0, notifications=1, matches=1, problems=[problem], unbalanced=1, notes=[ODD])
-    monkeypatch.setattr("arborcast.dispatch.operations.dead_letters.letters", lambda *_: iter([(None, letter)]))
+    monkeypatch.setattr("arborcast.admin.dead_letters.letters", lambda *_: iter([(None, letter)]))
     monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.oldest", lambda *_: ([wait], 0))
     monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.with_last", lambda _, waits: (waits, True))
     monkeypatch.setattr(arborcast.admin.control_log, "read_control", lambda *_: control)

@@ -8,8 +8,6 @@ from arborcast.admin.connection import kafka_of
 from arborcast.admin.filters import subscription_id
 from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.operations.trace.explain import explain
-from arborcast.dispatch.operations.trace.gathering import Gatherer
 from arborcast.dispatch.operations.trace.story import Story, utc
 from arborcast.engine.settings.loading import Settings
 from arborcast.topic_model.records.notifications import made_at
@@ -31,6 +29,10 @@ def trace(
 ) -> Story:
     """The story of a notification; with a subscription (an id or an address), of that delivery only. Read from the
     tables and from what the logs have beyond them; without Kafka from the tables alone. Raises NotFound."""
+    # They load the library of the tables, and the one of content filters.
+    from arborcast.dispatch.operations.trace.explain import explain
+    from arborcast.dispatch.operations.trace.gathering import Gatherer
+
     kafka, away = settings.kafka, ""
     try:
         kafka = connect(settings)

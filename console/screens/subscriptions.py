@@ -18,8 +18,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from arborcast.admin import waiting
 from arborcast.admin.subscriptions import conditions_of
 from arborcast.admin.topics import one_topic
+from arborcast.admin.waiting import WaitingFilter
 from arborcast.console.console import Console, Screen, go, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.live import Look, Seen
@@ -106,20 +108,19 @@ class SubscriptionsScreen:
             if subscription is None:
                 ended = self._console.render(request, "refusal.html", wrong="This subscription has ended.")
                 return Seen({"shown": ended}, failed=True)
-            said, slowest = await asyncio.gather(
-                self._console.commands.lately(
-                    "waiting", "list", options={"subscription": name, "limit": "1"}, age_s=age_s
-                ),
+            wanted = WaitingFilter(subscription=name)
+            answer, slowest = await asyncio.gather(
+                self._console.questions.recent_log(waiting.oldest, wanted, 1, self._console.control, age_s=age_s),
                 self._slowest(),
             )
-            waiting = said.value["waiting"] if said.value else []
+            oldest, more = (answer.value.waiting, answer.value.more) if answer.value else ((), 0)
             return self._console.seen(
                 request,
-                said,
+                answer,
                 "subscriptions/health.html",
                 figures=next((each for each in slowest if each["endpoint"] == subscription.consumer.address), None),
-                oldest=waiting[0] if waiting else None,
-                count=len(waiting) + said.value["more"] if said.value else 0,
+                oldest=oldest[0] if oldest else None,
+                count=len(oldest) + more,
             )
 
         return look

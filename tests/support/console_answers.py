@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from arborcast.admin import federation, queues
+from arborcast.admin import dead_letters, federation, queues, waiting
+from arborcast.admin.dead_letters import Letter, LetterList
 from arborcast.admin.federation import Link, Member, Members
 from arborcast.admin.queues import JobFigures, QueueRequest, QueueRequests
+from arborcast.admin.waiting import WaitingDelivery, WaitingList
 from arborcast.console.commands import Commands
 from arborcast.console.questions import Questions
 from arborcast.engine.monitoring.samples import Scrape
@@ -54,13 +56,13 @@ arborcast_queue_oldest_seconds{{queue="reports"}} 5
     )
 )
 
-_START_MS = 1_767_262_800_000
+_AT_MS = 1_767_262_800_000
 
 REQUESTS = tuple(
     QueueRequest(
         notification=f"019b7d4a6c10707fa1c0a3f2e5d8b10{number}",
         priority=50 if number == 0 else 0,
-        accepted_ms=_START_MS + 10_000 + number * 1_000,
+        accepted_ms=_AT_MS + 10_000 + number * 1_000,
         attempts=1 if number < 2 else 0,
         next_ms=0,
     )
@@ -86,9 +88,9 @@ LINKS = (
         "https://n2.example:8080/federation",
         "active",
         ("plant//alarm", "building//."),
-        _START_MS,
+        _AT_MS,
         41,
-        _START_MS + 60_000,
+        _AT_MS + 60_000,
     ),
     Link(
         "peer-group.south",
@@ -96,35 +98,48 @@ LINKS = (
         "https://s2.example:8080/federation",
         "active",
         tuple(f"a{number}//." for number in range(7)),
-        _START_MS,
+        _AT_MS,
     ),
 )
 
-PARKED = {
-    "notification": "019b7d4a6c10707fa1c0a3f2e5d8b100",
-    "subscription": "s1",
-    "state": "active",
-    "endpoint": "https://panel1.example:8443/notifications",
-    "topic": "{urn:plant}plant/line2/press/alarm",
-    "priority": 50,
-    "accepted": "2026-01-01 11:20:00.000+01:00",
-    "since": "2026-01-01 11:20:00.000+01:00",
-    "attempts": 2,
-    "next": "2026-01-01 11:21:00.000+01:00",
-    "error": "connect",
-    "detail": "connection refused",
-    "status": "",
-}
+PARKED = WaitingDelivery(
+    notification="019b7d4a6c10707fa1c0a3f2e5d8b100",
+    subscription="s1",
+    state="active",
+    endpoint="https://panel1.example:8443/notifications",
+    topic=TopicPath("{urn:plant}plant/line2/press/alarm"),
+    priority=50,
+    accepted_ms=_AT_MS,
+    since_ms=_AT_MS,
+    attempts=2,
+    stage="scheduled",
+    next_ms=_AT_MS + 60_000,
+    error="connect",
+    detail="connection refused",
+    status=0,
+)
 
-LETTER = {**PARKED, "state": "dead", "attempts": 12, "given_up": "2026-01-01 12:20:00.000+01:00"}
+LETTER = Letter(
+    notification=PARKED.notification,
+    subscription="s1",
+    endpoint=PARKED.endpoint,
+    topic=PARKED.topic,
+    accepted_ms=_AT_MS,
+    given_up_ms=_AT_MS + 3_600_000,
+    state="dead",
+    attempts=12,
+    error="connect",
+    detail="connection refused",
+    status=0,
+)
 
 ANSWERS: Mapping[Any, Any] = {
     queues.job_figures: JOB,
     queues.requests: QueueRequests(REQUESTS, 4),
     federation.members: Members(MEMBERS, ""),
     federation.with_waiting: LINKS,
-    ("waiting", "list"): {"waiting": [PARKED], "more": 4},
-    ("dead-letters", "list"): {"letters": [LETTER], "more": 0},
+    waiting.oldest: WaitingList((PARKED,), 4, complete=True),
+    dead_letters.listed: LetterList((LETTER,), 0),
 }
 
 Asked = list[tuple[Any, Any]]

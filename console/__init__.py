@@ -7,7 +7,6 @@
     signing    signing in and out where the console is reached from the network
     pages      templates and static files
     questions  calls of `admin`, in threads
-    commands   what `arborcast` says, in a process of its own
     live       parts of pages that change by themselves (server-sent events)
     screens    one module or folder for each screen
 

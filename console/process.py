@@ -36,7 +36,7 @@ _LIMITS = GatewaySettings(
 class ConsoleProcess:
     """Follows the control log and shows it."""
 
-    def __init__(self, settings: Settings, listener: socket.socket, config: Path | None) -> None:
+    def __init__(self, settings: Settings, listener: socket.socket) -> None:
         """Raises ConfigError for settings with which it would be open to strangers."""
         self._listener = listener
         port = listener.getsockname()[1]
@@ -60,7 +60,6 @@ class ConsoleProcess:
             trouble=self._trouble,
             topic_changes=lambda: topic_changes.count,
             ready=lambda: self._view.caught_up,
-            config=config,
             signs_in=signing is not None,
         )
         # People prove who they are with a password: their browsers are not asked for certificates.

@@ -1,4 +1,4 @@
-"""What commands print, for screens that show it."""
+"""What admin functions return, for screens that show it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ from arborcast.admin.dead_letters import Letter, LetterList
 from arborcast.admin.federation import Link, Member, Members
 from arborcast.admin.queues import JobFigures, QueueRequest, QueueRequests
 from arborcast.admin.waiting import WaitingDelivery, WaitingList
-from arborcast.console.commands import Commands
 from arborcast.console.questions import Questions
 from arborcast.engine.monitoring.samples import Scrape
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from tests.support.routing import make_subscription
-
-_NO_OPTIONS: Mapping[str, str] = {}
 
 INSPECTIONS = TopicPath("{urn:plant}plant/inspections")
 
@@ -156,25 +153,15 @@ FEDERATED = {
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answers: Mapping[Any, Any] = ANSWERS) -> Asked:
-    """Neither commands nor functions of `admin` are run: these are their answers, by the words of the command or the
-    function itself. Returns what is asked. An exception is raised."""
+    """No function of `admin` is run: these are their answers. Returns the questions. An exception is raised."""
     runs: Asked = []
 
-    def answer_to(question: Any, arguments: Any) -> Any:
-        runs.append((question, arguments))
-        answer = answers[question]
+    async def value(_self: Questions, function: Any, arguments: tuple[Any, ...], **_: Any) -> Any:
+        runs.append((function, arguments))
+        answer = answers[function]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    async def ask(
-        _self: Commands, *words: str, given: tuple[str, ...] = (), options: Mapping[str, str] = _NO_OPTIONS
-    ) -> Any:
-        return answer_to(words, {**options, **({"given": given[0]} if given else {})})
-
-    async def value(_self: Questions, function: Any, arguments: tuple[Any, ...], **_: Any) -> Any:
-        return answer_to(function, arguments)
-
-    monkeypatch.setattr(Commands, "ask", ask)
     monkeypatch.setattr(Questions, "_value", value)
     return runs

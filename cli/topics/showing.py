@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +14,7 @@ from arborcast.cli.common import (
     JsonOption,
     NamespaceOption,
     TopicArgument,
+    document,
     kafka_of,
     namespaces_of,
     one_topic,
@@ -136,33 +136,22 @@ def who(
     json: JsonOption = False,
 ) -> None:
     """Show which subscriptions get the notifications of a topic, through which expression, and on what condition."""
-    from arborcast.admin import control_log, subscriptions
+    from arborcast.admin import control_log
+    from arborcast.admin.subscriptions import recipients
 
     path = one_topic(topic, namespace, config, home)
     control = control_log.read_control(kafka_of(config, home))
-    table, suspensions = control.table, control.suspensions
-    routes = sorted(table.who(path), key=lambda route: (route.subscription_id, route.expression))
-    now_ms = time.time_ns() // 1_000_000
-    rows = [
-        (
-            route.subscription_id,
-            suspensions.state_of(route.subscription, now_ms),
-            route.expression,
-            subscriptions.conditions_of(route.subscription),
-            route.subscription.consumer.address,
-        )
-        for route in routes
-    ]
-    names = ("subscription", "state", "expression", "only if", "consumer")
+    found = recipients(control, path)
     if json:
-        print_json([dict(zip((name.replace(" ", "_") for name in names), row, strict=True)) for row in rows])
+        print_json(document(found))
         return
-    if path not in table.topics:
+    if path not in control.table.topics:
         complain(f"there is no topic {path} (yet); its notifications would go to:")
-    if not rows:
+    if not found:
         say("nobody")
-    else:
-        print_table(names, rows)
+        return
+    rows = ((each.subscription, each.state, each.expression, each.only_if, each.consumer) for each in found)
+    print_table(("subscription", "state", "expression", "only if", "consumer"), rows)
 
 
 def problems(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:

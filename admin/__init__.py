@@ -4,7 +4,10 @@
     control_log     the control log's state, and changes to it
     topics          topics that an operator names, and changes of the tree
     topic_documents topic trees as documents
-    subscriptions   conditions of subscriptions
+    subscriptions   subscriptions, their recipients and states
+    triggers        triggers
+    users           users, and rights that their owners lost
+    audit           the balance of deliveries
     queues          work queues, their servers and requests
     federation      members, links and the secret of a federation
     moments         times as text

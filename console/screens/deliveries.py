@@ -169,12 +169,9 @@ class DeliveriesScreen:
 
 
 def _audit(kafka: KafkaSettings, since: str, subscription: str) -> Report:
-    from arborcast.dispatch.operations.audit import audit
+    from arborcast.admin.audit import audit
 
-    report = audit(kafka, moment_ms("--since", since), patience_s=_PATIENCE_S)
-    if subscription:
-        report.subscriptions = {name: each for name, each in report.subscriptions.items() if name == subscription}
-    return report
+    return audit(kafka, moment_ms("--since", since), subscription=subscription, patience_s=_PATIENCE_S)
 
 
 async def _answer(question: Awaitable[T]) -> tuple[T | None, str]:

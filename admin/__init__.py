@@ -4,6 +4,7 @@
     control_log     the control log's state, and changes to it
     topics          topics that an operator names, and changes of the tree
     topic_documents topic trees as documents
+    topic_units     units of another system's LDAP server as topics
     subscriptions   subscriptions, their recipients and states
     triggers        triggers
     users           users, and rights that their owners lost

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from arborcast.admin import control_log
 from arborcast.core.errors import ConfigError, TopicError
 from arborcast.core.progress import Progress, untold
 from arborcast.core.settings import KafkaSettings
@@ -16,9 +17,8 @@ from arborcast.directory.entries import ldif
 from arborcast.directory.entries.changes import Put, Workspace, in_writing_order
 from arborcast.directory.entries.dn import parse_dn
 from arborcast.directory.entries.entries import EntrySet
-from arborcast.directory.entries.mapping import NAMES, EntryProblem, Listing, ProblemKind
+from arborcast.directory.entries.mapping import NAMES, Listing
 from arborcast.directory.entries.reader import read_listing
-from arborcast.directory.entries.units import Units
 from arborcast.topic_model.documents import (
     read_json,
     read_topic_namespace,
@@ -88,6 +88,21 @@ def read_document(data: bytes, form: Format, base_dn: str) -> tuple[tuple[TopicR
     return tuple(listing.records().values()), tuple(map(str, listing.problems))
 
 
+def import_topics(
+    kafka: KafkaSettings,
+    wanted: Sequence[TopicRecord],
+    *,
+    replace: bool = False,
+    dry_run: bool = False,
+    progress: Progress = untold,
+) -> Import:
+    """Bring topics in, all or none; with `dry_run`, only plan it. Raises TopicError, InfrastructureError."""
+    planned = plan_import(control_log.read_tree(kafka), wanted, replace=replace, progress=progress)
+    if not dry_run:
+        write_import(kafka, planned.records, progress)
+    return planned
+
+
 # So many topics are written at a time: one by one it would be slow, and all at once they might not be taken in time.
 _AT_ONCE = 2_000
 
@@ -144,39 +159,3 @@ def plan_import(
         more = f"; and {len(refused) - _MAX_NAMED} more" if len(refused) > _MAX_NAMED else ""
         raise TopicError(f"nothing was imported, {len(refused)} topics cannot be: {named}{more}")
     return Import(tuple(records), added, changed, len(gone))
-
-
-@dataclass(frozen=True)
-class Additions:
-    """What the units of another system come to: topics to add, how many were there already and stay as they are, and
-    what cannot be, or not wholly."""
-
-    topics: tuple[TopicRecord, ...]
-    unchanged: int
-    problems: tuple[EntryProblem, ...]
-
-
-def plan_additions(tree: TopicTree, units: Units, progress: Progress = untold) -> Additions:
-    """The topics that are not there yet. One whose code is somebody else's comes without it. Changes `tree` as it
-    goes."""
-    added: list[TopicRecord] = []
-    problems = list(units.problems)
-    unchanged = 0
-    for number, topic in enumerate(units.topics):
-        progress("comparing topics", number, len(units.topics))
-        if topic.path in tree:
-            unchanged += 1
-            continue
-        owners = tree.paths_with_code(topic.code) if topic.code else ()
-        if owners:
-            reason = f"its code {topic.code!r} belongs to {owners[0]} here: imported without it"
-            problems.append(EntryProblem(ProblemKind.DUPLICATE_CODE, topic.path, reason, topic.path))
-            topic = TopicRecord(topic.path)
-        try:
-            plan_create(tree, topic)
-        except TopicError as error:
-            problems.append(EntryProblem(ProblemKind.BELOW_FINAL, topic.path, str(error), topic.path))
-            continue
-        tree.put(topic)
-        added.append(topic)
-    return Additions(tuple(added), unchanged, tuple(problems))

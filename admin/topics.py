@@ -1,18 +1,58 @@
-"""The topic tree: which topics an operator means, and what they are."""
+"""The topic tree: topics that an operator names, and changes, one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
 
 from arborcast.admin import control_log
 from arborcast.core.errors import TopicError
 from arborcast.core.settings import KafkaSettings
+from arborcast.directory.sync.problems import FILE, load_problems
 from arborcast.topic_model.expressions import XPATH, XPathPattern, compile_normal, parse, parse_friendly, with_codes
 from arborcast.topic_model.patterns.alternatives import Reach
-from arborcast.topic_model.records.control import ControlRecord
+from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.plans import plan_create, plan_move, plan_remove, plan_rename, plan_update
 from arborcast.topic_model.tree.tree import TopicTree
+
+
+class TopicNode(msgspec.Struct, frozen=True):
+    """A node of the tree; `topic` is False for one that only has topics below."""
+
+    path: TopicPath
+    topic: bool
+    children: tuple[TopicNode, ...]
+
+
+class TreeChange(NamedTuple):
+    """The topics that were added or replaced, and those that were removed."""
+
+    put: tuple[TopicPath, ...]
+    removed: tuple[TopicPath, ...]
+
+
+class DirectoryProblem(msgspec.Struct, frozen=True):
+    """An entry or a topic that cannot be taken over, and what to do. `entry` is the path of a topic without entry."""
+
+    entry: str
+    topic: str
+    since_ms: int
+    kind: str
+    reason: str
+    advice: str
+
+
+class DirectoryProblems(msgspec.Struct, frozen=True):
+    """The problems of a directory: their number, and the first of them."""
+
+    directory: str
+    count: int
+    problems: tuple[DirectoryProblem, ...]
 
 
 def one_topic(text: str, namespaces: Mapping[str, str]) -> TopicPath:
@@ -45,11 +85,74 @@ def matching(
     return sorted(tree.select(pattern))
 
 
-def change_tree(kafka: KafkaSettings, plan: Callable[[TopicTree], Sequence[ControlRecord]]) -> Sequence[ControlRecord]:
-    """Plan a change on the tree as it is and append it; returns what was appended when it is stored.
+def listed(tree: TopicTree, expression: str, namespaces: Mapping[str, str]) -> list[TopicRecord]:
+    """The topics that an expression selects, with their facts. Raises ExpressionError."""
+    return _records(tree, matching(tree, expression, namespaces))
 
-    Raises TopicError when the change cannot be, InfrastructureError when Kafka is away.
-    """
+
+def with_code(tree: TopicTree, code: str) -> list[TopicRecord]:
+    """The topics of this code. There are several if a directory was edited so: the first one counts. Raises TopicError
+    if there is none."""
+    found = _records(tree, tree.paths_with_code(code))
+    if not found:
+        raise TopicError(f"no topic has the code {code!r}; `arborcast topics list` shows them")
+    return found
+
+
+def nodes(tree: TopicTree, depth: int | None = None) -> list[TopicNode]:
+    """The tree from its roots, down to this level."""
+    return [_node(tree, path, depth) for path in sorted(tree.roots())]
+
+
+def directory_problems(home: Path) -> DirectoryProblems:
+    """The differences between the topics and their directory, as the gateway recorded them in the data directory."""
+    found = load_problems(home / FILE)
+    problems = (
+        DirectoryProblem(each.dn, each.path, each.since_ms, each.kind, each.reason, each.advice)
+        for each in found.problems
+    )
+    return DirectoryProblems(found.directory, found.count, tuple(problems))
+
+
+def add(kafka: KafkaSettings, record: TopicRecord, *, update: bool = False) -> TreeChange:
+    """Add a topic; with `update`, replace the facts of one that is there. Raises TopicError, InfrastructureError, as
+    the other changes."""
+
+    def plan(tree: TopicTree) -> list[ControlRecord]:
+        return plan_update(tree, record) if update and record.path in tree else plan_create(tree, record)
+
+    return _change(kafka, plan)
+
+
+def remove(kafka: KafkaSettings, path: TopicPath, *, recursive: bool = False) -> TreeChange:
+    """Remove a topic; with `recursive`, a topic or node with every topic below."""
+    return _change(kafka, lambda tree: plan_remove(tree, path, recursive=recursive))
+
+
+def move(kafka: KafkaSettings, old: TopicPath, new: TopicPath) -> TreeChange:
+    """Move a topic, with all below it, to a path that is free."""
+    return _change(kafka, lambda tree: plan_move(tree, old, new))
+
+
+def rename(kafka: KafkaSettings, path: TopicPath, name: str) -> TreeChange:
+    """Give a topic another name, where it is."""
+    return _change(kafka, lambda tree: plan_rename(tree, path, name))
+
+
+def _change(kafka: KafkaSettings, plan: Callable[[TopicTree], Sequence[ControlRecord]]) -> TreeChange:
     records = plan(control_log.read_tree(kafka))
     control_log.append(kafka, records)
-    return records
+    return TreeChange(
+        tuple(each.path for each in records if isinstance(each, TopicRecord)),
+        tuple(each.path for each in records if isinstance(each, TopicRemoved)),
+    )
+
+
+def _records(tree: TopicTree, paths: Iterable[TopicPath]) -> list[TopicRecord]:
+    return [record for path in paths if (record := tree.get(path)) is not None]
+
+
+def _node(tree: TopicTree, path: TopicPath, depth: int | None) -> TopicNode:
+    # A path has at most 64 levels, so recursion is safe.
+    below = [] if depth == 1 else sorted(tree.children(path))
+    return TopicNode(path, path in tree, tuple(_node(tree, child, depth and depth - 1) for child in below))

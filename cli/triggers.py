@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     SUBSCRIBING,
     ConfigOption,

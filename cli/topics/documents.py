@@ -95,7 +95,7 @@ def _import_document(
     dry_run: bool,
     json: bool,
 ) -> None:
-    from arborcast.admin import control_log, topic_documents
+    from arborcast.admin import topic_documents
 
     standard_input = str(file) == "-"
     try:
@@ -107,10 +107,9 @@ def _import_document(
     for line in skipped:
         complain(f"skipped {line}")
     with ProgressShown() as progress:
-        tree = control_log.read_tree(settings.kafka)
-        result = topic_documents.plan_import(tree, records, replace=replace, progress=progress)
-        if not dry_run:
-            topic_documents.write_import(settings.kafka, result.records, progress)
+        result = topic_documents.import_topics(
+            settings.kafka, records, replace=replace, dry_run=dry_run, progress=progress
+        )
     counts = {"added": result.added, "changed": result.changed, "removed": result.removed, "skipped": len(skipped)}
     if json:
         print_json(counts)

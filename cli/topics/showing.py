@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +19,6 @@ from arborcast.cli.common import (
     one_topic,
     settings_of,
 )
-from arborcast.core.errors import TopicError
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import complain, console, print_json, print_table, say
 
@@ -50,9 +48,9 @@ def list_topics(
     from arborcast.admin import control_log, topics
 
     tree = control_log.read_tree(kafka_of(config, home))
-    records = _records(tree, topics.matching(tree, expression, namespaces_of(namespace)))
+    records = topics.listed(tree, expression, namespaces_of(namespace))
     if json:
-        print_json([_record_document(record) for record in records])
+        print_json(document(records))
         return
     rows = ((record.path, record.code, _facts_of(record)) for record in records)
     print_table(("topic", "code", "facts"), rows)
@@ -65,23 +63,21 @@ def show_tree(
     json: JsonOption = False,
 ) -> None:
     """Draw the topic tree. Nodes that are no topics themselves are dim."""
-    from arborcast.admin import control_log
+    from arborcast.admin import control_log, topics
 
     tree = control_log.read_tree(kafka_of(config, home))
+    nodes = topics.nodes(tree, depth)
     if json:
-        print_json([_node_document(tree, path, depth) for path in sorted(tree.roots())])
+        print_json(document(nodes))
         return
     from rich.tree import Tree
 
     drawing = Tree(f"[bold]{len(tree)} topics[/]")
-    # A stack and not recursion: (where to draw, what is below, how many levels are left).
-    waiting = [(drawing, sorted(tree.roots()), depth)]
+    # A stack and not recursion: where to draw, and what.
+    waiting = [(drawing, nodes)]
     while waiting:
-        branch, paths, levels = waiting.pop()
-        for path in paths:
-            node = branch.add(_label_of(tree, path))
-            if levels is None or levels > 1:
-                waiting.append((node, sorted(tree.children(path)), levels and levels - 1))
+        branch, below = waiting.pop()
+        waiting += [(branch.add(_label_of(tree, node.path)), list(node.children)) for node in below]
     console().print(drawing)
 
 
@@ -92,15 +88,11 @@ def find(
     json: JsonOption = False,
 ) -> None:
     """Find the topic that has a code; where others may name topics, code:CODE means it, too."""
-    from arborcast.admin import control_log
+    from arborcast.admin import control_log, topics
 
-    tree = control_log.read_tree(kafka_of(config, home))
-    # Several, where a directory was edited so: the first is the one that counts.
-    records = _records(tree, tree.paths_with_code(code))
-    if not records:
-        raise TopicError(f"no topic has the code {code!r}; `arborcast topics list` shows them")
+    records = topics.with_code(control_log.read_tree(kafka_of(config, home)), code)
     if json:
-        print_json([_record_document(record) for record in records])
+        print_json(document(records))
         return
     for record in records:
         say(one_line(record.path))
@@ -156,33 +148,18 @@ def who(
 
 def problems(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
     """Show what cannot be taken over from the directory or written to it: which entry, why, and what to do."""
-    from arborcast.directory.sync.problems import FILE, load_problems
+    from arborcast.admin.topics import directory_problems
 
-    found = load_problems(settings_of(config, home).home / FILE)
-    rows = [
-        {
-            "entry": each.dn,
-            "topic": each.path,
-            "since": moment(each.since_ms),
-            "kind": each.kind,
-            "reason": each.reason,
-            "advice": each.advice,
-        }
-        for each in found.problems
-    ]
+    found = directory_problems(settings_of(config, home).home)
     if json:
-        print_json({"directory": found.directory, "count": found.count, "problems": rows})
+        print_json(document(found))
         return
-    for row in rows:
-        say(f"{one_line(row['entry'])}\n  since {row['since']}: {one_line(row['reason'])}\n  {row['advice']}")
-    if found.count > len(rows):
-        complain(f"and {found.count - len(rows):,} more")
+    for each in found.problems:
+        say(f"{one_line(each.entry)}\n  since {moment(each.since_ms)}: {one_line(each.reason)}\n  {each.advice}")
+    if found.count > len(found.problems):
+        complain(f"and {found.count - len(found.problems):,} more")
     if not found.count:
         say("the topics and their directory are the same, as far as the gateway that keeps them so has said")
-
-
-def _records(tree: TopicTree, paths: Iterable[TopicPath]) -> list[TopicRecord]:
-    return [record for path in paths if (record := tree.get(path)) is not None]
 
 
 def _facts_of(record: TopicRecord) -> str:
@@ -196,21 +173,6 @@ def _facts_of(record: TopicRecord) -> str:
     words += [f"routing {policy.routing}"] * bool(policy.routing)
     words += [f"publishers {', '.join(policy.publishers)}"] * bool(policy.publishers)
     return ", ".join(words)
-
-
-def _record_document(record: TopicRecord) -> dict[str, Any]:
-    """A topic's facts, every one of them."""
-    import msgspec
-
-    policy = msgspec.structs.asdict(record.policy)
-    return {**msgspec.structs.asdict(record), "policy": policy}
-
-
-def _node_document(tree: TopicTree, path: TopicPath, depth: int | None) -> dict[str, Any]:
-    """A node with what is below it; a topic path is at most 64 levels deep, so recursion is safe."""
-    below = [] if depth == 1 else sorted(tree.children(path))
-    children = [_node_document(tree, child, depth and depth - 1) for child in below]
-    return {"path": path, "topic": path in tree, "children": children}
 
 
 def _label_of(tree: TopicTree, path: TopicPath) -> str:

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from arborcast.admin.topics import topic_named
 from arborcast.console.console import Console, Screen, go, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.live import Seen
@@ -87,9 +88,7 @@ class Trying:
 
     def topic(self, text: str) -> TopicPath:
         """Raises ArborcastError."""
-        from arborcast.admin.topics import one_topic
-
-        return one_topic(with_codes(text, {}, self.console.control.table.topics.paths_with_code), {})
+        return topic_named(text, self.console.control.table.topics)
 
     async def busiest(self) -> Busiest:
         """The busiest topics; none while nobody can say."""

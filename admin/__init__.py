@@ -1,6 +1,6 @@
 """Questions and actions of an operator, for the command line and the console.
 
-    connection      the Kafka of an engine
+    connection      the Kafka and the gateway of an engine
     control_log     the control log's state, and changes to it
     topics          topics that an operator names, and changes of the tree
     topic_documents topic trees as documents
@@ -17,6 +17,8 @@
     waiting         deliveries that wait
     dead_letters    deliveries that were given up
     trace           the story of a notification
+    configuration   settings in force, and a file to begin with
+    keys            the key file
     doctor          checks of a machine and its settings
     kafka_safety    checks of Kafka's settings
     backup, archive the logs as an archive, and an engine filled from it

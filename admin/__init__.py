@@ -9,6 +9,7 @@
     triggers        triggers
     users           users, and rights that their owners lost
     audit           the balance of deliveries
+    messages        the newest notifications of a topic, and the busiest topics
     queues          work queues, their servers and requests
     federation      members, links and the secret of a federation
     moments         times as text

@@ -11,10 +11,10 @@ import pytest
 from playwright.sync_api import Page
 
 from arborcast.admin import queues as admin
+from arborcast.admin.messages import LastMessages, Message
 from arborcast.admin.queues import Queue
 from arborcast.console import console
 from arborcast.console.screens.topics import looking
-from arborcast.console.screens.topics.messages import LastMessages, Message
 from arborcast.core.errors import InfrastructureError
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import TopicPath

@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from arborcast.admin.messages import LastMessages, last_messages
 from arborcast.admin.subscriptions import recipients
 from arborcast.console.console import Console
 from arborcast.console.guard import Visitor, visitor_of
 from arborcast.console.screens.topics import browsing, fields
 from arborcast.console.screens.topics.draft import LARGE, BringEdit, Draft, Edit, PutEdit, Subtree, as_if
 from arborcast.console.screens.topics.kept import Drafts
-from arborcast.console.screens.topics.messages import LastMessages, last_messages
 from arborcast.core.errors import ExpressionError
 from arborcast.engine.embedded.state import reachable_kafka
 from arborcast.topic_model.records.control import TopicRecord

@@ -21,11 +21,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from arborcast.admin.connection import gateway_url
+from arborcast.admin.messages import Busiest, busiest
 from arborcast.admin.topics import topic_named
 from arborcast.console.console import Console, Screen, go, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.live import Seen
-from arborcast.console.screens.trying.busiest import Busiest, busiest
 from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.engine.embedded.state import reachable_kafka
 from arborcast.topic_model.expressions import parse_friendly, with_codes

@@ -79,10 +79,7 @@ def job_figures(home: Path, url: str = "") -> JobFigures:
 
 def queues(control: ControlView, scrape: Scrape | None) -> list[Queue]:
     """All queues, by topic."""
-    topics = control.table.topics
-    return [
-        queue(control, scrape, path) for path in sorted(each for each in topics.paths() if topics.policy(each).queue)
-    ]
+    return [queue(control, scrape, each) for each in sorted(control.table.topics.queues())]
 
 
 def queue(control: ControlView, scrape: Scrape | None, path: TopicPath) -> Queue:

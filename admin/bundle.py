@@ -26,12 +26,14 @@ from arborcast.core.reasons import reason_of
 from arborcast.dispatch.settings import DispatchSettings
 from arborcast.dispatch.spark.properties import (
     MASTER_ONLY,
+    as_text,
     guarded,
     needs_secret,
     properties,
     secret_in,
     write_properties,
 )
+from arborcast.engine.install import jars
 
 CODE = "arborcast.zip"
 SCRIPT = "dispatch_stream.py"
@@ -100,3 +102,14 @@ def _files(root: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(root, followlinks=True):
         folders[:] = sorted(set(folders) - {"__pycache__"})
         yield from (Path(folder, name) for name in sorted(files))
+
+
+def spark_properties(settings: DispatchSettings, master: str | None = None) -> str:
+    """The properties file for spark-submit: the tuned settings, and the jars. Raises ConfigError."""
+    if master and needs_secret(settings, master):
+        raise ConfigError(
+            "dispatch.spark_secret is not set: give it the spark.authenticate.secret of the cluster's master and "
+            "workers (arborcast bundle makes one, with a file to start them with), or set dispatch.spark_authenticate "
+            "= false for a cluster that was started without"
+        )
+    return as_text(properties(settings, jars=jars.jar_paths("spark"), master=master))

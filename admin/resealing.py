@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from arborcast.admin import keys as key_files
 from arborcast.core.errors import SecretError
+from arborcast.core.security import keyring
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.control_log import ControlFollower, ControlLog
@@ -94,3 +97,11 @@ def reseal(kafka: KafkaSettings, keys: KeyRing, *, dry_run: bool = False) -> Res
                 log.append(records[start : start + _AT_ONCE])
             subscriptions, done = subscriptions + report.subscriptions, done + report.secrets
     return ResealingReport(subscriptions, done, report.sealed, report.stuck)
+
+
+def remove_key(kafka: KafkaSettings, path: Path, name: str) -> None:
+    """Take a key out of the key file. Raises SecretError if a secret in the control log is sealed with it."""
+    used = reseal(kafka, KeyRing(key_files.read(path)), dry_run=True).sealed[name]
+    if used:
+        raise SecretError(f"{used} secrets are still sealed with {name}: run arborcast keys reseal first")
+    keyring.remove_key(path, name)

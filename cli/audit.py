@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arborcast.admin.moments import moment
+from arborcast.admin.times import moment_ms
 from arborcast.cli.common import (
     FATES,
     AcceptedSinceOption,
@@ -16,8 +18,6 @@ from arborcast.cli.common import (
     SubscriptionOption,
     UntilOption,
     kafka_of,
-    moment,
-    moment_ms,
 )
 from arborcast.core.errors import ArborcastError
 from arborcast.core.printable import one_line
@@ -64,18 +64,24 @@ def audit(
     """
     since_ms = moment_ms("--since", since)
     until_ms = moment_ms("--until", until) if until else None
-    from arborcast.dispatch.operations.audit import audit as examine
+    from arborcast.admin.audit import audit as examine
 
     try:
         kafka = kafka_of(config, home)
         with ProgressShown() as progress:
-            report = examine(kafka, since_ms, until_ms, deep=deep, patience_s=patience, limit=limit, progress=progress)
+            report = examine(
+                kafka,
+                since_ms,
+                until_ms,
+                subscription or "",
+                deep=deep,
+                patience_s=patience,
+                limit=limit,
+                progress=progress,
+            )
     except ArborcastError as error:
         complain(f"the audit could not be made: {error}")
         sys.exit(EXIT_UNKNOWN)
-    if subscription is not None:
-        found = report.subscriptions.get(subscription)
-        report.subscriptions = {} if found is None else {subscription: found}
     if json:
         print_json(report.as_json())
     else:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
-import time
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arborcast.core.errors import ConfigError, InfrastructureError
+from arborcast.admin.moments import moment
+from arborcast.core.errors import ConfigError
 from arborcast.engine.terminal import complain, noting_silence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
+    from arborcast.admin.filters import TopicFilter
     from arborcast.core.settings import KafkaSettings
     from arborcast.engine.settings.loading import Scalar, Settings
     from arborcast.topic_model.topics import TopicPath
@@ -28,28 +27,6 @@ MESSAGES = "Messages"
 SUBSCRIBING = "Topics and subscriptions"
 FATES = "What became of it"
 OPERATING = "Operating"
-
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
-
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-
-
-def beginning(text: str, now: float) -> float:
-    """Seconds of the epoch, for a span before `now` (30m, 2h) or an ISO time (this machine's zone if it names none).
-
-    Raises ConfigError for anything else.
-    """
-    span = _SPAN.fullmatch(text.strip())
-    if span:
-        return now - float(span[1]) * _SECONDS[span[2]]
-    try:
-        at = datetime.fromisoformat(text.strip())
-    except ValueError as error:
-        raise ConfigError(
-            f"--since {text}: write a span such as 30m, 2h or 7d, or a time such as 2026-01-31T12:00"
-        ) from error
-    return (at if at.tzinfo else at.astimezone()).timestamp()
-
 
 ConfigOption = Annotated[
     Path | None,
@@ -144,30 +121,15 @@ TopicsOption = Annotated[
 def kafka_of(config: Path | None, home: Path | None) -> KafkaSettings:
     """How Kafka is reached: that of the engine that runs in this data directory, if one does, else what is set.
 
-    Raises InfrastructureError when nobody listens there: within a second, and not when the Kafka client gives up. So
-    it does when that would be a broker of ours that is not up: another engine may listen on its port, and its logs must
-    not be taken for these.
+    Raises InfrastructureError within seconds when no broker answers; see `admin.connection`.
     """
-    from arborcast.engine.embedded.questions import why_away
-    from arborcast.engine.embedded.state import has_own_broker, reachable_kafka
+    from arborcast.admin import connection
+    from arborcast.engine.embedded.state import reachable_kafka
 
     settings = settings_of(config, home)
-    kafka = reachable_kafka(settings)
-    if kafka is settings.kafka and has_own_broker(settings):
-        raise InfrastructureError(
-            f"no engine runs in {settings.home}, so its logs cannot be read: `arborcast up` starts one, --home names "
-            'another; where Kafka is not ours, stack.broker = "external" and kafka.bootstrap_servers say so'
-        )
-    with noting_silence(f"Kafka at {kafka.bootstrap_servers} has not answered yet; waiting for some seconds"):
-        away = why_away(kafka)
-    if away:
-        advice = (
-            "is it up, and does kafka.bootstrap_servers say where?"
-            if kafka is settings.kafka
-            else f"`arborcast status --home {settings.home}` says how the engine is"
-        )
-        raise InfrastructureError(f"Kafka cannot be reached: {away} ({advice})")
-    return kafka
+    servers = reachable_kafka(settings).bootstrap_servers
+    with noting_silence(f"Kafka at {servers} has not answered yet; waiting for some seconds"):
+        return connection.kafka_of(settings)
 
 
 def note_no_job(config: Path | None, home: Path | None) -> None:
@@ -183,7 +145,7 @@ def resolved(text: str, namespaces: Mapping[str, str], config: Path | None, home
     may be one the logs are read. Raises ExpressionError, InfrastructureError."""
     if "code:" not in text:
         return text
-    from arborcast.admin.topics_work import read_tree
+    from arborcast.admin.control_log import read_tree
     from arborcast.topic_model.expressions import with_codes
 
     return with_codes(text, namespaces, read_tree(kafka_of(config, home)).paths_with_code)
@@ -191,35 +153,31 @@ def resolved(text: str, namespaces: Mapping[str, str], config: Path | None, home
 
 def one_topic(text: str, namespace: list[str] | None, config: Path | None, home: Path | None) -> TopicPath:
     """The one topic that is named, by path or by code. Raises TopicError, ExpressionError, InfrastructureError."""
-    from arborcast.admin import topics_work
+    from arborcast.admin import topics
 
     namespaces = namespaces_of(namespace)
-    return topics_work.one_topic(resolved(text, namespaces, config, home), namespaces)
+    return topics.one_topic(resolved(text, namespaces, config, home), namespaces)
 
 
-def moment_ms(option: str, text: str) -> int:
-    """Milliseconds since the epoch, for a span before now (1h) or an ISO time. Raises ConfigError."""
+def topic_filter(topic: str | None, namespace: list[str] | None) -> TopicFilter:
+    """The topics of --topic and --namespace. Raises ConfigError."""
+    from arborcast.admin.filters import TopicFilter
 
-    try:
-        return int(beginning(text, time.time()) * 1000)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("--since", option, 1)) from error
+    return TopicFilter(topic or "", tuple(namespaces_of(namespace).items()))
 
 
-def moment(ms: int) -> str:
-    """The time as people read it."""
-    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
+def document(value: Any) -> Any:
+    """A value of `admin` as JSON shows it: a struct as an object. A time (`x_ms`) is text under the name `x`, and empty
+    if it is 0."""
+    fields = getattr(value, "__struct_fields__", None) or getattr(value, "_fields", None)
+    if fields is not None:
+        return dict(_member(name, getattr(value, name)) for name in fields)
+    if isinstance(value, dict):
+        return {name: document(each) for name, each in value.items()}
+    return [document(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def topic_test(
-    topic: str | None, namespaces: Mapping[str, str], config: Path | None, home: Path | None
-) -> Callable[[TopicPath], bool]:
-    """Whether a topic is meant by an expression; all are when there is none. Raises ExpressionError, ConfigError."""
-    if topic is None:
-        return lambda _path: True
-    from arborcast.topic_model.expressions import XPathPattern, compile_normal, parse_friendly
-
-    pattern = compile_normal(parse_friendly(resolved(topic, namespaces, config, home), namespaces).normal)
-    if isinstance(pattern, XPathPattern):
-        raise ConfigError(f"--topic {topic}: a path is needed, for instance a/b, or a//. for all below it")
-    return pattern.matches
+def _member(name: str, value: Any) -> tuple[str, Any]:
+    if not name.endswith("_ms"):
+        return name, document(value)
+    return name.removesuffix("_ms"), moment(value) if value else "" if value == 0 else value

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arborcast.admin.moments import moment
+from arborcast.admin.times import moment_ms
 from arborcast.cli.common import (
     FATES,
     AcceptedSinceOption,
@@ -24,24 +23,14 @@ from arborcast.cli.common import (
     YesOption,
     agreed,
     kafka_of,
-    moment,
-    moment_ms,
-    namespaces_of,
     tell_of_more,
-    topic_test,
+    topic_filter,
 )
-from arborcast.core.errors import ConfigError
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import ProgressShown, console, print_json, say
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from arborcast.dispatch.logs.dead_letters import DeadLetter
-    from arborcast.dispatch.logs.parked import Delivery
-    from arborcast.dispatch.operations.dead_letters import Wanted
-
-    Found = tuple[Delivery, DeadLetter]
+    from arborcast.admin.dead_letters import Letter, LetterFilter
 
 letters_app = typer.Typer(help="Deliveries that were given up, with their messages.", no_args_is_help=True)
 
@@ -80,31 +69,29 @@ def list_letters(
     json: JsonOption = False,
 ) -> None:
     """List dead letters, the newest of each partition of the log last."""
-    from arborcast.dispatch.operations.dead_letters import letters
+    from arborcast.admin.dead_letters import listed
 
-    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace, config, home)
-    found = letters(kafka_of(config, home), wanted)
-    listed = list(islice(found, limit))
-    more = sum(1 for _ in found)
+    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
+    found = listed(kafka_of(config, home), wanted, limit)
     if json:
-        print_json({"letters": [_facts(letter) for _, letter in listed], "more": more})
+        print_json({"letters": [_facts(each) for each in found.letters], "more": found.more})
         return
     from rich.text import Text
 
-    for _, letter in listed:
+    for each in found.letters:
         # In lines rather than columns: cut off, an id would be of no use.
         console().print(
             Text.assemble(
-                (moment(letter.at_ms), "dim"),
-                f"  {letter.notification.id}  ",
-                (one_line(letter.notification.topic), "cyan"),
-                f"  for {letter.subscription}, {letter.number} {'try' if letter.number == 1 else 'tries'}: ",
-                (letter.error or letter.state, "bold"),
-                f", {one_line(letter.detail)}",
+                (moment(each.given_up_ms), "dim"),
+                f"  {each.notification}  ",
+                (one_line(each.topic), "cyan"),
+                f"  for {each.subscription}, {each.attempts} {'try' if each.attempts == 1 else 'tries'}: ",
+                (each.error or each.state, "bold"),
+                f", {one_line(each.detail)}",
             ),
             soft_wrap=True,
         )
-    tell_of_more(more)
+    tell_of_more(found.more)
 
 
 @letters_app.command()
@@ -116,29 +103,23 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Print everything that is stored of a dead letter: what it was, why it was given up, and the message."""
-    from arborcast.dispatch.operations.dead_letters import Wanted, letters
+    from arborcast.admin.dead_letters import whole
 
-    shown = 0
-    for _, letter in letters(kafka_of(config, home), Wanted(subscription or "", notification=notification)):
-        shown += 1
-        facts = _facts(letter) | {
-            "publisher": letter.notification.publisher,
-            "message_id": letter.notification.message_id,
-            "producer": letter.notification.producer.decode(errors="replace"),
-            "push": letter.push,
-            "answer": letter.response.decode(errors="replace"),
-            "payload": letter.notification.payload.decode(errors="replace"),
+    for each in whole(kafka_of(config, home), notification, subscription or ""):
+        facts = _facts(each.letter) | {
+            "publisher": each.publisher,
+            "message_id": each.message_id,
+            "producer": each.producer,
+            "push": each.push,
+            "answer": each.answer,
         }
         if json:
-            print_json(facts)
+            print_json(facts | {"payload": each.payload})
             continue
-        payload = facts.pop("payload")
         for name, value in facts.items():
             if value != "":
                 say(one_line(f"{name}: {value}"))
-        say(f"\n{payload}\n")
-    if not shown:
-        raise ConfigError(f"there is no dead letter of notification {notification}")
+        say(f"\n{each.payload}\n")
 
 
 @letters_app.command()
@@ -158,37 +139,25 @@ def redrive(
     json: JsonOption = False,
 ) -> None:
     """Try dead letters again: each waits in its old place, with all its attempts and its whole lifespan before it."""
-    from arborcast.admin.topics_work import read_table
-    from arborcast.dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, letters, settled
+    from arborcast.admin import dead_letters
+    from arborcast.admin.control_log import read_control
+    from arborcast.dispatch.operations.dead_letters import SETTLED_AFTER_S
 
-    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace, config, home)
+    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
     kafka = kafka_of(config, home)
-    table = read_table(kafka)
-    now_s = time.time()
-    left_alone = Counter[str]()
-
-    def possible() -> Iterator[Found]:
-        for delivery, letter in letters(kafka, wanted):
-            if table.get(letter.subscription) is None:
-                left_alone["over"] += 1
-            elif not settled(letter, now_s):
-                left_alone["too_new"] += 1
-            else:
-                yield delivery, letter
-
-    asked = sum(1 for _ in islice(possible(), limit))
-    counts = {"redriven": 0, "over": left_alone["over"], "too_new": left_alone["too_new"]}
-    if asked and (yes or agreed(f"Try {asked:,} deliveries again?")):
-        with DeadLetterAdmin(kafka) as desk:
-            counts["redriven"] = desk.redrive(islice(possible(), asked))
+    control = read_control(kafka)
+    possible, over, too_new = dead_letters.redrivable(kafka, wanted, limit, control)
+    redriven = 0
+    if possible and (yes or agreed(f"Try {possible:,} deliveries again?")):
+        redriven = dead_letters.redrive(kafka, wanted, possible, control).redriven
     if json:
-        print_json(counts)
+        print_json({"redriven": redriven, "over": over, "too_new": too_new})
         return
-    say(f"{counts['redriven']:,} deliveries are tried again")
-    if counts["over"]:
-        say(f"{counts['over']:,} are not: their subscription is over")
-    if counts["too_new"]:
-        say(f"{counts['too_new']:,} are not: they were given up less than {SETTLED_AFTER_S:g} s ago")
+    say(f"{redriven:,} deliveries are tried again")
+    if over:
+        say(f"{over:,} are not: their subscription is over")
+    if too_new:
+        say(f"{too_new:,} are not: they were given up less than {SETTLED_AFTER_S:g} s ago")
 
 
 @letters_app.command()
@@ -208,15 +177,14 @@ def purge(
     json: JsonOption = False,
 ) -> None:
     """Delete dead letters, with their messages. That there were such stays on record."""
-    from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, letters
+    from arborcast.admin import dead_letters
 
-    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace, config, home)
+    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
     kafka = kafka_of(config, home)
-    asked = sum(1 for _ in islice(letters(kafka, wanted), limit))
+    found = dead_letters.count(kafka, wanted, limit)
     purged = 0
-    if asked and (yes or agreed(f"Delete {asked:,} dead letters for good?")):
-        with DeadLetterAdmin(kafka) as desk:
-            purged = desk.purge(islice(letters(kafka, wanted), asked))
+    if found and (yes or agreed(f"Delete {found:,} dead letters for good?")):
+        purged = dead_letters.purge(kafka, wanted, found)
     if json:
         print_json({"purged": purged})
     else:
@@ -232,32 +200,30 @@ def _wanted(
     reason: str | None,
     notification: str | None,
     namespace: list[str] | None,
-    config: Path | None,
-    home: Path | None,
-) -> Wanted:
-    from arborcast.dispatch.operations.dead_letters import Wanted
+) -> LetterFilter:
+    from arborcast.admin.dead_letters import LetterFilter
 
-    return Wanted(
+    return LetterFilter(
         subscription or "",
         endpoint or "",
         notification or "",
-        topic_test(topic, namespaces_of(namespace), config, home),
-        moment_ms("--since", since) if since else None,
-        moment_ms("--until", until) if until else None,
+        topic_filter(topic, namespace),
+        since or "",
+        until or "",
         reason or "",
     )
 
 
-def _facts(letter: DeadLetter) -> dict[str, Any]:
+def _facts(letter: Letter) -> dict[str, Any]:
     return {
-        "notification": letter.notification.id,
+        "notification": letter.notification,
         "subscription": letter.subscription,
         "endpoint": letter.endpoint,
-        "topic": letter.notification.topic,
-        "accepted": moment(letter.notification.accepted_ms),
-        "given_up": moment(letter.at_ms),
+        "topic": letter.topic,
+        "accepted": moment(letter.accepted_ms),
+        "given_up": moment(letter.given_up_ms),
         "state": letter.state,
-        "attempts": letter.number,
+        "attempts": letter.attempts,
         "error": letter.error,
         "detail": letter.detail,
         "status": letter.status or "",
@@ -280,9 +246,9 @@ def replay(
     """Deliver what matches a subscription's filters again, to it alone, labelled as a replay."""
     since_ms = moment_ms("--since", since)
     until_ms = moment_ms("--until", until) if until else int(time.time() * 1000)
-    wanted = topic_test(topic, namespaces_of(namespace), config, home)
     kafka = kafka_of(config, home)
-    from arborcast.admin.topics_work import read_table
+    wanted = topic_filter(topic, namespace).test(kafka)
+    from arborcast.admin.control_log import read_table
     from arborcast.dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
 
     made = Replay(kafka, read_table(kafka), subscription, ReplaySpan(since_ms, until_ms, wanted))

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arborcast.admin.moments import moment
+from arborcast.admin.times import moment_ms
 from arborcast.cli.common import (
     OPERATING,
     ConfigOption,
     HomeOption,
     JsonOption,
     kafka_of,
-    moment,
-    moment_ms,
     settings_of,
 )
-from arborcast.core.errors import ConfigError, SecretError
-from arborcast.core.reasons import reason_of
+from arborcast.core.errors import ConfigError
 from arborcast.engine.terminal import ProgressShown, print_json, say
 
 if TYPE_CHECKING:
@@ -162,22 +160,21 @@ def new(
 
     The same file has to be at every gateway and on every host that pushes: bring it to those that push first.
     """
-    from arborcast.core.security.keyring import add_key
+    from arborcast.admin import keys
 
-    path = Path(settings_of(config, home).secrets.key_file)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    key_id = key_id or time.strftime("k%Y%m%dT%H%M%S", time.gmtime())
-    add_key(path, key_id)
-    say(f"{path}: secrets are sealed with {key_id} from now on")
+    path = keys.key_file(settings_of(config, home))
+    say(f"{path}: secrets are sealed with {keys.new(path, key_id)} from now on")
 
 
 def list_keys(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
     """Print the ids of the keys; the first one seals."""
-    keys = list(_keys(Path(settings_of(config, home).secrets.key_file)))
+    from arborcast.admin import keys
+
+    found = list(keys.read(keys.key_file(settings_of(config, home))))
     if json:
-        print_json([{"id": key_id, "seals": key_id == keys[0]} for key_id in keys])
+        print_json([{"id": key_id, "seals": key_id == found[0]} for key_id in found])
         return
-    for key_id in keys:
+    for key_id in found:
         say(key_id)
 
 
@@ -192,10 +189,11 @@ def reseal(
     May be cut off and run again. The exit status is 1 when a secret could not be opened, or is still sealed with an
     older key.
     """
+    from arborcast.admin.keys import key_file, read
     from arborcast.admin.resealing import reseal as reseal_all
     from arborcast.core.security.keyring import KeyRing
 
-    keys = KeyRing(_keys(Path(settings_of(config, home).secrets.key_file)))
+    keys = KeyRing(read(key_file(settings_of(config, home))))
     report = reseal_all(kafka_of(config, home), keys, dry_run=dry_run)
     if json:
         facts = {"key": keys.current, "subscriptions": report.subscriptions, "secrets": report.secrets}
@@ -212,25 +210,12 @@ def remove(
     home: HomeOption = None,
 ) -> None:
     """Take a key out of the key file, unless a secret in the control log is still sealed with it."""
-    from arborcast.admin.resealing import reseal as reseal_all
-    from arborcast.core.security.keyring import KeyRing, remove_key
+    from arborcast.admin.keys import key_file
+    from arborcast.admin.resealing import remove_key
 
-    path = Path(settings_of(config, home).secrets.key_file)
-    used = reseal_all(kafka_of(config, home), KeyRing(_keys(path)), dry_run=True).sealed[key_id]
-    if used:
-        raise SecretError(f"{used} secrets are still sealed with {key_id}: run arborcast keys reseal first")
-    remove_key(path, key_id)
+    path = key_file(settings_of(config, home))
+    remove_key(kafka_of(config, home), path, key_id)
     say(f"{path}: {key_id} is no longer there")
-
-
-def _keys(path: Path) -> dict[str, bytes]:
-    from arborcast.core.security.keyring import parse_keys
-
-    try:
-        return parse_keys(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        advice = "; `arborcast keys new` makes one" if isinstance(error, FileNotFoundError) else ""
-        raise SecretError(f"the key file {path} cannot be read: {reason_of(error)}{advice}") from error
 
 
 def _show(report: ResealingReport, key_id: str, dry_run: bool) -> None:

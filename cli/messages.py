@@ -29,7 +29,7 @@ from arborcast.cli.common import (
     resolved,
     settings_of,
 )
-from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.errors import ArborcastError
 from arborcast.core.printable import one_line
 from arborcast.core.reasons import reason_of
 from arborcast.engine.terminal import complain, console, print_json, print_json_line, say
@@ -386,27 +386,11 @@ def client_of(url: str | None, config: Path | None, home: Path | None) -> Client
 
 
 def _broker_url(config: Path | None, home: Path | None, subscription: str = "") -> str:
-    """The address of a `subscription`, where it is one; that of the engine that runs in this data directory; else that
-    of a gateway elsewhere, by the settings.
-
-    Raises InfrastructureError for the data directory of an engine that is stopped: another engine may listen at its
-    port.
-    """
-    from arborcast.engine.embedded.home import Home
-    from arborcast.engine.embedded.state import addresses, has_own_broker
+    """The address of a `subscription`, if it is one, else that of the gateway. Raises InfrastructureError."""
+    from arborcast.admin.connection import gateway_url
 
     settings = settings_of(config, home)
-    if "://" in subscription:
-        return subscription
-    running = addresses(settings.home).get("gateway")
-    if running or settings.gateway.public_url:
-        return running or settings.gateway.public_url
-    if has_own_broker(settings) or Home(settings.home).state_file.exists():
-        raise InfrastructureError(
-            f"no engine runs in {settings.home}: `arborcast up` starts one, --home names another, and --url a broker "
-            "that is elsewhere (gateway.public_url in the settings does so, too)"
-        )
-    return f"http://{settings.gateway.host}:{settings.gateway.port}"
+    return subscription if "://" in subscription else gateway_url(settings)
 
 
 def _time(text: str) -> datetime:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     SUBSCRIBING,
     ConfigOption,
@@ -17,23 +16,19 @@ from arborcast.cli.common import (
     JsonOption,
     ListedOption,
     NamespaceOption,
+    document,
     kafka_of,
-    moment,
     namespaces_of,
     tell_of_more,
 )
 from arborcast.core.errors import ConfigError
 from arborcast.core.printable import one_line
-from arborcast.core.security.uris import to_uri
 from arborcast.engine.terminal import complain, console, print_json, say
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from arborcast.topic_model.projections.suspensions import Suspensions
-    from arborcast.topic_model.records.control import SubscriptionSuspended
-    from arborcast.topic_model.routing import RoutingTable
-    from arborcast.topic_model.subscriptions import Subscription
+    from arborcast.admin.subscriptions import ListedSubscription
 
 subscriptions_app = typer.Typer(help="Who is subscribed, and who is suspended.", no_args_is_help=True)
 
@@ -63,63 +58,51 @@ def list_subscriptions(
     json: JsonOption = False,
 ) -> None:
     """List subscriptions, the suspended ones first, then by address."""
-    from arborcast.admin import topics_work as commands
-    from arborcast.topic_model.expressions import with_codes
+    from arborcast.admin import control_log
+    from arborcast.admin import subscriptions as admin
+    from arborcast.admin.topics import topic_named
 
-    table, suspensions = commands.read_subscriptions(kafka_of(config, home))
-    wanted: set[str] | None = None
-    if topic:
-        namespaces = namespaces_of(namespace)
-        path = commands.one_topic(with_codes(topic, namespaces, table.topics.paths_with_code), namespaces)
-        wanted = {route.subscription_id for route in table.who(path)}
-    now_ms = time.time_ns() // 1_000_000
-    found = [
-        each
-        for each in table.subscriptions()
-        if each.trigger is None
-        and (state is None or suspensions.state_of(each, now_ms) == state)
-        and (endpoint is None or each.consumer.address == to_uri(endpoint))
-        and (wanted is None or each.id in wanted)
-    ]
-    found.sort(key=lambda each: (each.id not in suspensions, each.consumer.address, each.id))
-    facts = [_facts(each, suspensions, now_ms) for each in found[:limit]]
+    control = control_log.read_control(kafka_of(config, home))
+    path = topic_named(topic, control.table.topics, namespaces_of(namespace)) if topic else None
+    wanted = admin.SubscriptionFilter(state.value if state else "", endpoint, topic=path)
+    found = admin.listed(control, wanted, limit)
     if json:
-        print_json({"subscriptions": facts, "more": len(found) - len(facts)})
+        print_json(document(found))
         return
-    if not facts:
-        others = table.statistics().subscriptions > 0
+    if not found.subscriptions:
+        others = control.table.statistics().subscriptions > 0
         complain("no subscription is as asked for" if others else "nobody is subscribed")
         return
-    for line in _lines(facts):
+    for line in _lines(found.subscriptions):
         console().print(line, soft_wrap=True)
-    tell_of_more(len(found) - len(facts))
+    tell_of_more(found.more)
 
 
 # An address may be as long as it likes; what stands behind it is looked for within a screen's width.
 _WIDEST = 48
 
 
-def _lines(facts: list[dict[str, Any]]) -> Iterator[Text]:
+def _lines(listed: Sequence[ListedSubscription]) -> Iterator[Text]:
     """A heading, and a line for each, with nothing cut off: a part of an id would be of no use."""
     from rich.text import Text
 
-    rows = [(each["subscription"], each["state"], each["reliability"], one_line(each["endpoint"])) for each in facts]
+    rows = [(each.subscription, each.state, each.reliability, one_line(each.endpoint)) for each in listed]
     heading = ("subscription", "state", "reliability", "endpoint")
     widths = [min(_WIDEST, max(map(len, column))) for column in zip(heading, *rows, strict=True)]
     first, *others = (word.ljust(width) for word, width in zip(heading, widths, strict=True))
     yield Text("  ".join((first, *others, "topics")), "bold")
-    for each, row in zip(facts, rows, strict=True):
+    for each, row in zip(listed, rows, strict=True):
         first, state, *others = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield Text.assemble(
             f"{first}  ",
-            (state, "" if each["state"] == _Activity.ACTIVE else "bold"),
+            (state, "" if each.state == "active" else "bold"),
             f"  {'  '.join(others)}  ",
-            (one_line(each["expression"]) or "every topic", "cyan"),
+            (one_line(each.expression) or "every topic", "cyan"),
         )
-        suspended = each["suspended"]
-        if suspended and each["state"] == _Activity.SUSPENDED:
+        if each.suspended and each.state == "suspended":
             why = (
-                f"suspended since {suspended['at']}: {suspended['reason']}, failing since {suspended['failing_since']}"
+                f"suspended since {moment(each.suspended.at_ms)}: {each.suspended.reason}, "
+                f"failing since {moment(each.suspended.failing_since_ms)}"
             )
             yield Text(one_line(f"  {why}"), "dim")
 
@@ -138,75 +121,19 @@ def resume(
     json: JsonOption = False,
 ) -> None:
     """Let suspended subscriptions go on: what waits for them is pushed at once."""
-    from arborcast.admin.topics_work import read_subscriptions
-    from arborcast.topic_model.control_log import ControlLog
+    from arborcast.admin import control_log
+    from arborcast.admin import subscriptions as admin
 
     if bool(subscription) + (endpoint is not None) + everything != 1:
         raise ConfigError("say which: ids of subscriptions, or --endpoint, or --all")
     kafka = kafka_of(config, home)
-    table, suspensions = read_subscriptions(kafka)
-    if subscription:
-        chosen = [_suspended(name.rstrip("/").rpartition("/")[2], table, suspensions) for name in subscription]
-    else:
-        chosen = [
-            each.id
-            for each in _all_suspended(table, suspensions)
-            if endpoint is None or each.consumer.address == to_uri(endpoint)
-        ]
-    # Their own records are not written, since a client may be changing them at this moment.
-    records = [record for name in dict.fromkeys(chosen) for record in suspensions.taking_back(name)]
-    if records:
-        with closing(ControlLog(kafka)) as log:
-            log.append(records)
+    control = control_log.read_control(kafka)
+    chosen = admin.suspended(control, subscription) if subscription else admin.all_suspended(control, endpoint)
+    admin.end_suspensions(kafka, control, chosen)
     if json:
-        print_json({"resumed": list(dict.fromkeys(chosen))})
+        print_json({"resumed": chosen})
         return
-    for name in dict.fromkeys(chosen):
+    for name in chosen:
         say(f"resumed {name}")
     if not chosen:
         say("none is suspended" + (f" of {endpoint}" if endpoint else ""))
-
-
-def _all_suspended(table: RoutingTable, suspensions: Suspensions) -> Iterator[Subscription]:
-    found = (table.get(each.id) for each in suspensions)
-    return (each for each in found if each is not None)
-
-
-def _suspended(name: str, table: RoutingTable, suspensions: Suspensions) -> str:
-    """The id, if that is one of a suspended subscription. Raises ConfigError."""
-    known = table.get(name)
-    if known is None:
-        raise ConfigError(f"there is no subscription {name} (any more); nothing was resumed")
-    if name in suspensions:
-        return name
-    if known.paused:
-        raise ConfigError(
-            f"{name} is not suspended: its subscriber has paused it, and resumes it, with ResumeSubscription at "
-            f"{known.address}; nothing was resumed"
-        )
-    raise ConfigError(f"{name} is not suspended; nothing was resumed")
-
-
-def _facts(subscription: Subscription, suspensions: Suspensions, now_ms: int) -> dict[str, Any]:
-    suspension = suspensions.get(subscription.id)
-    return {
-        "subscription": subscription.id,
-        "state": suspensions.state_of(subscription, now_ms),
-        "suspended": None if suspension is None else _suspension(suspension),
-        "paused": subscription.paused,
-        "reliability": subscription.policy.reliability,
-        "endpoint": subscription.consumer.address,
-        "expression": " and ".join(each.text for each in subscription.topics),
-        "owner": subscription.owner,
-        "address": subscription.address,
-        "created": moment(subscription.created_ms),
-        "terminates": None if subscription.terminates_ms is None else moment(subscription.terminates_ms),
-    }
-
-
-def _suspension(suspension: SubscriptionSuspended) -> dict[str, str]:
-    return {
-        "at": moment(suspension.at_ms),
-        "failing_since": moment(suspension.since_ms),
-        "reason": suspension.reason,
-    }

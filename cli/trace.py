@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arborcast.cli.common import FATES, ConfigOption, HomeOption, JsonOption, kafka_of, note_no_job, settings_of
-from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.printable import one_line
 from arborcast.engine.monitoring.figures import WORDS
 from arborcast.engine.terminal import console, error_console, print_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.text import Text
 
     from arborcast.dispatch.operations.trace.story import DeliveryStory, Step, Story
-
-
-class NotFound(ArborcastError):
-    """Nothing is known of what was asked about."""
 
 
 # How many subscriptions people are shown one by one.
@@ -57,7 +54,7 @@ def trace(
 
     Reads the tables and what the logs have beyond them, so it knows of the last second too.
     """
-    _print(_story(notification, None, config, home), json)
+    _print(_story(notification, "", config, home), json)
     note_no_job(config, home)
 
 
@@ -69,8 +66,7 @@ def why(
     json: JsonOption = False,
 ) -> None:
     """Explain why a subscription got a notification, or did not."""
-    # The address ends with the id, and is what people have.
-    _print(_story(notification, subscription.rstrip("/").rsplit("/", 1)[-1], config, home), json)
+    _print(_story(notification, subscription, config, home), json)
 
 
 def _print(story: Story, json: bool) -> None:
@@ -81,42 +77,15 @@ def _print(story: Story, json: bool) -> None:
             console().print(line, soft_wrap=True)
 
 
-def _story(notification: str, subscription: str | None, config: Any, home: Any) -> Story:
-    from arborcast.dispatch.operations.trace.explain import explain
-    from arborcast.dispatch.operations.trace.gathering import Gatherer
+def _story(notification: str, subscription: str, config: Path | None, home: Path | None) -> Story:
+    from arborcast.admin import trace
 
-    settings = settings_of(config, home)
-    kafka, away = settings.kafka, ""
     try:
-        kafka = kafka_of(config, home)
-    except InfrastructureError as error:
-        away = str(error)  # the tables alone tell nearly all of it
-    gatherer = Gatherer(kafka, settings.tables, settings.home, away)
-    story = explain(gatherer.gather(notification, subscription), subscription)
-    if not story.found and away:
-        looked = f"the tables do not have it, and {away}"
-    elif not story.found:
-        looked = "neither the tables nor the logs have it"
-        for note in story.notes:
+        return trace.trace(settings_of(config, home), notification, subscription, lambda _: kafka_of(config, home))
+    except trace.NotFound as error:
+        for note in error.notes:
             error_console().print(f"note: {note}", style="dim", soft_wrap=True, markup=False)
-    if not story.found:
-        hint = _hint(notification, settings.tables.notifications_days)
-        raise NotFound(f"nothing is known of a notification {notification}: {looked}; {hint}")
-    return story
-
-
-def _hint(notification: str, kept_days: int) -> str:
-    """What may be the reason that nothing is known."""
-    from arborcast.dispatch.operations.trace.story import utc
-    from arborcast.topic_model.records.notifications import made_at
-
-    made_ms = made_at(notification)
-    if not made_ms:
-        return "an id is what pushes carry as arborcast-notification-id, 32 hexadecimal digits"
-    return (
-        f"the id was made at {utc(made_ms):%Y-%m-%d %H:%M:%S} UTC, and tables.notifications_days = {kept_days}; "
-        "a Notify that was not answered with 202 was not accepted"
-    )
+        raise
 
 
 def document(story: Story) -> dict[str, Any]:

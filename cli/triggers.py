@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,18 +14,14 @@ from arborcast.cli.common import (
     JsonOption,
     ListedOption,
     NamespaceOption,
+    document,
     kafka_of,
-    moment,
     namespaces_of,
     tell_of_more,
 )
 from arborcast.cli.messages import InputError, UrlOption, client_of, read_file, topic_of
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import error_console, print_json, say
-
-if TYPE_CHECKING:
-    from arborcast.topic_model.projections.suspensions import Suspensions
-    from arborcast.topic_model.subscriptions import Subscription, Trigger
 
 triggers_app = typer.Typer(help="Have something published when a notification matches.", no_args_is_help=True)
 
@@ -115,41 +111,20 @@ def list_triggers(
     json: JsonOption = False,
 ) -> None:
     """List the triggers that there are, by name."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import control_log, triggers
 
-    table, suspensions = commands.read_subscriptions(kafka_of(config, home))
-    there = sorted(
-        filter(None, (table.get(each.id) for each in table.triggers)), key=lambda each: each.consumer.address
-    )
-    facts = [_facts(each, each.trigger, suspensions) for each in there[:limit] if each.trigger is not None]
+    found = triggers.listed(control_log.read_control(kafka_of(config, home)), limit)
     if json:
-        print_json({"triggers": facts, "more": len(there) - len(facts)})
+        print_json(document(found))
         return
-    if not facts:
+    if not found.triggers:
         error_console().print("there is no trigger")
-    for each in facts:
-        only_if = f", if {each['only_if']}" if each["only_if"] else ""
-        what = "the same" if each["payload"] is None else each["payload"]
-        say(one_line(f"{each['trigger']}  {each['state']}  {each['expression'] or 'every topic'}{only_if}"))
-        say(one_line(f"  publishes on {each['publishes']}: {what}"))
-    tell_of_more(len(there) - len(facts))
-
-
-def _facts(subscription: Subscription, trigger: Trigger, suspensions: Suspensions) -> dict[str, Any]:
-    from arborcast.admin.topics_work import conditions_of
-
-    return {
-        "trigger": trigger.name,
-        "id": subscription.id,
-        # Without its topic nothing can be published.
-        "state": "no topic" if trigger.target is None else suspensions.state_of(subscription),
-        "expression": " and ".join(each.text for each in subscription.topics),
-        "only_if": conditions_of(subscription),
-        "publishes": trigger.topic,
-        "payload": trigger.payload or None,
-        "owner": subscription.owner,
-        "created": moment(subscription.created_ms),
-    }
+    for each in found.triggers:
+        only_if = f", if {each.only_if}" if each.only_if else ""
+        what = "the same" if each.payload is None else each.payload
+        say(one_line(f"{each.trigger}  {each.state}  {each.expression or 'every topic'}{only_if}"))
+        say(one_line(f"  publishes on {each.publishes}: {what}"))
+    tell_of_more(found.more)
 
 
 def _element(payload: str) -> bytes:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     FATES,
     ConfigOption,
@@ -17,10 +17,8 @@ from arborcast.cli.common import (
     SubscriptionOption,
     TopicsOption,
     kafka_of,
-    moment,
-    namespaces_of,
     tell_of_more,
-    topic_test,
+    topic_filter,
 )
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import complain, console, print_json
@@ -28,9 +26,15 @@ from arborcast.engine.terminal import complain, console, print_json
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from arborcast.dispatch.operations.waiting import Wait
-    from arborcast.topic_model.projections.suspensions import Suspensions
-    from arborcast.topic_model.routing import RoutingTable
+    from arborcast.admin.waiting import WaitingDelivery
+
+_STAGES = {
+    "queued": "next in its turn",
+    "due": "due now",
+    "under way": "its push has no answer yet; without one next {}",
+    "awaited": "its receiver says how it ended by {}",
+    "scheduled": "next {}",
+}
 
 waiting_app = typer.Typer(help="Deliveries that wait to be tried, or tried again.", no_args_is_help=True)
 
@@ -56,83 +60,58 @@ def list_waiting(
     json: JsonOption = False,
 ) -> None:
     """List deliveries that wait, those that wait longest first, with what became of the last try."""
-    from arborcast.admin.topics_work import read_subscriptions
-    from arborcast.core.security.uris import to_uri
-    from arborcast.dispatch.operations.waiting import Asked, Waiting
+    from arborcast.admin.waiting import WaitingFilter, oldest
 
-    # The last part of an address is the id.
-    name = subscription.rstrip("/").rpartition("/")[2] if subscription else ""
-    is_meant = topic_test(topic, namespaces_of(namespace), config, home)
-    kafka = kafka_of(config, home)
-    table, suspensions = read_subscriptions(kafka)
-
-    def asked(each: str) -> bool:
-        known = table.get(each)
-        there = known.consumer.address if known is not None else ""
-        return (not name or each == name) and (endpoint is None or there == to_uri(endpoint))
-
-    waiting = Waiting(kafka)
-    waits, more = waiting.oldest(Asked(asked, is_meant, notification or ""), limit)
-    waits, complete = waiting.with_last(waits)
-    now_ms = time.time_ns() // 1_000_000
-    facts = [_facts(each, table, suspensions, now_ms) for each in waits]
+    wanted = WaitingFilter(subscription or "", endpoint or "", topic_filter(topic, namespace), notification or "")
+    found = oldest(kafka_of(config, home), wanted, limit)
     if json:
-        print_json({"waiting": facts, "more": more})
+        print_json({"waiting": [_facts(each) for each in found.waiting], "more": found.more})
     else:
-        for wait, each in zip(waits, facts, strict=True):
-            console().print(_line(wait, each, now_ms), soft_wrap=True)
-        if not facts:
+        for each in found.waiting:
+            console().print(_line(each), soft_wrap=True)
+        if not found.waiting:
             complain("nothing waits")
-        tell_of_more(more)
-    if not complete:
+        tell_of_more(found.more)
+    if not found.complete:
         complain("not all of the log of attempts was searched for errors: it is long; ask for fewer with --limit")
 
 
-def _facts(wait: Wait, table: RoutingTable, suspensions: Suspensions, now_ms: int) -> dict[str, Any]:
-    name = wait.delivery.subscription
-    known = table.get(name)
-    last, tries = wait.last, wait.tries
+def _facts(each: WaitingDelivery) -> dict[str, Any]:
     return {
-        "notification": wait.notification,
-        "subscription": name,
-        "state": suspensions.state_of(known, now_ms) if known is not None else "over",
-        "endpoint": known.consumer.address if known is not None else "",
-        "topic": wait.topic,
-        "priority": wait.priority,
-        "accepted": moment(wait.accepted_ms),
-        "since": moment(wait.since_ms),
-        "attempts": tries.number,
-        "next": moment(tries.due_ms) if tries.due_ms else "",
-        "error": last.error if last is not None else "",
-        "detail": last.detail if last is not None else "",
-        "status": (last.status if last is not None else 0) or "",
+        "notification": each.notification,
+        "subscription": each.subscription,
+        "state": each.state,
+        "endpoint": each.endpoint,
+        "topic": each.topic,
+        "priority": each.priority,
+        "accepted": moment(each.accepted_ms),
+        "since": moment(each.since_ms),
+        "attempts": each.attempts,
+        "next": _next(each),
+        "error": each.error,
+        "detail": each.detail,
+        "status": each.status or "",
     }
 
 
-def _line(wait: Wait, facts: dict[str, Any], now_ms: int) -> Text:
+def _next(each: WaitingDelivery) -> str:
+    return moment(each.next_ms) if each.next_ms else ""
+
+
+def _line(each: WaitingDelivery) -> Text:
     # In lines rather than columns: cut off, an id would be of no use.
     from rich.text import Text
 
-    number = wait.tries.number
-    state = "" if facts["state"] == "active" else f" ({facts['state']})"
-    priority = f"priority {wait.priority}, " if wait.priority else ""
-    where = f" at {one_line(facts['endpoint'])}" if facts["endpoint"] else ""
+    state = "" if each.state == "active" else f" ({each.state})"
+    priority = f"priority {each.priority}, " if each.priority else ""
+    where = f" at {one_line(each.endpoint)}" if each.endpoint else ""
+    tries = f"{each.attempts} {'try' if each.attempts == 1 else 'tries'}"
     line = Text.assemble(
-        (facts["since"], "dim"),
-        f"  {wait.notification}  ",
-        (one_line(wait.topic), "cyan"),
-        f"  for {facts['subscription']}{state}{where}, {priority}{number} {'try' if number == 1 else 'tries'}, ",
+        (moment(each.since_ms), "dim"),
+        f"  {each.notification}  ",
+        (one_line(each.topic), "cyan"),
+        f"  for {each.subscription}{state}{where}, {priority}{tries}, {_STAGES[each.stage].format(_next(each))}",
     )
-    if not number:
-        line.append("next in its turn")
-    elif wait.tries.is_due(now_ms):
-        line.append("due now")
-    elif wait.tries.under_way:
-        line.append(f"its push has no answer yet; without one next {facts['next']}")
-    elif wait.tries.awaits:
-        line.append(f"its receiver says how it ended by {facts['next']}")
-    else:
-        line.append(f"next {facts['next']}")
-    if facts["error"]:
-        line.append(": ").append(facts["error"], "bold").append(f", {one_line(facts['detail'])}")
+    if each.error:
+        line.append(": ").append(each.error, "bold").append(f", {one_line(each.detail)}")
     return line

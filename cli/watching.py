@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, beginning, settings_of
+from arborcast.admin.times import beginning
+from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, settings_of
 from arborcast.core.errors import ConfigError
 from arborcast.engine.terminal import complain, print_json
 

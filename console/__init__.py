@@ -6,7 +6,7 @@
     guard      before any screen: hosts, sessions, rights, and headers that keep strangers out
     signing    signing in and out where the console is reached from the network
     pages      templates and static files
-    commands   what `arborcast` says, in a process of its own
+    questions  calls of `admin`, in threads
     live       parts of pages that change by themselves (server-sent events)
     screens    one module or folder for each screen
 

@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         log_format.configure(settings.logging.format, "console", level_of(settings))
         listener = listen(settings.console)
         runner = asyncio.Runner()
-        return runner.run(ConsoleProcess(settings, listener, options.config).run())
+        return runner.run(ConsoleProcess(settings, listener).run())
     except ConfigError as error:
         complain(f"arborcast console: {error}")
         return 2

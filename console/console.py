@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -16,10 +15,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from arborcast.console.commands import CommandAnswer, Commands
+from arborcast.admin.connection import kafka_of
 from arborcast.console.guard import Sessions, Visitor, visitor_of
 from arborcast.console.live import LiveParts, Look, Replacement, Seen, changes
 from arborcast.console.pages import StaticFiles, Templates
+from arborcast.console.questions import Answer, Questions
 from arborcast.core.errors import ArborcastError
 from arborcast.engine.settings.loading import Settings
 from arborcast.ingest.state.changes import CommitsChanges
@@ -63,8 +63,7 @@ class Screen:
 class Console:
     """`control` is the state of the control log, `changes` changes it. `trouble` says why what is seen may be old, in
     words; empty when all is well. While it is not `ready`, another thread reads the log for the first time, and
-    `control` must not be looked at. `topic_changes` grows with each change of a topic. `config` is the settings file,
-    for `commands`, which take turns whichever screen runs them."""
+    `control` must not be looked at. `topic_changes` grows with each change of a topic."""
 
     def __init__(
         self,
@@ -76,7 +75,6 @@ class Console:
         trouble: Callable[[], str] = lambda: "",
         ready: Callable[[], bool] = lambda: True,
         topic_changes: Callable[[], int] = lambda: 0,
-        config: Path | None = None,
         signs_in: bool = False,
     ) -> None:
         self.settings = settings
@@ -86,7 +84,7 @@ class Console:
         self.trouble = trouble
         self.ready = ready
         self.topic_changes = topic_changes
-        self.commands = Commands(settings.home, config)
+        self.questions = Questions(lambda: kafka_of(settings))
         self.signs_in = signs_in
         self.live = LiveParts()
         self.static = StaticFiles()
@@ -153,8 +151,8 @@ class Console:
 
         return self.live.response(changes(everything, _LOOK_S))
 
-    def seen(self, request: Request, said: CommandAnswer, template: str, **values: Any) -> Seen:
-        """What a command has said, as the main part of such a page."""
+    def seen(self, request: Request, said: Answer[Any], template: str, **values: Any) -> Seen:
+        """An answer, or the reason why there is none, as the main part of such a page."""
         if said.wrong:
             return Seen({"shown": self.render(request, "refusal.html", wrong=said.wrong)}, said.rest_s, failed=True)
         at = datetime.fromtimestamp(said.at).astimezone().strftime("%H:%M:%S")

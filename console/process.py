@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import logging
 import socket
 from pathlib import Path
@@ -36,7 +37,7 @@ _LIMITS = GatewaySettings(
 class ConsoleProcess:
     """Follows the control log and shows it."""
 
-    def __init__(self, settings: Settings, listener: socket.socket, config: Path | None) -> None:
+    def __init__(self, settings: Settings, listener: socket.socket) -> None:
         """Raises ConfigError for settings with which it would be open to strangers."""
         self._listener = listener
         port = listener.getsockname()[1]
@@ -60,7 +61,6 @@ class ConsoleProcess:
             trouble=self._trouble,
             topic_changes=lambda: topic_changes.count,
             ready=lambda: self._view.caught_up,
-            config=config,
             signs_in=signing is not None,
         )
         # People prove who they are with a password: their browsers are not asked for certificates.
@@ -74,14 +74,22 @@ class ConsoleProcess:
         self._view.start()
         host, port = self._listener.getsockname()[:2]
         logger.info("listening on %s port %d", host, port)
-        following = asyncio.create_task(self._tls.follow_files(), name="tls") if self._tls is not None else None
+        tasks = [asyncio.create_task(self._freeze_state(), name="freeze")]
+        if self._tls is not None:
+            tasks.append(asyncio.create_task(self._tls.follow_files(), name="tls"))
         await self._server.serve(sockets=[self._listener])
-        if following is not None:
-            following.cancel()
+        for task in tasks:
+            task.cancel()
         await self._view.stop()
         for each in (self._changes, self._log_end, self._log):
             each.close()
         return 1 if self._failed else 0
+
+    async def _freeze_state(self) -> None:
+        """Exempt the state of the control log from the garbage collections that end questions."""
+        await self._view.until_caught_up()
+        gc.collect()
+        gc.freeze()
 
     def _stop(self) -> None:
         self._console.live.stop()

@@ -5,7 +5,7 @@
     documents   whole trees from files and to them
     units       the LDAP tree of another system
 
-What they do, apart from options and printing, is in `admin.topics_work`.
+What they do, apart from options and printing, is in `admin`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +12,7 @@ from arborcast.cli.common import (
     JsonOption,
     NamespaceOption,
     TopicArgument,
+    document,
     kafka_of,
     one_topic,
 )
@@ -20,8 +20,7 @@ from arborcast.core.printable import one_line
 from arborcast.engine.terminal import print_json, say
 
 if TYPE_CHECKING:
-    from arborcast.topic_model.records.control import ControlRecord
-    from arborcast.topic_model.tree.tree import TopicTree
+    from arborcast.admin.topics import TreeChange
 
 
 def register(topics_app: typer.Typer) -> None:
@@ -68,9 +67,8 @@ def add(
     json: JsonOption = False,
 ) -> None:
     """Add a topic, with its facts. Topics above need not be there."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import topics
     from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
-    from arborcast.topic_model.tree.plans import plan_create, plan_update
 
     record = TopicRecord(
         path=one_topic(topic, namespace, config, home),
@@ -80,10 +78,7 @@ def add(
         policy=TopicPolicy(retain, priority, routing, tuple(publisher or ()), queue, merge),
     )
 
-    def plan(tree: TopicTree) -> list[ControlRecord]:
-        return plan_update(tree, record) if update and record.path in tree else plan_create(tree, record)
-
-    _report(commands.change_tree(kafka_of(config, home), plan), json)
+    _report(topics.add(kafka_of(config, home), record, update=update), json)
 
 
 def remove(
@@ -95,12 +90,10 @@ def remove(
     json: JsonOption = False,
 ) -> None:
     """Remove a topic."""
-    from arborcast.admin import topics_work as commands
-    from arborcast.topic_model.tree.plans import plan_remove
+    from arborcast.admin import topics
 
     path = one_topic(topic, namespace, config, home)
-    kafka = kafka_of(config, home)
-    _report(commands.change_tree(kafka, lambda tree: plan_remove(tree, path, recursive=recursive)), json)
+    _report(topics.remove(kafka_of(config, home), path, recursive=recursive), json)
 
 
 def move(
@@ -112,11 +105,10 @@ def move(
     json: JsonOption = False,
 ) -> None:
     """Move a topic with all below it."""
-    from arborcast.admin import topics_work as commands
-    from arborcast.topic_model.tree.plans import plan_move
+    from arborcast.admin import topics
 
     old, new = (one_topic(each, namespace, config, home) for each in (topic, target))
-    _report(commands.change_tree(kafka_of(config, home), lambda tree: plan_move(tree, old, new)), json)
+    _report(topics.move(kafka_of(config, home), old, new), json)
 
 
 def rename(
@@ -128,24 +120,18 @@ def rename(
     json: JsonOption = False,
 ) -> None:
     """Give a topic another name, where it is."""
-    from arborcast.admin import topics_work as commands
-    from arborcast.topic_model.tree.plans import plan_rename
+    from arborcast.admin import topics
 
     path = one_topic(topic, namespace, config, home)
-    _report(commands.change_tree(kafka_of(config, home), lambda tree: plan_rename(tree, path, name)), json)
+    _report(topics.rename(kafka_of(config, home), path, name), json)
 
 
-def _report(records: Iterable[ControlRecord], json: bool) -> None:
-    """What was appended, in a line for people or as JSON."""
-    from arborcast.topic_model.records.control import TopicRecord, TopicRemoved
-
-    put = [record.path for record in records if isinstance(record, TopicRecord)]
-    removed = [record.path for record in records if isinstance(record, TopicRemoved)]
+def _report(change: TreeChange, json: bool) -> None:
     if json:
-        print_json({"put": put, "removed": removed})
+        print_json(document(change))
         return
-    for word, paths in (("put", put), ("removed", removed)):
+    for word, paths in (("put", change.put), ("removed", change.removed)):
         for path in paths:
             say(one_line(f"{word} {path}"))
-    if not put and not removed:
+    if not change.put and not change.removed:
         say("nothing to change")

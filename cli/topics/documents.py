@@ -95,22 +95,21 @@ def _import_document(
     dry_run: bool,
     json: bool,
 ) -> None:
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import topic_documents
 
     standard_input = str(file) == "-"
     try:
         data = sys.stdin.buffer.read() if standard_input else file.read_bytes()
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {reason_of(error)}") from error
-    form = commands.format_of(None if standard_input else file, form, data)
-    records, skipped = commands.read_document(data, form, base_dn or settings.directory.base_dn)
+    form = topic_documents.format_of(None if standard_input else file, form, data)
+    records, skipped = topic_documents.read_document(data, form, base_dn or settings.directory.base_dn)
     for line in skipped:
         complain(f"skipped {line}")
     with ProgressShown() as progress:
-        tree = commands.read_tree(settings.kafka)
-        result = commands.plan_import(tree, records, replace=replace, progress=progress)
-        if not dry_run:
-            commands.write_import(settings.kafka, result.records, progress)
+        result = topic_documents.import_topics(
+            settings.kafka, records, replace=replace, dry_run=dry_run, progress=progress
+        )
     counts = {"added": result.added, "changed": result.changed, "removed": result.removed, "skipped": len(skipped)}
     if json:
         print_json(counts)
@@ -126,12 +125,12 @@ def export_topics(
     home: HomeOption = None,
 ) -> None:
     """Write all topics as a document. The LDIF is what ldapadd takes."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import control_log, topic_documents
 
-    form = commands.format_of(file, form)
+    form = topic_documents.format_of(file, form)
     settings = _settings(config, home)
-    tree = commands.read_tree(settings.kafka)
-    data = commands.write_document(tree.records(), form, base_dn or settings.directory.base_dn)
+    tree = control_log.read_tree(settings.kafka)
+    data = topic_documents.write_document(tree.records(), form, base_dn or settings.directory.base_dn)
     if file is None:
         print_document(data)
         return

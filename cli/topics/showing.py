@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     ConfigOption,
     HomeOption,
     JsonOption,
     NamespaceOption,
     TopicArgument,
+    document,
     kafka_of,
-    moment,
     namespaces_of,
     one_topic,
     settings_of,
 )
-from arborcast.core.errors import TopicError
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import complain, console, print_json, print_table, say
 
@@ -47,12 +45,12 @@ def list_topics(
     json: JsonOption = False,
 ) -> None:
     """List topics with their facts."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import control_log, topics
 
-    tree = commands.read_tree(kafka_of(config, home))
-    records = _records(tree, commands.matching(tree, expression, namespaces_of(namespace)))
+    tree = control_log.read_tree(kafka_of(config, home))
+    records = topics.listed(tree, expression, namespaces_of(namespace))
     if json:
-        print_json([_record_document(record) for record in records])
+        print_json(document(records))
         return
     rows = ((record.path, record.code, _facts_of(record)) for record in records)
     print_table(("topic", "code", "facts"), rows)
@@ -65,23 +63,21 @@ def show_tree(
     json: JsonOption = False,
 ) -> None:
     """Draw the topic tree. Nodes that are no topics themselves are dim."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import control_log, topics
 
-    tree = commands.read_tree(kafka_of(config, home))
+    tree = control_log.read_tree(kafka_of(config, home))
+    nodes = topics.nodes(tree, depth)
     if json:
-        print_json([_node_document(tree, path, depth) for path in sorted(tree.roots())])
+        print_json(document(nodes))
         return
     from rich.tree import Tree
 
     drawing = Tree(f"[bold]{len(tree)} topics[/]")
-    # A stack and not recursion: (where to draw, what is below, how many levels are left).
-    waiting = [(drawing, sorted(tree.roots()), depth)]
+    # A stack and not recursion: where to draw, and what.
+    waiting = [(drawing, nodes)]
     while waiting:
-        branch, paths, levels = waiting.pop()
-        for path in paths:
-            node = branch.add(_label_of(tree, path))
-            if levels is None or levels > 1:
-                waiting.append((node, sorted(tree.children(path)), levels and levels - 1))
+        branch, below = waiting.pop()
+        waiting += [(branch.add(_label_of(tree, node.path)), list(node.children)) for node in below]
     console().print(drawing)
 
 
@@ -92,15 +88,11 @@ def find(
     json: JsonOption = False,
 ) -> None:
     """Find the topic that has a code; where others may name topics, code:CODE means it, too."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import control_log, topics
 
-    tree = commands.read_tree(kafka_of(config, home))
-    # Several, where a directory was edited so: the first is the one that counts.
-    records = _records(tree, tree.paths_with_code(code))
-    if not records:
-        raise TopicError(f"no topic has the code {code!r}; `arborcast topics list` shows them")
+    records = topics.with_code(control_log.read_tree(kafka_of(config, home)), code)
     if json:
-        print_json([_record_document(record) for record in records])
+        print_json(document(records))
         return
     for record in records:
         say(one_line(record.path))
@@ -115,10 +107,10 @@ def match(
     json: JsonOption = False,
 ) -> None:
     """Show which topics a subscription with this expression would get."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import control_log, topics
 
-    tree = commands.read_tree(kafka_of(config, home))
-    paths = commands.matching(tree, expression, namespaces_of(namespace), xpath=xpath)
+    tree = control_log.read_tree(kafka_of(config, home))
+    paths = topics.matching(tree, expression, namespaces_of(namespace), xpath=xpath)
     if json:
         print_json(paths)
         return
@@ -136,63 +128,38 @@ def who(
     json: JsonOption = False,
 ) -> None:
     """Show which subscriptions get the notifications of a topic, through which expression, and on what condition."""
-    from arborcast.admin import topics_work as commands
+    from arborcast.admin import control_log
+    from arborcast.admin.subscriptions import recipients
 
     path = one_topic(topic, namespace, config, home)
-    table, suspensions = commands.read_subscriptions(kafka_of(config, home))
-    routes = sorted(table.who(path), key=lambda route: (route.subscription_id, route.expression))
-    now_ms = time.time_ns() // 1_000_000
-    rows = [
-        (
-            route.subscription_id,
-            suspensions.state_of(route.subscription, now_ms),
-            route.expression,
-            commands.conditions_of(route.subscription),
-            route.subscription.consumer.address,
-        )
-        for route in routes
-    ]
-    names = ("subscription", "state", "expression", "only if", "consumer")
+    control = control_log.read_control(kafka_of(config, home))
+    found = recipients(control, path)
     if json:
-        print_json([dict(zip((name.replace(" ", "_") for name in names), row, strict=True)) for row in rows])
+        print_json(document(found))
         return
-    if path not in table.topics:
+    if path not in control.table.topics:
         complain(f"there is no topic {path} (yet); its notifications would go to:")
-    if not rows:
+    if not found:
         say("nobody")
-    else:
-        print_table(names, rows)
+        return
+    rows = ((each.subscription, each.state, each.expression, each.only_if, each.consumer) for each in found)
+    print_table(("subscription", "state", "expression", "only if", "consumer"), rows)
 
 
 def problems(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
     """Show what cannot be taken over from the directory or written to it: which entry, why, and what to do."""
-    from arborcast.directory.sync.problems import FILE, load_problems
+    from arborcast.admin.topics import directory_problems
 
-    found = load_problems(settings_of(config, home).home / FILE)
-    rows = [
-        {
-            "entry": each.dn,
-            "topic": each.path,
-            "since": moment(each.since_ms),
-            "kind": each.kind,
-            "reason": each.reason,
-            "advice": each.advice,
-        }
-        for each in found.problems
-    ]
+    found = directory_problems(settings_of(config, home).home)
     if json:
-        print_json({"directory": found.directory, "count": found.count, "problems": rows})
+        print_json(document(found))
         return
-    for row in rows:
-        say(f"{one_line(row['entry'])}\n  since {row['since']}: {one_line(row['reason'])}\n  {row['advice']}")
-    if found.count > len(rows):
-        complain(f"and {found.count - len(rows):,} more")
+    for each in found.problems:
+        say(f"{one_line(each.entry)}\n  since {moment(each.since_ms)}: {one_line(each.reason)}\n  {each.advice}")
+    if found.count > len(found.problems):
+        complain(f"and {found.count - len(found.problems):,} more")
     if not found.count:
         say("the topics and their directory are the same, as far as the gateway that keeps them so has said")
-
-
-def _records(tree: TopicTree, paths: Iterable[TopicPath]) -> list[TopicRecord]:
-    return [record for path in paths if (record := tree.get(path)) is not None]
 
 
 def _facts_of(record: TopicRecord) -> str:
@@ -206,21 +173,6 @@ def _facts_of(record: TopicRecord) -> str:
     words += [f"routing {policy.routing}"] * bool(policy.routing)
     words += [f"publishers {', '.join(policy.publishers)}"] * bool(policy.publishers)
     return ", ".join(words)
-
-
-def _record_document(record: TopicRecord) -> dict[str, Any]:
-    """A topic's facts, every one of them."""
-    import msgspec
-
-    policy = msgspec.structs.asdict(record.policy)
-    return {**msgspec.structs.asdict(record), "policy": policy}
-
-
-def _node_document(tree: TopicTree, path: TopicPath, depth: int | None) -> dict[str, Any]:
-    """A node with what is below it; a topic path is at most 64 levels deep, so recursion is safe."""
-    below = [] if depth == 1 else sorted(tree.children(path))
-    children = [_node_document(tree, child, depth and depth - 1) for child in below]
-    return {"path": path, "topic": path in tree, "children": children}
 
 
 def _label_of(tree: TopicTree, path: TopicPath) -> str:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import typer
 
-from arborcast.admin import topics_work as commands
+from arborcast.admin import topic_units, topics
 from arborcast.core.errors import ConfigError
 from arborcast.core.printable import one_line
-from arborcast.core.progress import Progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.directory.entries.dn import parse_dn
-from arborcast.directory.entries.entries import Entry
 from arborcast.directory.entries.mapping import EntryProblem
-from arborcast.directory.entries.units import Units, read_units
 from arborcast.directory.errors import DirectoryError, DnError
 from arborcast.directory.settings import DirectorySettings
-from arborcast.directory.stores.ldap_client import LdapSession
 from arborcast.directory.stores.ldap_connection import NoSuchEntry
 from arborcast.engine.terminal import ProgressShown, complain, print_json, say
-from arborcast.topic_model.topics import TopicPath
 
 # So many entries that are skipped are named; after that the numbers must do.
 _MAX_NAMED = 50
@@ -70,41 +64,12 @@ def _password(bind_dn: str, stdin: bool) -> str:
 def import_units(
     kafka: KafkaSettings, where: DirectorySettings, root: str | None, *, dry_run: bool, json: bool
 ) -> None:
-    """Add the topics that are not here yet, and say what was done. What is here stays as it is, so doing it again adds
-    nothing. Raises ConfigError, TopicError, DirectoryError, InfrastructureError."""
-    top = commands.one_topic(root, {}) if root else None
-    with ProgressShown() as progress:
-        units = read(where, top, progress)
-        additions = commands.plan_additions(commands.read_tree(kafka), units, progress)
-        if not dry_run:
-            commands.write_import(kafka, additions.topics, progress)
-    _tell_problems(additions.problems)
-    counts = {"added": len(additions.topics), "unchanged": additions.unchanged, "skipped": len(additions.problems)}
-    if json:
-        print_json(counts | {"other_entries": units.others, "topics": [each.path for each in additions.topics]})
-        return
-    for each in additions.topics if dry_run else ():
-        say(one_line(f"would add {each.path} {each.code}".rstrip()))
-    say(", ".join(f"{number} {word}" for word, number in counts.items()))
-    if units.others:
-        complain(f"{units.others} entries are no organizational units, or lie below such")
-
-
-def read(where: DirectorySettings, root: TopicPath | None, progress: Progress) -> Units:
-    """What the tree says. Raises ConfigError, DirectoryError."""
-    base = parse_dn(where.base_dn)
-
-    def counted(entries: Iterator[Entry]) -> Iterator[Entry]:
-        for number, entry in enumerate(entries, 1):
-            progress(f"reading {where.url}", number)
-            yield entry
-
+    """Add the topics that are not here yet, and say what was done. Raises ConfigError, TopicError, DirectoryError,
+    InfrastructureError."""
+    top = topics.one_topic(root, {}) if root else None
     try:
-        session = LdapSession(where)
-        try:
-            return read_units(counted(session.read_tree(base)), base, root)
-        finally:
-            session.close()
+        with ProgressShown() as progress:
+            additions, others = topic_units.import_units(kafka, where, top, dry_run=dry_run, progress=progress)
     except NoSuchEntry as error:
         who = f"{where.bind_dn} may" if where.bind_dn else "everybody may: else give --bind-dn"
         raise ConfigError(f"{where.url} has no entry {where.base_dn}: check --base, and that {who} read it") from error
@@ -113,6 +78,16 @@ def read(where: DirectorySettings, root: TopicPath | None, progress: Progress) -
         for setting, option in _OPTIONS.items():
             said = said.replace(setting, option)
         raise DirectoryError(said, error.retry_after) from error
+    _tell_problems(additions.problems)
+    counts = {"added": len(additions.topics), "unchanged": additions.unchanged, "skipped": len(additions.problems)}
+    if json:
+        print_json(counts | {"other_entries": others, "topics": [each.path for each in additions.topics]})
+        return
+    for each in additions.topics if dry_run else ():
+        say(one_line(f"would add {each.path} {each.code}".rstrip()))
+    say(", ".join(f"{number} {word}" for word, number in counts.items()))
+    if others:
+        complain(f"{others} entries are no organizational units, or lie below such")
 
 
 # Messages of connections name settings of our own directory; here these are options.

@@ -1,5 +1,4 @@
-"""The screen *Cluster*: the engines of the federation, and what this one sends to whom. What it shows is what
-`arborcast federation` prints.
+"""The screen *Cluster*: the engines of the federation, and the links of this one.
 
 It is in the navigation of an engine by itself, too: there it says what a federation is for and how to begin, and people
 find the same screens at every engine.
@@ -8,7 +7,9 @@ find the same screens at every engine.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import math
+import time
+from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
@@ -16,9 +17,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.console.commands import CommandAnswer
+from arborcast.admin import federation as admin
 from arborcast.console.console import Console, Screen
 from arborcast.console.live import Look, Seen
+from arborcast.console.questions import Answer
 
 # Members and links that are shown: a page stays small.
 _SHOWN = 200
@@ -27,14 +29,17 @@ _SHOWN = 200
 def _routes(console: Console) -> list[Route]:
     federation = console.settings.federation
 
-    def ask(word: str, age_s: float) -> Awaitable[CommandAnswer]:
-        return console.commands.lately("federation", word, age_s=age_s)
+    async def links(age_s: float) -> Answer[tuple[admin.Link, ...]]:
+        if not console.ready():
+            return Answer(None, "The control log is being read.", time.time(), 0.0)
+        return await console.questions.recent_log(admin.with_waiting, admin.links(console.control), age_s=age_s)
 
     def look_for(request: Request) -> Look:
         async def look(age_s: float) -> Seen:
-            there, carried = await asyncio.gather(ask("members", age_s), ask("links", age_s))
-            members = there.value["members"] if there.value else []
-            links = carried.value["links"] if carried.value else []
+            there, carried = await asyncio.gather(
+                console.questions.recent(admin.members, console.settings, age_s=age_s), links(age_s)
+            )
+            members = there.value.members if there.value else ()
             return console.seen(
                 request,
                 _both(there, carried),
@@ -43,9 +48,9 @@ def _routes(console: Console) -> list[Route]:
                 administrator=federation.administrator,
                 groups=_groups(members[:_SHOWN]),
                 members=len(members),
-                # What has waited longest first: moments are written in one way.
-                links=sorted(links, key=lambda each: (each["waiting_since"] or "~", each["link"])),
-                problem=there.value["problem"] if there.value else "",
+                # What has waited longest first.
+                links=sorted(carried.value or (), key=lambda each: (each.waiting_since_ms or math.inf, each.link)),
+                problem=there.value.problem if there.value else "",
                 unknown=there.wrong,
                 unread=carried.wrong,
                 shown=_SHOWN,
@@ -64,19 +69,19 @@ def _routes(console: Console) -> list[Route]:
     return [console.get("/cluster", page), console.get("/cluster/live", live)]
 
 
-def _both(one: CommandAnswer, other: CommandAnswer) -> CommandAnswer:
+def _both(one: Answer[Any], other: Answer[Any]) -> Answer[None]:
     """Two that were asked at the same time: where one has failed the page shows the other."""
     wrong = one.wrong if other.wrong else ""
-    return CommandAnswer(None, wrong, min(one.at, other.at), max(one.took_s, other.took_s))
+    return Answer(None, wrong, min(one.at, other.at), max(one.took_s, other.took_s))
 
 
-def _groups(members: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+def _groups(members: Iterable[admin.Member]) -> list[tuple[str, list[admin.Member]]]:
     """Members by group, in each the one that registered first in front: it represents the group, or did."""
 
-    def group(member: dict[str, Any]) -> str:
-        return str(member["engine"]).partition("/")[0]
+    def group(member: admin.Member) -> str:
+        return member.engine.partition("/")[0]
 
-    ordered = sorted(members, key=lambda each: (group(each), each["number"]))
+    ordered = sorted(members, key=lambda each: (group(each), each.number))
     return [(name, list(some)) for name, some in groupby(ordered, group)]
 
 

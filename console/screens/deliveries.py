@@ -1,9 +1,10 @@
 """The screen *Deliveries*: what became of notifications, what waits, what was given up, and whether all is accounted
-for. What it shows is what the commands of these names print."""
+for."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from starlette.datastructures import FormData
@@ -12,25 +13,35 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.console.commands import CommandFailed
+from arborcast.admin import dead_letters, trace, waiting
+from arborcast.admin.dead_letters import LetterFilter
+from arborcast.admin.filters import TopicFilter
+from arborcast.admin.times import moment_ms
+from arborcast.admin.waiting import WaitingFilter
 from arborcast.console.console import Console, Screen, go, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.live import Look, Seen
+from arborcast.console.questions import Answer
+from arborcast.core.errors import ArborcastError
+from arborcast.core.settings import KafkaSettings
 from arborcast.engine.monitoring.figures import WORDS
 
 # By what dead letters, and what waits, can be found.
 _BY = ("subscription", "endpoint", "topic", "notification")
 _LETTERS_BY = (*_BY, "since", "reason")
 
-# By which command a page knows what it shows.
-_COMMANDS = {"waiting": "waiting", "dead": "dead-letters"}
-
-_AT_ONCE = "100"
+_AT_ONCE = 100
 
 # An audit looks again at what does not balance; somebody waits for this one.
-_PATIENCE = "5"
+_PATIENCE_S = 5.0
 
 _SHOWN = 200
+
+
+if TYPE_CHECKING:
+    from arborcast.dispatch.operations.audit import Report
+
+T = TypeVar("T")
 
 
 class DeliveriesScreen:
@@ -38,7 +49,7 @@ class DeliveriesScreen:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._commands = console.commands
+        self._questions = console.questions
 
     def routes(self) -> list[Route]:
         get, post = self._console.get, self._console.post
@@ -54,44 +65,37 @@ class DeliveriesScreen:
         ]
 
     async def trace(self, request: Request) -> Response:
-        """What became of one notification; with a subscription, why that has it or not."""
+        """The story of one notification; with a subscription, why that has it or not."""
         asked = _asked(request, ("notification", "subscription"))
-        answer: Any = None
-        wrong = ""
+        story, wrong = None, ""
         if asked["notification"]:
-            try:
-                if asked["subscription"]:
-                    answer = await self._commands.ask("why", options=asked)
-                else:
-                    answer = await self._commands.ask("trace", given=(asked["notification"],))
-            except CommandFailed as error:
-                wrong = str(error)
-        if answer:
-            # Those that are not well first: they are why somebody asks.
-            answer["deliveries"].sort(key=lambda each: each["outcome"] == "delivered")
-        return self._page(request, "trace", asked=asked, story=answer, wrong=wrong, shown=_SHOWN)
+            settings = self._console.settings
+            story, wrong = await _answer(
+                self._questions.ask(trace.trace, settings, asked["notification"], asked["subscription"])
+            )
+        # Failures first: they are the reason to look.
+        deliveries = sorted(story.deliveries, key=lambda each: each.outcome == "delivered") if story else []
+        return self._page(request, "trace", asked=asked, story=story, deliveries=deliveries, wrong=wrong, shown=_SHOWN)
 
     async def waiting(self, request: Request) -> Response:
-        return self._slow(request, "waiting", _BY)
+        return self._slow(request, "waiting", _BY, self._look_waiting(request))
 
     async def waiting_live(self, request: Request) -> Response:
-        return self._console.live_page(request, self._look(request, "waiting", _BY))
+        return self._console.live_page(request, self._look_waiting(request))
 
     async def dead(self, request: Request) -> Response:
-        return self._slow(request, "dead", _LETTERS_BY)
+        return self._slow(request, "dead", _LETTERS_BY, self._look_dead(request))
 
     async def dead_live(self, request: Request) -> Response:
-        return self._console.live_page(request, self._look(request, "dead", _LETTERS_BY))
+        return self._console.live_page(request, self._look_dead(request))
 
     async def letter(self, request: Request) -> Response:
         """One dead letter, with its message."""
         notification = request.path_params["notification"]
         subscription = request.query_params.get("subscription", "")
-        letter = await self._commands.ask(
-            "dead-letters", "show", given=(notification,), options={"subscription": subscription}
-        )
-        asked = {"notification": notification, "subscription": letter["subscription"]}
-        return self._page(request, "letter", asked=asked, letter=letter)
+        whole = await self._questions.ask_log(dead_letters.first_whole, notification, subscription)
+        asked = {"notification": notification, "subscription": whole.letter.subscription}
+        return self._page(request, "letter", asked=asked, whole=whole)
 
     async def act(self, request: Request, form: FormData) -> Response:
         """Try dead letters again, or delete them: all that are asked for, and after a question."""
@@ -99,18 +103,22 @@ class DeliveriesScreen:
         if action not in ("redrive", "purge"):
             raise HTTPException(400, "Choose what to do: try again, or delete.")
         asked = {name: text_of(form, name).strip() for name in _LETTERS_BY}
+        wanted, control = _letters(asked), self._console.control
         if not text_of(form, "sure"):
-            answer, wrong = await self._answer("dead-letters", "list", limit="1", **asked)
-            count = len(answer["letters"]) + answer["more"] if answer else 0
-            return self._page(request, "sure", asked=asked, action=action, count=count, wrong=wrong)
-        done = await self._commands.ask("dead-letters", action, options={"yes": True, **asked})
-        self._commands.forget()
-        if action == "redrive":
-            said = [f"{done['redriven']:,} deliveries are tried again"]
-            said += [f"{done['over']:,} are not: their subscription is over"] * bool(done["over"])
-            said += [f"{done['too_new']:,} are not: they were given up only now"] * bool(done["too_new"])
-        else:
-            said = [f"{done['purged']:,} dead letters were deleted"]
+            count, wrong = await _answer(self._questions.ask_log(dead_letters.count, wanted, None, control))
+            return self._page(request, "sure", asked=asked, action=action, count=count or 0, wrong=wrong)
+        try:
+            if action == "redrive":
+                done = await self._questions.ask_log(dead_letters.redrive, wanted, None, control)
+                said = [f"{done.redriven:,} deliveries are tried again"]
+                said += [f"{done.over:,} are not: their subscription is over"] * bool(done.over)
+                said += [f"{done.too_new:,} are not: they were given up only now"] * bool(done.too_new)
+            else:
+                purged = await self._questions.ask_log(dead_letters.purge, wanted, None, control)
+                said = [f"{purged:,} dead letters were deleted"]
+        finally:
+            # Also after an error: some may be done.
+            self._questions.forget()
         self._console.note(visitor_of(request.scope), "; ".join(said) + ".")
         return go("/deliveries/dead")
 
@@ -121,36 +129,68 @@ class DeliveriesScreen:
         asked = _asked(request, ("since", "subscription"))
         answer, wrong = None, ""
         if asked["since"]:
-            answer, wrong = await self._answer("audit", patience=_PATIENCE, **asked)
+            answer, wrong = await _answer(self._questions.ask_log(_audit, asked["since"], asked["subscription"]))
         return self._page(request, "audit", asked=asked, report=answer, wrong=wrong, problems=PROBLEMS, shown=_SHOWN)
 
-    async def _answer(self, *words: str, **options: str) -> tuple[Any, str]:
-        try:
-            return await self._commands.ask(*words, options=options), ""
-        except CommandFailed as error:
-            return None, str(error)
+    def _slow(self, request: Request, name: str, by: tuple[str, ...], look: Look) -> Response:
+        values = _values(name, _asked(request, by))
+        return self._console.slow_page(request, f"deliveries/{name}.html", look, **values)
 
-    def _slow(self, request: Request, name: str, by: tuple[str, ...]) -> Response:
-        """What waits, or the dead letters."""
-        asked = _asked(request, by)
-        look = self._look(request, name, by)
-        return self._console.slow_page(request, f"deliveries/{name}.html", look, **_values(name, asked))
-
-    def _look(self, request: Request, name: str, by: tuple[str, ...]) -> Look:
-        asked = _asked(request, by)
+    def _look_waiting(self, request: Request) -> Look:
+        asked = _asked(request, _BY)
+        wanted = WaitingFilter(
+            asked["subscription"], asked["endpoint"], TopicFilter(asked["topic"]), asked["notification"]
+        )
 
         async def look(age_s: float) -> Seen:
-            said = await self._commands.lately(
-                _COMMANDS[name], "list", options={"limit": _AT_ONCE, **asked}, age_s=age_s
-            )
-            return self._console.seen(
-                request, said, f"deliveries/{name}-shown.html", answer=said.value, **_values(name, asked)
-            )
+            control = self._console.control
+            answer = await self._questions.recent_log(waiting.oldest, wanted, _AT_ONCE, control, age_s=age_s)
+            return self._seen(request, answer, "waiting", asked)
 
         return look
 
+    def _look_dead(self, request: Request) -> Look:
+        asked = _asked(request, _LETTERS_BY)
+        wanted = _letters(asked)
+
+        async def look(age_s: float) -> Seen:
+            control = self._console.control
+            answer = await self._questions.recent_log(dead_letters.listed, wanted, _AT_ONCE, control, age_s=age_s)
+            return self._seen(request, answer, "dead", asked)
+
+        return look
+
+    def _seen(self, request: Request, answer: Answer[Any], name: str, asked: dict[str, str]) -> Seen:
+        template = f"deliveries/{name}-shown.html"
+        return self._console.seen(request, answer, template, answer=answer.value, **_values(name, asked))
+
     def _page(self, request: Request, name: str, *, asked: dict[str, str], **values: Any) -> Response:
         return self._console.page(request, f"deliveries/{name}.html", **_values(name, asked), **values)
+
+
+def _audit(kafka: KafkaSettings, since: str, subscription: str) -> Report:
+    from arborcast.admin.audit import audit
+
+    return audit(kafka, moment_ms("--since", since), subscription=subscription, patience_s=_PATIENCE_S)
+
+
+async def _answer(question: Awaitable[T]) -> tuple[T | None, str]:
+    """The answer, or the text of the error."""
+    try:
+        return await question, ""
+    except ArborcastError as error:
+        return None, str(error)
+
+
+def _letters(asked: dict[str, str]) -> LetterFilter:
+    return LetterFilter(
+        subscription=asked["subscription"],
+        endpoint=asked["endpoint"],
+        notification=asked["notification"],
+        topic=TopicFilter(asked["topic"]),
+        since=asked["since"],
+        reason=asked["reason"],
+    )
 
 
 def _values(name: str, asked: dict[str, str]) -> dict[str, Any]:

@@ -1,18 +1,24 @@
-"""The screen *Queues*: what waits in work queues, and who does it. What it shows is what `arborcast queues` prints."""
+"""The screen *Queues*: what waits in work queues, and who does it."""
 
 from __future__ import annotations
+
+import asyncio
+import time
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.console.commands import CommandAnswer
+from arborcast.admin import queues as admin
+from arborcast.admin.topics import topic_named
 from arborcast.console.console import Console, Screen
 from arborcast.console.live import Look, Seen
+from arborcast.console.questions import Answer
+from arborcast.core.errors import ArborcastError
 from arborcast.core.security.ip_addresses import host_to_reach
 from arborcast.engine.embedded.state import addresses
 
-_AT_ONCE = "100"
+_AT_ONCE = 100
 
 # Queues of the list, and servers of a queue: a page stays small.
 _SHOWN = 200
@@ -40,20 +46,31 @@ class QueuesScreen:
         wanted = _wanted(request)
 
         async def one(age_s: float) -> Seen:
-            said = await self._ask("show", age_s, (wanted,), limit=_AT_ONCE)
-            return self._console.seen(request, said, "queues/one-shown.html", one=said.value, shown=_SHOWN)
+            try:
+                path = topic_named(wanted, self._console.control.table.topics)
+            except ArborcastError as error:
+                refused = Answer(None, str(error), time.time(), 0.0)
+                return self._console.seen(request, refused, "queues/one-shown.html")
+            figures, waits = await asyncio.gather(
+                self._figures(age_s),
+                self._console.questions.recent_log(admin.requests, path, _AT_ONCE, age_s=age_s),
+            )
+            scrape = figures.value.scrape if figures.value else None
+            one = admin.queue(self._console.control, scrape, path)
+            return self._console.seen(request, waits, "queues/one-shown.html", one=one, waits=waits.value, shown=_SHOWN)
 
         async def everything(age_s: float) -> Seen:
-            said = await self._ask("list", age_s)
+            figures = await self._figures(age_s)
+            found = admin.queues(self._console.control, figures.value.scrape if figures.value else None)
             # What has waited longest first: it is why somebody looks.
-            queues = sorted(said.value or [], key=lambda each: (-(each["oldest_s"] or 0), each["queue"]))
-            return self._console.seen(request, said, "queues/shown.html", queues=queues, shown=_SHOWN)
+            found.sort(key=lambda each: (-(each.oldest_s or 0), each.queue))
+            return self._console.seen(request, figures, "queues/shown.html", queues=found, shown=_SHOWN)
 
         return one if wanted else everything
 
-    async def _ask(self, word: str, age_s: float, given: tuple[str, ...] = (), **options: str) -> CommandAnswer:
-        asked = {**options, "url": self._job()}
-        return await self._console.commands.lately("queues", word, given=given, options=asked, age_s=age_s)
+    async def _figures(self, age_s: float) -> Answer[admin.JobFigures]:
+        home = self._console.settings.home
+        return await self._console.questions.recent(admin.job_figures, home, self._job(), age_s=age_s)
 
     def _job(self) -> str:
         """Where a job is asked that is none of an embedded engine's; empty for one that is."""

@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import http.client
 import json
-import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import msgspec
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.admin.topics_work import conditions_of, one_topic
+from arborcast.admin import subscriptions as admin
+from arborcast.admin import waiting
+from arborcast.admin.subscriptions import ListedSubscription, conditions_of
+from arborcast.admin.topics import topic_named
+from arborcast.admin.waiting import WaitingFilter
 from arborcast.console.console import Console, Screen, go, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.live import Look, Seen
 from arborcast.core.errors import ExpressionError, TopicError
-from arborcast.core.security.uris import to_uri
 from arborcast.engine.monitoring.stack_monitor import get
-from arborcast.topic_model.expressions import with_codes
 from arborcast.topic_model.projections.suspensions import State
-from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, ending
 from arborcast.topic_model.subscriptions import Subscription
 
 _AT_ONCE = 100
 
 _STATES: tuple[State, ...] = ("active", "paused", "suspended", "expired")
 
-_DONE = {"pause": "paused", "resume": "resumed", "end": "ended"}
+_DONE: Mapping[admin.Change, str] = {"pause": "paused", "resume": "resumed", "end": "ended"}
 
 # The job shows how its endpoints are; a page does not wait longer for it.
 _PATIENCE_S = 2.0
@@ -62,7 +60,7 @@ class SubscriptionsScreen:
         try:
             shown, more = self._list(asked, query.get("after", ""))
         except (ExpressionError, TopicError) as error:
-            shown, more, wrong = [], "", str(error)
+            shown, more, wrong = {}, "", str(error)
 
         async def slowest(_age_s: float) -> Seen:
             known = await self._slowest()
@@ -82,14 +80,16 @@ class SubscriptionsScreen:
         )
 
     async def one(self, request: Request) -> Response:
-        subscription = self._console.control.table.get(request.path_params["id"])
-        if subscription is None or subscription.trigger is not None:
+        control, name = self._console.control, request.path_params["id"]
+        one, subscription = admin.one(control, name), control.table.get(name)
+        if one is None or subscription is None:
             raise HTTPException(404, "There is no subscription of this id (any more).")
         return self._console.slow_page(
             request,
             "subscriptions/one.html",
             self._health(request),
-            one=self._facts(subscription),
+            one=one,
+            conditions=conditions_of(subscription),
             details=_details(subscription),
         )
 
@@ -105,30 +105,29 @@ class SubscriptionsScreen:
             if subscription is None:
                 ended = self._console.render(request, "refusal.html", wrong="This subscription has ended.")
                 return Seen({"shown": ended}, failed=True)
-            said, slowest = await asyncio.gather(
-                self._console.commands.lately(
-                    "waiting", "list", options={"subscription": name, "limit": "1"}, age_s=age_s
-                ),
+            wanted = WaitingFilter(subscription=name)
+            answer, slowest = await asyncio.gather(
+                self._console.questions.recent_log(waiting.oldest, wanted, 1, self._console.control, age_s=age_s),
                 self._slowest(),
             )
-            waiting = said.value["waiting"] if said.value else []
+            oldest, more = (answer.value.waiting, answer.value.more) if answer.value else ((), 0)
             return self._console.seen(
                 request,
-                said,
+                answer,
                 "subscriptions/health.html",
                 figures=next((each for each in slowest if each["endpoint"] == subscription.consumer.address), None),
-                oldest=waiting[0] if waiting else None,
-                count=len(waiting) + said.value["more"] if said.value else 0,
+                oldest=oldest[0] if oldest else None,
+                count=len(oldest) + more,
             )
 
         return look
 
     async def act(self, request: Request, form: FormData) -> Response:
         """Pause, resume or end those that were chosen. Ending is asked about once more."""
-        action = text_of(form, "action")
+        action = next((each for each in _DONE if each == text_of(form, "action")), None)
         chosen = list(dict.fromkeys(each for each in form.getlist("id") if isinstance(each, str)))
         onward = "/subscriptions" if len(chosen) != 1 else f"/subscriptions/{quote(chosen[0], safe='')}"
-        if action not in _DONE:
+        if action is None:
             raise HTTPException(400, "Choose what to do: pause, resume or end.")
         if not chosen:
             self._console.note(
@@ -141,11 +140,9 @@ class SubscriptionsScreen:
         known = (each for each in map(control.table.get, chosen) if each is not None)
         found = [each for each in known if each.trigger is None and each.peer is None]
         if action == "end" and not text_of(form, "sure"):
-            return self._console.page(
-                request, "subscriptions/end.html", subscriptions=[self._facts(each) for each in found], onward=onward
-            )
-        now_ms = time.time_ns() // 1_000_000
-        changed = [(each, self._records(action, each, now_ms)) for each in found]
+            shown = [admin.one(control, each.id) for each in found]
+            return self._console.page(request, "subscriptions/end.html", subscriptions=shown, onward=onward)
+        changed = [(each, admin.changes(control, action, each)) for each in found]
         records = [record for _, some in changed for record in some]
         if records:
             await self._console.changes.commit(records)
@@ -156,66 +153,16 @@ class SubscriptionsScreen:
         self._console.note(visitor_of(request.scope), f"{said}{more}.")
         return go("/subscriptions" if action == "end" else onward)
 
-    def _records(self, action: str, subscription: Subscription, now_ms: int) -> list[ControlRecord]:
-        if action == "end":
-            return ending(subscription.id, "removed", now_ms)
-        paused = action == "pause"
-        records: list[ControlRecord] = []
-        if subscription.paused != paused:
-            records.append(SubscriptionRecord(msgspec.structs.replace(subscription, paused=paused)))
-        if not paused:
-            records += self._console.control.suspensions.taking_back(subscription.id)
-        return records
-
-    def _list(self, asked: dict[str, str], after: str) -> tuple[list[dict[str, Any]], str]:
-        """Those that are asked for, the suspended ones first, then by address; and after which the next part begins.
-        Raises ExpressionError or TopicError for a topic that is none."""
+    def _list(self, asked: dict[str, str], after: str) -> tuple[dict[ListedSubscription, str], str]:
+        """Subscriptions with their conditions; and the id after which the next part begins. Raises ExpressionError or
+        TopicError for a topic that is none."""
         control = self._console.control
-        suspended = control.suspensions.ids()
-
-        def key(each: Subscription) -> tuple[bool, str, str]:
-            return each.id not in suspended, each.consumer.address, each.id
-
-        last = control.table.get(after) if after else None
-        found: Iterator[Subscription] = self._asked(asked)
-        if last is not None:
-            before = key(last)
-            found = (each for each in found if key(each) > before)
-        shown = heapq.nsmallest(_AT_ONCE + 1, found, key=key)
-        more = shown[_AT_ONCE - 1].id if len(shown) > _AT_ONCE else ""
-        return [self._facts(each) for each in shown[:_AT_ONCE]], more
-
-    def _asked(self, asked: dict[str, str]) -> Iterator[Subscription]:
-        control = self._console.control
-        now_ms = time.time_ns() // 1_000_000
-        everything = control.table.subscriptions()
-        if asked["topic"]:
-            path = one_topic(with_codes(asked["topic"], {}, control.table.topics.paths_with_code), {})
-            everything = iter({route.subscription_id: route.subscription for route in control.table.who(path)}.values())
-        part, exact = asked["endpoint"].lower(), to_uri(asked["endpoint"]) if asked["endpoint"] else ""
-        for each in everything:
-            address = each.consumer.address
-            if each.trigger is not None or (part and part not in address.lower() and address != exact):
-                continue
-            if not asked["state"] or control.suspensions.state_of(each, now_ms) == asked["state"]:
-                yield each
-
-    def _facts(self, each: Subscription) -> dict[str, Any]:
-        suspensions = self._console.control.suspensions
-        return {
-            "id": each.id,
-            "endpoint": each.consumer.address,
-            "expression": " and ".join(filter.text for filter in each.topics) or "every topic",
-            "conditions": conditions_of(each),
-            "state": suspensions.state_of(each, time.time_ns() // 1_000_000),
-            "paused": each.paused,
-            "suspension": suspensions.get(each.id),
-            "reliability": each.policy.reliability,
-            "created_ms": each.created_ms,
-            "terminates_ms": each.terminates_ms,
-            "pull_point": each.pull_point,
-            "owner": each.owner,
-        }
+        path = topic_named(asked["topic"], control.table.topics) if asked["topic"] else None
+        wanted = admin.SubscriptionFilter(asked["state"], part=asked["endpoint"], topic=path)
+        found, more = admin.listed(control, wanted, _AT_ONCE, after)
+        known = ((each, control.table.get(each.subscription)) for each in found)
+        shown = {each: conditions_of(subscription) for each, subscription in known if subscription is not None}
+        return shown, found[-1].subscription if more else ""
 
     async def _slowest(self) -> list[dict[str, Any]]:
         """How the endpoints are that took longest in the last minutes, as the job says; nothing where it is away."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from arborcast.core import liveness
 from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.eventlog.client import RETRY_AFTER_S, ConsumerRecord
 from arborcast.core.eventlog.consumer import Discontinued, LogConsumer, Replaced
@@ -66,6 +67,7 @@ class LogFollower(Generic[Record]):
         """Apply all records before this offset, which are in the log; returns the position. Raises as `read_to_end`."""
         deadline = time.monotonic() + timeout
         while self.position < end:
+            liveness.beat()
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise InfrastructureError(

@@ -6,18 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from playwright.sync_api import Page
 
+from arborcast.admin import queues as admin
+from arborcast.admin.messages import LastMessages, Message
+from arborcast.admin.queues import Queue
 from arborcast.console import console
-from arborcast.console.commands import CommandFailed
 from arborcast.console.screens.topics import looking
-from arborcast.console.screens.topics.messages import LastMessages, Message
+from arborcast.core.errors import InfrastructureError
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from tests.support.chromium import Visitors, faults
 from tests.support.console import ConsoleParts, served
-from tests.support.console_answers import ANSWERS, FEDERATED, answering
+from tests.support.console_answers import FEDERATED, answering
 from tests.support.console_example import example
 
 pytestmark = pytest.mark.browser
@@ -250,18 +253,18 @@ ROW = "#shown tbody tr"
 
 
 @pytest.fixture
-def moving(tmp_path: Path) -> Iterator[tuple[list[dict[str, Any]], str]]:
+def moving(tmp_path: Path) -> Iterator[tuple[list[Queue], str]]:
     """Queues that change while somebody looks; named before `visit`."""
-    (queue,) = (each for each in ANSWERS["queues", "list"] if each["servers"] and each["waiting"])
-    queues = [{**queue, "queue": f"q{number:03}", "oldest_s": 1_000.0 - number} for number in range(60)]
+    queues = [Queue(TopicPath(f"q{number:03}"), True, 3, 2, 1_000.0 - number, ()) for number in range(60)]
     with pytest.MonkeyPatch.context() as patched, served(example(tmp_path).app) as url:
-        answering(patched, {("queues", "list"): queues})
+        answering(patched)
+        patched.setattr(admin, "queues", lambda *_: queues.copy())
         patched.setattr(console, "_LOOK_S", 0.1)
         yield queues, url
 
 
 def test_what_is_shown_follows_and_keeps_focus_selection_and_place(
-    moving: tuple[list[dict[str, Any]], str], visit: Visitors
+    moving: tuple[list[Queue], str], visit: Visitors
 ) -> None:
     queues, url = moving
     page = visit(viewport={"width": 900, "height": 600})
@@ -273,8 +276,10 @@ def test_what_is_shown_follows_and_keeps_focus_selection_and_place(
     before = page.evaluate(place)
     assert page.evaluate("scrollY") > 0
     # More above, and in another order.
-    queues += [{**queues[0], "queue": f"new{number}", "oldest_s": 9_000.0} for number in range(5)]
-    queues[41]["oldest_s"] = 5_000.0
+    queues += [
+        msgspec.structs.replace(queues[0], queue=TopicPath(f"new{number}"), oldest_s=9_000.0) for number in range(5)
+    ]
+    queues[41] = msgspec.structs.replace(queues[41], oldest_s=5_000.0)
     page.locator(ROW).nth(64).wait_for(state="attached")
     page.locator(f"{ROW}:nth-child(6) >> text=q041").wait_for(state="attached")
     assert page.evaluate("document.activeElement.textContent") == "q040"
@@ -294,20 +299,20 @@ def test_what_is_shown_follows_and_keeps_focus_selection_and_place(
 
 
 def test_what_cannot_be_had_any_more_is_said_and_the_last_stays(
-    moving: tuple[list[dict[str, Any]], str], visit: Visitors
+    moving: tuple[list[Queue], str], visit: Visitors
 ) -> None:
     _, url = moving
     page = visit()
     page.goto(f"{url}/queues")
     page.get_by_text("as of").wait_for()
     with pytest.MonkeyPatch.context() as patched:
-        answering(patched, {("queues", "list"): CommandFailed("Kafka is away")})
+        answering(patched, {admin.job_figures: InfrastructureError("Kafka is away")})
         page.locator("#wrong >> text=Kafka is away").wait_for()
         assert page.locator(ROW).count() == 60
     page.locator("#wrong .refusal").wait_for(state="detached")
 
 
-def test_a_page_that_is_not_seen_does_not_ask(moving: tuple[list[dict[str, Any]], str], visit: Visitors) -> None:
+def test_a_page_that_is_not_seen_does_not_ask(moving: tuple[list[Queue], str], visit: Visitors) -> None:
     _, url = moving
     page = visit()
     page.goto(f"{url}/queues")
@@ -319,9 +324,7 @@ def test_a_page_that_is_not_seen_does_not_ask(moving: tuple[list[dict[str, Any]]
         page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
 
 
-def test_without_script_a_page_can_be_looked_at_again(
-    moving: tuple[list[dict[str, Any]], str], visit: Visitors
-) -> None:
+def test_without_script_a_page_can_be_looked_at_again(moving: tuple[list[Queue], str], visit: Visitors) -> None:
     queues, url = moving
     page = visit(java_script_enabled=False)
     page.goto(f"{url}/queues")

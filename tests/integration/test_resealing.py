@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from arborcast.admin.topics_work import read_table
+from arborcast.admin.control_log import read_table
 from arborcast.cli import app
 from arborcast.client import Client, Credentials
 from arborcast.core.errors import InfrastructureError, SecretError

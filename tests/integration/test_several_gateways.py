@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from arborcast.admin.topics_work import read_tree
+from arborcast.admin.control_log import read_tree
 from arborcast.client import Client, ClientError, FuturesClient
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings

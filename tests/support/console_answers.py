@@ -1,72 +1,73 @@
-"""What commands print, for screens that show it."""
+"""What admin functions return, for screens that show it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
-from arborcast.console.commands import Commands
+from arborcast.admin import dead_letters, federation, queues, waiting
+from arborcast.admin.dead_letters import Letter, LetterList
+from arborcast.admin.federation import Link, Member, Members
+from arborcast.admin.queues import JobFigures, QueueRequest, QueueRequests
+from arborcast.admin.waiting import WaitingDelivery, WaitingList
+from arborcast.console.questions import Questions
+from arborcast.engine.monitoring.samples import Scrape
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import TopicPath
+from tests.support.routing import make_subscription
 
-_NO_OPTIONS: Mapping[str, str] = {}
+INSPECTIONS = TopicPath("{urn:plant}plant/inspections")
 
-QUEUE: dict[str, Any] = {
-    "queue": "{urn:plant}plant/inspections",
-    "merge": True,
-    "waiting": 3,
-    "executing": 2,
-    "oldest_s": 74.2,
-    "servers": [
-        {
-            "subscription": "s7",
-            "endpoint": "https://camera1.example:8443/inspect",
-            "capacity": 1,
-            "state": "active",
-            "busy_s": 12.3,
-        },
-        {
-            "subscription": "s8",
-            "endpoint": "https://camera2.example:8443/inspect",
-            "capacity": 2,
-            "state": "active",
-            "busy_s": 3.1,
-        },
-        {
-            "subscription": "s9",
-            "endpoint": "https://camera3.example:8443/inspect",
-            "capacity": 1,
-            "state": "paused",
-            "busy_s": None,
-        },
-    ],
-}
 
-_UNSERVED = {**QUEUE, "queue": "reports", "waiting": 1, "executing": 0, "oldest_s": 5.0, "servers": []}
+def _server(number: int, *, paused: bool = False) -> SubscriptionRecord:
+    made = make_subscription(
+        f"s{number + 6}",
+        f"{INSPECTIONS}|labels",
+        consumer=f"https://camera{number}.example:8443/inspect",
+        created_ms=number,
+        paused=paused,
+    )
+    return SubscriptionRecord(msgspec.structs.replace(made, queue=2 if number == 2 else 1))
 
-_QUIET = {**QUEUE, "queue": "labels", "waiting": 0, "executing": 0, "oldest_s": 0.0}
 
-REQUESTS = [
-    {
-        "notification": f"019b7d4a6c10707fa1c0a3f2e5d8b10{number}",
-        "priority": 50 if number == 0 else 0,
-        "accepted": f"2026-01-01 11:20:{number + 10}.000+01:00",
-        "attempts": 1 if number < 2 else 0,
-        "next": "",
-    }
+QUEUE_RECORDS: tuple[ControlRecord, ...] = (
+    *(TopicRecord(TopicPath(name), policy=TopicPolicy(queue=True)) for name in (INSPECTIONS, "reports", "labels")),
+    *(_server(number, paused=number == 3) for number in (1, 2, 3)),
+)
+"""Three queues: one is served and something waits, one has no server, one has nothing to do."""
+
+JOB = JobFigures(
+    Scrape.of(
+        f"""
+arborcast_queue_requests{{queue="{INSPECTIONS}",state="waiting"}} 3
+arborcast_queue_requests{{queue="{INSPECTIONS}",state="executing"}} 2
+arborcast_queue_oldest_seconds{{queue="{INSPECTIONS}"}} 74.2
+arborcast_queue_server_busy_seconds{{queue="{INSPECTIONS}",server="s7"}} 12.3
+arborcast_queue_server_busy_seconds{{queue="{INSPECTIONS}",server="s8"}} 3.1
+arborcast_queue_requests{{queue="reports",state="waiting"}} 1
+arborcast_queue_oldest_seconds{{queue="reports"}} 5
+"""
+    )
+)
+
+_AT_MS = 1_767_262_800_000
+
+REQUESTS = tuple(
+    QueueRequest(
+        notification=f"019b7d4a6c10707fa1c0a3f2e5d8b10{number}",
+        priority=50 if number == 0 else 0,
+        accepted_ms=_AT_MS + 10_000 + number * 1_000,
+        attempts=1 if number < 2 else 0,
+        next_ms=0,
+    )
     for number in range(5)
-]
+)
 
-MEMBERS = [
-    {
-        "engine": engine,
-        "state": state,
-        "represents": represents,
-        "url": f"https://{engine.partition('/')[2]}.example:8080",
-        "number": number,
-        "version": "2.0.0",
-        "silent_s": silent_s,
-    }
+MEMBERS = tuple(
+    Member(engine, state, represents, f"https://{engine.partition('/')[2]}.example:8080", number, "2.0.0", silent_s)
     for number, (engine, state, represents, silent_s) in enumerate(
         [
             ("north/n1", "live", True, 0.4),
@@ -75,59 +76,71 @@ MEMBERS = [
             ("south/s2", "live", True, 0.8),
         ]
     )
-]
+)
 
-LINKS = [
-    {
-        "link": "peer-n2",
-        "to": "north/n2",
-        "url": "https://n2.example:8080/federation",
-        "state": "active",
-        "topics": ["plant//alarm", "building//."],
-        "since": "2026-01-01 11:20:00.000+01:00",
-        "waiting": 41,
-        "waiting_since": "2026-01-01 11:21:00.000+01:00",
-    },
-    {
-        "link": "peer-group.south",
-        "to": "south/",
-        "url": "https://s2.example:8080/federation",
-        "state": "active",
-        "topics": [f"a{number}//." for number in range(7)],
-        "since": "2026-01-01 11:20:00.000+01:00",
-        "waiting": 0,
-        "waiting_since": "",
-    },
-]
+LINKS = (
+    Link(
+        "peer-n2",
+        "north/n2",
+        "https://n2.example:8080/federation",
+        "active",
+        ("plant//alarm", "building//."),
+        _AT_MS,
+        41,
+        _AT_MS + 60_000,
+    ),
+    Link(
+        "peer-group.south",
+        "south/",
+        "https://s2.example:8080/federation",
+        "active",
+        tuple(f"a{number}//." for number in range(7)),
+        _AT_MS,
+    ),
+)
 
-PARKED = {
-    "notification": "019b7d4a6c10707fa1c0a3f2e5d8b100",
-    "subscription": "s1",
-    "state": "active",
-    "endpoint": "https://panel1.example:8443/notifications",
-    "topic": "{urn:plant}plant/line2/press/alarm",
-    "priority": 50,
-    "accepted": "2026-01-01 11:20:00.000+01:00",
-    "since": "2026-01-01 11:20:00.000+01:00",
-    "attempts": 2,
-    "next": "2026-01-01 11:21:00.000+01:00",
-    "error": "connect",
-    "detail": "connection refused",
-    "status": "",
+PARKED = WaitingDelivery(
+    notification="019b7d4a6c10707fa1c0a3f2e5d8b100",
+    subscription="s1",
+    state="active",
+    endpoint="https://panel1.example:8443/notifications",
+    topic=TopicPath("{urn:plant}plant/line2/press/alarm"),
+    priority=50,
+    accepted_ms=_AT_MS,
+    since_ms=_AT_MS,
+    attempts=2,
+    stage="scheduled",
+    next_ms=_AT_MS + 60_000,
+    error="connect",
+    detail="connection refused",
+    status=0,
+)
+
+LETTER = Letter(
+    notification=PARKED.notification,
+    subscription="s1",
+    endpoint=PARKED.endpoint,
+    topic=PARKED.topic,
+    accepted_ms=_AT_MS,
+    given_up_ms=_AT_MS + 3_600_000,
+    state="dead",
+    attempts=12,
+    error="connect",
+    detail="connection refused",
+    status=0,
+)
+
+ANSWERS: Mapping[Any, Any] = {
+    queues.job_figures: JOB,
+    queues.requests: QueueRequests(REQUESTS, 4),
+    federation.members: Members(MEMBERS, ""),
+    federation.with_waiting: LINKS,
+    waiting.oldest: WaitingList((PARKED,), 4, complete=True),
+    dead_letters.listed: LetterList((LETTER,), 0),
 }
 
-LETTER = {**PARKED, "state": "dead", "attempts": 12, "given_up": "2026-01-01 12:20:00.000+01:00"}
-
-ANSWERS: Mapping[tuple[str, ...], Any] = {
-    ("queues", "list"): [_QUIET, _UNSERVED, QUEUE],
-    ("queues", "show"): {**QUEUE, "requests": REQUESTS, "more": 4},
-    ("federation", "members"): {"members": MEMBERS, "problem": ""},
-    ("federation", "links"): {"links": LINKS},
-    ("waiting", "list"): {"waiting": [PARKED], "more": 4},
-    ("dead-letters", "list"): {"letters": [LETTER], "more": 0},
-}
-
-Asked = list[tuple[tuple[str, ...], dict[str, str]]]
+Asked = list[tuple[Any, Any]]
+"""Questions with their arguments."""
 
 FEDERATED = {
     "federation__name": "n1",
@@ -139,18 +152,16 @@ FEDERATED = {
 """Settings of an engine that is in a federation."""
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, answers: Mapping[tuple[str, ...], Any] = ANSWERS) -> Asked:
-    """Commands are not run, but answer this; what was asked. An exception is raised."""
+def answering(monkeypatch: pytest.MonkeyPatch, answers: Mapping[Any, Any] = ANSWERS) -> Asked:
+    """No function of `admin` is run: these are their answers. Returns the questions. An exception is raised."""
     runs: Asked = []
 
-    async def ask(
-        _self: Commands, *words: str, given: tuple[str, ...] = (), options: Mapping[str, str] = _NO_OPTIONS
-    ) -> Any:
-        runs.append((words, {**options, **({"given": given[0]} if given else {})}))
-        answer = answers[words]
+    async def value(_self: Questions, function: Any, arguments: tuple[Any, ...], **_: Any) -> Any:
+        runs.append((function, arguments))
+        answer = answers[function]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    monkeypatch.setattr(Commands, "ask", ask)
+    monkeypatch.setattr(Questions, "_value", value)
     return runs

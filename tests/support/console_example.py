@@ -22,7 +22,7 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import ConsoleParts, console_parts, served
-from tests.support.console_answers import QUEUE, answering
+from tests.support.console_answers import INSPECTIONS, QUEUE_RECORDS, answering
 from tests.support.routing import make_subscription
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -55,6 +55,7 @@ def _records() -> Iterable[ControlRecord]:
         what = f"{plant}//." if number % 2 else "//alarm"
         made = make_subscription(f"s{number}", what, consumer=address, created_ms=_MOMENT_MS, paused=number == 4)
         yield SubscriptionRecord(made)
+    yield from QUEUE_RECORDS
     yield SubscriptionSuspended("s3", "connection refused for two days", _MOMENT_MS, _MOMENT_MS)
 
 
@@ -94,7 +95,7 @@ def _take_pictures() -> None:
         dark.goto(f"{url}/subscriptions")
         dark.screenshot(path=IMAGES / "console-subscriptions.png")
         light.set_viewport_size({"width": 1200, "height": 850})
-        light.goto(f"{url}/queues?queue={QUEUE['queue']}")
+        light.goto(f"{url}/queues?queue={INSPECTIONS}")
         light.get_by_text("as of").wait_for()
         light.screenshot(path=IMAGES / "console-queues.png")
         browser.close()

@@ -27,6 +27,13 @@ def topic(path: str, **facts: object) -> TopicRecord:
     return TopicRecord(parse_path(path), policy=TopicPolicy(**policy), **facts)  # type: ignore[arg-type]
 
 
+def tree_of(*topics: TopicRecord) -> TopicTree:
+    tree = TopicTree()
+    for each in topics:
+        tree.apply(each)
+    return tree
+
+
 def _make_path(names: list[tuple[str, str]]) -> TopicPath:
     """Steps whose empty namespace means the parent's."""
     steps: list[tuple[str, str]] = []

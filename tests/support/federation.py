@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from arborcast.admin.topics_work import read_subscriptions
+from arborcast.admin.control_log import read_table
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.security.keyring import add_key
 from arborcast.core.security.signatures import new_secret
@@ -258,7 +258,7 @@ def federation(
 
 def carried(engine: EngineRun, link: str) -> list[str]:
     """What a link of the engine carries; nothing where it is not there, or not open."""
-    found = read_subscriptions(engine.kafka)[0].get(link)
+    found = read_table(engine.kafka).get(link)
     return [] if found is None or found.terminates_ms is not None else found.selector().split("|")
 
 

@@ -88,8 +88,8 @@ class TopicTree:
 
     `prefixes` are those that its namespaces were written with.
 
-    `children`, `descendants`, `roots`, `paths` and `select` promise no particular order, and the tree must not change
-    while one of them is being read. `version` grows with every change.
+    `children`, `descendants`, `roots`, `paths`, `queues` and `select` promise no particular order, and the tree must
+    not change while one of them is being read. `version` grows with every change.
     """
 
     def __init__(self) -> None:
@@ -97,6 +97,7 @@ class TopicTree:
         self._records: dict[TopicPath, TopicRecord | None] = {}
         self._children: dict[TopicPath, dict[TopicPath, None]] = {}  # of nodes that have any; a dict keeps its order
         self._codes: dict[str, tuple[TopicPath, ...]] = {}
+        self._queues: set[TopicPath] = set()
         self.prefixes = KnownPrefixes()
         self.version = 0
 
@@ -118,6 +119,10 @@ class TopicTree:
         elif path not in self._children:
             self._link(path)
         self._records[path] = None if _is_plain(record) else record
+        if record.policy.queue:
+            self._queues.add(path)
+        else:
+            self._queues.discard(path)
         if record.code:
             # Two topics of one code can come from a directory that others edit: both stay, the smallest path answers.
             self._codes[record.code] = tuple(sorted((*self._codes.get(record.code, ()), path)))
@@ -129,6 +134,7 @@ class TopicTree:
             return False
         self._forget_code(path)
         del self._records[path]
+        self._queues.discard(path)
         self._prune(path)
         self.version += 1
         return True
@@ -155,6 +161,10 @@ class TopicTree:
     def paths_with_code(self, code: str) -> tuple[TopicPath, ...]:
         """All topics with this code, sorted; more than one means that the directory should be corrected."""
         return self._codes.get(code, ())
+
+    def queues(self) -> Iterator[TopicPath]:
+        """The topics that are work queues."""
+        return iter(self._queues)
 
     def is_node(self, path: TopicPath) -> bool:
         """Whether there is a topic here or below."""

@@ -2,7 +2,6 @@
 
 looking, browsing   pages, and what is shown of the trees
 editing, documents  forms, and whole trees from and to documents
-messages            the last messages of a topic
 news                what happens while somebody looks
 problems            what the directory and the trees do not agree on
 draft, kept         edits that were gathered, and what they come to; everybody's, also after a restart

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from arborcast.admin.topics_work import matching
+from arborcast.admin.topics import matching
 from arborcast.directory.entries.dn import format_dn, parse_dn
 from arborcast.directory.entries.mapping import write_rdn
 from arborcast.topic_model.topics import TopicPath, ancestors, last_step, parent_of, split_path

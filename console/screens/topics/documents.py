@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.admin.topics_work import Format, format_of, read_document, write_document
+from arborcast.admin.topic_documents import Format, format_of, read_document, write_document
 from arborcast.console.console import Console, go, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.screens.topics.draft import BringEdit

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from arborcast.admin.topics_work import plan_import
+from arborcast.admin.topic_documents import plan_import
 from arborcast.core.errors import TopicError
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath

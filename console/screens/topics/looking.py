@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.admin.topics_work import conditions_of
+from arborcast.admin.messages import LastMessages, last_messages
+from arborcast.admin.subscriptions import recipients
 from arborcast.console.console import Console
 from arborcast.console.guard import Visitor, visitor_of
 from arborcast.console.screens.topics import browsing, fields
 from arborcast.console.screens.topics.draft import LARGE, BringEdit, Draft, Edit, PutEdit, Subtree, as_if
 from arborcast.console.screens.topics.kept import Drafts
-from arborcast.console.screens.topics.messages import LastMessages, last_messages
 from arborcast.core.errors import ExpressionError
 from arborcast.engine.embedded.state import reachable_kafka
 from arborcast.topic_model.records.control import TopicRecord
@@ -196,17 +195,7 @@ class Looking:
 
     def _subscribers(self, path: TopicPath) -> dict[str, Any]:
         control = self._console.control
-        now_ms = time.time_ns() // 1_000_000
-        rows = [
-            {
-                "id": route.subscription_id,
-                "state": control.suspensions.state_of(route.subscription, now_ms),
-                "expression": route.expression,
-                "conditions": conditions_of(route.subscription),
-                "endpoint": route.subscription.consumer.address,
-            }
-            for route in control.table.who(path, _SUBSCRIBERS)
-        ]
+        rows = recipients(control, path, _SUBSCRIBERS)
         return {"subscribers": rows, "fan_out": control.table.fan_out(path)}
 
 

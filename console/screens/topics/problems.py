@@ -1,5 +1,4 @@
-"""What the directory and the trees do not agree on, as the gateway has written it down: the same as `arborcast topics
-problems` prints."""
+"""What the directory and the trees do not agree on, as the gateway has written it down."""
 
 from __future__ import annotations
 
@@ -9,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from arborcast.admin.topics import directory_problems
 from arborcast.console.console import Console
 from arborcast.console.live import Look, Seen
-from arborcast.directory.sync.problems import FILE, load_problems
 
 # A page stays small.
 _SHOWN = 200
@@ -39,7 +38,7 @@ class DirectoryProblems:
         settings = self._console.settings
 
         async def look(_age_s: float) -> Seen:
-            found = await asyncio.to_thread(load_problems, settings.home / FILE)
+            found = await asyncio.to_thread(directory_problems, settings.home)
             text = self._console.render(
                 request,
                 "topics/problems-shown.html",

@@ -20,12 +20,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from arborcast.admin.connection import gateway_url
+from arborcast.admin.messages import Busiest, busiest
+from arborcast.admin.topics import topic_named
 from arborcast.console.console import Console, Screen, go, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.live import Seen
-from arborcast.console.screens.trying.busiest import Busiest, busiest
 from arborcast.core.errors import ArborcastError, InfrastructureError
-from arborcast.engine.embedded.state import addresses, reachable_kafka
+from arborcast.engine.embedded.state import reachable_kafka
 from arborcast.topic_model.expressions import parse_friendly, with_codes
 from arborcast.topic_model.subscriptions import TopicFilter
 from arborcast.topic_model.topics import TopicPath
@@ -66,12 +68,8 @@ class Trying:
 
     @property
     def gateway(self) -> str:
-        """Where the gateway is, now that the engine runs."""
-        settings = self.console.settings
-        running = addresses(settings.home).get("gateway")
-        return (
-            running or settings.gateway.public_url or f"http://{settings.gateway.host}:{settings.gateway.port}"
-        ).rstrip("/")
+        """The address of the gateway. Raises ArborcastError."""
+        return gateway_url(self.console.settings).rstrip("/")
 
     @property
     def asks_who(self) -> bool:
@@ -87,9 +85,7 @@ class Trying:
 
     def topic(self, text: str) -> TopicPath:
         """Raises ArborcastError."""
-        from arborcast.admin.topics_work import one_topic
-
-        return one_topic(with_codes(text, {}, self.console.control.table.topics.paths_with_code), {})
+        return topic_named(text, self.console.control.table.topics)
 
     async def busiest(self) -> Busiest:
         """The busiest topics; none while nobody can say."""
@@ -155,10 +151,10 @@ def _routes(console: Console) -> list[Route]:
         from arborcast.console.screens.trying.watching import arrivals
 
         try:
-            wanted = trying.expression(request.query_params.get("watch", ""))
+            wanted, gateway = trying.expression(request.query_params.get("watch", "")), trying.gateway
         except ArborcastError as error:
             raise HTTPException(400, str(error)) from error
-        return console.live.response(arrivals(console, request, trying.gateway, trying.whom(request), wanted))
+        return console.live.response(arrivals(console, request, gateway, trying.whom(request), wanted))
 
     return [
         console.get("/try", page),

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from arborcast.console.screens.trying.busiest import Busiest, busiest
+from arborcast.admin.messages import Busiest, busiest
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import make_producer
 from arborcast.core.eventlog.topics import ensure_topics

@@ -10,9 +10,9 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
+from arborcast.admin.messages import Busiest
 from arborcast.console.screens import engine, trying
 from arborcast.console.screens.engine.feed import EngineFeed
-from arborcast.console.screens.trying.busiest import Busiest
 from arborcast.engine.monitoring.samples import ProcessFigures
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from arborcast.console.screens.topics.messages import LastMessages, last_messages
+from arborcast.admin.messages import LastMessages, last_messages
 from arborcast.core.eventlog.client import make_producer
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings

@@ -1,20 +1,26 @@
-"""`arborcast federation` without an engine: a secret, and what was known last."""
+"""What `arborcast federation` prints without an engine."""
 
 from __future__ import annotations
 
 import json
 import stat
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from arborcast.admin import federation
+from arborcast.admin.federation import Group, Groups, Members
+from arborcast.admin.moments import moment
 from arborcast.cli import app
 from arborcast.core.errors import ConfigError
 from arborcast.ingest.federation.keys import parse_secrets
 from arborcast.ingest.federation.settings import FederationSettings
 from arborcast.ingest.federation.topology import Member, Topology
+from arborcast.topic_model.control_view import ControlView
+from tests.support.console_answers import LINKS, MEMBERS
 from tests.support.receiver import refusing_url
 
 
@@ -77,3 +83,40 @@ def test_settings_that_cannot_be(wrong: dict[str, str], why: str) -> None:
     assert FederationSettings(**good).engine == "G/a"  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=why):
         FederationSettings(**good | wrong)  # type: ignore[arg-type]
+
+
+def test_json_is_made_from_the_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arborcast.cli.federation.kafka_of", lambda *_: None)
+    monkeypatch.setattr("arborcast.admin.control_log.read_control", lambda _: ControlView())
+    monkeypatch.setattr(federation, "members", lambda _: Members(MEMBERS[:1], "away"))
+    monkeypatch.setattr(federation, "groups", lambda _: Groups(3, {"G": Group(None, ("a", "b"))}, ""))
+    monkeypatch.setattr(federation, "with_waiting", lambda *_: LINKS)
+    monkeypatch.chdir(tmp_path)
+
+    def said(command: str) -> Any:
+        return json.loads(CliRunner().invoke(app, ["federation", command, "--json"]).stdout)
+
+    member = {
+        "engine": "north/n1",
+        "state": "live",
+        "represents": True,
+        "url": "https://n1.example:8080",
+        "number": 0,
+        "version": "2.0.0",
+        "silent_s": 0.4,
+    }
+    assert said("members") == {"members": [member], "problem": "away"}
+    groups = {"G": {"representative": None, "members": ["a", "b"]}}
+    assert said("topology") == {"version": 3, "groups": groups, "problem": ""}
+    first, second = said("links")["links"]
+    assert first == {
+        "link": "peer-n2",
+        "to": "north/n2",
+        "url": "https://n2.example:8080/federation",
+        "state": "active",
+        "topics": ["plant//alarm", "building//."],
+        "since": moment(LINKS[0].since_ms),
+        "waiting": 41,
+        "waiting_since": moment(LINKS[0].waiting_since_ms),
+    }
+    assert (second["waiting"], second["waiting_since"]) == (0, "")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import arborcast.admin.topics_work
+import arborcast.admin.control_log
+import arborcast.admin.topic_documents
 import arborcast.engine.terminal
 from arborcast.admin.data_directory import copy, restore_copy
 from arborcast.cli import app
@@ -93,8 +94,8 @@ def test_a_large_import_is_written_in_pieces_that_are_told_of(monkeypatch: pytes
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(arborcast.admin.topics_work, "ControlLog", Log)
-    monkeypatch.setattr(arborcast.admin.topics_work, "read_tree", lambda _kafka: TopicTree())
+    monkeypatch.setattr(arborcast.admin.topic_documents, "ControlLog", Log)
+    monkeypatch.setattr(arborcast.admin.control_log, "read_tree", lambda _kafka: TopicTree())
     monkeypatch.setattr("arborcast.engine.embedded.questions.why_away", lambda _: "")
     monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", "broker.example:9092")
     told: list[tuple[str, int, int]] = []

@@ -1,4 +1,4 @@
-"""What `arborcast queues` says."""
+"""What `arborcast queues` prints."""
 
 from __future__ import annotations
 
@@ -7,59 +7,26 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-import arborcast.admin.topics_work
-import arborcast.dispatch.operations.waiting
-import arborcast.engine.monitoring.stack_monitor
+import arborcast.admin.control_log
+from arborcast.admin import queues as admin
+from arborcast.admin.queues import JobFigures, QueueRequest, QueueRequests
 from arborcast.cli import app, queues
-from arborcast.dispatch.logs.parked import Delivery, Place, Tries
-from arborcast.dispatch.operations.waiting import Asked, Wait
-from arborcast.topic_model.expressions import parse_friendly
-from arborcast.topic_model.projections.suspensions import Suspensions
-from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
-from arborcast.topic_model.routing import RoutingTable
-from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.topics import TopicPath
-
-METRICS = b"""\
-arborcast_queue_requests{queue="jobs",state="waiting"} 7
-arborcast_queue_requests{queue="jobs",state="executing"} 1
-arborcast_queue_oldest_seconds{queue="jobs"} 12.5
-arborcast_queue_server_busy_seconds{queue="jobs",server="s1"} 3.25
-arborcast_queue_requests{queue="other",state="waiting"} 99
-"""
-
-LANE = Delivery("queue:jobs", Place(1, 0, 2))
-
-
-class Waiting:
-    """Two requests, one of which was sent twice."""
-
-    def __init__(self, _: object) -> None:
-        pass
-
-    def oldest(self, asked: Asked, most: int) -> tuple[list[Wait], int]:
-        assert asked.subscription("queue:jobs")
-        assert not asked.subscription("queue:others")
-        topic = TopicPath("jobs")
-        return [
-            Wait(LANE, "r1", topic, 1_000, 1_000, Tries(2, 2, 5_000, 2_000), None, 5),
-            Wait(LANE, "r2", topic, 2_000, 2_000, Tries()),
-        ], 3
+from tests.support.console_answers import INSPECTIONS, JOB, QUEUE_RECORDS
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = RoutingTable()
-    table.apply(TopicRecord(TopicPath("jobs"), policy=TopicPolicy(queue=True)))
-    table.apply(TopicRecord(TopicPath("plain")))
-    for name, queue in (("s1", 2), ("s2", 1), ("watcher", 0)):
-        server = Subscription(name, EndpointReference(f"http://{name}/"), "", (parse_friendly("jobs"),), queue=queue)
-        table.apply(SubscriptionRecord(server))
-    monkeypatch.setattr(arborcast.admin.topics_work, "read_subscriptions", lambda *_: (table, Suspensions()))
+    control = ControlView()
+    for each in QUEUE_RECORDS:
+        control.apply(each)
+    waits = QueueRequests((QueueRequest("r1", 5, 1_000, 2, 5_000), QueueRequest("r2", 0, 2_000, 0, 0)), 3)
+    monkeypatch.setattr(arborcast.admin.control_log, "read_control", lambda *_: control)
+    monkeypatch.setattr(admin, "requests", lambda *_: waits)
+    monkeypatch.setattr(admin, "job_figures", lambda *_: JOB)
     monkeypatch.setattr(queues, "kafka_of", lambda *_: None)
     monkeypatch.setattr(queues, "one_topic", lambda topic, *_: TopicPath(topic))
-    monkeypatch.setattr(arborcast.engine.monitoring.stack_monitor, "get", lambda url: METRICS)
-    monkeypatch.setattr(arborcast.dispatch.operations.waiting, "Waiting", Waiting)
 
 
 def asked(*arguments: str) -> tuple[str, str]:
@@ -71,30 +38,63 @@ def asked(*arguments: str) -> tuple[str, str]:
 @pytest.mark.usefixtures("world")
 def test_the_list_says_what_waits_and_is_done_and_by_how_many() -> None:
     out, _ = asked("list")
-    assert out.splitlines() == ["jobs  7 waiting, the oldest for 12 s, 1 executing  2 servers"]
-    (queue,) = json.loads(asked("list", "--json")[0])
-    assert (queue["queue"], queue["waiting"], queue["executing"], queue["oldest_s"]) == ("jobs", 7, 1, 12.5)
-    assert [(each["subscription"], each["busy_s"]) for each in queue["servers"]] == [("s1", 3.2), ("s2", None)]
+    assert out.splitlines() == [
+        "labels  0 waiting, 0 executing  3 servers",
+        "reports  1 waiting, the oldest for 5 s, 0 executing  0 servers",
+        "{urn:plant}plant/inspections  3 waiting, the oldest for 74 s, 2 executing  3 servers",
+    ]
 
 
 @pytest.mark.usefixtures("world")
 def test_one_shows_who_works_for_how_long_and_what_waits() -> None:
-    lines = asked("show", "jobs")[0].splitlines()
-    assert lines[0] == "server s1 at http://s1/, 2 at a time, active, at work for 3.2 s"
-    assert lines[1] == "server s2 at http://s2/, 1 at a time, active"
-    assert lines[2].endswith("r1  priority 5, sent 2 times")
-    assert lines[3].endswith("r2  priority 0")
-    document = json.loads(asked("show", "jobs", "--json")[0])
-    assert [each["notification"] for each in document["requests"]] == ["r1", "r2"]
-    assert document["more"] == 3
+    lines = asked("show", INSPECTIONS)[0].splitlines()
+    assert lines[0] == "server s7 at https://camera1.example:8443/inspect, 1 at a time, active, at work for 12.3 s"
+    assert lines[2] == "server s9 at https://camera3.example:8443/inspect, 1 at a time, paused"
+    assert lines[3].endswith("r1  priority 5, sent 2 times")
+    assert lines[4].endswith("r2  priority 0")
+
+
+@pytest.mark.usefixtures("world")
+def test_json_has_the_same_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels, reports, inspections = json.loads(asked("list", "--json")[0])
+    assert [each["queue"] for each in (labels, reports)] == ["labels", "reports"]
+    assert inspections == {
+        "queue": INSPECTIONS,
+        "merge": True,
+        "waiting": 3,
+        "executing": 2,
+        "oldest_s": 74.2,
+        "servers": [
+            {
+                "subscription": f"s{number + 6}",
+                "endpoint": f"https://camera{number}.example:8443/inspect",
+                "capacity": capacity,
+                "state": state,
+                "busy_s": busy_s,
+            }
+            for number, capacity, state, busy_s in (
+                (1, 1, "active", 12.3),
+                (2, 2, "active", 3.1),
+                (3, 1, "paused", None),
+            )
+        ],
+    }
+    monkeypatch.setattr(queues, "moment", lambda ms: f"at {ms}")
+    monkeypatch.setattr("arborcast.cli.common.moment", lambda ms: f"at {ms}")
+    shown = json.loads(asked("show", INSPECTIONS, "--json")[0])
+    assert shown == {
+        **inspections,
+        "requests": [
+            {"notification": "r1", "priority": 5, "accepted": "at 1000", "attempts": 2, "next": "at 5000"},
+            {"notification": "r2", "priority": 0, "accepted": "at 2000", "attempts": 0, "next": ""},
+        ],
+        "more": 3,
+    }
 
 
 @pytest.mark.usefixtures("world")
 def test_where_the_job_cannot_be_asked_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(_: str) -> bytes:
-        raise ConnectionRefusedError(111, "Connection refused")
-
-    monkeypatch.setattr(arborcast.engine.monitoring.stack_monitor, "get", away)
+    monkeypatch.setattr(admin, "job_figures", lambda *_: JobFigures(problem="connection refused"))
     out, complaint = asked("list")
-    assert out.splitlines() == ["jobs  unknown  2 servers"]
-    assert "who works is not known" in complaint
+    assert out.splitlines()[1] == "reports  unknown  0 servers"
+    assert "who works is not known: connection refused" in complaint

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from arborcast.admin.trace import NotFound
 from arborcast.cli import app
-from arborcast.cli.trace import NotFound
 from arborcast.dispatch.tables import NOTIFICATIONS, RETRIES
 from arborcast.engine.processes import processes
 from tests.support.table_rows import NOON, attempt, fill, record

@@ -11,9 +11,9 @@ from arborcast.cli import app
 from arborcast.core.errors import ConfigError
 from arborcast.engine.gateway.parts import check_exposed
 from arborcast.engine.settings.loading import load_settings
-from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, TriggerRecord, key_of
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, key_of
 from arborcast.topic_model.routing import RoutingTable
-from tests.support.routing import make_subscription, make_trigger
+from tests.support.routing import make_subscription
 
 pytestmark = pytest.mark.slow
 
@@ -72,35 +72,33 @@ def test_a_method_that_there_is_not_is_refused(tmp_path: Path) -> None:
         load_settings(home=tmp_path, overrides={"access.methods": "basic, digest"}, environ={})
 
 
-class ControlList:
-    """The control log."""
-
-    def __init__(self) -> None:
-        self.records: list[ControlRecord] = []
-
-    def append(self, records: list[ControlRecord]) -> None:
-        self.records += records
-
-    def close(self) -> None:
-        """Nothing."""
-
-
-def test_what_its_owner_may_not_have_any_more_is_ended_as_what_it_is(
+def test_what_an_owner_may_not_have_any_more_is_listed_and_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, log = RoutingTable(), ControlList()
-    made = msgspec.structs.replace(make_subscription("s", "a"), owner="gone")
+    table, written = RoutingTable(), list[ControlRecord]()
+    made = msgspec.structs.replace(make_subscription("s", "a", consumer="http://r/"), owner="gone")
     table.apply(SubscriptionRecord(made))
-    table.apply(TriggerRecord(make_trigger("t", "a", "b", owner="gone")))
     monkeypatch.setattr("arborcast.cli.users.kafka_of", lambda *_: None)
-    monkeypatch.setattr("arborcast.admin.topics_work.read_table", lambda _: table)
-    monkeypatch.setattr("arborcast.topic_model.control_log.ControlLog", lambda _: log)
+    monkeypatch.setattr("arborcast.admin.control_log.read_table", lambda _: table)
+    monkeypatch.setattr("arborcast.admin.control_log.append", lambda _, records: written.extend(records))
     config = tmp_path / "arborcast.toml"
     config.write_text(f'home = "{tmp_path}"\n[access]\nmethods = "basic"\n')
     (tmp_path / "users.toml").write_text("")
-    result = RUNNER.invoke(app, ["access", "check", "--end", "--config", str(config)])
-    assert result.exit_code == 0, result.output
-    for record in log.records:
-        table.apply(record)
-    assert list(table.subscriptions()) == []
-    assert {key_of(record) for record in log.records} == {"sub:s", "susp:s", "seal:s", "trigger:t", "susp:t"}
+    said = RUNNER.invoke(app, ["access", "check", "--config", str(config)])
+    assert said.exit_code == 1
+    assert said.output.endswith("(there)\nend those for which it is certain with --end\n")
+    (found,) = json.loads(RUNNER.invoke(app, ["access", "check", "--json", "--config", str(config)]).output)
+    reason = found.pop("reason")
+    assert found == {
+        "id": "s",
+        "owner": "gone",
+        "topics": ["a"],
+        "endpoint": "http://r/",
+        "certain": True,
+        "ended": False,
+    }
+    assert written == []
+    said = RUNNER.invoke(app, ["access", "check", "--end", "--config", str(config)])
+    assert said.exit_code == 0, said.output
+    assert said.output == f"s  gone  a  {reason}  (ended)\n"
+    assert {key_of(record) for record in written} == {"sub:s", "susp:s", "seal:s"}

@@ -1,18 +1,22 @@
-"""The screen Cluster: what `arborcast federation` prints, as a page."""
+"""The screen Cluster."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from arborcast.console.commands import CommandFailed
+from arborcast.admin import federation
+from arborcast.admin.federation import Members
+from arborcast.console.pages import _moment
+from arborcast.core.errors import ConfigError, InfrastructureError
 from tests.support.console import Browser, console_parts
 from tests.support.console_answers import FEDERATED, LINKS, MEMBERS, answering
 
 EVIL = "<img src=x onerror=alert(1)>"
 
-MEMBERS_OF, LINKS_OF = ("federation", "members"), ("federation", "links")
+MEMBERS_OF, LINKS_OF = federation.members, federation.with_waiting
 
 
 @pytest.fixture
@@ -39,7 +43,8 @@ def test_members_stand_by_group_and_links_with_what_waits(browser: Browser, monk
     ]
     assert rows(browser, 2)[0] == "s1 gone 1 h 6 min ago https://s1.example:8080 2.0.0"
     assert rows(browser, 3) == [
-        "north/n2 https://n2.example:8080/federation active 41 2026-01-01 11:21:00 plant//alarm building//.",
+        f"north/n2 https://n2.example:8080/federation active 41 {_moment(LINKS[0].waiting_since_ms)} "
+        "plant//alarm building//.",
         "group south https://s2.example:8080/federation active 0 - a0//. a1//. a2//. a3//. a4//. and 2 more",
     ]
     assert "/deliveries/waiting?subscription=peer-n2" in browser.page.xpath("//td/a/@href")
@@ -59,16 +64,16 @@ def test_an_engine_by_itself_says_how_to_begin_and_runs_nothing(
 
 
 def test_the_administrator_is_away(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = [{**each, "represents": False} for each in MEMBERS]
-    answering(monkeypatch, {MEMBERS_OF: {"members": known, "problem": EVIL}, LINKS_OF: {"links": []}})
+    known = tuple(msgspec.structs.replace(each, represents=False) for each in MEMBERS)
+    answering(monkeypatch, {MEMBERS_OF: Members(known, EVIL), LINKS_OF: ()})
     browser.get("/cluster")
     assert f"{EVIL}. Shown is what this engine knew last." in browser.text
     assert browser.text.count("nobody represents it") == 2
     assert "There is no link" in browser.text
 
 
-def test_one_command_that_fails_leaves_what_the_other_says(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch, {MEMBERS_OF: CommandFailed("no key"), LINKS_OF: {"links": LINKS}})
+def test_members_that_cannot_be_had_leave_the_links(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, {MEMBERS_OF: ConfigError("no key"), LINKS_OF: LINKS})
     browser.get("/cluster")
     assert "no key" in browser.text
     assert "No engine has registered" not in browser.text
@@ -76,7 +81,7 @@ def test_one_command_that_fails_leaves_what_the_other_says(browser: Browser, mon
 
 
 def test_links_that_cannot_be_had_leave_the_members(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch, {MEMBERS_OF: {"members": MEMBERS, "problem": ""}, LINKS_OF: CommandFailed("Kafka is away")})
+    answering(monkeypatch, {MEMBERS_OF: Members(MEMBERS, ""), LINKS_OF: InfrastructureError("Kafka is away")})
     browser.get("/cluster")
     assert "Kafka is away" in browser.text
     assert len(rows(browser, 1)) == 2
@@ -85,11 +90,11 @@ def test_links_that_cannot_be_had_leave_the_members(browser: Browser, monkeypatc
 def test_the_page_is_bounded_and_what_strangers_wrote_does_nothing(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    member = {**MEMBERS[0], "engine": f"g/{EVIL}", "url": "http://u:secret@h/\u202e", "version": EVIL, "state": EVIL}
-    link = {**LINKS[0], "link": EVIL, "to": EVIL, "url": "http://u:secret@h", "topics": [EVIL] * 256}
-    answering(
-        monkeypatch, {MEMBERS_OF: {"members": [member] * 1_000, "problem": ""}, LINKS_OF: {"links": [link] * 999}}
+    member = msgspec.structs.replace(
+        MEMBERS[0], engine=f"g/{EVIL}", url="http://u:secret@h/\u202e", version=EVIL, state=EVIL
     )
+    link = msgspec.structs.replace(LINKS[0], link=EVIL, to=EVIL, url="http://u:secret@h", topics=(EVIL,) * 256)
+    answering(monkeypatch, {MEMBERS_OF: Members((member,) * 1_000, ""), LINKS_OF: (link,) * 999})
     answer = browser.get("/cluster")
     assert len(answer.content) < 500_000
     assert "And 800 more" in browser.text
@@ -98,3 +103,14 @@ def test_the_page_is_bounded_and_what_strangers_wrote_does_nothing(
     assert "<img" not in main
     assert "\u202e" not in main
     assert "secret" not in main
+
+
+def test_before_the_log_is_read_the_members_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answering(monkeypatch)
+    parts = console_parts(tmp_path, settings=FEDERATED)
+    parts.ready = False
+    browser = Browser(parts.app)
+    browser.get("/cluster")
+    assert "The control log is being read." in browser.text
+    assert len(rows(browser, 1)) == 2
+    assert [question for question, _ in asked] == [MEMBERS_OF]

@@ -1,106 +1,102 @@
-"""The screen Deliveries: what commands print, as pages."""
+"""The screen Deliveries: values of admin functions, as pages."""
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from arborcast.console.commands import CommandFailed, Commands, options_of
-from tests.support.console import Browser
+from arborcast.admin import dead_letters, trace, waiting
+from arborcast.admin.dead_letters import Letter, LetterFilter, LetterList, Redriven, WholeLetter
+from arborcast.admin.filters import TopicFilter
+from arborcast.admin.waiting import WaitingDelivery, WaitingList
+from arborcast.console.screens import deliveries
+from arborcast.core.errors import ConfigError, InfrastructureError
+from arborcast.dispatch.operations.audit import Problem, Report, Tally
+from arborcast.dispatch.operations.trace.story import DeliveryStory, Step, Story
+from arborcast.topic_model.topics import TopicPath
+from tests.support.console import Browser, ConsoleParts
 from tests.support.console_answers import Asked, answering
 
 EVIL = "<img src=x onerror=alert(1)>"
 
-STORY = {
-    "notification": "01ab",
-    "topic": "a/b",
-    "cause": "",
-    "payload": f"<x>{EVIL}</x>",
-    "steps": [{"at": "2026-01-01T00:00:00.123456+00:00", "what": "accepted", "detail": EVIL}],
-    "deliveries": [
-        {
-            "subscription": "s1",
-            "outcome": "delivered",
-            "expression": "a//.",
-            "endpoint": "http://one/",
-            "steps": [],
-            "why": "the endpoint answered 200",
-        },
-        {
-            "subscription": "s2",
-            "outcome": "dead",
-            "expression": "",
-            "endpoint": "",
-            "steps": [{"at": None, "what": "refused", "detail": ""}],
-            "why": EVIL,
-        },
+AT_MS = 1_767_225_600_000
+
+STORY = Story(
+    notification="01ab",
+    found=True,
+    topic="a/b",
+    payload=f"<x>{EVIL}</x>",
+    steps=[Step(datetime(2026, 1, 1, 0, 0, 0, 123456, UTC), "accepted", EVIL)],
+    deliveries=[
+        DeliveryStory("s1", "http://one/", "a//.", "delivered", "the endpoint answered 200"),
+        DeliveryStory("s2", "", "", "dead", EVIL, [Step(None, "refused")]),
     ],
-    "notes": ["a note"],
-}
+    notes=["a note"],
+)
 
-LETTER = {
-    "notification": "01ab",
-    "subscription": "s1",
-    "endpoint": "http://u:secret@one/",
-    "topic": "a/b",
-    "accepted": "2026-01-01 00:00:00.000+00:00",
-    "given_up": "2026-01-01 00:00:01.000+00:00",
-    "state": "dead",
-    "attempts": 3,
-    "error": "connect",
-    "detail": EVIL,
-    "status": "",
-}
+LETTER = Letter(
+    notification="01ab",
+    subscription="s1",
+    endpoint="http://u:secret@one/",
+    topic=TopicPath("a/b"),
+    accepted_ms=AT_MS,
+    given_up_ms=AT_MS + 1_000,
+    state="dead",
+    attempts=3,
+    error="connect",
+    detail=EVIL,
+    status=0,
+)
 
-WAIT = {
-    "notification": "01ab",
-    "subscription": "s1",
-    "state": "suspended",
-    "endpoint": "http://one/",
-    "topic": "a/b",
-    "priority": 0,
-    "accepted": "2026-01-01 00:00:00.000+00:00",
-    "since": "2026-01-01 00:00:00.000+00:00",
-    "attempts": 2,
-    "next": "",
-    "error": "connect",
-    "detail": EVIL,
-    "status": "",
-}
+WAIT = WaitingDelivery(
+    notification="01ab",
+    subscription="s1",
+    state="suspended",
+    endpoint="http://one/",
+    topic=TopicPath("a/b"),
+    priority=0,
+    accepted_ms=AT_MS,
+    since_ms=AT_MS,
+    attempts=2,
+    stage="due",
+    next_ms=0,
+    error="connect",
+    detail=EVIL,
+    status=0,
+)
 
-TALLY = {"matches": 7, "delivered": 5, "dead": 1, "expired": 0, "cancelled": 0, "dropped": 0, "pending": 1}
+TALLY = Tally(delivered=5, dead=1, pending=1)
 
-REPORT = {
-    "published": 3,
-    "matches": 7,
-    "waiting": 1,
-    "duplicates": 2,
-    "totals": TALLY,
-    "subscriptions": {"s1": TALLY},
-    "balanced": False,
-    "unbalanced": 1,
-    "notes": [],
-    "problems": [{"notification": "01ab", "topic": "a/b", "kind": "missing"}],
-}
+REPORT = Report(
+    since_ms=0,
+    until_ms=0,
+    notifications=3,
+    matches=7,
+    waiting=1,
+    duplicates=2,
+    totals=TALLY,
+    subscriptions={"s1": TALLY},
+    unbalanced=1,
+    problems=[Problem("missing", "01ab", "", 1, 0, TopicPath("a/b"))],
+)
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What commands were run; their answers are those above."""
+    """The questions that were asked; their answers are those above."""
     return answering(
         monkeypatch,
         {
-            ("trace",): STORY,
-            ("why",): STORY,
-            ("waiting", "list"): {"waiting": [WAIT], "more": 4},
-            ("dead-letters", "list"): {"letters": [LETTER], "more": 1},
-            ("dead-letters", "show"): {**LETTER, "payload": EVIL, "answer": EVIL},
-            ("dead-letters", "redrive"): {"redriven": 2, "over": 1, "too_new": 0},
-            ("dead-letters", "purge"): {"purged": 2},
-            ("audit",): REPORT,
+            trace.trace: STORY,
+            waiting.oldest: WaitingList((WAIT,), 4, complete=True),
+            dead_letters.listed: LetterList((LETTER,), 1),
+            dead_letters.first_whole: WholeLetter(LETTER, "", "", "", "", EVIL, EVIL),
+            dead_letters.count: 2,
+            dead_letters.redrive: Redriven(2, 1, 0),
+            dead_letters.purge: 2,
+            deliveries._audit: REPORT,
         },
     )
 
@@ -117,7 +113,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         ("/deliveries/audit?since=1h", "1 do not balance"),
     ],
 )
-def test_what_a_command_says_is_shown_and_does_nothing(browser: Browser, page: str, words: str) -> None:
+def test_an_answer_is_shown_and_does_nothing(browser: Browser, page: str, words: str) -> None:
     assert browser.get(page).status_code == 200
     assert words in browser.text
     assert "<img" not in browser.answer.text.partition("<main")[2]
@@ -133,46 +129,58 @@ def test_nothing_is_run_that_nobody_asked_for(browser: Browser, asked: list[Any]
 def test_who_is_not_well_comes_first(browser: Browser, asked: list[Any]) -> None:
     browser.get("/deliveries?notification=01ab")
     assert [each.text_content() for each in browser.page.xpath("//section/header/h2")][1:] == ["s2", "http://one/"]
-    assert asked == [(("trace",), {"given": "01ab"})]
+    ((function, (_, notification, subscription)),) = asked
+    assert (function, notification, subscription) == (trace.trace, "01ab", "")
+    assert "2026-01-01 00:00:00.123 accepted" in browser.text
 
 
-@pytest.mark.parametrize(("action", "said"), [("redrive", "2 deliveries are tried again"), ("purge", "2 dead letters")])
-def test_letters_are_asked_about_before(browser: Browser, asked: list[Any], action: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("action", "function", "said"),
+    [
+        ("redrive", dead_letters.redrive, "2 deliveries are tried again; 1 are not: their subscription is over."),
+        ("purge", dead_letters.purge, "2 dead letters"),
+    ],
+)
+def test_letters_are_asked_about_before(
+    browser: Browser, parts: ConsoleParts, asked: Asked, action: str, function: Any, said: str
+) -> None:
     browser.get("/deliveries/dead?topic=a//.&since=2h")
     browser.submit("/deliveries/dead/act", action=action)
-    assert all(words[1] == "list" for words, _ in asked)
+    assert [each for each, _ in asked] == [dead_letters.listed, dead_letters.count]
     assert "2 dead letters" in browser.text
     browser.submit("/deliveries/dead/act")
-    assert asked[-2][0] == ("dead-letters", action)
-    assert asked[-2][1] == {
-        "yes": True,
-        "subscription": "",
-        "endpoint": "",
-        "topic": "a//.",
-        "notification": "",
-        "since": "2h",
-        "reason": "",
-    }
+    wanted = LetterFilter(topic=TopicFilter("a//."), since="2h")
+    assert asked[2:] == [
+        (function, (wanted, None, parts.console.control)),
+        # What was shown before is not shown again.
+        (dead_letters.listed, (LetterFilter(), 100, parts.console.control)),
+    ]
     assert said in browser.answer.text
 
 
-def test_what_is_typed_does_not_become_an_option() -> None:
-    assert options_of({"since": "--yes", "dead_on": "x y", "yes": True, "none": ""}) == [
-        "--since=--yes",
-        "--dead-on=x y",
-        "--yes",
-    ]
+def test_an_error_in_the_middle_of_a_change_is_shown_and_nothing_older(
+    browser: Browser, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser.get("/deliveries/dead")
+    browser.submit("/deliveries/dead/act", action="purge")
+    away = answering(
+        monkeypatch,
+        {dead_letters.purge: InfrastructureError("Kafka: away"), dead_letters.listed: LetterList((LETTER,), 0)},
+    )
+    assert browser.submit("/deliveries/dead/act").status_code == 503
+    assert "Kafka: away" in browser.text
+    browser.get("/deliveries/dead")
+    assert [each for each, _ in away] == [dead_letters.purge, dead_letters.listed]
 
 
-def test_the_refusal_of_a_command_is_said(tmp_path: Path, browser: Browser) -> None:
-    """The real command, of an engine that does not run."""
-    with pytest.raises(CommandFailed, match="no engine runs in"):
-        asyncio.run(Commands(tmp_path, None).ask("waiting", "list", options={"limit": "3"}))
+def test_the_error_of_a_question_is_shown_as_it_is(browser: Browser) -> None:
+    """The real function, of an engine that does not run."""
     browser.get("/deliveries/waiting?limit=3")
     (said,) = browser.page.xpath("//p[@class='refusal']/text()")
-    assert "no engine runs in" in said
+    assert said.startswith("no engine runs in")
 
 
-def test_a_moment_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CommandFailed, match="--since"):
-        asyncio.run(Commands(tmp_path, None).ask("dead-letters", "list", options={"since": "--help"}))
+def test_the_text_of_an_error_is_not_searched_for_another(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, {waiting.oldest: ConfigError(f"topic x: error: {EVIL}")})
+    browser.get("/deliveries/waiting")
+    assert browser.page.xpath("//p[@class='refusal']/text()") == [f"topic x: error: {EVIL}"]

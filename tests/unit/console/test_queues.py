@@ -1,21 +1,30 @@
-"""The screen Queues: what `arborcast queues` prints, as pages."""
+"""The screen Queues."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pytest
 
-from arborcast.console.commands import CommandFailed
-from tests.support.console import Browser, console_parts
-from tests.support.console_answers import QUEUE, REQUESTS, answering
+from arborcast.admin import queues
+from arborcast.admin.queues import JobFigures, Queue, QueueRequests, QueueServer
+from arborcast.console.pages import _moment
+from arborcast.core.errors import InfrastructureError
+from arborcast.topic_model.topics import TopicPath
+from tests.support.console import Browser, ConsoleParts, console_parts
+from tests.support.console_answers import ANSWERS, INSPECTIONS, JOB, QUEUE_RECORDS, REQUESTS, answering
 
 EVIL = "<img src=x onerror=alert(1)>"
 
-ONE = "/queues?queue={urn:plant}plant/inspections"
+ONE = f"/queues?queue={INSPECTIONS}"
 
-LIST, SHOW = ("queues", "list"), ("queues", "show")
+AWAY = JobFigures(problem="connection refused")
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> ConsoleParts:
+    return console_parts(tmp_path, QUEUE_RECORDS)
 
 
 def rows(browser: Browser, number: int = 1) -> list[str]:
@@ -31,10 +40,9 @@ def test_what_waits_longest_comes_first(browser: Browser, monkeypatch: pytest.Mo
         "reports 1 5.0 s 0 nobody serves it",
         "labels 0 - 0 3",
     ]
-    assert [words for words, _ in asked] == [LIST]
+    assert [question for question, _ in asked] == [queues.job_figures]
     browser.get(browser.page.xpath("//td/a/@href")[0])
-    assert asked[-1][0] == SHOW
-    assert asked[-1][1]["given"] == "{urn:plant}plant/inspections"
+    assert asked[-1] == (queues.requests, (INSPECTIONS, 100))
 
 
 def test_one_queue_with_its_servers_and_requests(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +53,7 @@ def test_one_queue_with_its_servers_and_requests(browser: Browser, monkeypatch: 
         "active 2 3.1 s",
         "paused 1 idle",
     ]
-    assert rows(browser, 2)[0] == f"2026-01-01 11:20:10 {REQUESTS[0]['notification']} 50 1 in its turn"
+    assert rows(browser, 2)[0] == f"{_moment(REQUESTS[0].accepted_ms)} {REQUESTS[0].notification} 50 1 in its turn"
     assert "Waiting 3, the oldest for 1 min 14 s Being done 2 Equal requests are done once" in browser.text
     assert "And 4 more" in browser.text
 
@@ -53,9 +61,7 @@ def test_one_queue_with_its_servers_and_requests(browser: Browser, monkeypatch: 
 def test_a_job_that_is_away_is_said_and_what_the_logs_know_is_shown(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away = {**QUEUE, "waiting": None, "executing": None, "oldest_s": None}
-    away["servers"] = [{**each, "busy_s": None} for each in QUEUE["servers"]]
-    answering(monkeypatch, {LIST: [away], SHOW: {**away, "requests": REQUESTS, "more": 0}})
+    answering(monkeypatch, {**ANSWERS, queues.job_figures: AWAY})
     for page in ("/queues", ONE):
         browser.get(page)
         assert "the dispatch job does not answer" in browser.text
@@ -64,44 +70,42 @@ def test_a_job_that_is_away_is_said_and_what_the_logs_know_is_shown(
     assert len(rows(browser, 2)) == len(REQUESTS)
 
 
-def test_without_queues_it_says_what_they_are_for(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch, {LIST: []})
+def test_without_queues_it_says_what_they_are_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch)
+    browser = Browser(console_parts(tmp_path).app)
     browser.get("/queues")
     assert "Of several servers one gets each request" in browser.text
 
 
 def test_nobody_serves_it_and_nothing_waits(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch, {SHOW: {**QUEUE, "waiting": 0, "servers": [], "requests": [], "more": 0}})
-    browser.get(ONE)
+    answering(monkeypatch, {**ANSWERS, queues.requests: QueueRequests()})
+    browser.get("/queues?queue=reports")
     assert "Nobody serves this queue" in browser.text
     assert "Nothing waits" in browser.text
 
 
-@pytest.mark.parametrize("page", ["/queues", ONE])
-def test_the_refusal_of_the_command_is_said(browser: Browser, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
-    refused = CommandFailed(f"no: {EVIL}")
-    answering(monkeypatch, {LIST: refused, SHOW: refused})
-    assert browser.get(page).status_code == 200
-    assert browser.page.xpath("//p[@class='refusal']/text()") == [str(refused)]
-    assert "No topic is a work queue" not in browser.text
+def test_a_log_that_cannot_be_read_is_named(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, {**ANSWERS, queues.requests: InfrastructureError(f"no: {EVIL}")})
+    assert browser.get(ONE).status_code == 200
+    assert browser.page.xpath("//p[@class='refusal']/text()") == [f"no: {EVIL}"]
 
 
-def hostile(count: int) -> dict[str, Any]:
-    server = {"subscription": EVIL, "endpoint": f"http://u:secret@one/{EVIL}", "capacity": 1, "state": EVIL}
-    return {
-        **QUEUE,
-        "queue": f"{{{EVIL}\u202e}}q",
-        "servers": [{**server, "busy_s": 90_000.0}] * count,
-        "requests": [{**REQUESTS[0], "notification": EVIL, "next": EVIL}],
-        "more": 0,
-    }
+def test_what_is_no_topic_is_refused(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch)
+    assert browser.get("/queues?queue=a//.").status_code == 200
+    assert "names more than one topic" in browser.page.xpath("//p[@class='refusal']/text()")[0]
 
 
 def test_pages_are_bounded_and_what_strangers_wrote_does_nothing(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answering(monkeypatch, {LIST: [hostile(1)] * 1_000, SHOW: hostile(1_000)})
-    for page in ("/queues", f"/queues?queue={EVIL}"):
+    server = QueueServer(EVIL, f"http://u:secret@one/{EVIL}", 1, "active", 90_000.0)
+    hostile = Queue(TopicPath(f"{{{EVIL}\u202e}}q"), True, 3, 2, 74.2, (server,) * 1_000)
+    request = msgspec.structs.replace(REQUESTS[0], notification=EVIL)
+    answering(monkeypatch, {queues.job_figures: JOB, queues.requests: QueueRequests((request,))})
+    monkeypatch.setattr(queues, "queues", lambda *_: [hostile] * 1_000)
+    monkeypatch.setattr(queues, "queue", lambda *_: hostile)
+    for page in ("/queues", ONE):
         answer = browser.get(page)
         assert answer.status_code == 200
         assert "And 800 more" in browser.text
@@ -117,5 +121,6 @@ def test_pages_are_bounded_and_what_strangers_wrote_does_nothing(
 def test_the_job_is_asked_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = answering(monkeypatch)
     for port, url in ((0, ""), (9465, "http://127.0.0.1:9465")):
-        Browser(console_parts(tmp_path, settings={"metrics__job_port": port}).app).get("/queues")
-        assert asked[-1][1]["url"] == url
+        parts = console_parts(tmp_path, settings={"metrics__job_port": port})
+        Browser(parts.app).get("/queues")
+        assert asked[-1] == (queues.job_figures, (parts.console.settings.home, url))

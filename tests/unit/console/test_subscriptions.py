@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from arborcast.console.commands import CommandFailed
+from arborcast.admin import waiting
+from arborcast.admin.waiting import WaitingFilter
+from arborcast.core.errors import InfrastructureError
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, console_parts
-from tests.support.console_answers import Asked, answering
+from tests.support.console_answers import PARKED, Asked, answering
 from tests.support.routing import make_subscription
 
 SUSPENDED = SubscriptionSuspended("s3", "connection refused", since_ms=1, at_ms=2)
@@ -49,15 +52,20 @@ def test_the_suspended_ones_come_first_with_their_reason(browser: Browser) -> No
     assert "connection refused" in browser.text
 
 
-def test_one_says_what_waits_and_what_its_endpoint_has_answered_last(browser: Browser, asked: Asked) -> None:
+def test_one_says_what_waits_and_what_its_endpoint_has_answered_last(
+    browser: Browser, parts: ConsoleParts, asked: Asked
+) -> None:
     browser.get("/subscriptions/s1")
-    assert "Waiting 5, the oldest since 2026-01-01 11:20:00 Last answer connect connection refused" in browser.text
-    assert asked == [(("waiting", "list"), {"subscription": "s1", "limit": "1"})]
+    since = datetime.fromtimestamp(PARKED.since_ms / 1000).astimezone()
+    assert (
+        f"Waiting 5, the oldest since {since:%Y-%m-%d %H:%M:%S} Last answer connect connection refused" in browser.text
+    )
+    assert asked == [(waiting.oldest, (WaitingFilter(subscription="s1"), 1, parts.control))]
     assert browser.page.xpath("//button[@data-copy='s1']/@aria-label") == ["Copy the id"]
 
 
-def test_one_whose_command_fails_is_shown_without(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch, {("waiting", "list"): CommandFailed("no engine runs")})
+def test_without_its_deliveries_one_is_shown(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, {waiting.oldest: InfrastructureError("no engine runs")})
     browser.get("/subscriptions/s1")
     assert "no engine runs" in browser.text
     assert "a//." in browser.text

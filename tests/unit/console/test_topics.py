@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from arborcast.admin.messages import LastMessages, Message
 from arborcast.console.screens.topics import browsing, looking
-from arborcast.console.screens.topics.messages import LastMessages, Message
 from arborcast.core.errors import InfrastructureError
 from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, make_path

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from starlette.requests import Request
 
+from arborcast.admin.messages import Busiest
 from arborcast.client import Credentials
 from arborcast.console.guard import Visitor
 from arborcast.console.screens import trying
-from arborcast.console.screens.trying.busiest import Busiest
 from arborcast.console.screens.trying.watching import arrivals
 from arborcast.core.errors import InfrastructureError
 from arborcast.topic_model.expressions import parse_friendly

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import arborcast.admin.control_log
 import arborcast.admin.doctor
-import arborcast.admin.topics_work
 import arborcast.cli.dead_letters
 import arborcast.cli.waiting
 import arborcast.dispatch.operations.audit
@@ -39,10 +39,9 @@ from arborcast.engine.monitoring.samples import MetricsSample
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 from arborcast.engine.processes import processes
 from arborcast.engine.processes.logfiles import JsonLines
-from arborcast.topic_model.projections.suspensions import Suspensions
+from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from arborcast.topic_model.topics import TopicPath
 from tests.support.table_rows import NOON, attempt, fill, record
@@ -87,21 +86,20 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     letter = DeadLetter("s1", ENDPOINT, notification, "dead", 0, 3, "client-error", ODD, 400, "p1", ODD.encode())
     last = Attempt("n1", "s1", TOPIC, ENDPOINT, 3, "p1", "parked", 0, 0, 1.0, "client-error", ODD, 400)
     wait = Wait(Delivery("s1", Place(0, 0, 0)), "n1", TOPIC, 0, 0, Tries(3, 3), last)
-    table, suspensions = RoutingTable(), Suspensions()
+    control = ControlView()
     for each in (
         TopicRecord(TOPIC, code=ODD, message_types=(ODD,)),
         SubscriptionRecord(subscription()),
         SubscriptionSuspended("s1", since_ms=0, reason=ODD, at_ms=0),
     ):
-        table.apply(each)
-        suspensions.apply(each)
+        control.apply(each)
     problem = Problem("missing", ODD, ODD, 1, 0, TOPIC)
     audited = Report(0, 0, notifications=1, matches=1, problems=[problem], unbalanced=1, notes=[ODD])
-    monkeypatch.setattr("arborcast.dispatch.operations.dead_letters.letters", lambda *_: iter([(None, letter)]))
+    monkeypatch.setattr("arborcast.admin.dead_letters.letters", lambda *_: iter([(None, letter)]))
     monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.oldest", lambda *_: ([wait], 0))
     monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.with_last", lambda _, waits: (waits, True))
-    monkeypatch.setattr(arborcast.admin.topics_work, "read_subscriptions", lambda *_: (table, suspensions))
-    monkeypatch.setattr(arborcast.admin.topics_work, "read_tree", lambda *_: table.topics)
+    monkeypatch.setattr(arborcast.admin.control_log, "read_control", lambda *_: control)
+    monkeypatch.setattr(arborcast.admin.control_log, "read_tree", lambda *_: control.table.topics)
     monkeypatch.setattr(arborcast.dispatch.operations.audit, "audit", lambda *_, **__: audited)
     monkeypatch.setattr(arborcast.admin.doctor, "doctor", lambda _: [Check("odd", "warn", ODD, ODD)])
     monkeypatch.setattr("arborcast.engine.embedded.questions.why_away", lambda _: "")
@@ -340,7 +338,7 @@ HARMLESS = re.compile(r"sys\.std(out|err)\.(isatty|flush|fileno)\(")
 
 
 @pytest.mark.parametrize(
-    "package", ["core", "topic_model", "wire", "client", "directory", "ingest", "dispatch", "jobs"]
+    "package", ["core", "topic_model", "wire", "client", "directory", "ingest", "dispatch", "admin", "jobs"]
 )
 def test_nothing_prints_around_the_one_place(package: str) -> None:
     found = []

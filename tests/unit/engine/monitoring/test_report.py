@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from lxml import html
 
-from arborcast.cli.common import beginning
+from arborcast.admin.times import beginning
 from arborcast.core.errors import ConfigError
 from arborcast.engine.monitoring.figures import Points, line_plot
 from arborcast.engine.monitoring.history import MetricsHistory

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from arborcast.admin import configuration
 from arborcast.cli import app
-from arborcast.cli import configuration as settings_file
 from arborcast.engine.settings.loading import SECTIONS, declarations, load_settings
 
-TEXT = settings_file.render()
+TEXT = configuration.example()
 COMMENTED = re.findall(r"^#([a-z0-9_]+ = .*)$", TEXT, re.MULTILINE)
 
 
@@ -53,7 +53,7 @@ def test_every_section_is_there_and_every_setting_has_a_sentence() -> None:
 
 def test_what_is_chosen_is_there() -> None:
     known = {each.key for each in declarations()}
-    for section, names in settings_file._MOST_USED.items():
+    for section, names in configuration._MOST_USED.items():
         assert {f"{section}.{name}" for name in names} <= known
 
 

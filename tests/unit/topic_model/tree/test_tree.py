@@ -80,6 +80,17 @@ def test_duplicate_codes_are_all_kept_in_the_order_of_their_paths() -> None:
     assert tree.paths_with_code("") == ()
 
 
+def test_queues_are_known_without_a_look_at_other_topics() -> None:
+    tree, queue = _tree("a", "a/b"), TopicPolicy(queue=True)
+    assert list(tree.queues()) == []
+    for path in ("a", "q", "r"):
+        tree.put(TopicRecord(TopicPath(path), policy=queue))
+    assert sorted(tree.queues()) == ["a", "q", "r"]
+    tree.put(TopicRecord(TopicPath("a")))
+    assert tree.remove(TopicPath("q"))
+    assert list(tree.queues()) == ["r"]
+
+
 def test_version_grows_with_changes_only() -> None:
     tree = _tree("a")
     before = tree.version

@@ -1,18 +1,15 @@
-"""What the `arborcast topics` commands do, apart from reading options and printing.
-
-Every command folds the control log of the running engine, decides on that, and appends; the engine and the directory
-follow the log. Nothing here needs the gateway to be up, only Kafka.
-"""
+"""Whole topic trees as documents (LDIF, TopicSet, TopicNamespace, JSON), and what an import of them changes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from arborcast.admin import control_log
 from arborcast.core.errors import ConfigError, TopicError
 from arborcast.core.progress import Progress, untold
 from arborcast.core.settings import KafkaSettings
@@ -20,11 +17,9 @@ from arborcast.directory.entries import ldif
 from arborcast.directory.entries.changes import Put, Workspace, in_writing_order
 from arborcast.directory.entries.dn import parse_dn
 from arborcast.directory.entries.entries import EntrySet
-from arborcast.directory.entries.mapping import NAMES, EntryProblem, Listing, ProblemKind
+from arborcast.directory.entries.mapping import NAMES, Listing
 from arborcast.directory.entries.reader import read_listing
-from arborcast.directory.entries.units import Units
-from arborcast.topic_model.control_log import ControlFollower, ControlLog
-from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.documents import (
     read_json,
     read_topic_namespace,
@@ -32,20 +27,11 @@ from arborcast.topic_model.documents import (
     write_json,
     write_topic_set,
 )
-from arborcast.topic_model.expressions import XPATH, XPathPattern, compile_normal, parse, parse_friendly, with_codes
-from arborcast.topic_model.patterns.alternatives import Reach
-from arborcast.topic_model.projections.suspensions import Suspensions
 from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
-from arborcast.topic_model.routing import RoutingTable
-from arborcast.topic_model.subscriptions import Subscription
-from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.plans import plan_create, plan_update
 from arborcast.topic_model.tree.tree import TopicTree
 
 Format = Literal["ldif", "topicset", "json"]
-
-# A log of a million records is read in well under a minute.
-_READ_SECONDS = 120.0
 
 # So many refused topics of an import are named; the first few show what is wrong with all of them.
 _MAX_NAMED = 10
@@ -57,78 +43,6 @@ _TOPIC_NAMESPACE = re.compile(rb"<(?:[\w.-]+:)?TopicNamespace\b")
 _XML_START = re.compile(rb"^(?:\xef\xbb\xbf)?\s*<")
 
 _JSON_START = re.compile(rb"^(?:\xef\xbb\xbf)?\s*[{\[]")
-
-
-def read_tree(kafka: KafkaSettings) -> TopicTree:
-    """The topic tree of the control log as it is now. Raises InfrastructureError."""
-    tree = TopicTree()
-    _fold(kafka, lambda record, _offset: tree.apply(record))
-    return tree
-
-
-def read_table(kafka: KafkaSettings) -> RoutingTable:
-    """The routing table of the control log as it is now. Raises InfrastructureError."""
-    table = RoutingTable()
-    _fold(kafka, table.apply)
-    return table
-
-
-def read_subscriptions(kafka: KafkaSettings) -> tuple[RoutingTable, Suspensions]:
-    """The routing table, and which of its subscriptions are suspended. Raises InfrastructureError."""
-    control = ControlView()
-    _fold(kafka, control.apply)
-    return control.table, control.suspensions
-
-
-def _fold(kafka: KafkaSettings, apply: Callable[[ControlRecord, int], None]) -> None:
-    with closing(ControlFollower(kafka, apply)) as follower:
-        follower.read_to_end(_READ_SECONDS)
-
-
-def change_tree(kafka: KafkaSettings, plan: Callable[[TopicTree], Sequence[ControlRecord]]) -> Sequence[ControlRecord]:
-    """Plan a change on the tree as it is and append it; returns what was appended when it is stored.
-
-    Raises TopicError when the change cannot be, InfrastructureError when Kafka is away.
-    """
-    records = plan(read_tree(kafka))
-    if records:
-        with closing(ControlLog(kafka)) as log:
-            log.append(records)
-    return records
-
-
-def conditions_of(subscription: Subscription) -> str:
-    """What a notification must fulfil beyond its topic, in words; empty for nothing."""
-    return " and ".join(
-        [f"payload: {each.text}" for each in subscription.content]
-        + [f"producer: {each.text}" for each in subscription.producer]
-        + [f"type: {' or '.join(subscription.types)}" for _ in subscription.types[:1]]
-        + [f"{interval_ms / 1000:g} s apart" for interval_ms in [subscription.policy.interval_ms] if interval_ms]
-    )
-
-
-def one_topic(text: str, namespaces: Mapping[str, str]) -> TopicPath:
-    """The one topic that a person names: `a/b`, `a:b`, `{urn:t}a/b`, `p:a/b`. Raises TopicError for anything wider."""
-    pattern = compile_normal(parse_friendly(text, namespaces).normal)
-    if not isinstance(pattern, XPathPattern) and len(pattern.alternatives) == 1:
-        (only,) = pattern.alternatives
-        if not only.rest and only.reach is Reach.SELF:
-            return TopicPath(only.anchor)
-    raise TopicError(f"{text!r} names more than one topic; exactly one is needed here")
-
-
-def matching(
-    tree: TopicTree, expression: str, namespaces: Mapping[str, str], *, xpath: bool = False
-) -> list[TopicPath]:
-    """The topics that an expression selects, sorted. Raises ExpressionError."""
-    if xpath:
-        chosen = parse(expression, XPATH, namespaces)
-    else:
-        chosen = parse_friendly(with_codes(expression, namespaces, tree.paths_with_code), namespaces)
-    pattern = compile_normal(chosen.normal)
-    if isinstance(pattern, XPathPattern):
-        return sorted(pattern.select(tree))
-    return sorted(tree.select(pattern))
 
 
 def format_of(file: Path | None, name: Format | None, data: bytes = b"") -> Format:
@@ -172,6 +86,21 @@ def read_document(data: bytes, form: Format, base_dn: str) -> tuple[tuple[TopicR
     if not listing.entries and len(entries):
         raise ConfigError(f"the file has {len(entries)} entries, but no topics below {base_dn}; see --base-dn")
     return tuple(listing.records().values()), tuple(map(str, listing.problems))
+
+
+def import_topics(
+    kafka: KafkaSettings,
+    wanted: Sequence[TopicRecord],
+    *,
+    replace: bool = False,
+    dry_run: bool = False,
+    progress: Progress = untold,
+) -> Import:
+    """Bring topics in, all or none; with `dry_run`, only plan it. Raises TopicError, InfrastructureError."""
+    planned = plan_import(control_log.read_tree(kafka), wanted, replace=replace, progress=progress)
+    if not dry_run:
+        write_import(kafka, planned.records, progress)
+    return planned
 
 
 # So many topics are written at a time: one by one it would be slow, and all at once they might not be taken in time.
@@ -230,39 +159,3 @@ def plan_import(
         more = f"; and {len(refused) - _MAX_NAMED} more" if len(refused) > _MAX_NAMED else ""
         raise TopicError(f"nothing was imported, {len(refused)} topics cannot be: {named}{more}")
     return Import(tuple(records), added, changed, len(gone))
-
-
-@dataclass(frozen=True)
-class Additions:
-    """What the units of another system come to: topics to add, how many were there already and stay as they are, and
-    what cannot be, or not wholly."""
-
-    topics: tuple[TopicRecord, ...]
-    unchanged: int
-    problems: tuple[EntryProblem, ...]
-
-
-def plan_additions(tree: TopicTree, units: Units, progress: Progress = untold) -> Additions:
-    """The topics that are not there yet. One whose code is somebody else's comes without it. Changes `tree` as it
-    goes."""
-    added: list[TopicRecord] = []
-    problems = list(units.problems)
-    unchanged = 0
-    for number, topic in enumerate(units.topics):
-        progress("comparing topics", number, len(units.topics))
-        if topic.path in tree:
-            unchanged += 1
-            continue
-        owners = tree.paths_with_code(topic.code) if topic.code else ()
-        if owners:
-            reason = f"its code {topic.code!r} belongs to {owners[0]} here: imported without it"
-            problems.append(EntryProblem(ProblemKind.DUPLICATE_CODE, topic.path, reason, topic.path))
-            topic = TopicRecord(topic.path)
-        try:
-            plan_create(tree, topic)
-        except TopicError as error:
-            problems.append(EntryProblem(ProblemKind.BELOW_FINAL, topic.path, str(error), topic.path))
-            continue
-        tree.put(topic)
-        added.append(topic)
-    return Additions(tuple(added), unchanged, tuple(problems))

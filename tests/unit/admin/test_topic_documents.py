@@ -1,59 +1,17 @@
+"""Topic trees as documents, and imports of them."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from arborcast.admin.topics_work import (
-    conditions_of,
-    format_of,
-    matching,
-    one_topic,
-    plan_import,
-    read_document,
-    write_document,
-)
-from arborcast.core.errors import ConfigError, ExpressionError, TopicError
-from arborcast.topic_model.records.control import Tombstone, TopicRecord, TopicRemoved
-from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
-from arborcast.topic_model.tree.tree import TopicTree
-from tests.support.directory import topic
+from arborcast.admin.topic_documents import format_of, plan_import, read_document, write_document
+from arborcast.core.errors import ConfigError, TopicError
+from arborcast.topic_model.records.control import Tombstone, TopicRemoved
+from tests.support.directory import topic, tree_of
 
 BASE = "ou=topics,dc=arborcast"
-
-
-def tree_of(*topics: TopicRecord) -> TopicTree:
-    tree = TopicTree()
-    for each in topics:
-        tree.apply(each)
-    return tree
-
-
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [("a/b", "a/b"), ("a:b:c", "a/b/c"), ("{urn:t}a/b", "{urn:t}a/b"), ("p:a/b", "{urn:p}a/b"), ("Größe", "Größe")],
-)
-def test_one_topic(text: str, path: str) -> None:
-    assert one_topic(text, {"p": "urn:p"}) == path
-
-
-@pytest.mark.parametrize("text", ["a/*", "a//.", "a|b", "//.", "//b"])
-def test_more_than_one_topic_is_refused(text: str) -> None:
-    with pytest.raises(TopicError, match="more than one"):
-        one_topic(text, {})
-
-
-def test_what_is_no_topic_at_all() -> None:
-    with pytest.raises(ExpressionError):
-        one_topic("a//", {})
-
-
-def test_matching() -> None:
-    tree = tree_of(topic("a"), topic("a/b"), topic("a/b/c"), topic("x/b"))
-    assert matching(tree, "a//.", {}) == ["a", "a/b", "a/b/c"]
-    assert matching(tree, "//b", {}) == ["a/b", "x/b"]
-    assert matching(tree, "a/*[c]", {}, xpath=True) == ["a/b"]
 
 
 @pytest.mark.parametrize("form", ["ldif", "topicset", "json"])
@@ -125,10 +83,3 @@ def test_an_import_is_all_or_nothing_and_names_what_cannot_be() -> None:
     tree = tree_of(topic("a", code="K"))
     with pytest.raises(TopicError, match=r"2 topics cannot be: .*'K'.*final"):
         plan_import(tree, [topic("b", code="K"), topic("ok"), topic("x", final=True), topic("x/y")])
-
-
-def test_what_else_must_be_fulfilled_beyond_the_topic_is_said_in_words() -> None:
-    subscription = Subscription("s", EndpointReference("http://r/"), types=("{urn:t}a", "{urn:t}b"))
-    assert conditions_of(subscription) == "type: {urn:t}a or {urn:t}b"
-    apart = msgspec.structs.replace(subscription, types=(), policy=DeliveryPolicy(interval_ms=1_500))
-    assert conditions_of(apart) == "1.5 s apart"

@@ -1,9 +1,9 @@
-"""The last messages of a topic, as the logs have them."""
+"""The newest notifications in the logs: those of a topic, and the topics that have most of them."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from contextlib import closing
 from typing import NamedTuple
 
@@ -23,6 +23,10 @@ _SHOWN = 5
 # thrown away, but they have to come.
 _LOOKED_AT = 500
 _PATIENCE_S = 3.0
+
+# For the busiest topics: records of each partition. Keys are counted and payloads thrown away, but they have to come.
+_NEWEST = 500
+_BUSIEST_WITHIN_S = 2.0
 
 
 class Message(NamedTuple):
@@ -95,3 +99,31 @@ def _message(record: ConsumerRecord, kept: bool) -> Message | None:
     payload = notification.payload.decode(errors="replace")
     shown = payload[:_SHOWN_CHARACTERS] + "…" * (len(payload) > _SHOWN_CHARACTERS)
     return Message(notification.id, notification.accepted_ms, notification.publisher, shown, kept)
+
+
+class Busiest(NamedTuple):
+    """Topics with how many of the newest notifications they have; how many these are, and since when (ms)."""
+
+    topics: list[tuple[str, int]]
+    of: int = 0
+    since_ms: int = 0
+
+
+def busiest(kafka: KafkaSettings, most: int) -> Busiest:
+    """The topics of the newest notifications, the busiest first. Raises InfrastructureError."""
+    # Payloads may be large, and there are as many as were asked for in memory at once.
+    log = LogConsumer(kafka, "notifications", max_records=50)
+    try:
+        ends, begins = log.ends(_BUSIEST_WITHIN_S), log.beginnings(_BUSIEST_WITHIN_S)
+        positions = {number: max(begins[number], end - _NEWEST) for number, end in ends.items()}
+        log.seek(positions)
+        counted: Counter[str] = Counter()
+        since_ms, deadline = 0, time.monotonic() + _BUSIEST_WITHIN_S
+        while time.monotonic() < deadline and any(log.positions()[number] < end for number, end in ends.items()):
+            for records in log.poll(0.2).values():
+                for record in records:
+                    counted[record.key.decode() if record.key else ""] += 1
+                    since_ms = min(since_ms or record.timestamp, record.timestamp)
+    finally:
+        log.close()
+    return Busiest(counted.most_common(most), counted.total(), since_ms)

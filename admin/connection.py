@@ -1,0 +1,49 @@
+"""The Kafka and the gateway of an engine."""
+
+from __future__ import annotations
+
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.embedded import questions
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.embedded.state import addresses, has_own_broker, reachable_kafka
+from arborcast.engine.settings.loading import Settings
+
+
+def kafka_of(settings: Settings) -> KafkaSettings:
+    """The Kafka of the engine that runs in this data directory; if none runs, the one in the settings.
+
+    Raises InfrastructureError within seconds when no broker answers, and when the broker would be the embedded one and
+    does not run: the port may be another engine's.
+    """
+    kafka = reachable_kafka(settings)
+    if kafka is settings.kafka and has_own_broker(settings):
+        raise InfrastructureError(
+            f"no engine runs in {settings.home}, so its logs cannot be read: `arborcast up` starts one, --home names "
+            'another; where Kafka is not ours, stack.broker = "external" and kafka.bootstrap_servers say so'
+        )
+    if away := questions.why_away(kafka):
+        advice = (
+            "is it up, and does kafka.bootstrap_servers say where?"
+            if kafka is settings.kafka
+            else f"`arborcast status --home {settings.home}` says how the engine is"
+        )
+        raise InfrastructureError(f"Kafka cannot be reached: {away} ({advice})")
+    return kafka
+
+
+def gateway_url(settings: Settings) -> str:
+    """The address of the gateway of the engine that runs in this data directory; if none runs, the one in the settings.
+
+    Raises InfrastructureError for the data directory of an engine that is stopped: another engine may listen at its
+    port.
+    """
+    known = addresses(settings.home).get("gateway") or settings.gateway.public_url
+    if known:
+        return known
+    if has_own_broker(settings) or Home(settings.home).state_file.exists():
+        raise InfrastructureError(
+            f"no engine runs in {settings.home}: `arborcast up` starts one, --home names another, and --url a broker "
+            "that is elsewhere (gateway.public_url in the settings does so, too)"
+        )
+    return f"http://{settings.gateway.host}:{settings.gateway.port}"

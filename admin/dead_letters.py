@@ -1,0 +1,196 @@
+"""Deliveries that were given up: found, sent again, deleted."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from arborcast.admin import control_log
+from arborcast.admin.filters import TopicFilter
+from arborcast.admin.times import moment_ms
+from arborcast.core.errors import ConfigError
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import Delivery
+from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, Wanted, letters, settled
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.topics import TopicPath
+
+
+class LetterFilter(NamedTuple):
+    """Which letters; an empty field selects all. `since` and `until` are times of giving up, as spans before now (2h)
+    or ISO times; for `reason` see `dispatch.operations.dead_letters`."""
+
+    subscription: str = ""
+    endpoint: str = ""
+    notification: str = ""
+    topic: TopicFilter = TopicFilter()
+    since: str = ""
+    until: str = ""
+    reason: str = ""
+
+    def wanted(self, kafka: KafkaSettings, control: ControlView | None = None) -> Wanted:
+        """The same, resolved. Raises ExpressionError, ConfigError, InfrastructureError."""
+        return Wanted(
+            self.subscription,
+            self.endpoint,
+            self.notification,
+            self.topic.test(kafka, control),
+            moment_ms("--since", self.since) if self.since else None,
+            moment_ms("--until", self.until) if self.until else None,
+            self.reason,
+        )
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """A dead letter without its message. `status` is 0 without an HTTP answer."""
+
+    notification: str
+    subscription: str
+    endpoint: str
+    topic: TopicPath
+    accepted_ms: int
+    given_up_ms: int
+    state: str
+    attempts: int
+    error: str
+    detail: str
+    status: int
+
+
+class WholeLetter(msgspec.Struct, frozen=True):
+    """A dead letter with its message, the last push, and the beginning of the endpoint's answer."""
+
+    letter: Letter
+    publisher: str
+    message_id: str
+    producer: str
+    push: str
+    answer: str
+    payload: str
+
+
+class LetterList(NamedTuple):
+    """Letters, and the number of further ones."""
+
+    letters: tuple[Letter, ...]
+    more: int
+
+
+class Redrivable(NamedTuple):
+    """Numbers of letters: those that can be sent again, those whose subscription is over, and those that were given up
+    less than `dispatch.operations.dead_letters.SETTLED_AFTER_S` ago."""
+
+    possible: int
+    over: int
+    too_new: int
+
+
+class Redriven(NamedTuple):
+    """Numbers of letters: those sent again, and those left alone, as in `Redrivable`."""
+
+    redriven: int
+    over: int
+    too_new: int
+
+
+def listed(kafka: KafkaSettings, wanted: LetterFilter, limit: int, control: ControlView | None = None) -> LetterList:
+    """Letters, the newest of each partition of the log last. Raises ExpressionError, ConfigError, InfrastructureError;
+    as all functions here."""
+    found = letters(kafka, wanted.wanted(kafka, control))
+    first = tuple(_letter(letter) for _, letter in islice(found, limit))
+    return LetterList(first, sum(1 for _ in found))
+
+
+def whole(kafka: KafkaSettings, notification: str, subscription: str = "") -> Iterator[WholeLetter]:
+    """The letters of a notification. Raises ConfigError if there is none."""
+    found = False
+    for _, letter in letters(kafka, Wanted(subscription, notification=notification)):
+        found = True
+        message = letter.notification
+        yield WholeLetter(
+            letter=_letter(letter),
+            publisher=message.publisher,
+            message_id=message.message_id,
+            producer=message.producer.decode(errors="replace"),
+            push=letter.push,
+            answer=letter.response.decode(errors="replace"),
+            payload=message.payload.decode(errors="replace"),
+        )
+    if not found:
+        raise ConfigError(f"there is no dead letter of notification {notification}")
+
+
+def first_whole(kafka: KafkaSettings, notification: str, subscription: str = "") -> WholeLetter:
+    """The first letter of a notification. Raises ConfigError if there is none."""
+    return next(whole(kafka, notification, subscription))
+
+
+def count(
+    kafka: KafkaSettings, wanted: LetterFilter, limit: int | None = None, control: ControlView | None = None
+) -> int:
+    """The number of letters, up to `limit`."""
+    return sum(1 for _ in islice(letters(kafka, wanted.wanted(kafka, control)), limit))
+
+
+def redrivable(
+    kafka: KafkaSettings, wanted: LetterFilter, limit: int | None = None, control: ControlView | None = None
+) -> Redrivable:
+    """The numbers of letters that `redrive` sends again and leaves alone."""
+    left_alone = Counter[str]()
+    possible = sum(1 for _ in islice(_redrivable(kafka, wanted, control, left_alone), limit))
+    return Redrivable(possible, left_alone["over"], left_alone["too_new"])
+
+
+def redrive(
+    kafka: KafkaSettings, wanted: LetterFilter, limit: int | None = None, control: ControlView | None = None
+) -> Redriven:
+    """Send letters again, at most `limit`: each at its old place, with all its attempts and its whole lifespan.
+    Subscriptions are looked up in `control`, or in the log."""
+    left_alone = Counter[str]()
+    with DeadLetterAdmin(kafka) as desk:
+        redriven = desk.redrive(islice(_redrivable(kafka, wanted, control, left_alone), limit))
+    return Redriven(redriven, left_alone["over"], left_alone["too_new"])
+
+
+def purge(
+    kafka: KafkaSettings, wanted: LetterFilter, limit: int | None = None, control: ControlView | None = None
+) -> int:
+    """Delete letters, at most `limit`, with their messages; returns their number."""
+    with DeadLetterAdmin(kafka) as desk:
+        return desk.purge(islice(letters(kafka, wanted.wanted(kafka, control)), limit))
+
+
+def _redrivable(
+    kafka: KafkaSettings, wanted: LetterFilter, control: ControlView | None, left_alone: Counter[str]
+) -> Iterator[tuple[Delivery, DeadLetter]]:
+    known = control_log.read_control(kafka) if control is None else control
+    now_s = time.time()
+    for delivery, letter in letters(kafka, wanted.wanted(kafka, known)):
+        if known.table.get(letter.subscription) is None:
+            left_alone["over"] += 1
+        elif not settled(letter, now_s):
+            left_alone["too_new"] += 1
+        else:
+            yield delivery, letter
+
+
+def _letter(letter: DeadLetter) -> Letter:
+    return Letter(
+        notification=letter.notification.id,
+        subscription=letter.subscription,
+        endpoint=letter.endpoint,
+        topic=letter.notification.topic,
+        accepted_ms=letter.notification.accepted_ms,
+        given_up_ms=letter.at_ms,
+        state=letter.state,
+        attempts=letter.number,
+        error=letter.error,
+        detail=letter.detail,
+        status=letter.status,
+    )

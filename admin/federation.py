@@ -1,0 +1,146 @@
+"""The federation of an engine: its secret, its members, and the links to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from arborcast.core.errors import ConfigError, DeliveryError
+from arborcast.core.files import write_atomically
+from arborcast.core.security.signatures import new_secret
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations.waiting import Waiting
+from arborcast.engine.settings.loading import Settings
+from arborcast.ingest.federation.topology import Topology
+from arborcast.topic_model.control_view import ControlView
+
+
+class Member(msgspec.Struct, frozen=True):
+    """An engine. `number` is its place in the order of registration."""
+
+    engine: str
+    state: str
+    represents: bool
+    url: str
+    number: int
+    version: str
+    silent_s: float
+
+
+class Members(NamedTuple):
+    """The engines. With a `problem` the administrator does not answer, and these are the engines that it named last."""
+
+    members: tuple[Member, ...]
+    problem: str
+
+
+class Group(NamedTuple):
+    """A group: the names of its engines, and of the one that represents it."""
+
+    representative: str | None
+    members: tuple[str, ...]
+
+
+class Groups(NamedTuple):
+    """The groups by name, of this version of the topology; `problem` as in `Members`."""
+
+    version: int
+    groups: dict[str, Group]
+    problem: str
+
+
+class Link(msgspec.Struct, frozen=True):
+    """A subscription of another engine, or of a group, at this one. `waiting_since_ms` is 0 if nothing waits."""
+
+    link: str
+    to: str
+    url: str
+    state: str
+    topics: tuple[str, ...]
+    since_ms: int
+    waiting: int = 0
+    waiting_since_ms: int = 0
+
+
+def add_key(file: Path) -> None:
+    """Put a new secret before those in the key file, or make the file. Raises ConfigError, OSError."""
+    try:
+        before = file.read_text(encoding="utf-8") if file.exists() else ""
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is no key file: it is not text; name another") from error
+    write_atomically(file, f"{new_secret()}\n{before}", mode=0o600)
+
+
+def members(settings: Settings) -> Members:
+    """The engines of the federation. Raises ConfigError."""
+    topology, problem = _topology(settings)
+    found = (
+        Member(
+            engine=each.engine,
+            state=each.state,
+            represents=topology.representative(each.group) == each,
+            url=each.url,
+            number=each.number,
+            version=each.version,
+            silent_s=each.silent_ms / 1000,
+        )
+        for each in topology.members
+    )
+    return Members(tuple(found), problem)
+
+
+def groups(settings: Settings) -> Groups:
+    """The groups of the federation. Raises ConfigError."""
+    topology, problem = _topology(settings)
+    found: dict[str, Group] = {}
+    for group in topology.groups():
+        representative = topology.representative(group)
+        names = tuple(each.name for each in topology.members if each.group == group)
+        found[group] = Group(None if representative is None else representative.name, names)
+    return Groups(topology.version, found, problem)
+
+
+def links(control: ControlView) -> tuple[Link, ...]:
+    """The links of this engine, without the deliveries that wait for them; see `with_waiting`."""
+    found = (
+        Link(
+            link=each.id,
+            to=each.peer.to,
+            url=each.consumer.address,
+            state="closing" if each.terminates_ms is not None else control.suspensions.state_of(each),
+            topics=tuple(part for topic in each.topics for part in topic.text.split("|")),
+            since_ms=each.created_ms,
+        )
+        for each in control.table.subscriptions()
+        if each.peer is not None
+    )
+    return tuple(sorted(found, key=lambda each: each.link))
+
+
+def with_waiting(kafka: KafkaSettings, there: tuple[Link, ...]) -> tuple[Link, ...]:
+    """The same links with the number of deliveries that wait, and the time since the oldest waits. Raises
+    InfrastructureError."""
+    counted = Waiting(kafka).tally({each.link for each in there}) if there else {}
+    return tuple(
+        msgspec.structs.replace(each, waiting=count, waiting_since_ms=since_ms)
+        for each in there
+        for count, since_ms in [counted.get(each.link, (0, 0))]
+    )
+
+
+def _topology(settings: Settings) -> tuple[Topology, str]:
+    """The administrator's topology; while it does not answer, the one in the data directory, and the reason."""
+    if not settings.federation.name:
+        raise ConfigError("this engine is in no federation: federation.name is not set")
+    # They load the gateway and an HTTP client: 10 MiB that a console without federation does not need.
+    from arborcast.engine.gateway.federation import TOPOLOGY_FILE
+    from arborcast.ingest.federation.calls import Administrator
+    from arborcast.ingest.federation.keys import SharedKeys
+    from arborcast.ingest.federation.member import read_file
+
+    try:
+        return Administrator(settings.federation.administrator, SharedKeys(settings.federation.key_file)).topology(), ""
+    except DeliveryError as error:
+        return read_file(settings.home / TOPOLOGY_FILE), str(error)

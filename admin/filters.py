@@ -1,0 +1,45 @@
+"""Subscriptions and topics as an operator names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from arborcast.admin import control_log
+from arborcast.core.errors import ConfigError
+from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.expressions import XPathPattern, compile_normal, parse_friendly, with_codes
+from arborcast.topic_model.topics import TopicPath
+
+
+def subscription_id(text: str) -> str:
+    """The id of a subscription, for its id or its address, which ends with it."""
+    return text.rstrip("/").rpartition("/")[2]
+
+
+class TopicFilter(NamedTuple):
+    """Topics that an expression selects; all, if `text` is empty. `namespaces` are pairs of prefix and URI."""
+
+    text: str = ""
+    namespaces: tuple[tuple[str, str], ...] = ()
+
+    def test(self, kafka: KafkaSettings, control: ControlView | None = None) -> Callable[[TopicPath], bool]:
+        """The test of a topic. Topic codes (`code:1.4.A`) are looked up in `control`, or in the log.
+
+        Raises ExpressionError, ConfigError, InfrastructureError.
+        """
+        if not self.text:
+            return lambda _path: True
+        text, namespaces = self.text, dict(self.namespaces)
+        if "code:" in text:
+            text = _resolved(text, namespaces, kafka, control)
+        pattern = compile_normal(parse_friendly(text, namespaces).normal)
+        if isinstance(pattern, XPathPattern):
+            raise ConfigError(f"--topic {self.text}: a path is needed, for instance a/b, or a//. for all below it")
+        return pattern.matches
+
+
+def _resolved(text: str, namespaces: Mapping[str, str], kafka: KafkaSettings, control: ControlView | None) -> str:
+    tree = control.table.topics if control is not None else control_log.read_tree(kafka)
+    return with_codes(text, namespaces, tree.paths_with_code)

@@ -1,0 +1,117 @@
+"""Work queues: their servers, and the requests that wait or are executed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from arborcast.core.errors import ArborcastError
+from arborcast.core.reasons import reason_of
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations.waiting import Asked, Waiting
+from arborcast.engine.monitoring import stack_monitor
+from arborcast.engine.monitoring.samples import Scrape
+from arborcast.engine.monitoring.watching import base_url, metrics_address
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.projections.suspensions import State
+from arborcast.topic_model.subscriptions import queue_of
+from arborcast.topic_model.topics import TopicPath
+
+
+class QueueServer(msgspec.Struct, frozen=True):
+    """A subscription that serves a queue. `busy_s` is the time since it received the request that it executes; None
+    if it executes none, or the job does not answer."""
+
+    subscription: str
+    endpoint: str
+    capacity: int
+    state: State
+    busy_s: float | None
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """A queue. Its numbers are the job's; None if the job does not answer."""
+
+    queue: TopicPath
+    merge: bool
+    waiting: int | None
+    executing: int | None
+    oldest_s: float | None
+    servers: tuple[QueueServer, ...]
+
+
+class QueueRequest(msgspec.Struct, frozen=True):
+    """A request that waits or is executed. `next_ms` is the time of its next attempt; 0 if it waits for its turn."""
+
+    notification: str
+    priority: int
+    accepted_ms: int
+    attempts: int
+    next_ms: int
+
+
+class QueueRequests(NamedTuple):
+    """The requests that wait longest, and the number of further ones."""
+
+    requests: tuple[QueueRequest, ...] = ()
+    more: int = 0
+
+
+class JobFigures(NamedTuple):
+    """The metrics of the dispatch job; None with the reason if it does not answer."""
+
+    scrape: Scrape | None = None
+    problem: str = ""
+
+
+def job_figures(home: Path, url: str = "") -> JobFigures:
+    """The metrics of the job at this address, or of the engine that runs in this data directory. Never raises."""
+    try:
+        address = base_url(url) if url else metrics_address(home)
+        return JobFigures(Scrape.of(stack_monitor.get(f"{address}/metrics").decode()))
+    except ArborcastError as error:
+        return JobFigures(problem=str(error))
+    except (OSError, ValueError) as error:
+        return JobFigures(problem=reason_of(error))
+
+
+def queues(control: ControlView, scrape: Scrape | None) -> list[Queue]:
+    """All queues, by topic."""
+    return [queue(control, scrape, each) for each in sorted(control.table.topics.queues())]
+
+
+def queue(control: ControlView, scrape: Scrape | None, path: TopicPath) -> Queue:
+    """One queue."""
+    servers = [each for each in control.table.match(path) if each.queue]
+    busy = {} if scrape is None else scrape.by("arborcast_queue_server_busy_seconds", "server", queue=path)
+    requests = None if scrape is None else scrape.by("arborcast_queue_requests", "state", queue=path)
+    return Queue(
+        queue=path,
+        merge=control.table.topics.policy(path).merge,
+        waiting=None if requests is None else int(requests.get("waiting", 0)),
+        executing=None if requests is None else int(requests.get("executing", 0)),
+        oldest_s=None if scrape is None else round(scrape.most("arborcast_queue_oldest_seconds", queue=path), 1),
+        servers=tuple(
+            QueueServer(
+                subscription=each.id,
+                endpoint=each.consumer.address,
+                capacity=each.queue,
+                state=control.suspensions.state_of(each),
+                busy_s=round(busy[each.id], 1) if each.id in busy else None,
+            )
+            for each in sorted(servers, key=lambda each: each.created_ms)
+        ),
+    )
+
+
+def requests(kafka: KafkaSettings, path: TopicPath, limit: int) -> QueueRequests:
+    """The requests of a queue. Raises InfrastructureError."""
+    lane = queue_of(path).id
+    waits, more = Waiting(kafka).oldest(Asked(lambda each: each == lane, lambda _: True), limit)
+    found = (
+        QueueRequest(each.notification, each.priority, each.accepted_ms, each.tries.number, each.tries.due_ms)
+        for each in waits
+    )
+    return QueueRequests(tuple(found), more)

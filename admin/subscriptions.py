@@ -1,0 +1,206 @@
+"""Subscriptions: which there are, who gets a topic, and changes of them."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from arborcast.admin import control_log
+from arborcast.admin.filters import subscription_id
+from arborcast.core.errors import ConfigError
+from arborcast.core.security.uris import to_uri
+from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.projections.suspensions import State
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, ending
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
+
+Change = Literal["pause", "resume", "end"]
+
+
+class SubscriptionFilter(NamedTuple):
+    """Which subscriptions; an empty field, or None, selects all. `part` is a part of an endpoint in any case of
+    letters, `topic` a topic that they get."""
+
+    state: str = ""
+    endpoint: str | None = None
+    part: str = ""
+    topic: TopicPath | None = None
+
+
+class Suspension(msgspec.Struct, frozen=True):
+    """Why the engine pushes nothing to a subscription."""
+
+    at_ms: int
+    failing_since_ms: int
+    reason: str
+
+
+class ListedSubscription(msgspec.Struct, frozen=True):
+    """A subscription. `expression` is empty for every topic."""
+
+    subscription: str
+    state: State
+    suspended: Suspension | None
+    paused: bool
+    reliability: str
+    endpoint: str
+    expression: str
+    owner: str
+    address: str
+    created_ms: int
+    terminates_ms: int | None
+
+
+class SubscriptionList(NamedTuple):
+    """Subscriptions, the suspended ones first, then by address; and the number of further ones."""
+
+    subscriptions: tuple[ListedSubscription, ...]
+    more: int
+
+
+class Recipient(msgspec.Struct, frozen=True):
+    """A subscription that gets a topic, through one of its expressions; `only_if` are its other conditions."""
+
+    subscription: str
+    state: State
+    expression: str
+    only_if: str
+    consumer: str
+
+
+def listed(control: ControlView, wanted: SubscriptionFilter, limit: int, after: str = "") -> SubscriptionList:
+    """The first subscriptions of the list, or those behind the subscription `after`."""
+    suspended = control.suspensions.ids()
+
+    def key(each: Subscription) -> tuple[bool, str, str]:
+        return each.id not in suspended, each.consumer.address, each.id
+
+    now_ms = _now_ms()
+    last = control.table.get(after) if after else None
+    begin = key(last) if last is not None else None
+    found = [each for each in _wanted(control, wanted, now_ms) if begin is None or key(each) > begin]
+    first = heapq.nsmallest(limit, found, key=key)
+    return SubscriptionList(tuple(_listed(control, each, now_ms) for each in first), len(found) - len(first))
+
+
+def one(control: ControlView, name: str) -> ListedSubscription | None:
+    """The subscription of this id; None if there is none, or it is a trigger."""
+    found = control.table.get(name)
+    return None if found is None or found.trigger is not None else _listed(control, found, _now_ms())
+
+
+def recipients(control: ControlView, path: TopicPath, limit: int | None = None) -> list[Recipient]:
+    """The subscriptions that get the notifications of a topic, at most `limit`, by id and expression."""
+    now_ms = _now_ms()
+    routes = sorted(control.table.who(path, limit), key=lambda route: (route.subscription_id, route.expression))
+    return [
+        Recipient(
+            route.subscription_id,
+            control.suspensions.state_of(route.subscription, now_ms),
+            route.expression,
+            conditions_of(route.subscription),
+            route.subscription.consumer.address,
+        )
+        for route in routes
+    ]
+
+
+def suspended(control: ControlView, names: Iterable[str]) -> list[str]:
+    """The ids of suspended subscriptions, for their ids or addresses. Raises ConfigError if one is not suspended."""
+    return list(dict.fromkeys(_suspended(control, subscription_id(each)) for each in names))
+
+
+def all_suspended(control: ControlView, endpoint: str | None = None) -> list[str]:
+    """The ids of all suspended subscriptions; with an endpoint, of those that push to it."""
+    found = (control.table.get(each.id) for each in control.suspensions)
+    return [
+        each.id
+        for each in found
+        if each is not None and (endpoint is None or each.consumer.address == to_uri(endpoint))
+    ]
+
+
+def end_suspensions(kafka: KafkaSettings, control: ControlView, names: Iterable[str]) -> None:
+    """Let suspended subscriptions go on. Their own records stay, since a client may change them at the same time.
+    Raises InfrastructureError."""
+    control_log.append(kafka, [record for each in names for record in control.suspensions.taking_back(each)])
+
+
+def changes(control: ControlView, change: Change, subscription: Subscription) -> list[ControlRecord]:
+    """The records that pause, resume or end a subscription; none if it is so already. `resume` ends a suspension,
+    too."""
+    if change == "end":
+        return ending(subscription.id, "removed", _now_ms())
+    paused = change == "pause"
+    records: list[ControlRecord] = []
+    if subscription.paused != paused:
+        records.append(SubscriptionRecord(msgspec.structs.replace(subscription, paused=paused)))
+    return records if paused else records + control.suspensions.taking_back(subscription.id)
+
+
+def conditions_of(subscription: Subscription) -> str:
+    """What a notification must fulfil beyond its topic, in words; empty for nothing."""
+    return " and ".join(
+        [f"payload: {each.text}" for each in subscription.content]
+        + [f"producer: {each.text}" for each in subscription.producer]
+        + [f"type: {' or '.join(subscription.types)}" for _ in subscription.types[:1]]
+        + [f"{interval_ms / 1000:g} s apart" for interval_ms in [subscription.policy.interval_ms] if interval_ms]
+    )
+
+
+def _wanted(control: ControlView, wanted: SubscriptionFilter, now_ms: int) -> Iterator[Subscription]:
+    everything = control.table.subscriptions()
+    if wanted.topic is not None:
+        routes = control.table.who(wanted.topic)
+        everything = iter({route.subscription_id: route.subscription for route in routes}.values())
+    exact = None if wanted.endpoint is None else to_uri(wanted.endpoint)
+    part, part_uri = wanted.part.lower(), to_uri(wanted.part)
+    for each in everything:
+        address = each.consumer.address
+        if each.trigger is not None or (exact is not None and address != exact):
+            continue
+        if part and part not in address.lower() and address != part_uri:
+            continue
+        if not wanted.state or control.suspensions.state_of(each, now_ms) == wanted.state:
+            yield each
+
+
+def _listed(control: ControlView, each: Subscription, now_ms: int) -> ListedSubscription:
+    suspension = control.suspensions.get(each.id)
+    return ListedSubscription(
+        subscription=each.id,
+        state=control.suspensions.state_of(each, now_ms),
+        suspended=None if suspension is None else Suspension(suspension.at_ms, suspension.since_ms, suspension.reason),
+        paused=each.paused,
+        reliability=each.policy.reliability,
+        endpoint=each.consumer.address,
+        expression=" and ".join(filter.text for filter in each.topics),
+        owner=each.owner,
+        address=each.address,
+        created_ms=each.created_ms,
+        terminates_ms=each.terminates_ms,
+    )
+
+
+def _suspended(control: ControlView, name: str) -> str:
+    known = control.table.get(name)
+    if known is None:
+        raise ConfigError(f"there is no subscription {name} (any more); nothing was resumed")
+    if name in control.suspensions:
+        return name
+    if known.paused:
+        raise ConfigError(
+            f"{name} is not suspended: its subscriber has paused it, and resumes it, with ResumeSubscription at "
+            f"{known.address}; nothing was resumed"
+        )
+    raise ConfigError(f"{name} is not suspended; nothing was resumed")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

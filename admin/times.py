@@ -1,0 +1,35 @@
+"""Times as an operator writes them."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+
+from arborcast.core.errors import ConfigError
+
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
+
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def beginning(text: str, now: float, option: str = "--since") -> float:
+    """Seconds of the epoch, for a span before `now` (30m, 2h) or an ISO time (this machine's zone if it names none).
+
+    Raises ConfigError for anything else.
+    """
+    span = _SPAN.fullmatch(text.strip())
+    if span:
+        return now - float(span[1]) * _SECONDS[span[2]]
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise ConfigError(
+            f"{option} {text}: write a span such as 30m, 2h or 7d, or a time such as 2026-01-31T12:00"
+        ) from error
+    return (at if at.tzinfo else at.astimezone()).timestamp()
+
+
+def moment_ms(option: str, text: str) -> int:
+    """Milliseconds of the epoch, for a span before now (1h) or an ISO time. Raises ConfigError."""
+    return int(beginning(text, time.time(), option) * 1000)

@@ -1,0 +1,99 @@
+"""Organizational units of another system's LDAP server, brought in as topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from arborcast.admin import control_log
+from arborcast.admin.topic_documents import write_import
+from arborcast.core.errors import TopicError
+from arborcast.core.progress import Progress, untold
+from arborcast.core.settings import KafkaSettings
+from arborcast.directory.entries.dn import parse_dn
+from arborcast.directory.entries.entries import Entry
+from arborcast.directory.entries.mapping import EntryProblem, ProblemKind
+from arborcast.directory.entries.units import Units, read_units
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores.ldap_client import LdapSession
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.plans import plan_create
+from arborcast.topic_model.tree.tree import TopicTree
+
+
+class UnitsImport(NamedTuple):
+    """The topics to add or added, and the number of entries that are no units."""
+
+    additions: Additions
+    others: int
+
+
+def import_units(
+    kafka: KafkaSettings,
+    server: DirectorySettings,
+    root: TopicPath | None,
+    *,
+    dry_run: bool = False,
+    progress: Progress = untold,
+) -> UnitsImport:
+    """Add the topics that are not there; with `dry_run`, only plan it. Topics that are there stay as they are, so the
+    same import again adds nothing. Raises DirectoryError, TopicError, InfrastructureError."""
+    units = read(server, root, progress)
+    additions = plan_additions(control_log.read_tree(kafka), units, progress)
+    if not dry_run:
+        write_import(kafka, additions.topics, progress)
+    return UnitsImport(additions, units.others)
+
+
+def read(server: DirectorySettings, root: TopicPath | None, progress: Progress = untold) -> Units:
+    """The units below the base entry. Raises DirectoryError, NoSuchEntry."""
+    base = parse_dn(server.base_dn)
+
+    def counted(entries: Iterator[Entry]) -> Iterator[Entry]:
+        for number, entry in enumerate(entries, 1):
+            progress(f"reading {server.url}", number)
+            yield entry
+
+    session = LdapSession(server)
+    try:
+        return read_units(counted(session.read_tree(base)), base, root)
+    finally:
+        session.close()
+
+
+@dataclass(frozen=True)
+class Additions:
+    """What the units of another system come to: topics to add, how many were there already and stay as they are, and
+    what cannot be, or not wholly."""
+
+    topics: tuple[TopicRecord, ...]
+    unchanged: int
+    problems: tuple[EntryProblem, ...]
+
+
+def plan_additions(tree: TopicTree, units: Units, progress: Progress = untold) -> Additions:
+    """The topics that are not there yet. One whose code is somebody else's comes without it. Changes `tree` as it
+    goes."""
+    added: list[TopicRecord] = []
+    problems = list(units.problems)
+    unchanged = 0
+    for number, topic in enumerate(units.topics):
+        progress("comparing topics", number, len(units.topics))
+        if topic.path in tree:
+            unchanged += 1
+            continue
+        owners = tree.paths_with_code(topic.code) if topic.code else ()
+        if owners:
+            reason = f"its code {topic.code!r} belongs to {owners[0]} here: imported without it"
+            problems.append(EntryProblem(ProblemKind.DUPLICATE_CODE, topic.path, reason, topic.path))
+            topic = TopicRecord(topic.path)
+        try:
+            plan_create(tree, topic)
+        except TopicError as error:
+            problems.append(EntryProblem(ProblemKind.BELOW_FINAL, topic.path, str(error), topic.path))
+            continue
+        tree.put(topic)
+        added.append(topic)
+    return Additions(tuple(added), unchanged, tuple(problems))

@@ -1,0 +1,158 @@
+"""The topic tree: topics that an operator names, and changes, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+
+from arborcast.admin import control_log
+from arborcast.core.errors import TopicError
+from arborcast.core.settings import KafkaSettings
+from arborcast.directory.sync.problems import FILE, load_problems
+from arborcast.topic_model.expressions import XPATH, XPathPattern, compile_normal, parse, parse_friendly, with_codes
+from arborcast.topic_model.patterns.alternatives import Reach
+from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.plans import plan_create, plan_move, plan_remove, plan_rename, plan_update
+from arborcast.topic_model.tree.tree import TopicTree
+
+
+class TopicNode(msgspec.Struct, frozen=True):
+    """A node of the tree; `topic` is False for one that only has topics below."""
+
+    path: TopicPath
+    topic: bool
+    children: tuple[TopicNode, ...]
+
+
+class TreeChange(NamedTuple):
+    """The topics that were added or replaced, and those that were removed."""
+
+    put: tuple[TopicPath, ...]
+    removed: tuple[TopicPath, ...]
+
+
+class DirectoryProblem(msgspec.Struct, frozen=True):
+    """An entry or a topic that cannot be taken over, and what to do. `entry` is the path of a topic without entry."""
+
+    entry: str
+    topic: str
+    since_ms: int
+    kind: str
+    reason: str
+    advice: str
+
+
+class DirectoryProblems(msgspec.Struct, frozen=True):
+    """The problems of a directory: their number, and the first of them."""
+
+    directory: str
+    count: int
+    problems: tuple[DirectoryProblem, ...]
+
+
+def one_topic(text: str, namespaces: Mapping[str, str]) -> TopicPath:
+    """The one topic that a person names: `a/b`, `a:b`, `{urn:t}a/b`, `p:a/b`. Raises TopicError for anything wider."""
+    pattern = compile_normal(parse_friendly(text, namespaces).normal)
+    if not isinstance(pattern, XPathPattern) and len(pattern.alternatives) == 1:
+        (only,) = pattern.alternatives
+        if not only.rest and only.reach is Reach.SELF:
+            return TopicPath(only.anchor)
+    raise TopicError(f"{text!r} names more than one topic; exactly one is needed here")
+
+
+def topic_named(text: str, tree: TopicTree, namespaces: Mapping[str, str] = MappingProxyType({})) -> TopicPath:
+    """The one topic that a person names, by its path or by its code (`code:1.4.A`). Raises TopicError,
+    ExpressionError."""
+    return one_topic(with_codes(text, namespaces, tree.paths_with_code), namespaces)
+
+
+def matching(
+    tree: TopicTree, expression: str, namespaces: Mapping[str, str], *, xpath: bool = False
+) -> list[TopicPath]:
+    """The topics that an expression selects, sorted. Raises ExpressionError."""
+    if xpath:
+        chosen = parse(expression, XPATH, namespaces)
+    else:
+        chosen = parse_friendly(with_codes(expression, namespaces, tree.paths_with_code), namespaces)
+    pattern = compile_normal(chosen.normal)
+    if isinstance(pattern, XPathPattern):
+        return sorted(pattern.select(tree))
+    return sorted(tree.select(pattern))
+
+
+def listed(tree: TopicTree, expression: str, namespaces: Mapping[str, str]) -> list[TopicRecord]:
+    """The topics that an expression selects, with their facts. Raises ExpressionError."""
+    return _records(tree, matching(tree, expression, namespaces))
+
+
+def with_code(tree: TopicTree, code: str) -> list[TopicRecord]:
+    """The topics of this code. There are several if a directory was edited so: the first one counts. Raises TopicError
+    if there is none."""
+    found = _records(tree, tree.paths_with_code(code))
+    if not found:
+        raise TopicError(f"no topic has the code {code!r}; `arborcast topics list` shows them")
+    return found
+
+
+def nodes(tree: TopicTree, depth: int | None = None) -> list[TopicNode]:
+    """The tree from its roots, down to this level."""
+    return [_node(tree, path, depth) for path in sorted(tree.roots())]
+
+
+def directory_problems(home: Path) -> DirectoryProblems:
+    """The differences between the topics and their directory, as the gateway recorded them in the data directory."""
+    found = load_problems(home / FILE)
+    problems = (
+        DirectoryProblem(each.dn, each.path, each.since_ms, each.kind, each.reason, each.advice)
+        for each in found.problems
+    )
+    return DirectoryProblems(found.directory, found.count, tuple(problems))
+
+
+def add(kafka: KafkaSettings, record: TopicRecord, *, update: bool = False) -> TreeChange:
+    """Add a topic; with `update`, replace the facts of one that is there. Raises TopicError, InfrastructureError, as
+    the other changes."""
+
+    def plan(tree: TopicTree) -> list[ControlRecord]:
+        return plan_update(tree, record) if update and record.path in tree else plan_create(tree, record)
+
+    return _change(kafka, plan)
+
+
+def remove(kafka: KafkaSettings, path: TopicPath, *, recursive: bool = False) -> TreeChange:
+    """Remove a topic; with `recursive`, a topic or node with every topic below."""
+    return _change(kafka, lambda tree: plan_remove(tree, path, recursive=recursive))
+
+
+def move(kafka: KafkaSettings, old: TopicPath, new: TopicPath) -> TreeChange:
+    """Move a topic, with all below it, to a path that is free."""
+    return _change(kafka, lambda tree: plan_move(tree, old, new))
+
+
+def rename(kafka: KafkaSettings, path: TopicPath, name: str) -> TreeChange:
+    """Give a topic another name, where it is."""
+    return _change(kafka, lambda tree: plan_rename(tree, path, name))
+
+
+def _change(kafka: KafkaSettings, plan: Callable[[TopicTree], Sequence[ControlRecord]]) -> TreeChange:
+    records = plan(control_log.read_tree(kafka))
+    control_log.append(kafka, records)
+    return TreeChange(
+        tuple(each.path for each in records if isinstance(each, TopicRecord)),
+        tuple(each.path for each in records if isinstance(each, TopicRemoved)),
+    )
+
+
+def _records(tree: TopicTree, paths: Iterable[TopicPath]) -> list[TopicRecord]:
+    return [record for path in paths if (record := tree.get(path)) is not None]
+
+
+def _node(tree: TopicTree, path: TopicPath, depth: int | None) -> TopicNode:
+    # A path has at most 64 levels, so recursion is safe.
+    below = [] if depth == 1 else sorted(tree.children(path))
+    return TopicNode(path, path in tree, tuple(_node(tree, child, depth and depth - 1) for child in below))

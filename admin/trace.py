@@ -1,0 +1,59 @@
+"""The story of a notification: each step, each delivery, and why a subscription got it or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from arborcast.admin.connection import kafka_of
+from arborcast.admin.filters import subscription_id
+from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations.trace.story import Story, utc
+from arborcast.engine.settings.loading import Settings
+from arborcast.topic_model.records.notifications import made_at
+
+
+class NotFound(ArborcastError):
+    """The notification is in neither the tables nor the logs. `notes` name what could not be read."""
+
+    def __init__(self, message: str, notes: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.notes = notes
+
+
+def trace(
+    settings: Settings,
+    notification: str,
+    subscription: str = "",
+    connect: Callable[[Settings], KafkaSettings] = kafka_of,
+) -> Story:
+    """The story of a notification; with a subscription (an id or an address), of that delivery only. Read from the
+    tables and from what the logs have beyond them; without Kafka from the tables alone. Raises NotFound."""
+    # They load the library of the tables, and the one of content filters.
+    from arborcast.dispatch.operations.trace.explain import explain
+    from arborcast.dispatch.operations.trace.gathering import Gatherer
+
+    kafka, away = settings.kafka, ""
+    try:
+        kafka = connect(settings)
+    except InfrastructureError as error:
+        away = str(error)
+    only = subscription_id(subscription) or None
+    gatherer = Gatherer(kafka, settings.tables, settings.home, away)
+    story = explain(gatherer.gather(notification, only), only)
+    if not story.found:
+        searched = f"the tables do not have it, and {away}" if away else "neither the tables nor the logs have it"
+        hint = _hint(notification, settings.tables.notifications_days)
+        message = f"nothing is known of a notification {notification}: {searched}; {hint}"
+        raise NotFound(message, () if away else story.notes)
+    return story
+
+
+def _hint(notification: str, kept_days: int) -> str:
+    made_ms = made_at(notification)
+    if not made_ms:
+        return "an id is what pushes carry as arborcast-notification-id, 32 hexadecimal digits"
+    return (
+        f"the id was made at {utc(made_ms):%Y-%m-%d %H:%M:%S} UTC, and tables.notifications_days = {kept_days}; "
+        "a Notify that was not answered with 202 was not accepted"
+    )

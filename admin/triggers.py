@@ -1,0 +1,58 @@
+"""Triggers: publications of the engine itself when a notification matches."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from arborcast.admin.subscriptions import conditions_of
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.projections.suspensions import State
+
+
+class ListedTrigger(msgspec.Struct, frozen=True):
+    """A trigger. `payload` is None if it publishes the payload that matched."""
+
+    trigger: str
+    id: str
+    state: State | Literal["no topic"]
+    expression: str
+    only_if: str
+    publishes: str
+    payload: str | None
+    owner: str
+    created_ms: int
+
+
+class TriggerList(NamedTuple):
+    """Triggers by name, and the number of further ones."""
+
+    triggers: tuple[ListedTrigger, ...]
+    more: int
+
+
+def listed(control: ControlView, limit: int) -> TriggerList:
+    """The first triggers of the list."""
+    there = sorted(
+        filter(None, (control.table.get(each.id) for each in control.table.triggers)),
+        key=lambda each: each.consumer.address,
+    )
+    found = (
+        ListedTrigger(
+            trigger=each.trigger.name,
+            id=each.id,
+            # Without its topic nothing can be published.
+            state="no topic" if each.trigger.target is None else control.suspensions.state_of(each),
+            expression=" and ".join(filter.text for filter in each.topics),
+            only_if=conditions_of(each),
+            publishes=each.trigger.topic,
+            payload=each.trigger.payload or None,
+            owner=each.owner,
+            created_ms=each.created_ms,
+        )
+        for each in there[:limit]
+        if each.trigger is not None
+    )
+    shown = tuple(found)
+    return TriggerList(shown, len(there) - len(shown))

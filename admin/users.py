@@ -1,0 +1,142 @@
+"""Users of the gateway, and subscriptions whose owners lost the right to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from arborcast.admin import control_log
+from arborcast.core.errors import ConfigError
+from arborcast.core.files import WatchedFile
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.settings.loading import Settings
+from arborcast.ingest.access.policy import DEFAULT, AccessPolicy, read_policy, review
+from arborcast.ingest.access.users import FileUsers, user_source
+from arborcast.ingest.access.users_file import User, check_name, load_users, made, write_users
+from arborcast.topic_model.grants import Identity
+from arborcast.topic_model.records.control import ControlRecord, ending, ending_trigger
+from arborcast.topic_model.routing import RoutingTable
+
+
+class ListedUser(msgspec.Struct, frozen=True):
+    """A user; `clear` if the password is kept in clear text as well."""
+
+    name: str
+    groups: tuple[str, ...]
+    clear: bool
+
+
+class CheckedUser(NamedTuple):
+    """Whether a password is right, and then the groups of its user."""
+
+    name: str
+    right: bool
+    groups: tuple[str, ...]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A subscription or trigger whose owner could not make it today. `certain` is False if the owner may be known
+    elsewhere only."""
+
+    id: str
+    owner: str
+    topics: tuple[str, ...]
+    endpoint: str
+    reason: str
+    certain: bool
+    ended: bool = False
+
+
+class Rights(NamedTuple):
+    """How users are found, the policy, and whether there may be users `elsewhere`, which cannot be looked up."""
+
+    find: Callable[[str], Identity | None]
+    policy: AccessPolicy
+    elsewhere: bool
+
+
+def users_file(settings: Settings) -> Path:
+    """The file of the local users."""
+    return Path(settings.access.users_file)
+
+
+def add(path: Path, name: str, password: Callable[[], str], groups: Iterable[str], *, keep_clear: bool = False) -> None:
+    """Add a user, or replace the password and the groups of one. The password is asked for when the file and the name
+    are valid. Raises ConfigError."""
+    users = dict(_read(path))
+    check_name(name, name)
+    users[name] = made(name, password(), frozenset(groups), keep_clear=keep_clear)
+    write_users(users, path)
+
+
+def remove(path: Path, name: str) -> None:
+    """Remove a user. Raises ConfigError if there is none of this name."""
+    users = dict(_read(path))
+    if users.pop(name, None) is None:
+        raise ConfigError(f"there is no user {name} in {path}")
+    write_users(users, path)
+
+
+def listed(path: Path) -> list[ListedUser]:
+    """All users, by name. Raises ConfigError."""
+    users = sorted(_read(path).values(), key=lambda user: user.name)
+    return [ListedUser(user.name, tuple(sorted(user.groups)), bool(user.clear)) for user in users]
+
+
+def check_password(path: Path, name: str, password: str) -> CheckedUser:
+    """Whether this is the password of the user. Raises ConfigError for a file that is none."""
+    identity = FileUsers(path).check(name, password)
+    return CheckedUser(name, identity is not None, tuple(sorted(identity.groups)) if identity else ())
+
+
+def rights_of(settings: Settings) -> Rights:
+    """Raises ConfigError, also if there is no authentication."""
+    access = settings.access
+    methods = access.chosen()
+    if not methods:
+        raise ConfigError("access.methods is not set: there is no authentication, and every client may do everything")
+    policy = WatchedFile(Path(access.policy_file), read_policy).value if access.policy_file else DEFAULT
+    elsewhere = "bearer" in methods or ("certificate" in methods and access.certificate_users == "any")
+    # With bearer tokens alone all users are the issuer's; there is no file of ours to look into.
+    only_elsewhere = set(methods) == {"bearer"}
+    find = (lambda _name: None) if only_elsewhere else user_source(access, settings.directory).find
+    return Rights(find, policy, elsewhere)
+
+
+def lost_rights(rights: Rights, table: RoutingTable) -> list[Finding]:
+    """The subscriptions and triggers whose owners could not make them today."""
+    return [
+        Finding(
+            id=each.subscription.id,
+            owner=each.subscription.owner,
+            topics=tuple(topic.text for topic in each.subscription.topics),
+            endpoint=each.subscription.consumer.address,
+            reason=each.reason,
+            certain=each.certain,
+        )
+        for each in review(table.subscriptions(), rights.find, rights.policy, others_know_users=rights.elsewhere)
+    ]
+
+
+def end(kafka: KafkaSettings, table: RoutingTable, findings: Iterable[Finding]) -> list[Finding]:
+    """End the subscriptions and triggers of certain findings; returns all findings. Raises InfrastructureError."""
+    after = [msgspec.structs.replace(each, ended=each.certain) for each in findings]
+    at_ms = int(time.time() * 1000)
+    records: list[ControlRecord] = []
+    for each in after:
+        subscription = table.get(each.id)
+        if each.ended and subscription is not None:
+            records += (ending if subscription.trigger is None else ending_trigger)(each.id, "removed", at_ms)
+    control_log.append(kafka, records)
+    return after
+
+
+def _read(path: Path) -> Mapping[str, User]:
+    try:
+        return load_users(path)
+    except FileNotFoundError:
+        return {}

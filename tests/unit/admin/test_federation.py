@@ -1,0 +1,76 @@
+"""The federation of an engine, as its operator sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from arborcast.admin.federation import Group, add_key, groups, links, members, with_waiting
+from arborcast.core.errors import ConfigError
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.settings.loading import Settings
+from arborcast.ingest.federation.topology import Member, Topology
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
+from arborcast.topic_model.subscriptions import Peer
+from tests.support.console import settings_in
+from tests.support.receiver import refusing_url
+from tests.support.routing import make_subscription
+
+
+def federated(folder: Path, administrator: str) -> Settings:
+    add_key(folder / "key")
+    facts = {"name": "a", "group": "G", "administrator": administrator, "key_file": str(folder / "key")}
+    return settings_in(folder, **{f"federation__{name}": value for name, value in facts.items()})
+
+
+def test_while_the_administrator_is_away_the_last_topology_counts(tmp_path: Path) -> None:
+    with refusing_url() as url:
+        settings = federated(tmp_path, url)
+        settings.home.mkdir(exist_ok=True)
+        last = Topology(3, (Member("a", "G", "http://a", "1", 1), Member("b", "H", "http://b", "1", 2, "gone", 16_000)))
+        (settings.home / "federation.json").write_bytes(msgspec.json.encode(last))
+        found, problem = members(settings)
+        assert "no answer from" in problem
+        assert [(each.engine, each.state, each.represents, each.silent_s) for each in found] == [
+            ("G/a", "live", True, 0),
+            ("H/b", "gone", False, 16),
+        ]
+        by_name = groups(settings)
+    assert (by_name.version, by_name.problem) == (3, problem)
+    assert by_name.groups == {"G": Group("a", ("a",)), "H": Group(None, ("b",))}
+
+
+def test_an_engine_in_no_federation_is_refused(tmp_path: Path) -> None:
+    for ask in (members, groups):
+        with pytest.raises(ConfigError, match=r"federation\.name is not set"):
+            ask(settings_in(tmp_path))
+
+
+def test_links_are_the_subscriptions_of_other_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    control = ControlView()
+    for name, terminates_ms in (("peer-b", None), ("peer-a", None), ("peer-c", 5), ("ordinary", None)):
+        made = make_subscription(name, "a//.|b", consumer=f"http://{name}/", created_ms=1_000)
+        peer = Peer("G/own", f"G/{name[-1]}") if name.startswith("peer") else None
+        control.apply(SubscriptionRecord(msgspec.structs.replace(made, peer=peer, terminates_ms=terminates_ms)))
+    control.apply(SubscriptionSuspended("peer-b", "refused", 1, 2))
+    found = links(control)
+    assert [(each.link, each.to, each.state) for each in found] == [
+        ("peer-a", "G/a", "active"),
+        ("peer-b", "G/b", "suspended"),
+        ("peer-c", "G/c", "closing"),
+    ]
+    assert (found[0].url, found[0].topics, found[0].since_ms) == ("http://peer-a/", ("a//.", "b"), 1_000)
+    asked: list[set[str]] = []
+
+    def tally(_: object, subscriptions: set[str]) -> dict[str, tuple[int, int]]:
+        asked.append(subscriptions)
+        return {"peer-b": (41, 2_000)}
+
+    monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.tally", tally)
+    counted = with_waiting(KafkaSettings(), found)
+    assert [(each.waiting, each.waiting_since_ms) for each in counted] == [(0, 0), (41, 2_000), (0, 0)]
+    assert with_waiting(KafkaSettings(), ()) == ()
+    assert asked == [{"peer-a", "peer-b", "peer-c"}]

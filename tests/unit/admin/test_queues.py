@@ -1,0 +1,96 @@
+"""Work queues, as an operator sees them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from arborcast.admin.queues import QueueRequest, QueueRequests, QueueServer, job_figures, queue, queues, requests
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.parked import Delivery, Place, Tries
+from arborcast.dispatch.operations.waiting import Asked, Wait
+from arborcast.engine.monitoring.samples import Scrape
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import TopicPath
+from tests.support.routing import make_subscription
+
+METRICS = """\
+arborcast_queue_requests{queue="jobs",state="waiting"} 7
+arborcast_queue_requests{queue="jobs",state="executing"} 1
+arborcast_queue_oldest_seconds{queue="jobs"} 12.5
+arborcast_queue_server_busy_seconds{queue="jobs",server="s1"} 3.25
+arborcast_queue_requests{queue="other",state="waiting"} 99
+"""
+
+JOBS = TopicPath("jobs")
+
+
+@pytest.fixture
+def control() -> ControlView:
+    control = ControlView()
+    control.apply(TopicRecord(JOBS, policy=TopicPolicy(queue=True, merge=False)))
+    control.apply(TopicRecord(TopicPath("idle"), policy=TopicPolicy(queue=True)))
+    control.apply(TopicRecord(TopicPath("plain")))
+    for name, capacity in (("s1", 2), ("s2", 1), ("watcher", 0)):
+        made = make_subscription(name, "jobs", consumer=f"http://{name}/", created_ms=capacity)
+        control.apply(SubscriptionRecord(msgspec.structs.replace(made, queue=capacity)))
+    return control
+
+
+def test_a_queue_has_the_numbers_of_the_job_and_the_servers_of_the_log(control: ControlView) -> None:
+    one = queue(control, Scrape.of(METRICS), JOBS)
+    assert (one.queue, one.merge, one.waiting, one.executing, one.oldest_s) == ("jobs", False, 7, 1, 12.5)
+    assert one.servers == (
+        QueueServer("s2", "http://s2/", 1, "active", None),
+        QueueServer("s1", "http://s1/", 2, "active", 3.2),
+    )
+
+
+def test_all_topics_that_are_queues_are_listed(control: ControlView) -> None:
+    idle, jobs = queues(control, Scrape.of(METRICS))
+    assert (idle.queue, idle.waiting, idle.oldest_s, idle.servers) == ("idle", 0, 0, ())
+    assert jobs == queue(control, Scrape.of(METRICS), JOBS)
+
+
+def test_without_the_job_only_the_servers_are_known(control: ControlView) -> None:
+    one = queue(control, None, JOBS)
+    assert (one.waiting, one.executing, one.oldest_s) == (None, None, None)
+    assert [each.busy_s for each in one.servers] == [None, None]
+
+
+def test_a_job_that_does_not_answer_is_a_problem_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def away(url: str) -> bytes:
+        asked.append(url)
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr("arborcast.engine.monitoring.stack_monitor.get", away)
+    assert job_figures(tmp_path, "http://job:1") == (None, "nobody listens there")
+    assert asked == ["http://job:1/metrics"]
+    assert "no engine runs in" in job_figures(tmp_path).problem
+    monkeypatch.setattr("arborcast.engine.monitoring.stack_monitor.get", lambda _: METRICS.encode())
+    scrape = job_figures(tmp_path, "http://job:1").scrape
+    assert scrape is not None
+    assert scrape.sum("arborcast_queue_requests", queue="jobs") == 8
+
+
+def test_requests_are_what_waits_in_the_lane_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = Delivery("queue:jobs", Place(1, 0, 2))
+
+    def oldest(_: object, asked: Asked, most: int) -> tuple[list[Wait], int]:
+        assert asked.subscription("queue:jobs")
+        assert not asked.subscription("queue:others")
+        assert most == 2
+        return [
+            Wait(lane, "r1", JOBS, 1_000, 1_000, Tries(2, 2, 5_000, 2_000), None, 5),
+            Wait(lane, "r2", JOBS, 2_000, 2_000, Tries()),
+        ], 3
+
+    monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.oldest", oldest)
+    assert requests(KafkaSettings(), JOBS, 2) == QueueRequests(
+        (QueueRequest("r1", 5, 1_000, 2, 5_000), QueueRequest("r2", 0, 2_000, 0, 0)), 3
+    )

@@ -1,0 +1,77 @@
+"""Users, and the subscriptions of those who lost a right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from arborcast.admin import control_log
+from arborcast.admin.users import (
+    CheckedUser,
+    ListedUser,
+    add,
+    check_password,
+    end,
+    listed,
+    lost_rights,
+    remove,
+    rights_of,
+)
+from arborcast.core.errors import ConfigError
+from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, TriggerRecord, key_of
+from arborcast.topic_model.routing import RoutingTable
+from tests.support.console import settings_in
+from tests.support.routing import make_subscription, make_trigger
+
+
+@pytest.mark.slow
+def test_users_are_added_checked_listed_and_removed(tmp_path: Path) -> None:
+    file = tmp_path / "users.toml"
+    add(file, "bert", lambda: "another one", (), keep_clear=True)
+    add(file, "anna", lambda: "a good one", ("y", "x"))
+    assert listed(file) == [ListedUser("anna", ("x", "y"), clear=False), ListedUser("bert", (), clear=True)]
+    assert check_password(file, "anna", "a good one") == CheckedUser("anna", right=True, groups=("x", "y"))
+    assert check_password(file, "anna", "a bad one") == CheckedUser("anna", right=False, groups=())
+    remove(file, "anna")
+    assert [each.name for each in listed(file)] == ["bert"]
+    with pytest.raises(ConfigError, match="there is no user anna"):
+        remove(file, "anna")
+
+
+def test_a_name_that_cannot_be_is_refused_before_the_password_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a user's name has"):
+        add(tmp_path / "users.toml", "a:b", lambda: pytest.fail("asked"), ())
+
+
+def test_without_authentication_there_are_no_rights_to_lose(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"access\.methods is not set"):
+        rights_of(settings_in(tmp_path))
+
+
+def test_what_its_owner_may_not_have_any_more_is_ended_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, written = RoutingTable(), list[ControlRecord]()
+    made = msgspec.structs.replace(make_subscription("s", "a"), owner="gone")
+    table.apply(SubscriptionRecord(made))
+    table.apply(TriggerRecord(make_trigger("t", "a", "b", owner="gone")))
+    settings = settings_in(tmp_path, access__methods="basic")
+    Path(settings.access.users_file).write_text("")
+    found = lost_rights(rights_of(settings), table)
+    assert [(each.id, each.owner, each.certain, each.ended) for each in found] == [
+        ("s", "gone", True, False),
+        ("t", "gone", True, False),
+    ]
+    found[1] = msgspec.structs.replace(found[1], certain=False)
+    monkeypatch.setattr(control_log, "append", lambda _, records: written.extend(records))
+    assert [each.ended for each in end(KafkaSettings(), table, found)] == [True, False]
+    assert {key_of(record) for record in written} == {"sub:s", "susp:s", "seal:s"}
+    written.clear()
+    end(KafkaSettings(), table, lost_rights(rights_of(settings), table))
+    for record in written:
+        table.apply(record)
+    assert list(table.subscriptions()) == []
+    assert {key_of(record) for record in written} == {"sub:s", "susp:s", "seal:s", "trigger:t", "susp:t"}

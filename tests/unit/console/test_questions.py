@@ -1,0 +1,261 @@
+"""Questions to admin functions, in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from arborcast.console import questions as module
+from arborcast.console.questions import Answer, QuestionRefused, Questions
+from arborcast.core import liveness
+from arborcast.core.errors import ConfigError
+from arborcast.core.settings import KafkaSettings
+
+KAFKA = KafkaSettings(prefix="test")
+
+
+def run(work: Callable[[Questions], Awaitable[None]]) -> None:
+    async def running() -> None:
+        await work(Questions(lambda: KAFKA))
+
+    asyncio.run(running())
+
+
+class Counting:
+    """A function that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, number: int) -> int:
+        self.calls += 1
+        return number
+
+
+class Blocking:
+    """A function that returns when it is released."""
+
+    def __init__(self) -> None:
+        self.calls = self.running = self.most_running = 0
+        self._changed = threading.Condition()
+        self._released = False
+
+    def __call__(self, number: int = 0) -> int:
+        with self._changed:
+            self.calls += 1
+            self.running += 1
+            self.most_running = max(self.most_running, self.running)
+            self._changed.wait_for(lambda: self._released)
+            self.running -= 1
+        return number
+
+    def release(self) -> None:
+        with self._changed:
+            self._released = True
+            self._changed.notify_all()
+
+
+def test_equal_questions_at_a_time_share_a_call() -> None:
+    function = Counting()
+
+    async def work(questions: Questions) -> None:
+        some = await asyncio.gather(*(questions.recent(function, 1, age_s=0) for _ in range(5)))
+        assert {each.at for each in some} == {some[0].at}
+        assert some[0].value == 1
+        assert function.calls == 1
+        await questions.recent(function, 3, age_s=0)
+        assert function.calls == 2
+
+    run(work)
+
+
+def test_an_answer_is_used_again_until_it_is_too_old_or_something_changes() -> None:
+    function = Counting()
+
+    async def work(questions: Questions) -> None:
+        first = await questions.recent(function, 1, age_s=1_000)
+        assert await questions.recent(function, 1, age_s=1_000) is first
+        assert await questions.recent(function, 1, age_s=0) is not first
+        questions.forget()
+        await questions.recent(function, 1, age_s=1_000)
+        assert function.calls == 3
+
+    run(work)
+
+
+def test_a_call_from_before_a_change_is_not_shared_after_it() -> None:
+    function = Blocking()
+
+    async def work(questions: Questions) -> None:
+        before = asyncio.ensure_future(questions.recent(function, 1, age_s=1_000))
+        await asyncio.sleep(0)
+        questions.forget()
+        after = asyncio.ensure_future(questions.recent(function, 1, age_s=1_000))
+        await asyncio.sleep(0)
+        function.release()
+        await asyncio.gather(before, after)
+        assert function.calls == 2
+
+    run(work)
+
+
+def test_the_text_of_an_error_is_the_answer() -> None:
+    def refuse() -> None:
+        raise ConfigError("error: no such topic")
+
+    def break_down() -> None:
+        raise KeyError("a secret")
+
+    async def work(questions: Questions) -> None:
+        refused = await questions.recent(refuse, age_s=0)
+        assert (refused.value, refused.wrong) == (None, "error: no such topic")
+        with pytest.raises(ConfigError, match="no such topic"):
+            await questions.ask(refuse)
+        broken = await questions.recent(break_down, age_s=0)
+        assert "console's log" in broken.wrong
+        assert "secret" not in broken.wrong
+
+    run(work)
+
+
+def test_a_file_that_cannot_be_read_is_named() -> None:
+    async def work(questions: Questions) -> None:
+        answer = await questions.recent(open, "/nowhere/at-all", age_s=0)
+        assert answer.wrong == "/nowhere/at-all cannot be read or written: there is no such file or folder"
+
+    run(work)
+
+
+def test_a_function_that_reads_logs_gets_kafka() -> None:
+    def prefix(kafka: KafkaSettings, more: str) -> str:
+        return kafka.prefix + more
+
+    async def work(questions: Questions) -> None:
+        assert await questions.ask_log(prefix, "!") == "test!"
+        assert (await questions.recent_log(prefix, "?", age_s=0)).value == "test?"
+
+    run(work)
+
+
+def test_a_page_that_is_closed_takes_nothing_from_others() -> None:
+    function = Blocking()
+
+    async def work(questions: Questions) -> None:
+        one, other = (asyncio.ensure_future(questions.recent(function, 1, age_s=0)) for _ in range(2))
+        await asyncio.sleep(0)
+        one.cancel()
+        function.release()
+        assert (await other).value == 1
+        assert function.calls == 1
+
+    run(work)
+
+
+def test_cycles_of_a_question_are_freed_with_its_answer() -> None:
+    """A client of Kafka is such a cycle, and the collector itself is rarely due in a process with many objects."""
+
+    class Client:
+        def __init__(self) -> None:
+            self.itself = self
+
+    left: list[weakref.ref[Client]] = []
+
+    def ask() -> None:
+        left.append(weakref.ref(Client()))
+
+    async def work(questions: Questions) -> None:
+        await questions.ask(ask)
+        assert left[0]() is None
+
+    gc.disable()
+    try:
+        run(work)
+    finally:
+        gc.enable()
+
+
+def test_few_answers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REMEMBERED", 5)
+
+    async def work(questions: Questions) -> None:
+        for number in range(15):
+            await questions.recent(Counting(), number, age_s=1_000)
+        assert len(questions._recent) == 6
+
+    run(work)
+
+
+def test_an_open_page_asks_less_for_a_slow_answer() -> None:
+    assert Answer(None, "", 0.0, took_s=2.0).rest_s == pytest.approx(20)
+
+
+def test_two_run_at_a_time_and_few_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of pages that were closed."""
+    monkeypatch.setattr(module, "_MOST_AT_WORK", 5)
+    function = Blocking()
+
+    async def work(questions: Questions) -> None:
+        pages = [asyncio.ensure_future(questions.recent(function, number, age_s=0)) for number in range(30)]
+        while function.running < 2:
+            await asyncio.sleep(0.01)
+        for page in pages[:4]:
+            page.cancel()
+        refused = await questions.recent(function, 1_000, age_s=0)
+        assert "ask again" in refused.wrong
+        with pytest.raises(QuestionRefused, match="ask again"):
+            await questions.ask(function, 1_000)
+        function.release()
+        await asyncio.gather(*pages, return_exceptions=True)
+        assert function.most_running == 2
+        assert function.calls == 5
+        assert await questions.ask(function, 1_000) == 1_000
+
+    run(work)
+
+
+def test_at_the_time_limit_the_page_gets_an_answer_and_the_thread_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All threads read without an end, as from a log of any length; then further questions are answered."""
+    monkeypatch.setattr(module, "_LIMIT_S", 0.1)
+    ended: list[int] = []
+
+    def read_forever(number: int) -> None:
+        try:
+            while True:
+                liveness.beat()
+                time.sleep(0.001)
+        finally:
+            ended.append(number)
+
+    async def work(questions: Questions) -> None:
+        some = await asyncio.gather(*(questions.recent(read_forever, number, age_s=0) for number in range(2)))
+        assert ["no answer within 0.1 s" in each.wrong for each in some] == [True, True]
+        monkeypatch.setattr(module, "_LIMIT_S", 120.0)
+        assert await questions.ask(Counting(), 7) == 7
+        assert ended
+
+    run(work)
+
+
+def test_a_question_in_the_queue_ends_at_the_time_limit_and_is_never_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocking, waiting = Blocking(), Counting()
+
+    async def work(questions: Questions) -> None:
+        busy = [asyncio.ensure_future(questions.ask(blocking, number)) for number in range(2)]
+        while blocking.running < 2:
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr(module, "_LIMIT_S", 0.05)
+        with pytest.raises(QuestionRefused, match="no answer within"):
+            await questions.ask(waiting, 1)
+        blocking.release()
+        await asyncio.gather(*busy)
+        monkeypatch.setattr(module, "_LIMIT_S", 120.0)
+        assert await questions.ask(waiting, 2) == 2
+        assert waiting.calls == 1
+
+    run(work)

@@ -445,7 +445,8 @@ class Task:
             return _LOOK_S
         if rows.first() is not None and self._complete and not self._full:
             return _LOOK_S if self._waits else 0.0
-        return max(0.0, min(self._tell_at - time.monotonic(), _REST_S)) if self._dirty else _REST_S
+        tell_s = self._tell_at - time.monotonic() if self._dirty else _REST_S
+        return max(0.0, min(tell_s, self._journal.due_s(), _REST_S))
 
 
 def _changed(before: frozenset[str], more: frozenset[str], less: frozenset[str]) -> frozenset[str]:

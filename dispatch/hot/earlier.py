@@ -4,8 +4,8 @@ After a crash notifications are taken again. Whatever the `attempts` log tells o
 what was under way in that moment, or just before, arrives twice. What was parked keeps its place.
 
 Spark repeats a batch under its number, and no other batch has that. The log is read since the batch was planned, which
-may be long ago when it was repeated often. What others have written meanwhile, the redelivery above all, is passed over
-unread; what is left is not more than the batch's own deliveries. In real time the log is read since the first
+may be long ago when it was repeated often. Rows of other batches are passed over unread; those of the redelivery count,
+for a worker may have ended between what it parked and the row of that. In real time the log is read since the first
 notification behind the positions was appended, and rows of partitions with nothing behind their position are left out;
 the redelivery's rows count, too.
 """
@@ -24,7 +24,7 @@ from arborcast.core.eventlog.client import ConsumerRecord, partition_of_key
 from arborcast.core.eventlog.scan import LogScan, Stretch
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.logs.parked import Place
+from arborcast.dispatch.logs.parked import Parked, Place, decode, decode_key, roomy
 
 logger = logging.getLogger(__name__)
 
@@ -100,18 +100,39 @@ def earlier(settled: Settled, parked: Iterable[tuple[str, str, Place]], since: i
 
 
 def recall(kafka: KafkaSettings, batch: int, planned_ms: int, timeout_s: float) -> Settled:
-    """The deliveries of a batch, planned at that time, that have a row in the `attempts` log.
+    """The deliveries that have a row of a batch, planned at that time, or of the redelivery since then. What is parked
+    has to be read before: what the redelivery finishes meanwhile has its row here.
 
     Raises InfrastructureError when the log cannot be read to its end in time.
     """
     found: set[tuple[str, str]] = set()
     with LogScan(kafka, "attempts", timeout_s) as log:
         for record in log.read_from(log.at(planned_ms - _CLOCKS_MS)):
-            if record.value is not None and attempts.batch_of(record.key) in (batch, None):
+            if record.value is not None and attempts.batch_of(record.key) in (batch, attempts.NO_BATCH, None):
                 found.update(_of_batch(record.value, batch))
     if found:
         logger.info("%d deliveries of batch %d were settled before it was cut off", len(found), batch)
     return frozenset(found)
+
+
+def parked_by(kafka: KafkaSettings, batch: int, since_ms: int, timeout_s: float) -> list[tuple[str, str, Place]]:
+    """Subscription, notification and place of what a batch has parked since that time and still waits, by the `parked`
+    log.
+
+    Raises InfrastructureError when the log cannot be read to its end in time.
+    """
+    waiting: dict[bytes, tuple[str, str, Place]] = {}
+    with LogScan(roomy(kafka), "parked", timeout_s) as log:
+        for record in log.read_from(log.at(since_ms - _CLOCKS_MS)):
+            delivery, is_tries = decode_key(record.key)
+            if is_tries or delivery.place.batch != batch:
+                continue
+            parked = decode(record.value) if record.value is not None else None
+            if isinstance(parked, Parked):
+                waiting[record.key] = delivery.subscription, parked.notification.id, delivery.place
+            else:
+                waiting.pop(record.key, None)
+    return list(waiting.values())
 
 
 def appended_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> dict[int, int]:
@@ -182,4 +203,5 @@ def _newest(record: ConsumerRecord) -> int:
 
 
 def _of_batch(value: bytes, batch: int) -> set[tuple[str, str]]:
-    return {(each.subscription, each.notification) for each in attempts.decode(value) if each.batch == batch}
+    rows = attempts.decode(value)
+    return {(each.subscription, each.notification) for each in rows if each.batch in (batch, attempts.NO_BATCH)}

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from arborcast.core import fence
-from arborcast.dispatch.hot.earlier import Beginning, Earlier, newest_batch, recall
+from arborcast.dispatch.hot.earlier import Beginning, Earlier, earlier, newest_batch, recall
 from arborcast.dispatch.hot.intake import Diversions
 from arborcast.dispatch.hot.intervals import Asking, Lane, Passed, recall_passed
 from arborcast.dispatch.hot.sink import SinkJob, push_partition
@@ -220,10 +220,7 @@ class HotPath:
 
     def _passed_before(self, frame: DataFrame) -> Passed:
         """The same of a batch that may have been begun before."""
-        if not self._asking.policies():
-            return {}
-        firsts = frame.groupBy("partition").agg(F.min("offset").alias("first")).collect()
-        return self.passed_before({row["partition"]: row["first"] for row in firsts})
+        return self.passed_before(_firsts(frame)) if self._asking.policies() else {}
 
     def _run(self, frame: DataFrame, job: SinkJob) -> list[PartitionReport]:
         try:
@@ -246,10 +243,11 @@ class HotPath:
         first = frame.select("planned_ms").first()
         if first is None:
             return None
-        settled = recall(self._kafka, batch, first.planned_ms, _RECALL_S)
-        # What it has parked was perhaps not reported, and must not be overtaken either.
+        # What it has parked was perhaps not reported, has perhaps no row, and must not be overtaken either.
         self._redeliverer.catch_up(_RECALL_S)
-        return frame.sparkSession.sparkContext.broadcast(Earlier(settled)) if settled else None
+        parked = list(self._redeliverer.parked_behind(_firsts(frame)))
+        found = earlier(recall(self._kafka, batch, first.planned_ms, _RECALL_S), parked, batch)
+        return frame.sparkSession.sparkContext.broadcast(found) if found.settled or found.unwritten else None
 
     def _diversions(self) -> Diversions:
         health = self._redeliverer.health
@@ -261,6 +259,12 @@ class HotPath:
         if self._reports is None:
             self._reports = accumulator(frame)
         return self._reports
+
+
+def _firsts(frame: DataFrame) -> dict[int, int]:
+    """Where a batch begins, by partition."""
+    rows = frame.groupBy("partition").agg(F.min("offset").alias("first")).collect()
+    return {row["partition"]: row["first"] for row in rows}
 
 
 def accumulator(frame: DataFrame) -> Accumulator[list[PartitionReport]]:

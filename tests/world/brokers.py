@@ -69,7 +69,7 @@ class Broker:
         self.away_until = 0.0
         self.bytes: dict[str, int] = {}
         self.largest: dict[str, int] = {}
-        self.read: dict[tuple[str, str], int] = {}  # records, by log and the name of the process that has read them
+        self.read: dict[tuple[str, int], int] = {}  # records, by log and the process that has read them
         self.control_at: list[float] = []  # when each record of the control log was written
         self.appended: list[Callable[[str, Record], None]] = []
         self.lost_acknowledgements = 0  # so many appends of the future are in the log, and time out
@@ -396,7 +396,7 @@ class SimulatedConsumer:
                 self._positions[each] = partition.end
             if records:
                 found[each] = records
-                key = partition.topic.removeprefix(self._broker.kafka.prefix), self._process.name
+                key = partition.topic.removeprefix(self._broker.kafka.prefix), self._process.pid
                 self._broker.read[key] = self._broker.read.get(key, 0) + len(records)
         return found
 
@@ -418,7 +418,7 @@ def connected(broker: Broker, arguments: dict[str, Any]) -> Any:
             raise errors.KafkaTimeoutError("the broker does not answer")
     if "max_request_size" in arguments:
         producer = SimulatedProducer(broker, process, timeout_s, arguments["max_request_size"])
-        process.at_end.append(producer.die)
+        process.at_death.append(producer.die)
         return producer
     return SimulatedConsumer(broker, process, arguments["max_poll_records"], timeout_s)
 

@@ -192,6 +192,7 @@ def exchanges(kernel: Kernel, broker: Broker, network: Network) -> Mapping[tuple
         (stream, "accumulator"): lambda frame: spark.Accumulator(kernel),
         ("arborcast.dispatch.realtime.worker", "TaskContext"): task_context,
         ("arborcast.dispatch.hot.sink", "TaskContext"): task_context,
+        ("arborcast.dispatch.hot.sink", "gc"): SimpleNamespace(collect=lambda: 0, freeze=lambda: None),
         ("arborcast.dispatch.hot.sink", "make_transport"): transport,
         ("arborcast.dispatch.redelivery.redeliverer", "make_transport"): transport,
         ("arborcast.dispatch.job.heartbeat", "started_at"): started_at,

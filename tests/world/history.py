@@ -30,12 +30,14 @@ from tests.world.receivers import Network, Push
 class History:
     """The world of one seed, without what happens in it (`scenario`)."""
 
-    def __init__(self, seed: int, tell: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(
+        self, seed: int, tell: Callable[[str], None] = lambda line: None, kafka: KafkaSettings | None = None
+    ) -> None:
         self.seed = seed
         self._tell = tell
         self.kernel = kernel = Kernel(seed)
         self.random = kernel.random
-        self.kafka = KafkaSettings(partitions=4)
+        self.kafka = kafka or KafkaSettings(partitions=4)
         self.broker = Broker(kernel, self.kafka)
         self.network = Network(kernel, PUSH.total_timeout_s)
         self.hosts = {name: Host(name) for name in ("one", "two")}
@@ -141,7 +143,7 @@ class History:
             if isinstance(result, InfrastructureError):
                 accepted.refused = True
             else:
-                accepted.acknowledged = self.kernel.now
+                self.oracle.acknowledged(accepted)
 
         gateway.accept([message], done)
         return accepted

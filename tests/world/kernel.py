@@ -42,6 +42,7 @@ class Process:
         self.alive = True
         self.fibers: dict[Fiber, None] = {}
         self.state: dict[tuple[str, str], Any] = {}
+        self.at_death: list[Callable[[], None]] = []  # what leaves it even so, before anything is unwound
         self.at_end: list[Callable[[], None]] = []
         self.steps = 0
         self.kill_at = 0  # the step at which it is killed; 0 for none
@@ -181,6 +182,8 @@ class Kernel:
         process.alive = False
         process.state["died", "at"] = self.now
         self.processes.pop(process.pid, None)
+        for call in process.at_death:
+            call()
         for fiber in list(process.fibers):
             self._unwind(fiber)
         process.fibers.clear()
@@ -225,7 +228,7 @@ class Kernel:
             if stretches and self.stretch > 1.0 and timeout_s > 0.01:
                 timeout_s *= self.stretch
                 self._stretched[fiber] = turn
-            self.call(max(timeout_s, 0.0), lambda: self._resume(fiber, turn))
+            self.call(max(timeout_s, 1e-6), lambda: self._resume(fiber, turn))  # no step takes no time at all
         self.hub.switch()
         self._stretched.pop(fiber, None)
         self.check_alive()

@@ -117,6 +117,8 @@ class Oracle:
         self.states: dict[tuple[str, str], set[str]] = defaultdict(set)
         self.row_at: dict[tuple[str, str], float] = {}
         self.first_attempts: dict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)
+        self.unsettled: dict[tuple[str, str], list[str]] = defaultdict(list)
+        self.open: list[tuple[Member, Accepted]] = []  # what has to be delivered, and was not when it was last looked
         self.kafka_was_slow: list[tuple[float, float]] = []
         self.excused = 0
         self.faults: list[str] = []
@@ -163,15 +165,18 @@ class Oracle:
         key = (-accepted.priority if not member.subscription.policy.strict else 0, accepted.place[1], number)
         if before and before[-1][0] == key[0] and before[-1][1] > key[1]:
             self.faults.append(
-                f"{push.subscription}: {number[-6:]} of {accepted.topic} was pushed for the first time behind "
+                f"overtaken: {push.subscription} got {number[-6:]} of {accepted.topic} for the first time behind "
                 f"{before[-1][2][-6:]}, which was accepted later"
             )
         before.append(key)
         if member.subscription.policy.strict:
-            for _, _, other in before[:-1]:
-                if other != number and not self._is_settled(push.subscription, other):
-                    self.faults.append(f"{push.subscription} (strict): {number[-6:]} before {other[-6:]} was settled")
-                    break
+            unsettled = self.unsettled[lane]
+            unsettled[:] = [each for each in unsettled if not self._is_settled(push.subscription, each)]
+            if unsettled:
+                self.faults.append(
+                    f"overtaken: {push.subscription} (strict) got {number[-6:]} before {unsettled[0][-6:]} was settled"
+                )
+            unsettled.append(number)
 
     def _is_settled(self, subscription: str, number: str) -> bool:
         if (subscription, number) in self.row_at:
@@ -180,28 +185,29 @@ class Oracle:
 
     # What must hold
 
+    def acknowledged(self, accepted: Accepted) -> None:
+        """It belongs to those that were in force all the while."""
+        accepted.acknowledged = self._kernel.now
+        for member in self.members.values():
+            if member.topic != accepted.topic or member.subscription.policy.interval_ms:
+                continue
+            if member.in_force(accepted.began, accepted.acknowledged):
+                self.open.append((member, accepted))
+
     def left(self) -> int:
         """How many deliveries that must be made were not made yet."""
-        return sum(1 for _ in self._lost())
-
-    def _lost(self) -> Iterable[tuple[Member, Accepted]]:
-        for accepted in self.notifications.values():
-            if not accepted.acknowledged:
-                continue
-            for member in self.members.values():
-                if member.topic != accepted.topic or member.is_over:
-                    continue
-                if member.in_force(accepted.began, accepted.acknowledged) is not True:
-                    continue
-                if member.subscription.policy.interval_ms:
-                    continue
-                if not any(each.accepted for each in self.pushes.get((member.name, accepted.id), ())):
-                    yield member, accepted
+        self.open = [
+            (member, accepted)
+            for member, accepted in self.open
+            if not member.is_over and not any(each.accepted for each in self.pushes.get((member.name, accepted.id), ()))
+        ]
+        return len(self.open)
 
     def judge(self) -> None:
         """Raises Violated with all that does not hold."""
-        faults = list(self.faults)
-        for member, accepted in self._lost():
+        faults = [*self.faults, *self._intervals()]
+        self.left()
+        for member, accepted in self.open:
             states = sorted(self.states.get((member.name, accepted.id), ()))
             faults.append(f"lost: {accepted.id[-6:]} of {accepted.topic} for {member.name} (rows: {states})")
         for (name, number), pushes in self.pushes.items():
@@ -210,6 +216,25 @@ class Oracle:
         if faults:
             found = Counter(each.split(":")[0] for each in faults)
             raise Violated("\n".join([*faults[:20], str(dict(found))]))
+
+    def _intervals(self) -> Iterable[str]:
+        """Of a topic the first message passes, then the next that is accepted an interval later, by its time stamp."""
+        stored = sorted((each for each in self.notifications.values() if each.place), key=lambda each: each.place or ())
+        for member in self.members.values():
+            interval_ms = member.subscription.policy.interval_ms
+            next_ms = 0
+            for each in stored if interval_ms else ():
+                # Before the Subscribe was answered it may have been one or the other.
+                answered = member.changes[0].answered
+                if each.topic != member.topic or answered is None:
+                    continue
+                pushed = bool(self.pushes.get((member.name, each.id)))
+                passes = each.accepted_ms >= next_ms
+                if passes and each.began > answered:
+                    next_ms = each.accepted_ms + interval_ms
+                if each.began > answered and pushed != passes:
+                    what = "passed too early" if pushed else "was kept back"
+                    yield f"interval: {each.id[-6:]}, accepted at {each.began:.3f}, {what} for {member.name}"
 
     def _strangers(self, name: str, number: str) -> list[str]:
         accepted, member = self.notifications.get(number), self.members.get(name)

@@ -8,7 +8,7 @@ from typing import Any
 from arborcast.core.eventlog.client import partition_of_key
 from tests.world.gateways import GatewayProcess
 from tests.world.history import History
-from tests.world.kernel import Process
+from tests.world.kernel import Process, Waiters
 from tests.world.oracle import Member
 from tests.world.receivers import TAKES_S, Temper
 
@@ -74,7 +74,7 @@ class Scenario:
         self.new_member(self.topics[0], form="raw", order="strict")
         self.new_member(self.topics[1], form="raw", reliability="strict")
         self.new_member(self.topics[2], form="raw", interval_ms=15_000)
-        self.new_member(self.topics[3], form="raw", interval_ms=3_600_000)
+        self.new_member(self.topics[3], form="raw", interval_ms=120_000)
         self.kernel.sleep(1.0)
         history.start_engine()
         self.keep_engine()
@@ -164,7 +164,11 @@ class Scenario:
             while True:
                 engine = history.engine
                 assert engine is not None
-                if engine.ended:
+                if not engine.ended:
+                    over = Waiters(self.kernel)
+                    engine.process.at_end.append(over.notify)
+                    over.wait(None)
+                else:
                     if engine.error is not None:
                         raise AssertionError(f"the dispatch job ended: {engine.error}") from engine.error
                     if engine.healthy is False:
@@ -173,7 +177,6 @@ class Scenario:
                     if self.random.random() < 0.3:
                         history.gear = self.random.choice(["auto", "realtime", "batch"])
                     history.start_engine()
-                self.kernel.sleep(0.2)
 
         process = self.kernel.current.process if self.kernel.current is not None else None
         assert process is not None

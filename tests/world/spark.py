@@ -25,6 +25,9 @@ _ATTEMPTS = 4
 
 _POLL_S = 0.04
 
+# So many batches of the past are kept in a checkpoint.
+_KEPT = 4
+
 # A worker is seen to be gone after so long when there is a row for it.
 _NOTICED_S = 0.1
 
@@ -338,8 +341,8 @@ class BatchQuery(_Query):
             (self._folder / kind).mkdir(parents=True, exist_ok=True)
         self._write("metadata", json.dumps({"id": str(self.runId)}), once=True)
         checkpoint = LocalFolder(None, str(self._folder))
+        planned, done = checkpoint.highest("offsets"), checkpoint.highest("commits")
         while self.isActive:
-            planned, done = checkpoint.highest("offsets"), checkpoint.highest("commits")
             ends = self._ends(planned, topic) if planned is not None else self._starting
             if planned is None or planned == done:
                 batch, begin, planned_ms = (-1 if planned is None else planned) + 1, ends, 0
@@ -369,6 +372,9 @@ class BatchQuery(_Query):
             self.spark.driver.step()
             self._write(f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
             self.kernel.count("batches")
+            planned = done = batch
+            for kind in ("offsets", "commits"):
+                (self._folder / kind / str(batch - _KEPT)).unlink(missing_ok=True)
 
     def _plan(self, begin: dict[int, int]) -> dict[int, int]:
         ends = {each.number: each.end for each in self._partitions}

@@ -3,6 +3,7 @@ shown a fault."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -135,6 +136,14 @@ def test_what_was_matched_is_told_many_at_once() -> None:
     state.acknowledge(partition=0, count=100)
     assert [len(each.matched) for each in state.evaluations] == [1, 5]
     state.teardown()
+
+
+def test_the_numbers_of_a_run_grow_though_the_clock_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks end and begin again every half hour: what is parked then waits behind what was parked earlier."""
+    before = task.clock_of(here=True)()
+    monkeypatch.setattr(task, "time", SimpleNamespace(time=lambda: 0.0))
+    assert task.clock_of(here=True)() >= before
+    assert task.clock_of(here=False)() == 0.0, "clocks that never go back are those of one host"
 
 
 def test_a_task_rests_no_longer_than_until_its_rows_are_due() -> None:

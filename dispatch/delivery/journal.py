@@ -24,6 +24,9 @@ from arborcast.topic_model.records.results import Result
 # Rows that wait for the record that keeps their message: half a kilobyte each.
 _MOST_HELD_BACK = 5_000
 
+# How soon it is looked again whether Kafka has the record that a row waits for.
+RELEASE_S = 0.02
+
 
 class _HeldBack(NamedTuple):
     """A row, and the record that keeps its message, sent at this time of the monotonic clock."""
@@ -112,6 +115,10 @@ class Journal:
         self._attempts.write_due()
         late = bool(self._held_back) and self._clock() - self._held_back[0].sent_at > BEHIND_S
         return not (late or self._attempts.behind())
+
+    def due_s(self) -> float:
+        """In how many seconds `write_due` has something to write; infinite while nothing waits to be written."""
+        return RELEASE_S if self._held_back else self._attempts.due_s()
 
     def mark(self) -> None:
         """From now on `passed` says whether everything that was handed in until now is written."""

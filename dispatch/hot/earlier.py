@@ -5,7 +5,8 @@ what was under way in that moment, or just before, arrives twice. What was parke
 
 The log is read since the first notification behind the positions was appended. Rows of partitions with nothing behind
 their position are left out; the redelivery's rows count, too. When Spark repeats one task of a batch, because its
-worker has died, only the rows of this batch are read, since it began.
+worker has died, the rows of this batch and of the redelivery are read, since it began: a worker may have ended between
+what it parked and the row of that.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from arborcast.core.eventlog.client import ConsumerRecord, partition_of_key
 from arborcast.core.eventlog.scan import LogScan, Stretch
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.logs.parked import Place
+from arborcast.dispatch.logs.parked import Parked, Place, decode, decode_key, roomy
 
 logger = logging.getLogger(__name__)
 
@@ -98,18 +99,39 @@ def earlier(settled: Settled, parked: Iterable[tuple[str, str, Place]], since: i
 
 
 def recall(kafka: KafkaSettings, batch: int, begun_ms: int, timeout_s: float) -> Settled:
-    """The deliveries of a batch, begun at that time, that have a row in the `attempts` log.
+    """The deliveries that have a row of a batch, begun at that time, or of the redelivery since then. What is parked
+    has to be read before: what the redelivery finishes meanwhile has its row here.
 
     Raises InfrastructureError when the log cannot be read to its end in time.
     """
     found: set[tuple[str, str]] = set()
     with LogScan(kafka, "attempts", timeout_s) as log:
         for record in log.read_from(log.at(begun_ms - _CLOCKS_MS)):
-            if record.value is not None and attempts.batch_of(record.key) == batch:
+            if record.value is not None and attempts.batch_of(record.key) in (batch, attempts.NO_BATCH):
                 found.update(_of_batch(record.value, batch))
     if found:
         logger.info("%d deliveries of batch %d were settled before it was cut off", len(found), batch)
     return frozenset(found)
+
+
+def parked_by(kafka: KafkaSettings, batch: int, since_ms: int, timeout_s: float) -> list[tuple[str, str, Place]]:
+    """Subscription, notification and place of what a batch has parked since that time and still waits, by the `parked`
+    log.
+
+    Raises InfrastructureError when the log cannot be read to its end in time.
+    """
+    waiting: dict[bytes, tuple[str, str, Place]] = {}
+    with LogScan(roomy(kafka), "parked", timeout_s) as log:
+        for record in log.read_from(log.at(since_ms - _CLOCKS_MS)):
+            delivery, is_tries = decode_key(record.key)
+            if is_tries or delivery.place.batch != batch:
+                continue
+            parked = decode(record.value) if record.value is not None else None
+            if isinstance(parked, Parked):
+                waiting[record.key] = delivery.subscription, parked.notification.id, delivery.place
+            else:
+                waiting.pop(record.key, None)
+    return list(waiting.values())
 
 
 def appended_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> dict[int, int]:
@@ -176,4 +198,5 @@ def _newest(record: ConsumerRecord) -> int:
 
 
 def _of_batch(value: bytes, batch: int) -> set[tuple[str, str]]:
-    return {(each.subscription, each.notification) for each in attempts.decode(value) if each.batch == batch}
+    rows = attempts.decode(value)
+    return {(each.subscription, each.notification) for each in rows if each.batch in (batch, attempts.NO_BATCH)}

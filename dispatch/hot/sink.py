@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
@@ -32,7 +33,7 @@ from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.pushes import make_push_spans
 from arborcast.dispatch.delivery.transport import make_transport
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
-from arborcast.dispatch.hot.earlier import Earlier, recall
+from arborcast.dispatch.hot.earlier import Earlier, earlier, parked_by, recall
 from arborcast.dispatch.hot.intake import Diversions, Intake
 from arborcast.dispatch.hot.intervals import Intervals, Passed
 from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
@@ -173,10 +174,10 @@ class Worker:
         self.journal.begin(job.batch)
         allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
         judge = Judge(self.conditions, allowance, job.diversions.unjudged)
-        earlier = _before(job)
+        known, diversions = _before(job)
         intervals = Intervals(job.passed)
         intake = Intake(
-            *(self.journal, lanes, outcomes, judge, job.diversions, earlier, intervals),
+            *(self.journal, lanes, outcomes, judge, diversions, known, intervals),
             rules=job.settings.topics,
             control=job.view.control,
         )
@@ -194,7 +195,7 @@ class Worker:
             notification = read_notification(bytes(value), partition, offset)
             if notification is None:
                 continue
-            number = earlier.number(partition, offset)
+            number = known.number(partition, offset)
             received = Received(notification, partition, offset, job.batch, number)
             taken += max(1, intake.take(received, recipients.of(notification)))
             if len(intake.matched[partition]) == _MATCHED_AT_ONCE:
@@ -260,13 +261,20 @@ def _is_repeated() -> bool:
     return task is not None and task.attemptNumber() > 0
 
 
-def _before(job: SinkJob) -> Earlier:
-    """What is known already of the deliveries of this batch: from an earlier run of it, or of this task."""
-    earlier: Earlier = job.earlier.value if job.earlier is not None else Earlier()
-    if _is_repeated():
-        found = recall(job.settings.kafka, job.batch, job.begun_ms, job.settings.dispatch.outcomes_timeout_s)
-        earlier = earlier._replace(settled=earlier.settled | found)
-    return earlier
+def _before(job: SinkJob) -> tuple[Earlier, Diversions]:
+    """What is known already of the deliveries of this batch, from an earlier run of it, or of this task; and what is
+    not to be pushed: what the worker before this one has parked was not reported, and must not be overtaken."""
+    known: Earlier = job.earlier.value if job.earlier is not None else Earlier()
+    if not _is_repeated():
+        return known, job.diversions
+    asked = job.settings.kafka, job.batch, job.begun_ms, job.settings.dispatch.outcomes_timeout_s
+    parked = parked_by(*asked)
+    found = earlier(known.settled | recall(*asked), parked, job.batch)
+    held = cast(frozenset[str], job.diversions.held).union(name for name, _, _ in parked)
+    return (
+        found._replace(unwritten=found.unwritten | known.unwritten),
+        dataclasses.replace(job.diversions, held=held),
+    )
 
 
 def _hurried(push: PushSettings, retry: RetrySettings) -> PushSettings:

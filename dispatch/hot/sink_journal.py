@@ -19,7 +19,7 @@ from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.envelope import package_of, topic_element
-from arborcast.dispatch.delivery.journal import Journal
+from arborcast.dispatch.delivery.journal import RELEASE_S, Journal
 from arborcast.dispatch.logs.attempts import BEHIND_S, Attempt, AttemptsLog, Matched
 from arborcast.dispatch.logs.parked import DeadLetterLog, ParkingLog
 from arborcast.topic_model.namespaces import ARBORCAST_DELIVERY, WSA, WSNT
@@ -248,6 +248,9 @@ class SinkJournal(Journal):
 
     def write_due(self) -> bool:
         return super().write_due() and not self._appends.behind()
+
+    def due_s(self) -> float:
+        return RELEASE_S if self._appends.begun > self._appends.released else super().due_s()
 
     def catch_up(self) -> None:
         self._appends.settle(self._timeout_s)

@@ -10,6 +10,7 @@ record per attempt costs five times as much as one per few hundred.
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from collections import defaultdict, deque
@@ -336,6 +337,10 @@ class AttemptsLog:
         """Send what was taken in, without waiting, when nothing was sent for a while. To be called often."""
         if self._open and self._clock() - self._written_at >= WRITE_S:
             self._write()
+
+    def due_s(self) -> float:
+        """In how many seconds `write_due` has something to send; infinite while nothing is taken in."""
+        return max(0.0, self._written_at + WRITE_S - self._clock()) if self._open else math.inf
 
     def write(self) -> int:
         """Send what was taken in, without waiting; the number that `has_all` asks for."""

@@ -28,7 +28,7 @@ from arborcast.dispatch.realtime.driver import Feeder, Hearing, Told
 from arborcast.dispatch.realtime.gearbox import LITTLE, WORTH_ELSEWHERE_S, WORTH_HERE_S, Gear, Gearbox, Load
 from arborcast.dispatch.realtime.query import KnownEnds, realtime_session, start_realtime
 from arborcast.dispatch.realtime.recovery import RECALL_S, Recovery, next_run, notifications
-from arborcast.dispatch.realtime.task import RealtimeJob
+from arborcast.dispatch.realtime.task import RealtimeJob, clock_of
 from arborcast.dispatch.realtime.workers import WorkersHere, workers_elsewhere
 from arborcast.dispatch.redelivery.held_lanes import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
@@ -273,7 +273,8 @@ class Gears:
         under_way = self._under_way.file if self._under_way is not None else ""
         passed = self._hot.passed_before(begin.positions)
         base = None if self._here else self._feeder.base
-        job = RealtimeJob(self._settings, run, time.time(), known, again, begin.since, under_way, passed, base)
+        began_s = clock_of(self._here)()
+        job = RealtimeJob(self._settings, run, began_s, known, again, begin.since, under_way, passed, base)
         remove_checkpoint(self._spark, checkpoint := self._settings.checkpoint("realtime"))
         if self._session is None:
             self._session = realtime_session(self._spark)

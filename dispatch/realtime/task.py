@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 
 from pyspark.core.broadcast import Broadcast
 
-from arborcast.core import liveness
+from arborcast.core import fence, liveness
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes, waits
 from arborcast.dispatch.hot.earlier import Earlier
 from arborcast.dispatch.hot.intake import HELD, SICK, Diversions, Intake
@@ -69,7 +69,7 @@ _FORGET_S = 2.0
 @dataclass(frozen=True)
 class RealtimeJob:
     """What a task needs to know. `run` is the number of the query's run, which its rows have in place of a batch's;
-    what is parked has a higher one, which grows by one each millisecond since `began_s`, by the clock of this host.
+    what is parked has a higher one, which grows by one each millisecond since `began_s`, by the clock `clock_of` says.
 
     `earlier` is what an earlier run has come to behind where this one begins, and before the offset `again` of each
     partition; `since` is as in `Beginning`. `passed` is what counts there for minimum intervals. `base`
@@ -84,6 +84,12 @@ class RealtimeJob:
     under_way: str = ""
     passed: Passed = field(default_factory=dict)
     base: SharedBase | None = None
+
+
+def clock_of(here: bool) -> Callable[[], float]:
+    """The clock of the numbers of a run, whose tasks end and begin again: workers on the driver's host have one that
+    is never put back."""
+    return fence.clock if here else time.time
 
 
 class Feeding(Protocol):
@@ -339,7 +345,7 @@ class Task:
         """By which number it is parked: what is parked later has a higher one, whatever partition it is of."""
         number = self._earlier.number(self._partition, offset)
         if number is None:
-            now = self._job.run + int((time.time() - self._job.began_s) * 1000)
+            now = self._job.run + int((clock_of(self._job.base is None)() - self._job.began_s) * 1000)
             self._number = number = max(self._number, now)
         return number
 
@@ -445,7 +451,8 @@ class Task:
             return _LOOK_S
         if rows.first() is not None and self._complete and not self._full:
             return _LOOK_S if self._waits else 0.0
-        return max(0.0, min(self._tell_at - time.monotonic(), _REST_S)) if self._dirty else _REST_S
+        tell_s = self._tell_at - time.monotonic() if self._dirty else _REST_S
+        return max(0.0, min(tell_s, self._journal.due_s(), _REST_S))
 
 
 def _changed(before: frozenset[str], more: frozenset[str], less: frozenset[str]) -> frozenset[str]:

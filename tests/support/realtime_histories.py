@@ -61,6 +61,7 @@ class Histories(RuleBasedStateMachine):
         self._patch = pytest.MonkeyPatch()
         clock = SimpleNamespace(time=lambda: self.world.now_ms / 1000, monotonic=self.monotonic)
         self._patch.setattr(task, "time", clock)
+        self._patch.setattr(task, "clock_of", lambda here: clock.time)
         self.world.subscribe("plain", form="raw")
         self.world.subscribe("together", form="notify")
         self.world.subscribe("strict", form="raw", order="strict")

@@ -10,10 +10,12 @@ from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot import intervals
-from arborcast.dispatch.hot.earlier import appended_ms, newest_batch, recall, recall_since
+from arborcast.dispatch.hot.earlier import appended_ms, newest_batch, parked_by, recall, recall_since
 from arborcast.dispatch.hot.intervals import recall_passed
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, Evaluation, Matched
+from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
+from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath
 
@@ -51,11 +53,29 @@ def test_what_a_batch_has_written_is_found_again_in_all_partitions_and_nothing_e
     log.settle(120)
     log.close()
 
-    assert recall(kafka_settings, 5, now_ms, 20) == written
-    assert recall(kafka_settings, 6, now_ms, 20) == frozenset()
+    of_the_redelivery = {("s", "of the redelivery")}
+    assert recall(kafka_settings, 5, now_ms, 20) == written | of_the_redelivery, (
+        "it was parked, and perhaps by the batch"
+    )
+    assert recall(kafka_settings, 6, now_ms, 20) == of_the_redelivery
     assert recall(kafka_settings, 5, now_ms + 3_600_000, 20) == frozenset(), (
         "it is only looked for since it was planned"
     )
+
+
+def test_what_a_batch_has_parked_and_what_of_it_still_waits_is_found_again(kafka_settings: KafkaSettings) -> None:
+    ensure_topics(kafka_settings)
+    now_ms = int(time.time() * 1000)
+    places = {name: Place(batch, 0, offset) for offset, (name, batch) in enumerate((("a", 5), ("b", 5), ("c", 4)))}
+    with closing(ParkingLog(kafka_settings)) as log:
+        for name, place in places.items():
+            message = Notification(f"n-{name}", TopicPath("t"), b"<m/>", now_ms)
+            log.park(Delivery(name, place), message, Tries())
+        log.finished(Delivery("b", places["b"]), tried=False)
+        log.settle(60)
+
+    assert parked_by(kafka_settings, 5, now_ms, 20) == [("a", "n-a", places["a"])]
+    assert parked_by(kafka_settings, 6, now_ms, 20) == []
 
 
 def test_rows_of_notifications_behind_the_positions_of_a_run_are_recalled_and_no_others(

@@ -3,9 +3,13 @@ shown a fault."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 from hypothesis import settings
 
+from arborcast.dispatch.logs.attempts import WRITE_S
 from arborcast.dispatch.realtime import task
 from arborcast.dispatch.realtime.messages import Feed
 from tests.support.realtime_histories import NAMES, PARTITIONS, Histories
@@ -131,6 +135,40 @@ def test_what_was_matched_is_told_many_at_once() -> None:
     state.step(partition=0, times=1)
     state.acknowledge(partition=0, count=100)
     assert [len(each.matched) for each in state.evaluations] == [1, 5]
+    state.teardown()
+
+
+def test_the_numbers_of_a_run_grow_though_the_clock_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks end and begin again every half hour: what is parked then waits behind what was parked earlier."""
+    before = task.clock_of(here=True)()
+    monkeypatch.setattr(task, "time", SimpleNamespace(time=lambda: 0.0))
+    assert task.clock_of(here=True)() >= before
+    assert task.clock_of(here=False)() == 0.0, "clocks that never go back are those of one host"
+
+
+def test_a_task_rests_no_longer_than_until_its_rows_are_due() -> None:
+    """What has ended more than a tenth of a second before a crash has its row."""
+    state = Histories()
+    state.begin()
+    state.accept(partition=0, count=1)
+    state.come_to_rest(partition=0)
+    running = state.tasks[0]
+    state.accept(partition=0, count=1)
+    running.task.step(cast(Any, running.rows))
+    state.acknowledge(partition=0, count=100)
+    while running.task._marked is not None:
+        state.pass_time(for_ms=20)
+        running.task.step(cast(Any, running.rows))
+        state.acknowledge(partition=0, count=100)
+    written = len(state.rows)
+    running.wire.answer(0)
+    rests_s = running.task.step(cast(Any, running.rows))
+    assert len(state.rows) == written
+    assert rests_s <= WRITE_S
+    state.pass_time(for_ms=int(WRITE_S * 1000))
+    running.task.step(cast(Any, running.rows))
+    state.acknowledge(partition=0, count=100)
+    assert len(state.rows) > written
     state.teardown()
 
 

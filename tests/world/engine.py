@@ -1,0 +1,194 @@
+"""The dispatch job of a simulated engine: `dispatch.job.runtime.DispatchJob` as it is, in a simulated process, without
+its tables."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.core.settings import KafkaSettings, SecretSettings
+from arborcast.dispatch.job.runtime import DispatchJob
+from arborcast.dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
+from arborcast.dispatch.spark.query_supervisor import StopGate
+from tests.world import spark
+from tests.world.brokers import Broker
+from tests.world.kernel import Exit, Future, Host, Kernel, Waiters
+from tests.world.receivers import Network, SimulatedTransport
+
+RETRY = RetrySettings(
+    jitter=0.0,
+    retransmissions=1_000,
+    longest_wait_s=60.0,
+    longest_probe_s=30.0,
+    suspend_after_s=2_592_000.0,
+    lifespan_s=2_592_000.0,
+)
+PUSH = PushSettings(max_notify_messages=4)
+
+
+def settings(home: Path, kafka: KafkaSettings, gear: str) -> JobSettings:
+    dispatch = DispatchSettings(gear=cast(Any, gear), max_rows_per_batch=400)
+    return JobSettings(
+        home, kafka, dispatch, PUSH, TableSettings(), AddressPolicy(), RETRY, SecretSettings(str(home / "secrets.keys"))
+    )
+
+
+class Engine:
+    """The job, as its supervisor keeps it."""
+
+    def __init__(self, kernel: Kernel, broker: Broker, host: Host, job_settings: JobSettings) -> None:
+        self.kernel, self.broker = kernel, broker
+        self.gate: StopGate | None = None
+        self.ready = False
+        self.healthy: bool | None = None
+        self.error: BaseException | None = None
+        self.process = kernel.process("driver", host)
+        self.spark = spark.Spark(kernel, broker, self.process)
+        self.job: DispatchJob | None = None
+        self._settings = job_settings
+        kernel.spawn(self.process, self._main, "main")
+
+    def _main(self) -> None:
+        from arborcast.dispatch.spark import query_supervisor
+
+        self.gate = query_supervisor.StopGate()
+        self.job = DispatchJob(cast(Any, self.spark), self._settings, self.gate)
+        try:
+            self.healthy = self.job.run(self._is_ready)
+        except Exit:
+            raise
+        except Exception as error:
+            self.error = error
+        self.kernel.call(0.0, self.process.kill)
+
+    def _is_ready(self) -> None:
+        self.ready = True
+
+    def ask_to_stop(self) -> None:
+        """As SIGTERM."""
+        gate = self.gate
+        if gate is not None and self.process.alive:
+            self.kernel.spawn(self.process, gate.close, "signal")
+        else:
+            self.process.kill()
+
+    @property
+    def ended(self) -> bool:
+        return not self.process.alive
+
+
+class _Recording:
+    """The tables are no part of this world."""
+
+    archive = None
+    attempts = SimpleNamespace(progress=None)
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def open(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def stop(self, timeout_s: float) -> None: ...
+
+
+class _Executor:
+    """A ThreadPoolExecutor in simulated threads."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def __enter__(self) -> _Executor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> Future:
+        future = Future(self._kernel)
+        process = self._kernel.running
+        assert process is not None
+
+        def run() -> None:
+            try:
+                future.set_result(call(*arguments))
+            except Exit:
+                raise
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._kernel.spawn(process, run, "executor")
+        return future
+
+    def shutdown(self, wait: bool = True, cancel_futures: bool = False) -> None:
+        pass
+
+
+class _Queue:
+    """A queue.Queue in simulated threads."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._items: deque[Any] = deque()
+        self._waiters = Waiters(kernel)
+
+    def put_nowait(self, item: Any) -> None:
+        self._items.append(item)
+        self._waiters.notify(1)
+
+    def get(self) -> Any:
+        while not self._items:
+            self._waiters.wait(None)
+        return self._items.popleft()
+
+
+class _NoFrame:
+    def foreachPartition(self, call: object) -> None:
+        pass
+
+
+def exchanges(kernel: Kernel, broker: Broker, network: Network) -> Mapping[tuple[str, str], Any]:
+    """What stands in for Spark, HTTP and threads, by module and name."""
+    import queue
+
+    task_context = SimpleNamespace(get=lambda: kernel.running.task if kernel.running is not None else None)
+    runtime = "arborcast.dispatch.job.runtime"
+    gears = "arborcast.dispatch.realtime.gears"
+    stream = "arborcast.dispatch.hot.stream"
+
+    def started_at(pid: int) -> int:
+        return pid if pid in kernel.processes else 0
+
+    def transport(*_: object) -> SimulatedTransport:
+        return SimulatedTransport(network)
+
+    queues = SimpleNamespace(
+        Queue=lambda most=0: _Queue(kernel), SimpleQueue=queue.SimpleQueue, Full=queue.Full, Empty=queue.Empty
+    )
+    return {
+        (runtime, "Recording"): _Recording,
+        (runtime, "warm_up"): lambda *arguments: None,
+        (runtime, "ensure_topics"): lambda kafka: None,
+        (runtime, "empty_frame"): lambda session, partitions: _NoFrame(),
+        (runtime, "ThreadPoolExecutor"): lambda *arguments: _Executor(kernel),
+        (gears, "KnownEnds"): lambda *arguments: SimpleNamespace(forget=lambda: None, show=lambda ends: None),
+        (gears, "realtime_session"): lambda session: session,
+        (gears, "start_realtime"): spark.start_realtime,
+        (gears, "remove_checkpoint"): lambda session, location: None,
+        (stream, "read_log"): spark.read_log,
+        (stream, "accumulator"): lambda frame: spark.Accumulator(kernel),
+        ("arborcast.dispatch.realtime.worker", "TaskContext"): task_context,
+        ("arborcast.dispatch.hot.sink", "TaskContext"): task_context,
+        ("arborcast.dispatch.hot.sink", "gc"): SimpleNamespace(collect=lambda: 0, freeze=lambda: None),
+        ("arborcast.dispatch.hot.sink", "make_transport"): transport,
+        ("arborcast.dispatch.redelivery.redeliverer", "make_transport"): transport,
+        ("arborcast.dispatch.job.heartbeat", "started_at"): started_at,
+        ("arborcast.dispatch.job.operator_events", "queue"): queues,
+        ("arborcast.dispatch.job.deadlines", "queue"): queues,
+        ("arborcast.ingest.state.changes", "ThreadPoolExecutor"): lambda *arguments, **named: _Executor(kernel),
+    }

@@ -1,0 +1,159 @@
+"""Gateways: their operations on an event loop in simulated time, with the production code that stamps and appends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, TypeVar, TypeVarTuple, cast
+
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.operations import acceptance
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.ingest.state.changes import ControlChanges, LogEnd
+from arborcast.ingest.state.log_view import ControlLogView
+from arborcast.ingest.state.notification_log import NotificationLog
+from arborcast.topic_model.control_log import ControlLog
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.records.control import ControlRecord, TopicRecord
+from arborcast.topic_model.records.notifications import Notification
+from tests.world.kernel import Exit, Host, Kernel, Process, Waiters
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+
+
+class _Selector:
+    """Nothing is read from sockets: a loop waits for its timers and for other threads."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.waiters = Waiters(kernel)
+        self.woken = False
+
+    def select(self, timeout: float | None) -> list[Any]:
+        if not self.woken and (timeout is None or timeout > 0):
+            self.waiters.wait(timeout)
+        self.woken = False
+        return []
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """An event loop of a simulated process."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self._kernel = kernel
+        self._selector = _Selector(kernel)
+        self._clock_resolution = 1e-9
+
+    def time(self) -> float:
+        return self._kernel.now
+
+    def _process_events(self, events: list[Any]) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        self._selector.woken = True
+        self._selector.waiters.notify()
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*_Ts], _T], *args: *_Ts) -> asyncio.Future[_T]:
+        future: asyncio.Future[_T] = self.create_future()
+        process = self._kernel.running
+        assert process is not None
+
+        def set_outcome(outcome: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(outcome)
+
+        def run() -> None:
+            try:
+                outcome = func(*args)
+            except Exit:
+                raise
+            except Exception as error:
+                self.call_soon_threadsafe(set_outcome, None, error)
+            else:
+                self.call_soon_threadsafe(set_outcome, outcome, None)
+
+        self._kernel.spawn(process, run, "executor")
+        return future
+
+
+class GatewayProcess:
+    """One gateway, or one of its workers."""
+
+    def __init__(self, kernel: Kernel, kafka: KafkaSettings, name: str, host: Host) -> None:
+        self._kernel, self._kafka = kernel, kafka
+        self.process: Process = kernel.process(name, host)
+        self.loop: SimulatedLoop | None = None
+        self.control = ControlView()
+        self.ready = False
+        kernel.spawn(self.process, self._main, "event loop")
+
+    def _main(self) -> None:
+        self.loop = SimulatedLoop(self._kernel)
+        self.loop.create_task(self._start())
+        self.loop.run_forever()
+
+    async def _start(self) -> None:
+        kafka = self._kafka
+        self.view = ControlLogView(kafka, self.control, self._failed)
+        log = ControlLog(kafka)
+        end = LogEnd(kafka, "control")
+        self.changes = ControlChanges(kafka, log, self.view, end)
+        self.log = NotificationLog(kafka, GatewaySettings())
+        self.view.start()
+        self.log.start()
+        await self.view.until_caught_up()
+        self._gateway: Any = SimpleNamespace(
+            topics=SimpleNamespace(check_types=False),
+            repeats=SimpleNamespace(enabled=False),
+            table=self.control.table,
+            changes=self.changes,
+            notifications=self.log,
+            fragments=SimpleNamespace(bytes=0),
+            federation=None,
+            tracing=None,
+            now=lambda: datetime.fromtimestamp(self._kernel.wall_s(self.process.host), UTC),
+            retains=lambda topic: False,
+            admit=self._admit,
+        )
+        while not self.log.connected:
+            await asyncio.sleep(0.01)
+        self.ready = True
+
+    def _failed(self, error: Exception) -> None:
+        raise AssertionError(f"{self.process.name} cannot follow the control log: {error}")
+
+    async def _admit(self, new: dict[Any, str]) -> None:
+        await self.changes.commit([TopicRecord(path) for path in new])
+
+    def call(self, operation: Callable[[], Awaitable[Any]], done: Callable[[Any], None]) -> None:
+        """Begin an operation; `done` is called with its result, or with the InfrastructureError."""
+        if not (self.ready and self.process.alive and self.loop is not None):
+            done(InfrastructureError("the gateway does not answer"))
+            return
+        loop = self.loop
+
+        async def run() -> None:
+            try:
+                result = await operation()
+            except InfrastructureError as error:
+                result = error
+            done(result)
+
+        with self._kernel.as_process(self.process):
+            loop.call_soon_threadsafe(lambda: loop.create_task(run()))
+
+    def accept(self, notifications: Sequence[Notification], done: Callable[[Any], None]) -> None:
+        self.call(lambda: acceptance.accept(cast(Any, self._gateway), notifications), done)
+
+    def commit(self, records: Sequence[ControlRecord], done: Callable[[Any], None]) -> None:
+        self.call(lambda: self.changes.commit(records), done)

@@ -1,0 +1,172 @@
+"""One history: an engine, its gateways, receivers and logs, and what happens to them, from one seed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import attempts
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.topics import TopicPath
+from tests.world.brokers import Broker, Record
+from tests.world.engine import PUSH, Engine, exchanges, settings
+from tests.world.gateways import GatewayProcess
+from tests.world.installed import installed
+from tests.world.kernel import Host, Kernel
+from tests.world.oracle import Accepted, Member, Oracle
+from tests.world.receivers import Network, Push
+
+
+class History:
+    """The world of one seed, without what happens in it (`scenario`)."""
+
+    def __init__(
+        self, seed: int, tell: Callable[[str], None] = lambda line: None, kafka: KafkaSettings | None = None
+    ) -> None:
+        self.seed = seed
+        self._tell = tell
+        self.kernel = kernel = Kernel(seed)
+        self.random = kernel.random
+        self.kafka = kafka or KafkaSettings(partitions=4)
+        self.broker = Broker(kernel, self.kafka)
+        self.network = Network(kernel, PUSH.total_timeout_s)
+        self.hosts = {name: Host(name) for name in ("one", "two")}
+        self.folder = Path(tempfile.mkdtemp(prefix="arborcast-world-", dir=_memory()))
+        self.engine: Engine | None = None
+        self.gateways: list[GatewayProcess] = []
+        self.oracle = Oracle(kernel)
+        self.gear = "auto"
+        self.numbers = 0
+        self.network.began.append(self._began)
+        self.broker.appended.append(self._appended)
+
+    def run(self, scenario: Callable[[History], Any], days: float) -> None:
+        """Run it to its end; raises what goes wrong."""
+        more = dict(exchanges(self.kernel, self.broker, self.network))
+        try:
+            with installed(self.kernel, self.broker, more):
+                actor = self.kernel.process("scenario", Host("outside"))
+                state = {"over": False}
+
+                def act() -> None:
+                    scenario(self)
+                    state["over"] = True
+
+                self.kernel.spawn(actor, act, "scenario")
+                self.kernel.run((days + 2) * 86_400.0, lambda: state["over"])
+                if not state["over"]:
+                    raise AssertionError("the history did not come to its end")
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    # What a scenario does
+
+    def say(self, what: str) -> None:
+        self._tell(f"{_clock(self.kernel.now)}  {what}")
+
+    def start_gateway(self, name: str) -> GatewayProcess:
+        made = GatewayProcess(self.kernel, self.kafka, name, self.hosts["one"])
+        self.gateways.append(made)
+        return made
+
+    def start_engine(self) -> Engine:
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
+        (home / "run").mkdir(exist_ok=True)
+        (home / "parked").mkdir(exist_ok=True)
+        self.engine = Engine(self.kernel, self.broker, self.hosts["one"], settings(home, self.kafka, self.gear))
+        self.say(f"the dispatch job starts, dispatch.gear = {self.gear}")
+        return self.engine
+
+    def wait(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:
+        until = self.kernel.now + timeout_s
+        while not done():
+            if self.kernel.now >= until:
+                raise AssertionError(f"{what} within {timeout_s:g} s: it did not happen")
+            self.kernel.sleep(0.05)
+
+    def commit(self, gateway: GatewayProcess, records: list[Any], done: Callable[[Any], None]) -> None:
+        gateway.commit(records, done)
+
+    def subscribe(self, gateway: GatewayProcess, name: str, topic: str, form: str = "raw", **policy: Any) -> Member:
+        """Begin a Subscribe."""
+        host = gateway.process.host
+        made = Subscription(
+            name,
+            EndpointReference(f"http://{name}/"),
+            address=f"http://gateway/wsn/subscriptions/{name}",
+            topics=(TopicFilter("", topic, topic),),
+            form=form,  # type: ignore[arg-type]
+            policy=DeliveryPolicy(**policy),
+            created_ms=int(self.kernel.wall_s(host) * 1000),
+        )
+        member = self.oracle.member(made)
+        self._change(gateway, member, made, True)
+        return member
+
+    def change(self, gateway: GatewayProcess, member: Member, **changed: Any) -> None:
+        """Begin a Pause, a Resume or a Renew."""
+        made = msgspec.structs.replace(member.subscription, **changed)
+        self._change(gateway, member, made, not made.paused)
+
+    def unsubscribe(self, gateway: GatewayProcess, member: Member) -> None:
+        self.say(f"{member.name}: Unsubscribe through {gateway.process.name}")
+        change = member.change(self.kernel.now, None)
+        at_ms = int(self.kernel.wall_s(gateway.process.host) * 1000)
+        record = SubscriptionEnded(member.name, "unsubscribed", at_ms)
+        gateway.commit([record], lambda result: member.answered(change, self.kernel.now, result))
+
+    def _change(self, gateway: GatewayProcess, member: Member, made: Subscription, receives: bool) -> None:
+        self.say(f"{member.name}: {'in force' if receives else 'paused'} through {gateway.process.name}")
+        member.subscription = made
+        change = member.change(self.kernel.now, receives)
+        gateway.commit([SubscriptionRecord(made)], lambda result: member.answered(change, self.kernel.now, result))
+
+    def notify(self, gateway: GatewayProcess, topic: str, payload: bytes = b"<m/>", **said: Any) -> Accepted:
+        """Begin a Notify."""
+        self.numbers += 1
+        number = f"{self.numbers:032x}"
+        accepted = self.oracle.accepted(number, topic, self.kernel.now)
+        message = Notification(number, TopicPath(topic), payload, 0, **said)
+
+        def done(result: Any) -> None:
+            if isinstance(result, InfrastructureError):
+                accepted.refused = True
+            else:
+                self.oracle.acknowledged(accepted)
+
+        gateway.accept([message], done)
+        return accepted
+
+    # What is seen
+
+    def _began(self, push: Push) -> None:
+        self.oracle.pushed(push)
+
+    def _appended(self, log: str, record: Record) -> None:
+        if log == "notifications" and record.value is not None:
+            self.oracle.stored(notifications.decode(record.value), record)
+        elif log == "attempts" and record.value is not None:
+            rows, _ = attempts.decode_all(record.value)
+            self.oracle.rows(rows)
+
+
+def _memory() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108  # a file system in memory, where there is one
+
+
+def _clock(seconds: float) -> str:
+    days, rest = divmod(seconds, 86_400)
+    hours, rest = divmod(rest, 3_600)
+    minutes, rest = divmod(rest, 60)
+    return f"day {int(days)} {int(hours):02}:{int(minutes):02}:{rest:09.6f}"

@@ -1,0 +1,357 @@
+"""Faults that the dispatch has had: each is put back for one short history, and the world has to find it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from arborcast.core.eventlog.client import partition_of_key
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot import earlier, sink
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.realtime import driver, gears, recovery, task
+from arborcast.dispatch.realtime.messages import Diverted, encode_feeds
+from arborcast.ingest.state import changes
+from arborcast.topic_model.subscriptions import EndpointReference
+from tests.world.history import History
+from tests.world.oracle import Violated
+
+
+def begin(history: History, gear: str = "realtime", gateways: int = 1) -> None:
+    """Gateways and the job are up."""
+    history.gear = gear
+    for number in range(gateways):
+        history.start_gateway(f"gateway {number + 1}")
+    history.wait(lambda: all(each.ready for each in history.gateways), 60, "the gateways are ready")
+
+
+def start(history: History) -> None:
+    engine = history.start_engine()
+    history.wait(lambda: engine.ready or engine.ended, 300, "the job is ready")
+    if engine.error is not None:
+        raise Violated(f"start: the job ended: {engine.error}")
+
+
+def stop(history: History) -> None:
+    engine = history.engine
+    assert engine is not None
+    engine.ask_to_stop()
+    history.wait(lambda: engine.ended, 120, "the job has stopped")
+
+
+def subscribe(history: History, name: str, topic: str, **policy: Any) -> None:
+    member = history.subscribe(history.gateways[0], name, topic, **policy)
+    history.wait(lambda: member.changes[-1].answered is not None, 10, "the Subscribe is answered")
+
+
+def notify(history: History, topic: str, count: int = 1, pause_s: float = 0.05) -> None:
+    for _ in range(count):
+        history.notify(history.gateways[0], topic)
+        history.kernel.sleep(pause_s)
+
+
+def settled(history: History, within_s: float = 300.0) -> None:
+    until = history.kernel.now + within_s
+    while history.oracle.left() and history.kernel.now < until:
+        history.kernel.sleep(0.5)
+    history.kernel.sleep(2.0)
+
+
+def topics_of(history: History, partitions: Mapping[int, int]) -> list[str]:
+    """So many topics of each partition."""
+    left, found = dict(partitions), []
+    for number in range(10_000):
+        name = f"t{number}"
+        partition = partition_of_key(name.encode(), history.kafka.partitions)
+        if left.get(partition):
+            left[partition] -= 1
+            found.append(name)
+    return found
+
+
+def rest(history: History, seconds: float) -> None:
+    history.kernel.stretch = 100.0
+    history.kernel.sleep(seconds)
+    history.kernel.unstretch()
+    history.kernel.sleep(0.1)
+
+
+# Histories
+
+
+def an_idle_partition_and_an_orderly_stop(history: History) -> None:
+    begin(history)
+    (busy,) = topics_of(history, {0: 1})
+    subscribe(history, "s", busy)
+    start(history)
+    for _ in range(10):
+        notify(history, busy, 20)
+        rest(history, 1_200.0)
+    stop(history)
+    start(history)
+    assert history.engine is not None
+    read = history.broker.read.get(("attempts", history.engine.process.pid), 0)
+    if read > 20:
+        raise Violated(f"start: {read} records of attempts were read behind an orderly stop with nothing under way")
+
+
+def a_restart_from_batches_to_real_time(history: History) -> None:
+    begin(history, "batch")
+    subscribe(history, "s", "a")
+    start(history)
+    for _ in range(3):
+        notify(history, "a")
+        history.kernel.sleep(1.0)
+    stop(history)
+    history.gear = "realtime"
+    start(history)
+    notify(history, "a")
+
+
+def a_subscription_larger_than_a_third_of_a_record(history: History) -> None:
+    begin(history)
+    start(history)
+    gateway = history.gateways[0]
+    subscribe(history, "s", "a")
+    member = history.oracle.members["s"]
+    for _ in range(3):
+        large = EndpointReference("http://s/", ("<p>" + "x" * 45_000 + "</p>",))
+        history.change(gateway, member, consumer=large, terminates_ms=int((history.kernel.wall_s() + 86_400) * 1000))
+        history.wait(lambda: member.changes[-1].answered is not None, 10, "the Renew is answered")
+    notify(history, "a", 3)
+
+
+def an_interval_over_the_end_of_a_batch_of_sparks(history: History) -> None:
+    begin(history)
+    subscribe(history, "s", "a", interval_ms=3_600_000)
+    start(history)
+    notify(history, "a")
+    rest(history, 1_900.0)
+    notify(history, "a")
+
+
+def the_clock_put_back_before_a_task_begins(history: History) -> None:
+    begin(history)
+    subscribe(history, "s", "a")
+    start(history)
+    history.network.receiver("http://s/").temper = "failing"
+    notify(history, "a")
+    query: Any = history.engine.job.gears._query if history.engine is not None and history.engine.job else None
+    history.kernel.sleep(query._until - history.kernel.now - 3.0)
+    notify(history, "a", 3)
+    history.hosts["one"].ahead_s -= 3_600.0
+    history.kernel.sleep(4.0)
+    notify(history, "a", 3)
+    history.network.receiver("http://s/").temper = "well"
+
+
+def a_notify_through_another_gateway_behind_a_subscribe(history: History) -> None:
+    begin(history, gateways=2)
+    start(history)
+    first, second = history.gateways
+    subscribe(history, "other", "a")
+    assert history.engine is not None
+    second.process.lag_s, history.engine.process.lag_s = 1.0, 0.05
+    for number in range(5):
+        member = history.subscribe(first, f"s{number}", "a")
+        while member.changes[-1].answered is None:
+            history.kernel.sleep(0.001)
+        history.notify(second, "a")
+        history.kernel.sleep(0.5)
+    second.process.lag_s = history.engine.process.lag_s = 0.0
+
+
+def a_worker_killed_while_it_parks(history: History) -> None:
+    """Its receiver is well again as soon as the first of what it parks is in the log."""
+    begin(history, "batch")
+    subscribe(history, "s", "a")
+    start(history)
+    receiver = history.network.receiver("http://s/")
+
+    def recover(log: str, record: Any) -> None:
+        if log == "parked":
+            receiver.temper = "well"
+
+    history.broker.appended.append(recover)
+    for step in range(4, 20, 3):
+        receiver.temper = "failing"
+        for _ in range(12):
+            history.notify(history.gateways[0], "a")
+        history.kernel.sleep(0.001)
+        assert history.engine is not None
+        for each in history.engine.spark.idle[-1:]:
+            each.kill_at = each.steps + step
+        settled(history, 60.0)
+
+
+def endpoints_that_are_dead_for_an_hour(history: History) -> None:
+    begin(history)
+    for number in range(60):
+        subscribe(history, f"a-rather-long-name-of-an-endpoint-{number}", "a")
+    start(history)
+    for receiver in history.oracle.members:
+        history.network.receiver(f"http://{receiver}/").temper = "refusing"
+    notify(history, "a", 3)
+    history.kernel.sleep(120.0)
+    before, began = history.broker.bytes["feed"], history.kernel.now
+    for _ in range(20):
+        notify(history, "a")
+        history.kernel.sleep(5.0)
+    a_minute = (history.broker.bytes["feed"] - before) * 60.0 / (history.kernel.now - began)
+    for receiver in history.oracle.members:
+        history.network.receiver(f"http://{receiver}/").temper = "well"
+    # 60 endpoints, each on trial about once a minute: a name each time, and a position with each retry.
+    if a_minute > 60_000:
+        raise Violated(f"bytes: {a_minute:.0f} bytes a minute in feed, with 60 dead endpoints")
+
+
+# The faults
+
+
+def _before_the_last(write: Callable[..., None]) -> Callable[..., None]:
+    def written(self: Any, run: int, begin: earlier.Beginning, positions: Mapping[int, int]) -> None:
+        write(self, run, begin, {number: max(0, position - 1) for number, position in positions.items()})
+
+    return written
+
+
+async def _nothing(*_: object) -> None:
+    """Kafka is not asked where the log ends."""
+
+
+@contextlib.contextmanager
+def patched(*attributes: tuple[Any, str, Any]) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name, value in attributes:
+            patch.setattr(owner, name, value)
+        yield
+
+
+def _of_all_partitions(self: Any) -> earlier.Beginning:
+    """Of partitions that were quiet all the time it is not known that nothing was begun; rows of all count."""
+    known = self._hearing.known
+    positions = self._placed({number: each.position for number, each in known.items()})
+    since = min((each.since for each in known.values() if not each.clean), default=-1)
+    if since < 0:
+        return earlier.Beginning(positions, earlier.NOTHING, self.newest())
+    found = earlier.recall_since(self._kafka, since, dict.fromkeys(positions, 0), len(positions), 300.0)
+    parked = self._redeliverer.parked_behind(positions)
+    return earlier.Beginning(positions, earlier.earlier(found, parked, since), self.newest(), since)
+
+
+def _said_again_and_whole(before: driver.Told, now: driver.Told) -> Iterator[Any]:
+    """All endpoints with each difference."""
+    if now != before:
+        yield Diverted(now.held, before.held - now.held, dict(now.read), now.degraded, now.watched)
+
+
+def _of_batch_alone(value: bytes, batch: int) -> set[tuple[str, str]]:
+    return {(each.subscription, each.notification) for each in attempts.decode(value) if each.batch == batch}
+
+
+def _wall_clock(here: bool) -> Callable[[], float]:
+    time: Any = vars(task)["time"]
+    return lambda: float(time.time())
+
+
+KAFKA = KafkaSettings(partitions=4)
+SMALL = replace(KAFKA, max_record_bytes=64 * 1024)
+
+
+@dataclass(frozen=True)
+class KnownFault:
+    """A fault in words, how it is put back, the history that finds it and what is found."""
+
+    name: str
+    put_back: Callable[[], Any]
+    history: Callable[[History], None]
+    found: str
+    kafka: KafkaSettings = KAFKA
+    seed: int = 1
+
+
+KNOWN = (
+    KnownFault(
+        "a start recalls everything since the quietest partition had a message",
+        lambda: patched(
+            (recovery.Recovery, "start_state", _of_all_partitions),
+            (recovery.Recovery, "write_clean", lambda self, run, begin, positions: None),
+        ),
+        an_idle_partition_and_an_orderly_stop,
+        "start",
+    ),
+    KnownFault(
+        "what is parked after the clock was put back waits before what was parked earlier",
+        lambda: patched((task, "clock_of", _wall_clock), (gears, "clock_of", _wall_clock)),
+        the_clock_put_back_before_a_task_begins,
+        "overtaken",
+    ),
+    KnownFault(
+        "a repeated task of a batch does not know what the dead worker has parked",
+        lambda: patched((sink, "parked_by", lambda *asked: []), (earlier, "_of_batch", _of_batch_alone)),
+        a_worker_killed_while_it_parks,
+        "twice",
+    ),
+    KnownFault(
+        "workers are told of all sick endpoints with each change",
+        lambda: patched((driver, "changes_of_told", _said_again_and_whole)),
+        endpoints_that_are_dead_for_an_hour,
+        "bytes",
+    ),
+    KnownFault(
+        "a start is before the last batch of the run before it",
+        lambda: patched(
+            (recovery.Recovery, "write_positions", _before_the_last(recovery.Recovery.write_positions)),
+            (recovery.Recovery, "write_clean", _before_the_last(recovery.Recovery.write_clean)),
+        ),
+        a_restart_from_batches_to_real_time,
+        "twice",
+    ),
+    KnownFault(
+        "a message to the workers is larger than a record",
+        lambda: patched((driver, "encode_feeds", lambda messages, most: encode_feeds(messages, 1 << 40))),
+        a_subscription_larger_than_a_third_of_a_record,
+        "lost",
+        SMALL,
+    ),
+    KnownFault(
+        "a gateway stamps without what another gateway has answered",
+        lambda: patched((changes.ControlChanges, "keep_up", _nothing)),
+        a_notify_through_another_gateway_behind_a_subscribe,
+        "lost",
+    ),
+)
+
+
+STILL_THERE = (
+    KnownFault(
+        "a minimum interval begins again with each of Spark's batches in real time",
+        contextlib.nullcontext,
+        an_interval_over_the_end_of_a_batch_of_sparks,
+        "interval",
+    ),
+)
+"""What the world finds in the dispatch as it is."""
+
+
+def find(fault: KnownFault, tell: Callable[[str], None] = lambda line: None, put_back: bool = True) -> str:
+    """What the world says of it; empty where it finds nothing."""
+    history = History(fault.seed, tell, fault.kafka)
+
+    def scenario(history: History) -> None:
+        fault.history(history)
+        settled(history)
+        history.oracle.judge()
+
+    with fault.put_back() if put_back else contextlib.nullcontext():
+        try:
+            history.run(scenario, 3.0)
+        except RuntimeError as error:
+            if not isinstance(error.__cause__, AssertionError):
+                raise
+            return str(error.__cause__)
+    return ""

@@ -1,0 +1,273 @@
+"""What must hold of a history, computed from what was asked of the engine and what its receivers saw: nothing that the
+engine says of itself counts, but for its rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from arborcast.core.errors import InfrastructureError
+from arborcast.dispatch.logs.attempts import FINAL, Attempt
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import Subscription
+from tests.world.brokers import Record
+from tests.world.kernel import Kernel, Process
+from tests.world.receivers import Push
+
+# Rows are written within a tenth of a second, and Kafka has them some milliseconds later.
+UNWRITTEN_S = 0.15
+
+
+@dataclass(eq=False)
+class Accepted:
+    """A notification, from when its Notify began; when it was acknowledged, and where it is."""
+
+    id: str
+    topic: str
+    began: float
+    acknowledged: float = 0.0
+    refused: bool = False
+    place: tuple[int, int] | None = None
+    accepted_ms: int = 0
+    priority: int = 0
+    valid_until_ms: int = 0
+    stored_at: float = 0.0
+
+
+@dataclass(eq=False)
+class Change:
+    """From `began` on a subscription may be so, from `answered` on it is: in force, paused, or over (None)."""
+
+    began: float
+    receives: bool | None
+    answered: float | None = None
+    failed: bool = False
+
+
+@dataclass(eq=False)
+class Member:
+    """A subscription as its owner knows it."""
+
+    subscription: Subscription
+    changes: list[Change] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.subscription.id
+
+    @property
+    def topic(self) -> str:
+        return self.subscription.topics[0].normal
+
+    def change(self, at: float, receives: bool | None) -> Change:
+        self.changes.append(Change(at, receives))
+        return self.changes[-1]
+
+    def answered(self, change: Change, at: float, result: Any) -> None:
+        if isinstance(result, InfrastructureError):
+            change.failed = True  # it may have happened all the same
+        else:
+            change.answered = at
+
+    def in_force(self, since: float, until: float) -> bool | None:
+        """Whether it was during all of this time; None where that cannot be said."""
+        sure: bool | None = False
+        possible: set[bool] = {False}
+        for each in self.changes:
+            if each.began > until:
+                break
+            receives = bool(each.receives)
+            if each.answered is not None and each.answered < since:
+                possible = {receives}
+            else:
+                possible.add(receives)
+        if len(possible) == 1:
+            (sure,) = possible
+            return sure
+        return None
+
+    @property
+    def is_over(self) -> bool:
+        return any(each.receives is None for each in self.changes)
+
+
+class Violated(AssertionError):
+    """Something that must hold does not."""
+
+
+@dataclass(eq=False)
+class Kill:
+    """When a process was killed, with everything that it had not written."""
+
+    process: Process
+    at: float
+
+
+class Oracle:
+    """Gathers while the history goes on; `judge` at its end."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self.notifications: dict[str, Accepted] = {}
+        self.members: dict[str, Member] = {}
+        self.pushes: dict[tuple[str, str], list[Push]] = defaultdict(list)
+        self.states: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self.row_at: dict[tuple[str, str], float] = {}
+        self.first_attempts: dict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)
+        self.unsettled: dict[tuple[str, str], list[str]] = defaultdict(list)
+        self.open: list[tuple[Member, Accepted]] = []  # what has to be delivered, and was not when it was last looked
+        self.kafka_was_slow: list[tuple[float, float]] = []
+        self.excused = 0
+        self.faults: list[str] = []
+
+    # What happens
+
+    def accepted(self, number: str, topic: str, at: float) -> Accepted:
+        made = self.notifications[number] = Accepted(number, topic, at)
+        return made
+
+    def member(self, subscription: Subscription) -> Member:
+        made = self.members[subscription.id] = Member(subscription)
+        return made
+
+    def stored(self, notification: Notification, record: Record) -> None:
+        known = self.notifications.get(notification.id)
+        if known is not None and known.place is None:
+            known.place = record.partition, record.offset
+            known.accepted_ms = notification.accepted_ms
+            known.priority = notification.priority
+            known.valid_until_ms = notification.valid_until_ms
+            known.stored_at = self._kernel.now
+
+    def rows(self, rows: Iterable[Attempt]) -> None:
+        for row in rows:
+            key = row.subscription, row.notification
+            self.states[key].add(row.state)
+            if row.state in FINAL:
+                self.row_at.setdefault(key, self._kernel.now)
+
+    def pushed(self, push: Push) -> None:
+        for each in push.ids:
+            known = self.pushes[push.subscription, each]
+            if not known:
+                self._first(push, each)
+            known.append(push)
+
+    def _first(self, push: Push, number: str) -> None:
+        accepted, member = self.notifications.get(number), self.members.get(push.subscription)
+        if accepted is None or accepted.place is None or member is None:
+            return
+        lane = push.subscription, accepted.topic
+        before = self.first_attempts[lane]
+        key = (-accepted.priority if not member.subscription.policy.strict else 0, accepted.place[1], number)
+        if before and before[-1][0] == key[0] and before[-1][1] > key[1]:
+            self.faults.append(
+                f"overtaken: {push.subscription} got {number[-6:]} of {accepted.topic} for the first time behind "
+                f"{before[-1][2][-6:]}, which was accepted later"
+            )
+        before.append(key)
+        if member.subscription.policy.strict:
+            unsettled = self.unsettled[lane]
+            unsettled[:] = [each for each in unsettled if not self._is_settled(push.subscription, each)]
+            if unsettled:
+                self.faults.append(
+                    f"overtaken: {push.subscription} (strict) got {number[-6:]} before {unsettled[0][-6:]} was settled"
+                )
+            unsettled.append(number)
+
+    def _is_settled(self, subscription: str, number: str) -> bool:
+        if (subscription, number) in self.row_at:
+            return True
+        return any(each.heard and each.accepted for each in self.pushes[subscription, number])
+
+    # What must hold
+
+    def acknowledged(self, accepted: Accepted) -> None:
+        """It belongs to those that were in force all the while."""
+        accepted.acknowledged = self._kernel.now
+        for member in self.members.values():
+            if member.topic != accepted.topic or member.subscription.policy.interval_ms:
+                continue
+            if member.in_force(accepted.began, accepted.acknowledged):
+                self.open.append((member, accepted))
+
+    def left(self) -> int:
+        """How many deliveries that must be made were not made yet."""
+        self.open = [
+            (member, accepted)
+            for member, accepted in self.open
+            if not member.is_over and not any(each.accepted for each in self.pushes.get((member.name, accepted.id), ()))
+        ]
+        return len(self.open)
+
+    def judge(self) -> None:
+        """Raises Violated with all that does not hold."""
+        faults = [*self.faults, *self._intervals()]
+        self.left()
+        for member, accepted in self.open:
+            states = sorted(self.states.get((member.name, accepted.id), ()))
+            faults.append(f"lost: {accepted.id[-6:]} of {accepted.topic} for {member.name} (rows: {states})")
+        for (name, number), pushes in self.pushes.items():
+            faults += self._strangers(name, number)
+            faults += self._twice(name, number, pushes)
+        if faults:
+            found = Counter(each.split(":")[0] for each in faults)
+            raise Violated("\n".join([*faults[:20], str(dict(found))]))
+
+    def _intervals(self) -> Iterable[str]:
+        """Of a topic the first message passes, then the next that is accepted an interval later, by its time stamp."""
+        stored = sorted((each for each in self.notifications.values() if each.place), key=lambda each: each.place or ())
+        for member in self.members.values():
+            interval_ms = member.subscription.policy.interval_ms
+            next_ms = 0
+            for each in stored if interval_ms else ():
+                # Before the Subscribe was answered it may have been one or the other.
+                answered = member.changes[0].answered
+                if each.topic != member.topic or answered is None:
+                    continue
+                pushed = bool(self.pushes.get((member.name, each.id)))
+                passes = each.accepted_ms >= next_ms
+                if passes and each.began > answered:
+                    next_ms = each.accepted_ms + interval_ms
+                if each.began > answered and pushed != passes:
+                    what = "passed too early" if pushed else "was kept back"
+                    yield f"interval: {each.id[-6:]}, accepted at {each.began:.3f}, {what} for {member.name}"
+
+    def _strangers(self, name: str, number: str) -> list[str]:
+        accepted, member = self.notifications.get(number), self.members.get(name)
+        if accepted is None or member is None:
+            return []
+        until = accepted.acknowledged or accepted.stored_at or self._kernel.now
+        if member.in_force(accepted.began, until) is False:
+            return [f"stranger: {name} got {number[-6:]}, accepted at {accepted.began:.3f} when it was not in force"]
+        return []
+
+    def _twice(self, name: str, number: str, pushes: list[Push]) -> list[str]:
+        taken = [each for each in pushes if each.accepted]
+        if len(taken) < 2:
+            return []
+        for before, again in itertools.pairwise(taken):
+            if not self._may_come_again(name, number, before, again):
+                died_at = before.process.state.get(("died", "at"), 0.0)
+                return [
+                    f"twice: {name} got {number[-6:]} at {before.answered:.3f} and again, from {again.began:.3f} on by "
+                    f"{again.process.name} {again.process.pid}; {before.process.name} {before.process.pid} had the "
+                    f"first answer at {before.heard:.3f} and ended at {died_at:.3f}"
+                ]
+            self.excused += 1
+        return []
+
+    def _may_come_again(self, name: str, number: str, before: Push, again: Push) -> bool:
+        """A push under way at a crash or a time-out, or one that had ended within a tenth of a second before."""
+        if not before.heard or before.timed_out or before.request is again.request:
+            return True
+        if again.began < before.heard:
+            return False
+        died_at = before.process.state.get(("died", "at"))
+        if died_at is None or died_at > again.began:
+            return False
+        slow = any(begin <= before.heard <= end for begin, end in self.kafka_was_slow)
+        return bool(died_at - before.heard <= UNWRITTEN_S or slow)

@@ -1,0 +1,171 @@
+"""Receivers of every temper, and the workers' way to them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from arborcast.core import fence
+from arborcast.dispatch.delivery.envelope import ATTEMPT_HEADER, SUBSCRIPTION_HEADER
+from arborcast.dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
+from tests.support.redelivery_world import ids_of
+from tests.world.kernel import Kernel, Process, Waiters
+
+Temper = Literal["well", "slow", "late", "refusing", "failing", "hanging", "cutting", "gone"]
+
+# How long each takes to answer, from and to.
+TAKES_S: dict[Temper, tuple[float, float]] = {
+    "well": (0.001, 0.03),
+    "slow": (0.3, 1.5),
+    "late": (2.5, 9.0),
+    "refusing": (0.001, 0.002),
+    "failing": (0.001, 0.05),
+    "hanging": (3_600.0, 3_600.0),
+    "cutting": (0.01, 0.5),
+    "gone": (0.001, 0.01),
+}
+
+
+@dataclass(eq=False)
+class Push:
+    """A push as it left, and what came of it. Times are true ones."""
+
+    process: Process
+    subscription: str
+    ids: tuple[str, ...]
+    attempt: int
+    began: float
+    request: PushRequest
+    callback: Callback
+    answered: float = 0.0  # when its receiver had taken it; 0 while it has not
+    accepted: bool = False  # whether the receiver has taken it
+    heard: float = 0.0  # when the process had the answer; 0 while it has not
+    timed_out: bool = False
+
+
+@dataclass(eq=False)
+class Receiver:
+    """An endpoint."""
+
+    url: str
+    temper: Temper = "well"
+    pushes: list[Push] = field(default_factory=list)
+    answers_twice: bool = False
+
+
+class Network:
+    """All receivers, and the pushes to them. `began` is called with each push that leaves."""
+
+    def __init__(self, kernel: Kernel, timeout_s: float) -> None:
+        self.kernel = kernel
+        self.timeout_s = timeout_s
+        self.receivers: dict[str, Receiver] = {}
+        self.began: list[Callable[[Push], None]] = []
+        self.pushes = 0
+
+    def receiver(self, url: str) -> Receiver:
+        return self.receivers.setdefault(url, Receiver(url))
+
+    def answer(self, push: Push) -> tuple[float, PushResult]:
+        """After how many seconds there is which answer."""
+        temper = self.receiver(push.request.url).temper
+        least, most = TAKES_S[temper]
+        takes_s = self.kernel.random.uniform(least, most)
+        if temper == "refusing":
+            return takes_s, PushResult(0, "connect", "refused", duration_s=takes_s)
+        if temper == "failing":
+            return takes_s, PushResult(503, duration_s=takes_s)
+        if temper == "gone":
+            return takes_s, PushResult(410, duration_s=takes_s)
+        if temper == "cutting":
+            return takes_s, PushResult(0, "disconnected", "cut", duration_s=takes_s)
+        return takes_s, PushResult(202, duration_s=takes_s)
+
+
+class SimulatedTransport:
+    """The transport of one process."""
+
+    def __init__(self, network: Network) -> None:
+        self._network, self._kernel = network, network.kernel
+        process = self._kernel.running
+        assert process is not None
+        self._process = process
+        self._under_way: dict[Push, None] = {}
+        self._finished: deque[tuple[Push, PushResult]] = deque()
+        self._waiters = Waiters(self._kernel)
+        self._woken = False
+        self._closed = False
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._under_way)
+
+    def submit(self, request: PushRequest, callback: Callback) -> None:
+        fence.wait()
+        self._kernel.check_alive()
+        if self._kernel.current is not None:
+            self._process.step()
+        headers = dict(request.headers)
+        name = headers.get(SUBSCRIPTION_HEADER, "")
+        ids = ids_of(request) if name else ()
+        attempt = int(headers.get(ATTEMPT_HEADER, "0"))
+        push = Push(self._process, name, ids, attempt, self._kernel.now, request, callback)
+        self._under_way[push] = None
+        self._network.pushes += 1
+        receiver = self._network.receiver(request.url)
+        receiver.pushes.append(push)
+        for call in self._network.began:
+            call(push)
+        takes_s, result = self._network.answer(push)
+        timeout_s = self._network.timeout_s
+        if takes_s < 3_000.0:
+            self._kernel.call(takes_s, lambda: self._arrive(push, result))
+        if takes_s >= timeout_s:
+            late = PushResult(0, "timeout", "no answer", duration_s=timeout_s)
+            self._kernel.call(timeout_s, lambda: self._time_out(push, late))
+
+    def _arrive(self, push: Push, result: PushResult) -> None:
+        """The receiver has taken it, whatever has become of the process meanwhile."""
+        push.answered = self._kernel.now
+        push.accepted = 200 <= result.status < 300 or result.failure == "disconnected"
+        if not self._process.alive or self._closed or push not in self._under_way or push.timed_out:
+            return
+        self._finished.append((push, result))
+        self._waiters.notify()
+
+    def _time_out(self, push: Push, result: PushResult) -> None:
+        if push in self._under_way and not push.answered:
+            push.timed_out = True
+            self._finished.append((push, result))
+            self._waiters.notify()
+
+    def drive(self, timeout_s: float) -> None:
+        self._kernel.check_alive()
+        if not self._finished and timeout_s > 0 and self._under_way:
+            self._waiters.wait(timeout_s, stretches=True)
+        self._run()
+
+    def rest(self, timeout_s: float) -> None:
+        self._kernel.check_alive()
+        if not self._finished and not self._woken:
+            self._waiters.wait(timeout_s, stretches=True)
+        self._woken = False
+        self._run()
+
+    def _run(self) -> None:
+        while self._finished and not self._closed:
+            push, result = self._finished.popleft()
+            self._under_way.pop(push, None)
+            push.heard = self._kernel.now
+            push.callback(result)
+
+    def wake(self) -> None:
+        self._woken = True
+        self._waiters.notify()
+
+    def close(self) -> None:
+        self._closed = True
+        self._under_way.clear()
+        self._finished.clear()

@@ -1,0 +1,319 @@
+"""What happens in a history: traffic, quiet hours, and every kind of fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from arborcast.core.eventlog.client import partition_of_key
+from tests.world.gateways import GatewayProcess
+from tests.world.history import History
+from tests.world.kernel import Process, Waiters
+from tests.world.oracle import Member
+from tests.world.receivers import TAKES_S, Temper
+
+HOUR_S = 3_600.0
+
+# An engine that has caught up, and waits for a retry of a dead endpoint, does so within this time.
+_SETTLES_S = 4 * HOUR_S
+
+
+class Scenario:
+    """Traffic and faults from the seed of the history."""
+
+    def __init__(self, history: History, days: float) -> None:
+        self.history = history
+        self.kernel, self.random = history.kernel, history.random
+        self.until = days * 86_400.0
+        self.topics = list(self._topics())
+        self.members: list[Member] = []
+        self.numbers = 0
+        self.stopping = False
+        self.faults: list[tuple[int, str, Callable[[], None]]] = [
+            (6, "driver killed", self.kill_driver),
+            (6, "driver killed at a step", self.kill_driver_at_a_step),
+            (6, "orderly stop and start", self.stop_and_start),
+            (6, "worker killed", self.kill_worker),
+            (8, "worker killed at a step", self.kill_worker_at_a_step),
+            (6, "shift of the gear", self.shift),
+            (6, "endpoint changes its temper", self.change_temper),
+            (4, "partition without leader", self.lose_leader),
+            (3, "broker away", self.lose_broker),
+            (4, "append times out and is there", self.lose_acknowledgement),
+            (3, "clock put back or forward", self.set_clock),
+            (4, "gateway's view lags", self.lag),
+            (8, "subscription changes", self.change_subscription),
+            (2, "gateway killed", self.kill_gateway),
+        ]
+
+    def _topics(self) -> Iterator[str]:
+        """Two topics in each of three partitions, and one in the fourth, which has little to do."""
+        room = {0: 2, 1: 2, 2: 2, 3: 1}
+        for number in range(1_000):
+            name = f"t{number}"
+            partition = partition_of_key(name.encode(), self.history.kafka.partitions)
+            if room[partition]:
+                room[partition] -= 1
+                yield name
+            if not any(room.values()):
+                return
+
+    @property
+    def busy(self) -> list[str]:
+        partitions = self.history.kafka.partitions
+        return [each for each in self.topics if partition_of_key(each.encode(), partitions) != 3]
+
+    def __call__(self, history: History) -> None:
+        history.gear = self.random.choice(["auto", "auto", "realtime", "batch"])
+        for name in ("gateway 1", "gateway 2"):
+            history.start_gateway(name)
+        history.wait(lambda: all(each.ready for each in history.gateways), 60, "the gateways are ready")
+        for topic in self.topics:
+            for form in ("raw", "notify"):
+                self.new_member(topic, form=form)
+        self.new_member(self.topics[0], form="raw", order="strict")
+        self.new_member(self.topics[1], form="raw", reliability="strict")
+        self.new_member(self.topics[2], form="raw", interval_ms=15_000)
+        self.new_member(self.topics[3], form="raw", interval_ms=120_000)
+        self.kernel.sleep(1.0)
+        history.start_engine()
+        self.keep_engine()
+        while self.kernel.now < self.until:
+            self.burst()
+            self.random.choice((self.rest, self.rest, lambda: None))()
+        self.heal()
+        self.settle("at the end")
+        history.oracle.judge()
+
+    # Traffic
+
+    def gateway(self) -> GatewayProcess:
+        return self.random.choice(self.history.gateways)
+
+    def new_member(self, topic: str, **policy: Any) -> Member:
+        self.numbers += 1
+        member = self.history.subscribe(self.gateway(), f"s{self.numbers}", topic, **policy)
+        self.members.append(member)
+        return member
+
+    def burst(self) -> None:
+        """Messages for some seconds, and faults among them."""
+        lasts_s = self.random.choice((1.0, 5.0, 20.0))
+        rate = self.random.choice((2.0, 10.0, 40.0))
+        topics = self.random.sample(self.busy, 3)
+        if self.random.random() < 0.1:
+            topics.append(self.topics[-1] if self.topics[-1] not in self.busy else self._idle())
+        until = self.kernel.now + lasts_s
+        faults_at = sorted(self.random.uniform(0.0, lasts_s) for _ in range(self.random.choice((0, 1, 1, 2, 3))))
+        for after_s in faults_at:
+            self.kernel.call(after_s, self._begin_fault)
+        self.history.say(f"messages for {lasts_s:g} s, {rate:g} in a second, {len(faults_at)} faults")
+        while self.kernel.now < until:
+            count = self.random.choice((1, 1, 1, 5))
+            for _ in range(count):
+                self.history.notify(self.gateway(), self.random.choice(topics))
+            self.kernel.sleep(self.random.expovariate(rate / count))
+
+    def _idle(self) -> str:
+        return next(each for each in self.topics if each not in self.busy)
+
+    def rest(self) -> None:
+        """Hours without a message."""
+        lasts_s = self.random.choice((60.0, 900.0, 2 * HOUR_S, 6 * HOUR_S, 12 * HOUR_S))
+        self.settle("before a rest", fully=False)
+        self.history.say(f"nothing for {lasts_s / HOUR_S:.2f} h")
+        self.kernel.stretch = 200.0 if not self._waits() else 20.0
+        self.kernel.sleep(lasts_s)
+        self.kernel.unstretch()
+        self.history.broker.clean()
+        self.kernel.sleep(0.1)
+
+    def _waits(self) -> bool:
+        engine = self.history.engine
+        job = engine.job if engine is not None else None
+        return job is None or bool(job._redeliverer.statistics().parked)
+
+    def settle(self, when: str, fully: bool = True) -> None:
+        """Wait until all that can be delivered is."""
+        until = self.kernel.now + (_SETTLES_S if fully else 60.0)
+        while self.kernel.now < until:
+            if not self.history.oracle.left():
+                break
+            self.kernel.sleep(1.0)
+        if fully:
+            self.kernel.sleep(30.0)
+
+    def heal(self) -> None:
+        """From now on everything is well."""
+        self.history.say("all is well from now on")
+        self.stopping = True
+        self.history.broker.lost_acknowledgements = 0
+        for receiver in self.history.network.receivers.values():
+            receiver.temper = "well"
+        for process in list(self.kernel.processes.values()):
+            process.kill_at = 0
+            process.lag_s = 0.0
+
+    # The engine's supervisor
+
+    def keep_engine(self) -> None:
+        """Start the job again when it has ended, until the history is over."""
+        history = self.history
+
+        def keep() -> None:
+            while True:
+                engine = history.engine
+                assert engine is not None
+                if not engine.ended:
+                    over = Waiters(self.kernel)
+                    engine.process.at_end.append(over.notify)
+                    over.wait(None)
+                else:
+                    if engine.error is not None:
+                        raise AssertionError(f"the dispatch job ended: {engine.error}") from engine.error
+                    if engine.healthy is False:
+                        raise AssertionError("the dispatch job gave up its query")
+                    self.kernel.sleep(self.random.choice((0.5, 3.0, 20.0, 600.0)))
+                    if self.random.random() < 0.3:
+                        history.gear = self.random.choice(["auto", "realtime", "batch"])
+                    history.start_engine()
+
+        process = self.kernel.current.process if self.kernel.current is not None else None
+        assert process is not None
+        self.kernel.spawn(process, keep, "supervisor")
+
+    # Faults
+
+    def _begin_fault(self) -> None:
+        if self.stopping:
+            return
+        weights = [weight for weight, _, _ in self.faults]
+        ((_, name, fault),) = self.random.choices(self.faults, weights)
+        self.kernel.count(name)
+        self.history.say(f"fault: {name}")
+        fault()
+
+    def _driver(self) -> Process | None:
+        engine = self.history.engine
+        return engine.process if engine is not None and not engine.ended else None
+
+    def _worker(self) -> Process | None:
+        engine = self.history.engine
+        found = [each for each in engine.spark.workers if each.alive] if engine is not None else []
+        return self.random.choice(found) if found else None
+
+    def kill_driver(self) -> None:
+        if (driver := self._driver()) is not None:
+            driver.kill()
+
+    def kill_driver_at_a_step(self) -> None:
+        if (driver := self._driver()) is not None:
+            driver.kill_at = driver.steps + self.random.randint(1, 60)
+
+    def stop_and_start(self) -> None:
+        if (engine := self.history.engine) is not None and not engine.ended:
+            engine.ask_to_stop()
+
+    def kill_worker(self) -> None:
+        if (worker := self._worker()) is not None:
+            worker.kill()
+
+    def kill_worker_at_a_step(self) -> None:
+        if (worker := self._worker()) is not None:
+            worker.kill_at = worker.steps + self.random.randint(1, 60)
+
+    def shift(self) -> None:
+        engine = self.history.engine
+        if engine is None or engine.ended or engine.job is None or not engine.ready:
+            return
+        gears = engine.job.gears
+        self.kernel.spawn(engine.process, lambda: self._shift(gears), "shift")
+
+    def _shift(self, gears: Any) -> None:
+        if gears._may_be:
+            gears.shift("batch" if gears.gear == "realtime" else "realtime")
+
+    def change_temper(self) -> None:
+        member = self.random.choice(self.members)
+        receiver = self.history.network.receiver(member.subscription.consumer.address)
+        tempers: list[Temper] = [each for each in TAKES_S if each != "gone"]
+        receiver.temper = temper = self.random.choice(tempers)
+        lasts_s = self.random.choice((2.0, 20.0, 120.0, 2 * HOUR_S))
+        self.history.say(f"{member.name} is {temper} for {lasts_s:g} s")
+        self.kernel.count(f"endpoint {temper}")
+
+        def recover() -> None:
+            receiver.temper = "well"
+
+        self.kernel.call(lasts_s, recover)
+
+    def lose_leader(self) -> None:
+        name = self.random.choice(("notifications", "attempts", "parked", "feed", "progress", "control", "results"))
+        partition = self.random.choice(self.history.broker.log(name))
+        self._slow(self.random.uniform(0.5, 25.0), lambda until: setattr(partition, "leader_at", until))
+
+    def lose_broker(self) -> None:
+        broker = self.history.broker
+        self._slow(self.random.uniform(0.5, 25.0), lambda until: setattr(broker, "away_until", until))
+
+    def lose_acknowledgement(self) -> None:
+        self.history.broker.lost_acknowledgements += 1
+        self.history.oracle.kafka_was_slow.append((self.kernel.now, self.kernel.now + 60.0))
+
+    def _slow(self, lasts_s: float, begin: Callable[[float], None]) -> None:
+        begin(self.kernel.now + lasts_s)
+        self.history.oracle.kafka_was_slow.append((self.kernel.now, self.kernel.now + lasts_s + 20.0))
+
+    def set_clock(self) -> None:
+        host = self.random.choice([*self.history.hosts.values(), self.history.broker.host])
+        before = host.ahead_s
+        host.ahead_s = self.random.choice((0.0, -HOUR_S, HOUR_S, -30.0, 86_400.0))
+        self.history.say(f"the clock of {host.name}: {host.ahead_s - before:+g} s")
+
+    def lag(self) -> None:
+        gateway = self.gateway()
+        process, lasts_s = gateway.process, self.random.uniform(0.5, 8.0)
+        process.lag_s = self.random.uniform(0.1, 3.0)
+        self.kernel.call(lasts_s, lambda: setattr(process, "lag_s", 0.0))
+
+    def kill_gateway(self) -> None:
+        number = self.random.randrange(len(self.history.gateways))
+        dead = self.history.gateways.pop(number)
+        dead.process.kill()
+        self.history.start_gateway(dead.process.name)
+
+    def change_subscription(self) -> None:
+        """Around an acceptance, through either gateway."""
+        plain = [each for each in self.members if not each.is_over and not each.subscription.policy.interval_ms]
+        member = self.random.choice(plain)
+        topic = member.topic
+        what = self.random.choice(("subscribe", "subscribe", "pause", "resume", "renew", "unsubscribe"))
+        if any(each.answered is None and not each.failed for each in member.changes):
+            return  # one after the other
+        self.history.notify(self.gateway(), topic)
+        if what == "subscribe" or member.changes[-1].failed:
+            made = self.new_member(topic, form=self.random.choice(("raw", "notify")))
+            self._notify_when_answered(made, topic)
+        elif what == "unsubscribe" and len(plain) > 12:
+            self.history.unsubscribe(self.gateway(), member)
+            self._notify_when_answered(member, topic)
+        elif what in ("pause", "resume"):
+            self.history.change(self.gateway(), member, paused=not member.subscription.paused)
+            self._notify_when_answered(member, topic)
+        else:
+            terminates_ms = int((self.kernel.wall_s() + 400 * 86_400) * 1000)
+            self.history.change(self.gateway(), member, terminates_ms=terminates_ms)
+        self.history.notify(self.gateway(), topic)
+
+    def _notify_when_answered(self, member: Member, topic: str) -> None:
+        """Through the other gateway, at once."""
+        change = member.changes[-1]
+
+        def look() -> None:
+            if change.answered is not None:
+                for _ in range(2):
+                    self.history.notify(self.gateway(), topic)
+            elif not change.failed and not self.stopping:
+                self.kernel.call(0.002, look)
+
+        self.kernel.call(0.002, look)

@@ -27,7 +27,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_each_broker_may_die_under_load(tmp_path: Path, brokers: BrokerCluster) -> None:
     kafka = brokers.settings(prefix="loss.")
     with Receiver() as receiver, running_job(tmp_path, kafka) as job, under_load(kafka, receiver) as load:
@@ -37,7 +37,7 @@ def test_each_broker_may_die_under_load(tmp_path: Path, brokers: BrokerCluster) 
             broker.kill()
             time.sleep(5)  # load without it
             wait_for_more(receiver)
-            broker.start(60)
+            broker.start(300)
             brokers.wait_until_in_sync(kafka)
         wait_for_more(receiver)
         assert job.processes()["driver"][0].is_running(), "the job itself lived through it"

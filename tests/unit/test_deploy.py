@@ -6,6 +6,7 @@ import ipaddress
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -322,3 +323,45 @@ def test_the_jobs_properties_go_into_a_file_of_its_own(tmp_path: Path) -> None:
         assert ran.stdout == b"600\nsecret\n"
     assert planted.read_text() == ""
     assert len(list(temporary.glob("spark.properties.*"))) == 1, "a start removes what the one before has left"
+
+
+def unit_values(unit: Path, key: str) -> list[str]:
+    text = unit.read_text().replace("\\\n", "")
+    return [value.strip() for name, _, value in (line.partition("=") for line in text.splitlines()) if name == key]
+
+
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: str(unit.name))
+def test_a_unit_of_systemd_is_confined(unit: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("no systemd-analyze")
+    # 20 of 100, where more is worse.
+    analysed = subprocess.run(
+        [analyze, "security", "--offline=true", "--threshold=20", "--no-pager", unit],
+        capture_output=True,
+        text=True,
+    )
+    assert analysed.returncode == 0, analysed.stdout + analysed.stderr
+    verified = subprocess.run([analyze, "verify", "--man=no", unit], capture_output=True, text=True)
+    complaints = [line for line in verified.stderr.splitlines() if unit.name in line]
+    assert all("is not executable" in line for line in complaints), "a wrong name or value"
+
+
+def test_units_of_systemd_run_what_the_pods_run() -> None:
+    for name, workload in (("gateway", of_kind("Deployment")[0]), ("job", of_kind("StatefulSet")[0])):
+        pod = workload["spec"]["template"]["spec"]
+        (main,) = pod["containers"]
+        unit = DEPLOY / "systemd" / f"arborcast-{name}.service"
+        (command,) = unit_values(unit, "ExecStart")
+        assert command == f"/opt/arborcast/bin/{' '.join(main['args'])}"
+        assert unit_values(unit, "TimeoutStopSec") == [str(pod["terminationGracePeriodSeconds"])]
+        assert unit_values(unit, "MemoryMax") == [main["resources"]["limits"]["memory"].removesuffix("i")]
+        assert unit_values(unit, "StateDirectory") == ["arborcast"]
+    (command,) = unit_values(DEPLOY / "systemd" / "arborcast-administrator.service", "ExecStart")
+    python, *arguments = command.split()
+    shown = subprocess.run([sys.executable, *arguments, "--help"], capture_output=True, text=True, check=True).stdout
+    assert python == "/opt/arborcast/bin/python"
+    assert all(each in shown for each in arguments if each.startswith("--"))

@@ -22,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 TOOLBOX := $(VENV)/tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-cluster check lint format docs notebook bench benchmark-page wheels image constraints lock audit-deps pins clean distclean
+.PHONY: help setup run test test-all test-cluster test-image check lint format docs notebook bench benchmark-page wheels image constraints lock audit-deps pins clean distclean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -38,7 +38,9 @@ run: setup ## Start the whole engine with a demonstration; Ctrl-C stops it
 test: setup lint ## Run every check and every test but the long ones, with real Kafka, Spark and OpenLDAP
 	$(PYTEST) -m 'not long' $(ARGS)
 
-test-all: setup lint ## Everything: also disasters, clusters, long storms, a soak, fuzzing in earnest (hours)
+test-all: setup lint ## Everything: also disasters, clusters, images, long storms, a soak, fuzzing in earnest (hours)
+	@# Without root or these tools the tests of the images are skipped, and name what is missing.
+	@if [ $$(id -u) = 0 ] && which buildah debootstrap runc >/dev/null; then $(MAKE) image; fi
 	$(PYTEST) --hypothesis-profile=long $(ARGS)
 	$(BIN)/python -m tests.fuzz.run all --inputs $(or $(INPUTS),100000)
 	$(BIN)/python -m benchmarks.storms.storm --kills $(or $(KILLS),30)
@@ -46,6 +48,9 @@ test-all: setup lint ## Everything: also disasters, clusters, long storms, a soa
 
 test-cluster: setup ## On loopback: a Spark cluster, three Kafka brokers, several gateways; what is lost, what stalls
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
+
+test-image: image ## As root, in network namespaces: the pods of deploy/kubernetes, killed and restarted under load
+	$(BIN)/python -m pytest -n 0 tests/image $(ARGS)
 
 check: setup lint ## Before every commit: style, types, unit tests with few examples
 	$(PYTEST) tests/unit --hypothesis-profile=quick -m 'not (slow or kafka or spark or ldap or stack or chaos or long)' $(ARGS)

@@ -85,6 +85,7 @@ def test_the_settings_are_ours_and_the_gateway_would_start_with_them(tmp_path: P
     check_exposed(found)
     assert found.kafka.replication == 3
     assert found.stack.broker == "external"
+    assert found.dispatch.task_slots >= found.kafka.partitions, "else the gear is never that of real time"
     assert found.kafka.sasl_password, "the variable's name is a setting's"
 
 

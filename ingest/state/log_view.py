@@ -99,7 +99,8 @@ class LogView(ABC, Generic[Record]):
     async def stop(self) -> None:
         """Stop following; those that wait for a record get an error."""
         self._stopping.set()
-        await asyncio.to_thread(self._thread.join, 2 * POLL_S)
+        if self._thread.ident is not None:  # else the gateway stops before it has reached Kafka
+            await asyncio.to_thread(self._thread.join, 2 * POLL_S)
         for _, _, future in self._waiting:
             if not future.done():
                 future.set_exception(InfrastructureError("the gateway stops"))

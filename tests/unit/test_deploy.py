@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +23,6 @@ from arborcast.engine.gateway import process
 from arborcast.engine.gateway.parts import check_exposed
 from arborcast.engine.settings.loading import RESERVED_ENV, Settings, declarations, load_settings
 from arborcast.engine.settings.outbound import policy_of
-from tests.support.wheels import PACKAGES
 
 pytestmark = pytest.mark.slow
 
@@ -31,10 +33,12 @@ KUBERNETES = ("1.29", "1.31", "1.34", "1.37")
 Manifest = dict[str, Any]
 
 
+KUSTOMIZATION = DEPLOY / "kubernetes" / "kustomization.yaml"
+
+
 def manifests() -> list[Manifest]:
-    return [
-        each for file in sorted((DEPLOY / "kubernetes").glob("*.yaml")) for each in yaml.safe_load_all(file.read_text())
-    ]
+    files = sorted({*(DEPLOY / "kubernetes").glob("*.yaml")} - {KUSTOMIZATION})
+    return [each for file in files for each in yaml.safe_load_all(file.read_text())]
 
 
 def of_kind(kind: str, name: str = "") -> list[Manifest]:
@@ -81,6 +85,7 @@ def test_the_settings_are_ours_and_the_gateway_would_start_with_them(tmp_path: P
     check_exposed(found)
     assert found.kafka.replication == 3
     assert found.stack.broker == "external"
+    assert found.dispatch.task_slots >= found.kafka.partitions, "else the gear is never that of real time"
     assert found.kafka.sasl_password, "the variable's name is a setting's"
 
 
@@ -133,6 +138,28 @@ def test_what_is_named_is_there() -> None:
         assert ("Secret", volumes["secret"]["secret"]["secretName"]) in names
         if workload["kind"] == "StatefulSet":
             assert ("Service", workload["spec"]["serviceName"]) in names
+
+
+def test_kustomize_takes_the_workloads_and_their_images_and_leaves_out_the_secret() -> None:
+    kustomization = yaml.safe_load(KUSTOMIZATION.read_text())
+    taken = [
+        each
+        for name in kustomization["resources"]
+        for each in yaml.safe_load_all((KUSTOMIZATION.parent / name).read_text())
+    ]
+    assert [each for each in manifests() if each not in taken] == of_kind("Job")
+    assert {each["name"] for each in kustomization["images"]} == {
+        each["image"].partition(":")[0] for each in containers()
+    }
+    (patch,) = kustomization["patches"]
+    (secret,) = of_kind("Secret")
+    left_out = yaml.safe_load(patch["patch"])
+    assert patch["target"] == {"kind": "Secret", "name": secret["metadata"]["name"]}
+    assert (left_out.pop("$patch"), left_out["kind"], left_out["metadata"]["name"]) == (
+        "delete",
+        "Secret",
+        "arborcast",
+    )
 
 
 def test_selectors_select() -> None:
@@ -234,24 +261,21 @@ def test_the_probes_ask_what_is_answered() -> None:
     assert f"find {ready} " in main["livenessProbe"]["exec"]["command"][-1]
 
 
-def test_the_recipe_copies_what_there_is_and_leaves_root() -> None:
+def test_the_recipe_leaves_root_and_runs_what_the_manifests_run() -> None:
     recipe = (DEPLOY / "Containerfile").read_text()
-    for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", recipe, re.MULTILINE):
-        for source in sources.split():
-            assert (ROOT / source).exists(), source
-    user = re.findall(r"^USER (\d+):\d+$", recipe, re.MULTILINE)
     (job,) = of_kind("StatefulSet")
-    assert user == [str(job["spec"]["template"]["spec"]["securityContext"]["runAsUser"])]
-    assert 'CMD ["python", "-m", "arborcast.engine.gateway"]' in recipe
-    images = {each["image"].partition(":")[2] for each in containers()}
-    assert images == {re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]}  # type: ignore[index]
-    assert all(f"COPY {package} " in recipe for package in PACKAGES)
-
-
-def test_the_user_has_a_name() -> None:
-    """Hadoop's login, and with it Spark, fails for a user that is only a number."""
-    recipe = (DEPLOY / "Containerfile").read_text()
-    assert re.search(r"useradd --uid (\d+)", recipe)[1] == re.search(r"^USER (\d+)", recipe, re.MULTILINE)[1]  # type: ignore[index]
+    user = str(job["spec"]["template"]["spec"]["securityContext"]["runAsUser"])
+    # Hadoop's login, and with it Spark, fails for a user that is only a number.
+    assert f"useradd --uid {user} " in recipe
+    for part, workload in (("gateway", of_kind("Deployment")[0]), ("job", job)):
+        _, _, stage = recipe.partition(f" AS {part}\n")
+        stage = stage.partition("\nFROM ")[0]
+        assert f"USER {user}:{user}\n" in stage
+        (main,) = workload["spec"]["template"]["spec"]["containers"]
+        (command,) = re.findall(r"^CMD (.+)$", stage, re.MULTILINE)
+        assert json.loads(command) == main["args"][: len(json.loads(command))]
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert {each["image"] for each in containers()} == {f"arborcast-gateway:{version}", f"arborcast-job:{version}"}
 
 
 def lock(file: Path) -> dict[str, set[str]]:
@@ -260,18 +284,40 @@ def lock(file: Path) -> dict[str, set[str]]:
     return {entry.split()[0]: set(re.findall(r"sha256:(\w+)", entry)) for entry in entries if "==" in entry}
 
 
-def test_the_image_installs_what_we_have_tested_and_no_more() -> None:
-    ours, all_of_them = lock(DEPLOY / "requirements.lock"), lock(ROOT / "requirements.lock")
-    builder = {each for each in ours if each.startswith("setuptools==")}
-    assert f"TOOLS := pip==26.3 {' '.join(builder)}\n" in (ROOT / "Makefile").read_text(), (
-        "built with what we build with"
-    )
-    assert all(ours[each] == all_of_them.get(each) for each in ours.keys() - builder), "make lock"
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = project["dependencies"] + project["optional-dependencies"]["otel"]
-    names = {each.partition("==")[0] for each in ours} | {"arborcast-client"}  # built beside the engine
-    assert {re.match(r"[\w-]+", each)[0].lower() for each in wanted} <= names  # type: ignore[index]
-    assert not names & {"pytest", "moto", "jupyterlab", "mypy"}
+def named(requirements: list[str]) -> set[str]:
+    return {re.split(r"[^\w-]", each)[0].lower() for each in requirements}
+
+
+def test_the_images_have_what_was_tested_and_no_more() -> None:
+    tested = lock(ROOT / "requirements.lock")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    everything = named(project["project"]["dependencies"] + extras["otel"] + extras["zmq"]) - {"arborcast-client"}
+    of_gateway = named(project["dependency-groups"]["gateway"])
+    assert of_gateway < everything
+    for part, wanted in (("gateway", of_gateway), ("job", everything)):
+        locked = lock(DEPLOY / f"{part}.lock")
+        assert all(tested.get(each) == sums for each, sums in locked.items()), "make lock"
+        assert wanted <= {each.partition("==")[0] for each in locked}
+
+
+def test_the_gateway_needs_no_package_but_those_of_its_image() -> None:
+    """Found by an import of all modules of its floors, in a new process."""
+    script = """
+import importlib, importlib.metadata, json, pkgutil, sys
+for top in ("core", "topic_model", "wire", "client", "directory", "ingest", "engine.settings", "engine.gateway", "engine.administrator"):
+    package = importlib.import_module(f"arborcast.{top}")
+    for each in pkgutil.walk_packages(package.__path__, f"arborcast.{top}."):
+        if not each.name.endswith("__main__"):
+            importlib.import_module(each.name)
+known = importlib.metadata.packages_distributions()
+print(json.dumps(sorted({of for name in sys.modules for of in known.get(name.partition(".")[0], ())})))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    ours = {"arborcast", "arborcast-client", "setuptools"}  # setuptools is what makes an editable installation
+    found = {each.lower().replace("_", "-") for each in json.loads(done.stdout)} - ours
+    assert "lxml" in found
+    assert found <= {each.partition("==")[0] for each in lock(DEPLOY / "gateway.lock")}
 
 
 def test_the_jobs_properties_go_into_a_file_of_its_own(tmp_path: Path) -> None:
@@ -294,3 +340,45 @@ def test_the_jobs_properties_go_into_a_file_of_its_own(tmp_path: Path) -> None:
         assert ran.stdout == b"600\nsecret\n"
     assert planted.read_text() == ""
     assert len(list(temporary.glob("spark.properties.*"))) == 1, "a start removes what the one before has left"
+
+
+def unit_values(unit: Path, key: str) -> list[str]:
+    text = unit.read_text().replace("\\\n", "")
+    return [value.strip() for name, _, value in (line.partition("=") for line in text.splitlines()) if name == key]
+
+
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: str(unit.name))
+def test_a_unit_of_systemd_is_confined(unit: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("no systemd-analyze")
+    # 20 of 100, where more is worse.
+    analysed = subprocess.run(
+        [analyze, "security", "--offline=true", "--threshold=20", "--no-pager", unit],
+        capture_output=True,
+        text=True,
+    )
+    assert analysed.returncode == 0, analysed.stdout + analysed.stderr
+    verified = subprocess.run([analyze, "verify", "--man=no", unit], capture_output=True, text=True)
+    complaints = [line for line in verified.stderr.splitlines() if unit.name in line]
+    assert all("is not executable" in line for line in complaints), "a wrong name or value"
+
+
+def test_units_of_systemd_run_what_the_pods_run() -> None:
+    for name, workload in (("gateway", of_kind("Deployment")[0]), ("job", of_kind("StatefulSet")[0])):
+        pod = workload["spec"]["template"]["spec"]
+        (main,) = pod["containers"]
+        unit = DEPLOY / "systemd" / f"arborcast-{name}.service"
+        (command,) = unit_values(unit, "ExecStart")
+        assert command == f"/opt/arborcast/bin/{' '.join(main['args'])}"
+        assert unit_values(unit, "TimeoutStopSec") == [str(pod["terminationGracePeriodSeconds"])]
+        assert unit_values(unit, "MemoryMax") == [main["resources"]["limits"]["memory"].removesuffix("i")]
+        assert unit_values(unit, "StateDirectory") == ["arborcast"]
+    (command,) = unit_values(DEPLOY / "systemd" / "arborcast-administrator.service", "ExecStart")
+    python, *arguments = command.split()
+    shown = subprocess.run([sys.executable, *arguments, "--help"], capture_output=True, text=True, check=True).stdout
+    assert python == "/opt/arborcast/bin/python"
+    assert all(each in shown for each in arguments if each.startswith("--"))

@@ -56,6 +56,7 @@ def test_jars_that_were_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     found = findings(tmp_path)
     assert (found["jars (spark)"].level, found["jars (broker)"].level) == ("fail", "fail")
     assert found["jars (broker)"].advice == "Run: arborcast fetch"
+    assert "jars (broker)" not in findings(tmp_path, stack__broker="external"), "the job's image has none"
 
 
 def test_a_gear_that_has_too_few_slots(tmp_path: Path) -> None:

@@ -204,6 +204,12 @@ def test_two_gateways_that_name_the_same_topics_at_once_agree(
         assert all(begins[one.topic] < one.control for one in parts.notifications.accepted)
 
 
+def test_a_view_that_was_not_started_stops() -> None:
+    """A gateway that is stopped before it has reached Kafka ends in order."""
+    view = ControlLogView(KafkaSettings(), ControlView(), lambda error: pytest.fail(str(error)))
+    asyncio.run(view.stop())
+
+
 class Worker:
     """The view and the changes of one of two workers; the log's end is `end`, and each question for it is counted."""
 

@@ -1,0 +1,316 @@
+"""The images as deploy/kubernetes runs them: what is delivered, what a kill or a rolling restart costs, and the probes.
+
+Needs root, buildah, runc, ip and nft, and the images of `make image`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from arborcast.client import Client, ClientError, Credentials, Retries
+
+from arborcast.core.security.keyring import add_key
+from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker
+from arborcast.engine.install import jars, java
+from arborcast.ingest.access.users_file import User, hash_password, write_users
+from tests.support.gateway_process import ROOT
+from tests.support.pods import IMAGES, NODE, Pod, host, missing, own_network, run, unmount_storage
+from tests.support.receiver import Receiver
+
+pytestmark = [pytest.mark.image, pytest.mark.long, pytest.mark.timeout(3600)]
+
+KAFKA_PORT = 9092
+ANNA = Credentials("anna", "pa")
+
+# Of these notifications the middle one is accepted while something is killed or restarted.
+_BEFORE = _AFTER = 20
+
+
+class NodeLayout(BrokerLayout):
+    """A broker that the pods reach as well."""
+
+    def properties(self) -> dict[str, str]:
+        own = super().properties()
+        return own | {
+            "listeners": f"{own['listeners']},PODS://{NODE}:{KAFKA_PORT}",
+            "advertised.listeners": f"{own['advertised.listeners']},PODS://{NODE}:{KAFKA_PORT}",
+            "listener.security.protocol.map": f"{own['listener.security.protocol.map']},PODS:PLAINTEXT",
+        }
+
+
+class Cluster:
+    """The node, with Kafka and receivers outside the pods, and the workloads of the manifests."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = itertools.count()
+        manifests = [
+            each
+            for file in sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
+            if file.name != "kustomization.yaml"
+            for each in yaml.safe_load_all(file.read_text())
+        ]
+        self.workloads: Mapping[str, Any] = {
+            each["metadata"]["name"]: each["spec"] for each in manifests if "template" in each.get("spec", {})
+        }
+        self.policies = {
+            each["metadata"]["name"]: each["spec"] for each in manifests if each["kind"] == "NetworkPolicy"
+        }
+        (config,) = (each for each in manifests if each["kind"] == "ConfigMap")
+        settings = config["data"]["arborcast.toml"]
+        for line, instead in (
+            (r"bootstrap_servers = .*", f'bootstrap_servers = "{NODE}:{KAFKA_PORT}"'),
+            (r"replication = 3", "replication = 1"),
+            (r"public_url = .*", f'public_url = "http://{NODE}:8080"'),
+            (r'# allow = "10.*', f'allow = "{NODE}"'),
+        ):
+            settings, replaced = re.subn(line, instead, settings)
+            assert replaced == 1, line
+        keys, users = folder / "secrets.keys", folder / "users.toml"
+        add_key(keys, "k1")
+        write_users({"anna": User("anna", hash_password("pa", log_n=4))}, users)
+        self._files = {
+            "configmap/arborcast": {"arborcast.toml": settings},
+            "secret/arborcast": {file.name: file.read_text() for file in (keys, users)},
+        }
+        layout = NodeLayout(folder / "kafka", 19092, 19093)
+        self.broker = KafkaBroker(layout, jars.jar_paths("broker"), java.find_java().executable)
+        self.pods: list[Pod] = []
+        self.gateways: list[Pod] = []
+
+    def pod(self, workload: str) -> Pod:
+        """A new pod of a workload, started."""
+        number = next(self._numbers)
+        spec = self.workloads[workload]
+        claim = self._folder / "claim" if "volumeClaimTemplates" in spec else None
+        pod = Pod(f"{workload}-{number}", number, spec["template"]["spec"], self._files, self._folder, claim)
+        self.pods.append(pod)
+        pod.start()
+        return pod
+
+    def remove(self, pod: Pod) -> None:
+        """Remove a pod that has ended."""
+        pod.remove()
+        self.pods.remove(pod)
+
+    @contextmanager
+    def load(self, receiver: Receiver) -> Iterator[Load]:
+        """Publish all the time; in the end, everything that was accepted has arrived."""
+        load = Load(lambda: [each for each in self.gateways if each.probe("readinessProbe")])
+        load.start()
+        try:
+            yield load
+            load.wait_for_more(_AFTER)
+        finally:
+            load.stop()
+        deadline = time.monotonic() + 300
+        while lost := load.accepted - arrived(receiver):
+            assert time.monotonic() < deadline, f"{len(lost)} of {len(load.accepted)} lost: {sorted(lost)[:20]}"
+            time.sleep(1)
+
+
+class Load(threading.Thread):
+    """Publishes numbers, one after the other, to one ready gateway after the other; what fails is published again."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, ready: Callable[[], list[Pod]]) -> None:
+        super().__init__(daemon=True)
+        self._ready = ready
+        self._stopping = threading.Event()
+        self.accepted: set[int] = set()
+
+    def run(self) -> None:
+        number = next(self._numbers)
+        while not self._stopping.is_set():
+            for pod in self._ready():
+                try:
+                    with client(pod) as broker:
+                        broker.notify("load/a", f"<n>{number}</n>")
+                except ClientError:
+                    continue
+                self.accepted.add(number)
+                number = next(self._numbers)
+                self._stopping.wait(0.1)
+            self._stopping.wait(0.1)
+
+    def wait_for_more(self, count: int) -> None:
+        """Wait until as many more are accepted."""
+        wanted, deadline = len(self.accepted) + count, time.monotonic() + 300
+        while len(self.accepted) < wanted:
+            assert time.monotonic() < deadline, f"{len(self.accepted)} of {wanted} accepted"
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """Publish no more."""
+        self._stopping.set()
+        self.join(120)
+
+
+def client(pod: Pod) -> Client:
+    return Client(
+        f"http://{pod.address}:8080/wsn/NotificationBroker",
+        credentials=ANNA,
+        retries=Retries(attempts=1),
+        timeout_s=(5, 30),
+    )
+
+
+def arrived(receiver: Receiver) -> set[int]:
+    # One push may have several notifications.
+    return {int(n) for each in receiver.received("/load") for n in re.findall(rb"<n>(\d+)</n>", each.body)}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if lacks := missing():
+        pytest.skip(lacks)
+    if not (IMAGES / "job.cdx.json").exists():
+        pytest.skip("there are no images: make image")
+    with own_network():
+        made = Cluster(tmp_path_factory.mktemp("pods"))
+        try:
+            made.broker.start()
+            yield made
+        finally:
+            for pod in made.pods:
+                pod.remove()
+            made.broker.kill()
+            unmount_storage()
+
+
+@pytest.fixture(scope="module")
+def receiver(cluster: Cluster) -> Iterator[Receiver]:
+    with Receiver(host=NODE) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def job(cluster: Cluster, receiver: Receiver) -> Pod:
+    """The job, beside two gateways, with a subscription."""
+    cluster.gateways += [cluster.pod("arborcast-gateway") for _ in range(2)]
+    job = cluster.pod("arborcast-job")
+    for each in cluster.gateways:
+        each.wait_for("readinessProbe")
+    job.wait_for("startupProbe")
+    with client(cluster.gateways[0]) as broker:
+        broker.subscribe("load//.", to=receiver.url("/load"))
+    return job
+
+
+def test_they_are_confined_and_deliver(cluster: Cluster, job: Pod, receiver: Receiver) -> None:
+    for pod in (*cluster.gateways, job):
+        status = pod.exec("cat", "/proc/1/status").stdout
+        found = {name: value.split() for name, _, value in (line.partition(":") for line in status.splitlines())}
+        assert found["Uid"] == ["10001"] * 4
+        assert found["CapBnd"] == found["CapEff"] == ["0000000000000000"]
+        assert (found["NoNewPrivs"], found["Seccomp"]) == (["1"], ["2"])
+        assert "Read-only file system" in pod.exec("touch", "/opt/arborcast/x").stderr
+        assert pod.probe("livenessProbe")
+    with cluster.load(receiver) as load:
+        load.wait_for_more(_BEFORE)
+
+
+def test_the_doctor_finds_nothing_wrong(cluster: Cluster, job: Pod) -> None:
+    doctor = cluster.pod("arborcast-doctor")
+    assert doctor.wait() == 0, doctor.tail()
+    cluster.remove(doctor)
+
+
+def test_a_gateway_is_killed(cluster: Cluster, job: Pod, receiver: Receiver) -> None:
+    for gateway in cluster.gateways:
+        with cluster.load(receiver) as load:
+            load.wait_for_more(_BEFORE)
+            gateway.kill()
+            assert not gateway.probe("readinessProbe")
+            load.wait_for_more(_AFTER)
+            gateway.start_main()
+            gateway.wait_for("readinessProbe")
+
+
+def test_the_job_is_killed(cluster: Cluster, job: Pod, receiver: Receiver) -> None:
+    with cluster.load(receiver) as load:
+        load.wait_for_more(_BEFORE)
+        job.kill()
+        load.wait_for_more(_AFTER)
+        job.start_main()
+        job.wait_for("startupProbe")
+
+
+def test_a_rolling_restart_under_load(cluster: Cluster, job: Pod, receiver: Receiver) -> None:
+    with cluster.load(receiver) as load:
+        for old in list(cluster.gateways):
+            new = cluster.pod("arborcast-gateway")  # maxSurge: 1
+            new.wait_for("readinessProbe")
+            cluster.gateways.append(new)
+            cluster.gateways.remove(old)  # an ending pod is no endpoint of the Service
+            grace = cluster.workloads["arborcast-gateway"]["template"]["spec"]["terminationGracePeriodSeconds"]
+            status, took = old.terminate()
+            assert status == 0, old.tail()
+            assert took < grace
+            cluster.remove(old)
+            load.wait_for_more(_AFTER)
+        status, took = job.terminate()
+        assert status in (0, 143), job.tail()
+        assert took < cluster.workloads["arborcast-job"]["template"]["spec"]["terminationGracePeriodSeconds"]
+        job.start_main()
+        job.wait_for("startupProbe")
+
+
+def test_probes_while_kafka_is_away(cluster: Cluster, job: Pod) -> None:
+    """Readiness fails, so no client is sent to the gateway; liveness holds, so nothing is restarted."""
+    cluster.broker.kill()
+    gateway = cluster.gateways[0]
+    gateway.wait_for("readinessProbe", False)
+    for _ in range(10):
+        assert gateway.probe("livenessProbe")
+        assert job.probe("livenessProbe"), job.tail()
+        time.sleep(2)
+    cluster.broker.start()
+    gateway.wait_for("readinessProbe")
+
+
+def test_liveness_of_a_job_that_stands_still(cluster: Cluster, job: Pod, receiver: Receiver) -> None:
+    """It fails after the two minutes of its command, not before; started again, the job delivers."""
+    assert job.exec("sh", "-c", "kill -STOP $(pidof java)").returncode == 0
+    assert job.probe("livenessProbe")
+    assert job.wait_for("livenessProbe", False, timeout=400) > 60
+    job.kill()
+    with cluster.load(receiver) as load:
+        load.wait_for_more(_BEFORE)
+        job.start_main()
+        job.wait_for("startupProbe")
+
+
+def test_the_network_policies_hold(cluster: Cluster, job: Pod, receiver: Receiver) -> None:
+    """Metrics and gateways are for the namespaces that are named; metadata services are for no pod."""
+    metadata = "169.254.169.254"
+    run("ip", "addr", "add", f"{metadata}/32", "dev", "pods")
+    pods = {job: 9464, cluster.gateways[0]: 8080}
+    with Receiver(host=metadata) as service, host("prometheus", 200) as prometheus, host("other", 201) as other:
+        assert all(each.reaches(metadata, service.port) for each in pods), "without a policy"
+        for pod in (*cluster.gateways, job):
+            (policy,) = (spec for name, spec in cluster.policies.items() if pod.name.startswith(name))
+            pod.enforce(policy, {"monitoring": [prometheus.address]})
+        for pod, port in pods.items():
+            assert not pod.reaches(metadata, service.port)
+            assert pod.reaches(NODE, receiver.port)
+            assert prometheus.reaches(pod.address, port)
+            assert not other.reaches(pod.address, port)
+    with cluster.load(receiver) as load:
+        load.wait_for_more(_BEFORE)
+
+
+def test_all_balances(job: Pod) -> None:
+    config = "/etc/arborcast/arborcast.toml"
+    audit = job.exec("arborcast", "audit", "--deep", "--since", "2h", "--patience", "120", "--config", config)
+    assert audit.returncode == 0, audit.stdout + audit.stderr

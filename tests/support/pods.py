@@ -1,0 +1,402 @@
+"""The pods of deploy/kubernetes on this machine: a node in a network namespace, and containers run with runc.
+
+A container gets what a kubelet gives it: the image's entry point, the manifest's command, environment, user and
+volumes, a read-only root file system, no capabilities, the default seccomp profile, and namespaces of its own; a pod
+has an address. Needs root, buildah and runc, and images of `make image`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.gateway_process import ROOT
+
+Manifest = dict[str, Any]
+
+IMAGES = ROOT / "build" / "image"
+NODE = "10.88.0.1"
+_GROUP = 10001
+_SECCOMP = Path("/usr/share/containers/seccomp.json")
+_UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+
+
+def run(*command: str | Path, check: bool = True, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run it to its end; what it writes is in the error when it fails."""
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, **more)
+    assert not check or done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done
+
+
+def buildah(*arguments: str) -> str:
+    """Run buildah on the storage of `make image`."""
+    storage = ("--root", str(IMAGES / "storage"), "--runroot", str(IMAGES / "run"), "--storage-driver", "overlay")
+    return run("buildah", *storage, *arguments).stdout.strip()
+
+
+def unmount_storage() -> None:
+    """Undo what buildah mounts over its storage, which else cannot be removed."""
+    run("umount", IMAGES / "storage" / "overlay", check=False)
+
+
+def missing() -> str:
+    """What this machine lacks; empty when pods can be run."""
+    absent = [name for name in ("buildah", "runc", "ip", "nft") if shutil.which(name) is None]
+    if absent:
+        return f"not installed: {', '.join(absent)}"
+    return "" if os.geteuid() == 0 else "needs root"
+
+
+@contextmanager
+def own_network() -> Iterator[None]:
+    """Put this thread, and what it starts, into a network namespace with a bridge that has the address NODE."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        if libc.unshare(0x40000000):  # CLONE_NEWNET
+            raise OSError(ctypes.get_errno(), "unshare")
+        for command in (
+            "link set lo up",
+            "link add pods type bridge",
+            f"addr add {NODE}/24 dev pods",
+            "link set pods up",
+        ):
+            run("ip", *command.split())
+        yield
+    finally:
+        libc.setns(before, 0)
+        os.close(before)
+
+
+@contextmanager
+def host(name: str, number: int) -> Iterator[Host]:
+    """Another host of the network, with an address of its own."""
+    made = Host(f"arborcast-{os.getpid()}-{name}", number)
+    made.join()
+    try:
+        yield made
+    finally:
+        run("ip", "netns", "del", made.namespace, check=False)
+
+
+class Host:
+    """A network namespace with an address on the bridge."""
+
+    def __init__(self, namespace: str, number: int) -> None:
+        self.namespace = namespace
+        self.address = f"10.88.0.{number + 10}"
+        self._link = f"pod{number}"
+
+    def join(self) -> None:
+        """Make it, with a route through the node."""
+        run("ip", "netns", "add", self.namespace)
+        run("ip", "link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", self.namespace)
+        run("ip", "link", "set", self._link, "master", "pods", "up")
+        for command in (
+            "link set lo up",
+            f"addr add {self.address}/24 dev eth0",
+            "link set eth0 up",
+            f"route add default via {NODE}",
+        ):
+            run("ip", "-n", self.namespace, *command.split())
+
+    def reaches(self, address: str, port: int) -> bool:
+        """Whether a connection from here is accepted there."""
+        script = f"import socket; socket.create_connection(('{address}', {port}), 5)"
+        return run("ip", "netns", "exec", self.namespace, sys.executable, "-c", script, check=False).returncode == 0
+
+
+class Pod:
+    """One pod of a workload. Its volumes are folders below `folder`; a claim's is `claim`, which outlives the pod."""
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        spec: Manifest,
+        files: Mapping[str, Mapping[str, str]],
+        folder: Path,
+        claim: Path | None = None,
+    ) -> None:
+        """`files` are the contents of the ConfigMap and of the Secret, by their names with the kind before it."""
+        self.name = name
+        self._spec = spec
+        self._files = files
+        self._folder = folder / name
+        self._starts = 0
+        self._mounted: list[Path] = []
+        self._working: dict[str, str] = {}
+        (self.main,) = spec["containers"]
+        self.log = self._folder / "log"
+        self._folder.mkdir(parents=True)
+        self._state = self._folder / "runc"
+        self._host = Host(f"arborcast-{os.getpid()}-{number}", number)
+        self.reaches = self._host.reaches
+        self._process: subprocess.Popen[bytes] | None = None
+        self._volumes = {each["name"]: self._volume(each) for each in spec["volumes"]}
+        if claim is not None:
+            claim.mkdir(exist_ok=True)
+            _give(claim, 0o2775)
+            self._volumes["data"] = claim
+
+    def start(self) -> None:
+        """As the kubelet: the network, the init containers, the main container."""
+        self._host.join()
+        for each in self._spec["initContainers"]:
+            assert self._launch(each).wait(300) == 0, self.log.read_text()
+        self.start_main()
+
+    def start_main(self) -> None:
+        """Start the main container; again when it has ended, with the volumes as they are."""
+        assert self._process is None or self._process.poll() is not None
+        self._process = self._launch(self.main)
+
+    def exec(self, *command: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+        """Run a command in the main container."""
+        return run(*self._runc("exec", self._id), *command, check=False, timeout=timeout)
+
+    @property
+    def address(self) -> str:
+        """Its address in the network of pods."""
+        return self._host.address
+
+    def enforce(self, policy: Manifest, namespaces: Mapping[str, Sequence[str]]) -> None:
+        """Enforce the `spec` of a network policy; `namespaces` are the addresses of the pods in each namespace."""
+        ports = {each["name"]: each["containerPort"] for each in self.main["ports"]}
+        incoming = [f"ip saddr {NODE} accept"]  # a kubelet's probes are let in by every policy
+        for rule in policy["ingress"]:
+            (open_port,) = (ports[each["port"]] for each in rule["ports"])
+            for peer in rule["from"]:
+                name = peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+                incoming += [f"ip saddr {each} tcp dport {open_port} accept" for each in namespaces.get(name, ())]
+        outgoing = []
+        for rule in policy["egress"]:
+            outgoing += [f"{each['protocol'].lower()} dport {each['port']} accept" for each in rule.get("ports", ())]
+            for block in (each["ipBlock"] for each in rule.get("to", ())):
+                family = "ip6" if ":" in block["cidr"] else "ip"
+                shut = ", ".join(block["except"])
+                outgoing.append(f"{family} daddr {block['cidr']} {family} daddr != {{ {shut} }} accept")
+        lines = ["table inet pod {"]
+        for chain, hook, way, rules in (
+            ("incoming", "input", "iif", incoming),
+            ("outgoing", "output", "oif", outgoing),
+        ):
+            always = ("ct state established,related accept", f"{way} lo accept")
+            lines += [f"chain {chain} {{ type filter hook {hook} priority 0; policy drop;", *always, *rules, "}"]
+        run("ip", "netns", "exec", self._host.namespace, "nft", "-f", "-", input="\n".join([*lines, "}"]) + "\n")
+
+    def probe(self, which: str) -> bool:
+        """What the kubelet's probe finds now."""
+        probe = self.main[which]
+        if "exec" in probe:
+            return self.exec(*probe["exec"]["command"]).returncode == 0
+        port = next(each["containerPort"] for each in self.main["ports"] if each["name"] == probe["httpGet"]["port"])
+        url = f"http://{self.address}:{port}{probe['httpGet']['path']}"
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(
+                url, timeout=probe.get("timeoutSeconds", 1)
+            ).close()  # raises for a status of 400 or more
+            return True
+        return False
+
+    def wait_for(self, which: str, found: bool = True, timeout: float = 900) -> float:
+        """Wait until the probe finds this; for how many seconds. The main container must not end meanwhile."""
+        began = time.monotonic()
+        while self.probe(which) is not found:
+            assert self._process is not None
+            assert self._process.poll() is None, self.tail()
+            assert time.monotonic() < began + timeout, f"{which} is not {found}: {self.tail()}"
+            time.sleep(0.5)
+        return time.monotonic() - began
+
+    def signal(self, name: str) -> None:
+        """Send a signal to the first process of the main container."""
+        run(*self._runc("kill", self._id, name))
+
+    def wait(self, timeout: float = 600) -> int:
+        """Wait for the end of the main container; its exit status."""
+        assert self._process is not None
+        return self._process.wait(timeout)
+
+    def kill(self) -> None:
+        """kill -9 of the main container."""
+        self.signal("KILL")
+        self.wait()
+
+    def terminate(self) -> tuple[int, float]:
+        """End it as the kubelet does; the exit status, and the seconds from SIGTERM to the end."""
+        if "lifecycle" in self.main:
+            assert self.exec(*self.main["lifecycle"]["preStop"]["exec"]["command"]).returncode == 0
+        began = time.monotonic()
+        self.signal("TERM")
+        return self.wait(), time.monotonic() - began
+
+    def remove(self) -> None:
+        """Remove all of it but a claim."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        for each in reversed(self._mounted):
+            run("umount", each, check=False)
+        for working in self._working.values():
+            buildah("rm", working)
+        self._working.clear()
+        run("ip", "netns", "del", self._host.namespace, check=False)
+
+    def tail(self) -> str:
+        """The end of what its containers have written."""
+        return f"{self.name}: {self.log.read_text(errors='replace')[-4000:]}"
+
+    @property
+    def _id(self) -> str:
+        return f"{self._host.namespace}-{self._starts}"
+
+    def _runc(self, *arguments: str) -> list[str]:
+        return ["runc", "--root", str(self._state), *arguments]
+
+    def _launch(self, container: Manifest) -> subprocess.Popen[bytes]:
+        self._starts += 1
+        bundle = self._folder / f"bundle-{self._starts}"
+        bundle.mkdir()
+        (bundle / "config.json").write_text(json.dumps(self._config(container)))
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                self._runc("run", "--bundle", str(bundle), self._id),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def _config(self, container: Manifest) -> Manifest:
+        """The OCI runtime's configuration of a container."""
+        image = container["image"]
+        if image not in self._working:
+            self._working[image] = buildah("from", f"localhost/{image}")
+        made = json.loads(buildah("inspect", "--type", "image", f"localhost/{image}"))["OCIv1"]["config"]
+        confined = container["securityContext"]
+        pod = self._spec["securityContext"]
+        assert confined["capabilities"] == {"drop": ["ALL"]}
+        environment = dict(each.split("=", 1) for each in made["Env"])
+        for variable in container.get("env", ()):
+            if "value" in variable:
+                environment[variable["name"]] = variable["value"]
+            elif "fieldRef" in variable["valueFrom"]:
+                environment[variable["name"]] = self.address
+            else:
+                reference = variable["valueFrom"]["secretKeyRef"]
+                if (value := self._files[f"secret/{reference['name']}"].get(reference["key"])) is not None:
+                    environment[variable["name"]] = value
+        arguments = container.get("command", made.get("Entrypoint", []))
+        arguments = [*arguments, *container.get("args", () if "command" in container else made["Cmd"])]
+        sets = ("bounding", "effective", "inheritable", "permitted", "ambient")
+        return {
+            "ociVersion": "1.0.2",
+            "hostname": self.name,
+            "root": {"path": buildah("mount", self._working[image]), "readonly": confined["readOnlyRootFilesystem"]},
+            "process": {
+                "user": {
+                    "uid": pod["runAsUser"],
+                    "gid": pod["runAsGroup"],
+                    "additionalGids": [pod["fsGroup"]],
+                    "umask": 0o022,
+                },
+                "args": arguments,
+                "env": [f"{name}={value}" for name, value in environment.items()],
+                "cwd": made.get("WorkingDir", "/"),
+                "noNewPrivileges": not confined["allowPrivilegeEscalation"],
+                "capabilities": {each: [] for each in sets},
+            },
+            "mounts": [*_SYSTEM_MOUNTS, *(self._mount(each) for each in container["volumeMounts"])],
+            "linux": {
+                "namespaces": [
+                    *({"type": kind} for kind in ("pid", "ipc", "uts", "mount")),
+                    {"type": "network", "path": f"/run/netns/{self._host.namespace}"},
+                ],
+                "resources": {"memory": {"limit": _bytes(container["resources"]["limits"]["memory"])}},
+                "seccomp": seccomp(),
+                "maskedPaths": ["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"],
+                "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
+            },
+        }
+
+    def _mount(self, mount: Manifest) -> Manifest:
+        options = ["rbind", "ro" if mount.get("readOnly") else "rw"]
+        return {
+            "destination": mount["mountPath"],
+            "source": str(self._volumes[mount["name"]]),
+            "type": "bind",
+            "options": options,
+        }
+
+    def _volume(self, volume: Manifest) -> Path:
+        folder = self._folder / "volumes" / str(volume["name"])
+        folder.mkdir(parents=True)
+        if "emptyDir" in volume:
+            if (volume["emptyDir"] or {}).get("medium") == "Memory":
+                size = _bytes(volume["emptyDir"]["sizeLimit"])
+                run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder)
+                self._mounted.append(folder)
+            _give(folder, 0o2777)
+            return folder
+        if "configMap" in volume:
+            contents, mode = self._files[f"configmap/{volume['configMap']['name']}"], 0o644
+        else:
+            secret = volume["secret"]
+            contents, mode = self._files[f"secret/{secret['secretName']}"], secret["defaultMode"]
+            if "items" in secret:
+                contents = {each["path"]: contents[each["key"]] for each in secret["items"]}
+        for name, text in contents.items():
+            (folder / name).write_text(text)
+            _give(folder / name, mode)
+        return folder
+
+
+def _give(path: Path, mode: int) -> None:
+    os.chown(path, 0, _GROUP)
+    path.chmod(mode)
+
+
+def _bytes(quantity: str) -> int:
+    return int(quantity[:-2]) * _UNITS[quantity[-2:]]
+
+
+def seccomp() -> Manifest:
+    """The default profile for a process without capabilities, as an OCI runtime wants it."""
+    profile = json.loads(_SECCOMP.read_text())
+    rules = []
+    for each in profile["syscalls"]:
+        if (each.get("includes") or {}).get("caps") or "arm" in str(each.get("includes")) or "s390" in str(each):
+            continue
+        if "ppc64le" in str(each.get("includes")):
+            continue
+        rule = {"names": each["names"], "action": each["action"]}
+        if each.get("args"):
+            rule["args"] = each["args"]
+        if each.get("errnoRet") is not None:
+            rule["errnoRet"] = each["errnoRet"]
+        rules.append(rule)
+    return {
+        "defaultAction": profile["defaultAction"],
+        "defaultErrnoRet": profile["defaultErrnoRet"],
+        "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
+        "syscalls": rules,
+    }
+
+
+_SYSTEM_MOUNTS: Sequence[Manifest] = (
+    {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]},
+    {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]},
+    {"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": ["nosuid", "noexec", "newinstance"]},
+    {"destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["nosuid", "nodev", "size=65536k"]},  # noqa: S108
+    {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]},
+)

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
-from arborcast.client import Client, ClientError, Credentials, Retries
 
+from arborcast.client import Client, ClientError, Credentials, Retries
 from arborcast.core.security.keyring import add_key
 from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker
 from arborcast.engine.install import jars, java

@@ -305,7 +305,8 @@ def test_the_gateway_needs_no_package_but_those_of_its_image() -> None:
     """Found by an import of all modules of its floors, in a new process."""
     script = """
 import importlib, importlib.metadata, json, pkgutil, sys
-for top in ("core", "topic_model", "wire", "client", "directory", "ingest", "engine.settings", "engine.gateway", "engine.administrator"):
+floors = "core", "topic_model", "wire", "client", "directory", "ingest"
+for top in (*floors, "engine.settings", "engine.gateway", "engine.administrator"):
     package = importlib.import_module(f"arborcast.{top}")
     for each in pkgutil.walk_packages(package.__path__, f"arborcast.{top}."):
         if not each.name.endswith("__main__"):

@@ -49,6 +49,13 @@ class Decision(NamedTuple):
         return self.verdict.state == "parked"
 
 
+class Deferral(NamedTuple):
+    """What is done with what is not pushed: it is parked, or cancelled; and why."""
+
+    verdict: Verdict
+    why: Outcome
+
+
 # Almost all decisions.
 _AT_ONCE = Decision(DELIVERED, Tries(1, 1), outcomes.DELIVERED)
 

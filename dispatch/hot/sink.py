@@ -43,7 +43,7 @@ from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
 from arborcast.dispatch.matching.view import SharedView
 from arborcast.dispatch.monitoring.under_way import Shown
-from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.settings import JobSettings, PushSettings, RetrySettings
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
@@ -79,7 +79,7 @@ class SinkJob:
     `earlier` is what an earlier run came to; None when there was none. `begun_ms` is when this run
     began. `under_way` is the file in which it is shown how many pushes are; empty for none. Of each partition it takes
     what lies behind the offsets `done`, until that comes to `most` deliveries; `passed` is what counts there for
-    minimum intervals.
+    minimum intervals. `held` are the lanes that the driver holds.
     """
 
     settings: JobSettings
@@ -92,6 +92,7 @@ class SinkJob:
     done: Mapping[int, int] = field(default_factory=dict)
     most: int = sys.maxsize
     passed: Passed = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
 
 
 def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
@@ -108,6 +109,9 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
 def _push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
     worker = worker_for(job.settings, job.under_way)
     try:
+        held = worker.journal.parked.held
+        held.begin_batch(job.held)
+        job = dataclasses.replace(job, diversions=dataclasses.replace(job.diversions, held=held))
         outcomes = BatchOutcomes(worker.journal, job.settings.push, job.settings.retry, job.diversions.watched)
         intake = worker.fill(job, rows, outcomes)
         worker.pump.run(intake.lanes, outcomes, worker.shown.teller(_task()), intake.fill)

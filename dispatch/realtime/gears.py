@@ -31,7 +31,7 @@ from arborcast.dispatch.realtime.query import KnownEnds, realtime_session, start
 from arborcast.dispatch.realtime.resuming import RECALL_S, Resuming, notifications
 from arborcast.dispatch.realtime.task import RealtimeJob
 from arborcast.dispatch.realtime.workers import WorkersHere, workers_elsewhere
-from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.spark.checkpoint_repair import RANGE, HadoopFolder, is_cut_off, mended, settled

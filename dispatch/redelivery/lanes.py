@@ -8,8 +8,8 @@ from typing import Protocol
 
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.verdict import RetryPolicy
+from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Delivery
-from arborcast.dispatch.redelivery.held_lanes import HeldLanes
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 from arborcast.dispatch.settings import PushSettings

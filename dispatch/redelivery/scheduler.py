@@ -26,13 +26,13 @@ from arborcast.dispatch.delivery.health import EndpointHealthRegistry, quick_s
 from arborcast.dispatch.delivery.pushes import Pusher, PushSpans
 from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.delivery.verdict import RetryPolicy, policy_of
+from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.matching.filters import Allowance, Conditions, judged
 from arborcast.dispatch.queues.parts import QueueFigures, QueueParts
 from arborcast.dispatch.queues.work import Queues
 from arborcast.dispatch.redelivery.amounts import Amounts
 from arborcast.dispatch.redelivery.endpoints import Endpoints
 from arborcast.dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
-from arborcast.dispatch.redelivery.held_lanes import HeldLanes
 from arborcast.dispatch.redelivery.lanes import Choice, ParkedLane, ParkedLanes, Subscriptions
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops

@@ -9,7 +9,7 @@ from arborcast.dispatch.hot import sink
 from arborcast.dispatch.hot.intake import Diversions
 from arborcast.dispatch.hot.stream import Rounds
 from arborcast.dispatch.matching.filters import Conditions
-from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found

@@ -38,6 +38,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     broadcast = Sent()
     monkeypatch.setattr(HotPath, "_before", lambda self, frame, batch: broadcast)
     monkeypatch.setattr(HotPath, "_diversions", lambda self: None)
+    monkeypatch.setattr(HotPath, "_held", lambda self: frozenset())
     return broadcast
 
 

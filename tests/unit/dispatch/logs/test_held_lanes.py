@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from arborcast.dispatch.redelivery.held_lanes import HeldLanes
+from arborcast.dispatch.logs.held_lanes import HeldLanes
 
 
 def test_a_lane_is_held_from_the_report_until_the_redeliverer_has_read_and_tried_it() -> None:

@@ -95,7 +95,7 @@ class BatchOutcomes:
         cut_off = outcome is UNANSWERED
         if cut_off:
             push = push._replace(answer_by_ms=self._now_ms() + self._answer_ms)
-        decisions = [self._settle(subscription, received, push, outcome) for received in taken]
+        decisions = self._settle(subscription, taken, push, outcome)
         holds = subscription.in_turn and any(decision.waits for decision in decisions)
         endpoint = subscription.consumer.address
         if outcome.taken:
@@ -118,8 +118,7 @@ class BatchOutcomes:
         """A push has its outcome that was `UNANSWERED` when it was settled: the redelivery goes on with it."""
         parked = [each for each in taken if not subscription.policy.drops(each.notification.reliable)]
         if outcome.taken and not outcome.delivered:
-            for received in parked:
-                self._settle(subscription, received, push, outcome)
+            self._settle(subscription, parked, push, outcome)
         elif parked:
             now_ms = self._now_ms()
             promise = Promise(subscription.id, UNDER_WAY + push.id, push.started_ms, now_ms, len(parked))
@@ -200,13 +199,18 @@ class BatchOutcomes:
     def _lifespan_ms(self, subscription: Subscription) -> int:
         return lifespan_ms(subscription.policy, self._retry) if subscription.pushed else _NEVER_MS
 
-    def _settle(self, subscription: Subscription, received: Received, push: Push, outcome: Outcome) -> Decision:
+    def _settle(
+        self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome
+    ) -> list[Decision]:
         policy = self._policy_of(subscription.policy, subscription.peer is not None)
-        drops = subscription.policy.drops(received.notification.reliable)
-        decision = settle(received, push, outcome, policy, self._now_ms(), self._chance(), drops=drops)
-        row = attempt(subscription, received.notification, 1, decision.verdict, decision.why, push, received.batch)
-        self._write(subscription, received, decision, row)
-        return decision
+        decisions: list[Decision] = []
+        for received in taken:
+            drops = subscription.policy.drops(received.notification.reliable)
+            decision = settle(received, push, outcome, policy, self._now_ms(), self._chance(), drops=drops)
+            row = attempt(subscription, received.notification, 1, decision.verdict, decision.why, push, received.batch)
+            self._write(subscription, received, decision, row)
+            decisions.append(decision)
+        return decisions
 
     def _untried(self, subscription: Subscription, received: Received, decision: Decision) -> Attempt:
         return untried(

@@ -1,14 +1,9 @@
-"""Lanes that nothing is pushed past, by one rule: a lane is held until the store of the redelivery has read the `parked`
-log past the last record that holds the lane, and has nothing untried of it. What waits for another try holds nothing.
+"""Lanes that nothing is pushed past. A lane is held until the store of the redelivery has read the `parked` log past
+the last record that holds the lane, and has nothing untried of it. What waits for another try holds nothing.
 
-The driver has one of these for the engine, each worker one for itself; both compare offsets in the log:
-
-|                            | driver                 | worker                                   |
-|----------------------------|------------------------|------------------------------------------|
-| last record, by lane       | reports of batches     | its own records, as Kafka acknowledges them |
-| how far the store has read | the redelivery         | the driver's messages (`feed`)           |
-| lanes with untried ones    | the redelivery         | the driver's messages, or the batch      |
-"""  # noqa: E501  # a table
+The driver has one object for them, fed with what batches report and the redelivery reads; each worker has one, fed with
+its own records and the driver's messages. Both compare offsets in the log.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +32,8 @@ class HeldLanes:
     def sent(self, lane: str, number: int) -> None:
         """A record is on its way to the log."""
         self._sent[lane] = number
-        self._reach.setdefault(lane, {})
+        if lane not in self._reach:
+            self._reach.setdefault(lane, {})  # not yet written
 
     def written(self, lane: str, partition: int, offset: int) -> None:
         """A record is in the log. In any thread."""

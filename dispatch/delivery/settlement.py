@@ -1,5 +1,5 @@
-"""From the outcome of a push to the decision for each delivery in it: one function for workers, redelivery and queues.
-Pure. `verdict` has the rules of a single delivery; here are its record of tries and its dead letter, too.
+"""The decision for a delivery after the outcome of a push, or without a push: one for workers, redelivery and queues.
+Pure. `verdict` has the rules; a decision also has the tries of the delivery, and whether it leaves a dead letter.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from arborcast.dispatch.delivery import outcomes
 from arborcast.dispatch.delivery.outcomes import Outcome, failed
 from arborcast.dispatch.delivery.verdict import (
     DELIVERED,
+    GONE,
     Push,
     RetryPolicy,
     Verdict,
     dropped,
     judge,
-    judge_timely,
     leaves_letter,
     too_old,
 )
@@ -49,7 +49,14 @@ class Decision(NamedTuple):
         return self.verdict.state == "parked"
 
 
-# Almost all decisions.
+class Deferral(NamedTuple):
+    """What is done with what is not pushed: it is parked, or cancelled; and why."""
+
+    verdict: Verdict
+    why: Outcome
+
+
+# The decision for almost all deliveries.
 _AT_ONCE = Decision(DELIVERED, Tries(1, 1), outcomes.DELIVERED)
 
 
@@ -66,9 +73,9 @@ def settle(
 ) -> Decision:
     """The decision after a push, or after the result of a push that was taken for later.
 
-    `drops`: the subscription has nothing parked, what fails is dropped.
-    A probe that finds the endpoint unreachable does not count against the message. One that is answered counts, or a
-    message that the endpoint always refuses would be tried for ever. `chance` is a random number in [0, 1).
+    `drops`: a delivery that would be parked is dropped. A `probe` that finds the endpoint unreachable does not count
+    against the message; one that is answered counts, or a message that the endpoint always refuses would be tried for
+    ever. `chance` is a random number in [0, 1).
     """
     if outcome.delivered and not outcome.detail and pending.tries is UNTRIED:
         return _AT_ONCE
@@ -76,7 +83,7 @@ def settle(
     if not awaited or awaited != push.id:
         number += 1
     if drops:
-        verdict = judge_timely(outcome)
+        verdict = DELIVERED if outcome.taken else Verdict("cancelled" if outcome.status == GONE else "dropped")
         if verdict.state == "dropped":
             outcome = dropped(outcome)
     elif push.answer_by_ms:

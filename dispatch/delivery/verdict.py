@@ -11,7 +11,7 @@ chance comes in as a number, so that every decision can be repeated in a test.
 | 202, the result later | it waits for the result, which counts then; without one in time it has failed |
 | 429 or 503 with Retry-After | again when it says, within `retry.longest_retry_after_s` |
 
-A timely subscription has the first of these; any other failure drops the message (`judge_timely`).
+A timely subscription has the first of these; any other failure drops the message (`settlement.settle`).
 """
 
 from __future__ import annotations
@@ -170,13 +170,6 @@ def judge(
     if at_ms >= policy.expires_ms(notification):
         return Verdict("expired")
     return Verdict("parked", at_ms)
-
-
-def judge_timely(outcome: Outcome) -> Verdict:
-    """What becomes of a delivery after its push, when nothing of it may wait: it has had its one chance."""
-    if outcome.taken:
-        return DELIVERED
-    return Verdict("cancelled" if outcome.status == GONE else "dropped")
 
 
 def dropped(why: Outcome) -> Outcome:

@@ -11,13 +11,12 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from arborcast.dispatch.delivery.capacity import scopes_of
 from arborcast.dispatch.delivery.health import Sign, quick_s
 from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.delivery.outcomes import Outcome, failed
-from arborcast.dispatch.delivery.settlement import Decision, expired, settle, unpushed
+from arborcast.dispatch.delivery.settlement import Decision, Deferral, expired, settle, unpushed
 from arborcast.dispatch.delivery.verdict import (
     ON_ITS_WAY_MS,
     Push,
@@ -29,9 +28,9 @@ from arborcast.dispatch.delivery.verdict import (
 )
 from arborcast.dispatch.hot.lanes import Lane
 from arborcast.dispatch.hot.waiting import Received
-from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.logs.attempts import Attempt, ErrorClass
 from arborcast.dispatch.logs.parked import UNDER_WAY
-from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import Promise, Result, State
@@ -52,21 +51,14 @@ _NEVER_MS = 1 << 62
 _POLICIES = 1_024
 
 
-class PutOff(NamedTuple):
-    """What is done with what was not tried: parked, or cancelled; and why."""
-
-    verdict: Verdict
-    why: Outcome
-
-
-def waits(detail: str) -> PutOff:
+def waits(detail: str) -> Deferral:
     """To be tried as soon as its lane's turn comes."""
-    return PutOff(Verdict("parked"), failed("waiting", detail))
+    return Deferral(Verdict("parked"), failed("waiting", detail))
 
 
-def cancelled(detail: str) -> PutOff:
-    """Not to be tried any more: the subscription is over."""
-    return PutOff(Verdict("cancelled"), failed("ended", detail))
+def cancelled(detail: str, error: ErrorClass = "ended") -> Deferral:
+    """Not to be tried any more, mostly because the subscription is over."""
+    return Deferral(Verdict("cancelled"), failed(error, detail))
 
 
 class BatchOutcomes:
@@ -97,13 +89,13 @@ class BatchOutcomes:
 
     def settle(
         self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome
-    ) -> PutOff | None:
+    ) -> Deferral | None:
         """Write down what became of the push of what was taken from a lane; what is to be done with the rest of it,
         None when it goes on."""
         cut_off = outcome is UNANSWERED
         if cut_off:
             push = push._replace(answer_by_ms=self._now_ms() + self._answer_ms)
-        decisions = [self._settle(subscription, received, push, outcome) for received in taken]
+        decisions = self._settle(subscription, taken, push, outcome)
         holds = subscription.in_turn and any(decision.waits for decision in decisions)
         endpoint = subscription.consumer.address
         if outcome.taken:
@@ -126,8 +118,7 @@ class BatchOutcomes:
         """A push has its outcome that was `UNANSWERED` when it was settled: the redelivery goes on with it."""
         parked = [each for each in taken if not subscription.policy.drops(each.notification.reliable)]
         if outcome.taken and not outcome.delivered:
-            for received in parked:
-                self._settle(subscription, received, push, outcome)
+            self._settle(subscription, parked, push, outcome)
         elif parked:
             now_ms = self._now_ms()
             promise = Promise(subscription.id, UNDER_WAY + push.id, push.started_ms, now_ms, len(parked))
@@ -143,7 +134,7 @@ class BatchOutcomes:
         """Whether it has waited for too long to be pushed where something newer of its topic waits."""
         return notification.accepted_ms + self._retry.batch_wait_s * 1000 < self._now_ms()
 
-    def unreachable(self, subscription: Subscription) -> PutOff | None:
+    def unreachable(self, subscription: Subscription) -> Deferral | None:
         """Whether this batch has found out that nothing need be tried there, and what is done instead."""
         endpoint = subscription.consumer.address
         if endpoint in self._unreachable or endpoint in self._unreachable_before:
@@ -179,7 +170,7 @@ class BatchOutcomes:
         """Return when everything is written down. Raises InfrastructureError when that takes too long."""
         self._journal.catch_up()
 
-    def put_off(self, subscription: Subscription, waiting: Iterable[Received], what: PutOff) -> None:
+    def put_off(self, subscription: Subscription, waiting: Iterable[Received], what: Deferral) -> None:
         """Write down that these were not tried."""
         for received in waiting:
             drops, lifespan = subscription.policy.drops(received.notification.reliable), self._lifespan_ms(subscription)
@@ -208,13 +199,18 @@ class BatchOutcomes:
     def _lifespan_ms(self, subscription: Subscription) -> int:
         return lifespan_ms(subscription.policy, self._retry) if subscription.pushed else _NEVER_MS
 
-    def _settle(self, subscription: Subscription, received: Received, push: Push, outcome: Outcome) -> Decision:
+    def _settle(
+        self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome
+    ) -> list[Decision]:
         policy = self._policy_of(subscription.policy, subscription.peer is not None)
-        drops = subscription.policy.drops(received.notification.reliable)
-        decision = settle(received, push, outcome, policy, self._now_ms(), self._chance(), drops=drops)
-        row = attempt(subscription, received.notification, 1, decision.verdict, decision.why, push, received.batch)
-        self._write(subscription, received, decision, row)
-        return decision
+        decisions: list[Decision] = []
+        for received in taken:
+            drops = subscription.policy.drops(received.notification.reliable)
+            decision = settle(received, push, outcome, policy, self._now_ms(), self._chance(), drops=drops)
+            row = attempt(subscription, received.notification, 1, decision.verdict, decision.why, push, received.batch)
+            self._write(subscription, received, decision, row)
+            decisions.append(decision)
+        return decisions
 
     def _untried(self, subscription: Subscription, received: Received, decision: Decision) -> Attempt:
         return untried(

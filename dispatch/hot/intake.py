@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from arborcast.dispatch.delivery.outcomes import failed
-from arborcast.dispatch.delivery.verdict import Verdict
-from arborcast.dispatch.hot.batch_outcomes import NEWER, BatchOutcomes, PutOff, cancelled, waits
+from arborcast.dispatch.hot.batch_outcomes import NEWER, BatchOutcomes, cancelled, waits
 from arborcast.dispatch.hot.earlier import NOTHING, Earlier
 from arborcast.dispatch.hot.intervals import Intervals
 from arborcast.dispatch.hot.kept_back import KeptBack
@@ -185,7 +183,7 @@ class Intake:
         """Its conditions were not evaluated: it waits until the subscription is resumed."""
         if not subscription.pushed:
             # A pull point holds what may be fetched now, and nothing that is still to be judged; nor is such published.
-            self.outcomes.put_off(subscription, (received,), PutOff(Verdict("cancelled"), failed("skipped", TOO_MUCH)))
+            self.outcomes.put_off(subscription, (received,), cancelled(TOO_MUCH, "skipped"))
         elif not self.outcomes.expired(subscription, received):
             self.outcomes.put_off(subscription, (received,), waits(TOO_MUCH))
 
@@ -206,7 +204,7 @@ class Intake:
             # What is under way, or queued, comes first, and would be overtaken.
             if self.lanes.is_busy(subscription.id):
                 self.lanes.add(received, subscription)
-                self.lanes.put_off(subscription.id, why)
+                self.lanes.defer(subscription.id, waits(why))
                 return
             before = self.lanes.drain(subscription.id)
             urgent = received.notification.priority > 0
@@ -250,4 +248,4 @@ class Intake:
         if made.error == "hops" and subscription.id not in _told:
             _told.add(subscription.id)
             logger.warning("the trigger %s publishes nothing because of %s: %s", trigger.name, cause.id, made.detail)
-        self.outcomes.put_off(subscription, (received,), PutOff(Verdict("cancelled"), failed(made.error, made.detail)))
+        self.outcomes.put_off(subscription, (received,), cancelled(made.detail, made.error))

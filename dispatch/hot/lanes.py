@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, Scopes, scopes_of
+from arborcast.dispatch.delivery.settlement import Deferral
 from arborcast.dispatch.delivery.turns import Turns
 from arborcast.dispatch.hot.waiting import Received, WaitingByTopic, WaitingMessages
 from arborcast.topic_model.records.peers import MOST_TOGETHER
@@ -38,14 +39,14 @@ class LaneLimits:
 
 @dataclass(slots=True)
 class Lane:
-    """The waiting messages of one subscription; `put_off` says why they are not pushed, if that is so. `under_way` are
-    its pushes, by topic where there may be several, with the lowest offset of each; `room` is how many there may be.
-    `queued`: its turn comes, or it waits for its endpoint or host."""
+    """The waiting messages of one subscription; `deferral`: they are not pushed. `under_way` are its pushes, by topic
+    where there may be several, with the lowest offset of each; `room` is how many there may be. `queued`: its turn
+    comes, or it waits for its endpoint or host."""
 
     subscription: Subscription
     scopes: Scopes
     waiting: WaitingMessages | WaitingByTopic
-    put_off: str = ""
+    deferral: Deferral | None = None
     under_way: dict[TopicPath | None, int] = field(default_factory=dict)
     room: int = 1
     queued: bool = False
@@ -53,7 +54,7 @@ class Lane:
     @property
     def ready(self) -> bool:
         """Whether one more push may begin, as far as the lane is concerned."""
-        return len(self.under_way) < self.room and not self.put_off and self.waiting.may_go()
+        return len(self.under_way) < self.room and self.deferral is None and self.waiting.may_go()
 
     def begin(self, taken: Sequence[Received]) -> None:
         """The push of these begins."""
@@ -210,7 +211,7 @@ class Lanes:
             lane = self._lanes[name]
             lane.queued = False
             if not lane.ready:
-                # It was drained or put off before its turn came, and may have had a place at its endpoint.
+                # It was drained or deferred before its turn came, and may have had a place at its endpoint.
                 self._go_on(self._capacity.pass_on(lane.scopes))
                 if not lane.waiting and not lane.under_way:
                     del self._lanes[name]
@@ -283,23 +284,24 @@ class Lanes:
         self.size -= len(drained)
         return drained
 
-    def put_off(self, subscription_id: str, why: str) -> list[Received]:
+    def defer(self, subscription_id: str, what: Deferral) -> list[Received]:
         """What waits in a lane is not to be pushed: remove and return it. While pushes of the lane are under way, it
-        stays until they have outcomes, for whoever pushes it then might overtake one; `why_put_off` is to be asked
-        then."""
+        stays until they have outcomes, or the redelivery might overtake them; `take_deferral` is to be asked then."""
         if not self.is_busy(subscription_id):
             return self.drain(subscription_id)
-        self._lanes[subscription_id].put_off = why
+        lane = self._lanes[subscription_id]
+        if lane.deferral is None or lane.deferral.verdict.state != "cancelled":
+            lane.deferral = what
         return []
 
-    def why_put_off(self, subscription_id: str) -> str:
-        """Why what waits in a lane is not pushed, whose last push under way has an outcome now; empty when it is, or
-        when others are under way. To be asked before `settle`."""
+    def take_deferral(self, subscription_id: str) -> Deferral | None:
+        """What is done with the rest of a lane whose last push under way has an outcome now; None when it is pushed, or
+        when other pushes are under way. To be asked before `settle`."""
         lane = self._lanes[subscription_id]
         if len(lane.under_way) > 1:
-            return ""
-        why, lane.put_off = lane.put_off, ""
-        return why
+            return None
+        what, lane.deferral = lane.deferral, None
+        return what
 
     def is_busy(self, subscription_id: str) -> bool:
         """Whether a push of this lane is under way."""

@@ -16,9 +16,10 @@ from typing import NamedTuple
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.outcomes import Outcome
 from arborcast.dispatch.delivery.pushes import Pusher, PushSpans
+from arborcast.dispatch.delivery.settlement import Deferral
 from arborcast.dispatch.delivery.transport.contract import PushResult, Transport
 from arborcast.dispatch.delivery.verdict import Push
-from arborcast.dispatch.hot.batch_outcomes import UNANSWERED, BatchOutcomes, PutOff, waits
+from arborcast.dispatch.hot.batch_outcomes import UNANSWERED, BatchOutcomes, waits
 from arborcast.dispatch.hot.lanes import Lanes
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.monitoring.under_way import nobody
@@ -175,7 +176,7 @@ class Pump:
             now = self._clock()
             if now >= look:
                 look = now + _LOOK_S
-                run.put_off_stragglers(now - started, self._budget_s)
+                run.defer_stragglers(now - started, self._budget_s)
         tell(0)
 
     @property
@@ -282,7 +283,6 @@ class PumpRun:
         self._finished = 0
         self._pace: dict[str, _Pace] = {}  # by subscription
         self._turns = itertools.count(1)
-        self._rest: dict[str, PutOff] = {}  # by subscription: of what is left when no push is under way any more
 
     def take(self) -> tuple[Subscription, list[Received]] | None:
         """The next push."""
@@ -302,28 +302,24 @@ class PumpRun:
         rest = self.outcomes.settle(subscription, taken, push, outcome)
         self.end(subscription, taken[0].notification.topic, rest)
 
-    def end(self, subscription: Subscription, topic: TopicPath, rest: PutOff | None) -> None:
+    def end(self, subscription: Subscription, topic: TopicPath, rest: Deferral | None) -> None:
         """Whatever was taken from the lane has its end; what is left goes on, or is put off."""
         if rest is not None:
-            before = self._rest.get(subscription.id)
-            if before is None or before.verdict.state != "cancelled":
-                self._rest[subscription.id] = rest
-            self.lanes.put_off(subscription.id, rest.why.detail)
-        if why := self.lanes.why_put_off(subscription.id):
-            rest = self._rest.pop(subscription.id, None) or waits(why)
+            self.defer(subscription, rest)
+        if rest := self.lanes.take_deferral(subscription.id):
             self.outcomes.put_off(subscription, self.lanes.drain(subscription.id), rest)
         if not self.lanes.settle(subscription.id, topic):
             self._finished += 1
             self._pace.pop(subscription.id, None)
 
-    def put_off_stragglers(self, elapsed_s: float, budget_s: float) -> None:
+    def defer_stragglers(self, elapsed_s: float, budget_s: float) -> None:
         """See `stragglers`. What is under way is still waited for: that has a time-out."""
         if self.lanes.fan_outs.size or self.lanes.waiting_lanes > max(self._finished, _FEW):
             return  # there is much to do; to look at each lane would only make it more
         waiting = self.waiting()
         progress = [each for _, each in waiting.values()]
         for name in stragglers(progress, self._finished, elapsed_s, budget_s):
-            self.put_off(waiting[name][0], "the batch did not wait for it any longer")
+            self.defer(waiting[name][0], waits("the batch did not wait for it any longer"))
 
     def waiting(self) -> dict[str, tuple[Subscription, LaneProgress]]:
         """The lanes that have something waiting that is not to be dropped."""
@@ -333,9 +329,9 @@ class PumpRun:
             for subscription, count in self.lanes.waiting()
         }
 
-    def put_off(self, subscription: Subscription, why: str) -> None:
-        """Park what waits in a lane, once its push that is under way has an outcome."""
-        self.outcomes.put_off(subscription, self.lanes.put_off(subscription.id, why), waits(why))
+    def defer(self, subscription: Subscription, what: Deferral) -> None:
+        """Park or cancel what waits in a lane, once its push that is under way has an outcome."""
+        self.outcomes.put_off(subscription, self.lanes.defer(subscription.id, what), what)
 
     def _progress(self, name: str, waiting: int) -> LaneProgress:
         pace = self._pace.get(name) or _Pace(0)

@@ -18,7 +18,6 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
@@ -44,7 +43,7 @@ from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
 from arborcast.dispatch.matching.view import SharedView
 from arborcast.dispatch.monitoring.under_way import Shown
-from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.settings import JobSettings, PushSettings, RetrySettings
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
@@ -80,7 +79,7 @@ class SinkJob:
     `earlier` is what an earlier run came to; None when there was none. `begun_ms` is when this run
     began. `under_way` is the file in which it is shown how many pushes are; empty for none. Of each partition it takes
     what lies behind the offsets `done`, until that comes to `most` deliveries; `passed` is what counts there for
-    minimum intervals.
+    minimum intervals. `held` are the lanes that the driver holds.
     """
 
     settings: JobSettings
@@ -93,6 +92,7 @@ class SinkJob:
     done: Mapping[int, int] = field(default_factory=dict)
     most: int = sys.maxsize
     passed: Passed = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
 
 
 def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
@@ -109,8 +109,12 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
 def _push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
     worker = worker_for(job.settings, job.under_way)
     try:
+        known, parked = _before(job)
+        held = worker.journal.parked.held
+        held.begin_batch(job.held | parked)
+        job = dataclasses.replace(job, diversions=dataclasses.replace(job.diversions, held=held))
         outcomes = BatchOutcomes(worker.journal, job.settings.push, job.settings.retry, job.diversions.watched)
-        intake = worker.fill(job, rows, outcomes)
+        intake = worker.fill(job, rows, outcomes, known)
         worker.pump.run(intake.lanes, outcomes, worker.shown.teller(_task()), intake.fill)
         outcomes.report.reach = worker.journal.settle()
         outcomes.report.repeated = _is_repeated()
@@ -166,7 +170,7 @@ class Worker:
             timeout_s=settings.push.total_timeout_s,
         )
 
-    def fill(self, job: SinkJob, rows: Iterable[SourceRow], outcomes: BatchOutcomes) -> Intake:
+    def fill(self, job: SinkJob, rows: Iterable[SourceRow], outcomes: BatchOutcomes, known: Earlier) -> Intake:
         """Match the notifications of this round with those whom they belong to; their lanes are the intake's."""
         push = job.settings.push
         lanes = make_lanes(push)
@@ -174,10 +178,9 @@ class Worker:
         self.journal.begin(job.batch)
         allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
         judge = Judge(self.conditions, allowance, job.diversions.unjudged)
-        known, diversions = _before(job)
         intervals = Intervals(job.passed)
         intake = Intake(
-            *(self.journal, lanes, outcomes, judge, diversions, known, intervals),
+            *(self.journal, lanes, outcomes, judge, job.diversions, known, intervals),
             rules=job.settings.topics,
             control=job.view.control,
         )
@@ -261,19 +264,18 @@ def _is_repeated() -> bool:
     return task is not None and task.attemptNumber() > 0
 
 
-def _before(job: SinkJob) -> tuple[Earlier, Diversions]:
-    """What is known already of the deliveries of this batch, from an earlier run of it, or of this task; and what is
-    not to be pushed: what the worker before this one has parked was not reported, and must not be overtaken."""
+def _before(job: SinkJob) -> tuple[Earlier, frozenset[str]]:
+    """What is known already of the deliveries of this batch, from an earlier run, or of this task; and the lanes in
+    which the worker before this one has parked something: they were not reported, and must not be overtaken."""
     known: Earlier = job.earlier.value if job.earlier is not None else Earlier()
     if not _is_repeated():
-        return known, job.diversions
+        return known, frozenset()
     asked = job.settings.kafka, job.batch, job.begun_ms, job.settings.dispatch.outcomes_timeout_s
     parked = parked_by(*asked)
     found = earlier(known.settled | recall(*asked), parked, job.batch)
-    held = cast(frozenset[str], job.diversions.held).union(name for name, _, _ in parked)
     return (
         found._replace(unwritten=found.unwritten | known.unwritten),
-        dataclasses.replace(job.diversions, held=held),
+        frozenset(name for name, _, _ in parked),
     )
 
 

@@ -20,7 +20,7 @@ from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.monitoring.metrics import JobMetrics, Stages
 from arborcast.dispatch.monitoring.under_way import UnderWay
-from arborcast.dispatch.redelivery.held_lanes import PartitionReport, Reports
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport, Reports
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.spark.query_supervisor import StopGate, StopRequested
@@ -169,6 +169,7 @@ class HotPath:
             done.copy(),
             self._rounds.most,
             self._passed,
+            self._held(),
         )
         began = time.monotonic()
         reports = self._run(frame, job)
@@ -206,11 +207,17 @@ class HotPath:
         )
         return reports
 
+    def _held(self) -> frozenset[str]:
+        return self._redeliverer.lanes.for_batch() | self._view.all_suspended()
+
     def _diversions(self) -> Diversions:
         health = self._redeliverer.health
-        held = self._redeliverer.lanes.for_batch() | self._view.all_suspended()
-        on_trial = health.on_trial(int(time.time() * 1000))
-        return Diversions(held, health.degraded(), health.watched(), self._view.all_unjudged(), on_trial)
+        return Diversions(
+            degraded=health.degraded(),
+            watched=health.watched(),
+            unjudged=self._view.all_unjudged(),
+            on_trial=health.on_trial(int(time.time() * 1000)),
+        )
 
     def _accumulator(self, frame: DataFrame) -> Accumulator[list[PartitionReport]]:
         if self._reports is None:

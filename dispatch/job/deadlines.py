@@ -19,7 +19,7 @@ from arborcast.core.errors import ArborcastError
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
-from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.session import WatchedSubscriptions
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 from arborcast.topic_model.subscriptions import Subscription

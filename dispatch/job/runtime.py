@@ -35,7 +35,7 @@ from arborcast.dispatch.realtime.gears import Gears
 from arborcast.dispatch.recording.recording import Recording
 from arborcast.dispatch.recording.upkeep import OnSpark
 from arborcast.dispatch.redelivery.events import OperatorEvent
-from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.spark.query_supervisor import StopGate

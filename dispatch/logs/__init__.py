@@ -1,3 +1,3 @@
-"""The records of the logs that dispatch writes: attempts, parked deliveries, dead letters."""
+"""The records of the logs that dispatch writes: attempts, parked deliveries and the lanes they hold, dead letters."""
 
 from __future__ import annotations

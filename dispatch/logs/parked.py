@@ -12,7 +12,7 @@ the engine has been running. All of a subscription is in one partition. MessageP
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -28,6 +28,7 @@ from arborcast.core.wall_clock import has_come
 from arborcast.dispatch.logs import dead_letters
 from arborcast.dispatch.logs.attempts import partition_of_subscription
 from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.topic_model.records import results
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import Result
@@ -147,8 +148,8 @@ class ParkingLog(DurableWriter):
     def __init__(self, kafka: KafkaSettings, connect: Callable[[KafkaSettings], Producer] = make_producer) -> None:
         super().__init__(roomy(kafka), "parked", connect)
         self._results = DurableWriter(kafka, RESULTS_LOG, connect)  # connects when there is one
-        self._reach: dict[str, tuple[int, int]] = {}
-        self._last: dict[str, int] = {}
+        self.held = HeldLanes(self.has)
+        """The lanes of which something was parked here."""
 
     def park(self, delivery: Delivery, notification: Notification, tries: Tries, in_turn: bool = False) -> int:
         """A delivery waits from now on; the record's number. One that was tried has had its turn, and holds nothing,
@@ -159,7 +160,7 @@ class ParkingLog(DurableWriter):
         value, label = encode(Parked(notification, tries)), lane if holds else ""
         number = self.send(partition_of_subscription(lane, self.partitions), value, delivery.key(), label)
         if label:
-            self._last[lane] = number
+            self.held.sent(lane, number)
         return number
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
@@ -185,32 +186,17 @@ class ParkingLog(DurableWriter):
 
     def acknowledged(self, number: int, label: str, acknowledgement: Acknowledgement) -> None:
         if label:
-            reach = (acknowledgement.partition, acknowledgement.offset)
-            self._reach[label] = max(self._reach.get(label, reach), reach)
+            self.held.written(label, acknowledgement.partition, acknowledgement.offset)
 
     def reach(self) -> dict[str, tuple[int, int]]:
         """The partition and offset of the last delivery that holds its lane, for each lane in which one was parked
         since this was last asked; only complete after `settle`."""
-        reach, self._reach = self._reach, {}
-        self._last.clear()
-        return reach
-
-    def __contains__(self, lane: object) -> bool:
-        """Whether something was parked that holds this lane and that `forget_read` has not forgotten."""
-        return lane in self._last
-
-    def forget_read(self, positions: Mapping[int, int]) -> None:
-        """Forget the lanes of which somebody who has read the log up to these offsets knows everything."""
-        for lane, number in list(self._last.items()):
-            partition, offset = self._reach.get(lane, (0, 0))
-            if self.has(number) and positions.get(partition, 0) > offset:
-                del self._last[lane], self._reach[lane]
+        return self.held.take_reach()
 
     def close(self) -> None:
         super().close()
         self._results.close()
-        self._reach.clear()
-        self._last.clear()
+        self.held.take_reach()
 
 
 class DeadLetterLog(DurableWriter):

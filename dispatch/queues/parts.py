@@ -13,7 +13,7 @@ from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.queues.servers import QueueServers
 from arborcast.dispatch.redelivery.amounts import Amounts
 from arborcast.dispatch.redelivery.endpoints import Endpoints
-from arborcast.dispatch.redelivery.lanes import ParkedLane, Subscriptions
+from arborcast.dispatch.redelivery.lanes import RetryLane, Subscriptions
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
 from arborcast.dispatch.redelivery.pushes import RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
 from arborcast.dispatch.settings import PushSettings, RetrySettings
@@ -40,7 +40,7 @@ class Queue:
     the log does not say so yet."""
 
     topic: TopicPath
-    lane: ParkedLane
+    lane: RetryLane
     servers: QueueServers = field(default_factory=QueueServers)
     gone: set[str] = field(default_factory=set)
 

@@ -20,7 +20,7 @@ from arborcast.dispatch.queues.parts import Queue, QueueFigures, QueueParts
 from arborcast.dispatch.queues.servers import QueueServer
 from arborcast.dispatch.queues.users import QueueUsers
 from arborcast.dispatch.queues.verdict import Sent, all_refuse, decide, said, sequence_of
-from arborcast.dispatch.redelivery.lanes import ParkedLane
+from arborcast.dispatch.redelivery.lanes import RetryLane
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, Subscription, queue_topic
 
@@ -73,7 +73,7 @@ class Queues:
             topic = queue_topic(name)
             if topic is None:
                 return
-            queue = self._queues[name] = Queue(topic, ParkedLane(name))
+            queue = self._queues[name] = Queue(topic, RetryLane(name))
             self._know(queue, now_ms)
         queue.lane.expires_ms = 0
         self._waiting.add(name)

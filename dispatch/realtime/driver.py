@@ -22,7 +22,7 @@ from arborcast.dispatch.matching.bases import SharedBase
 from arborcast.dispatch.matching.view import Advance
 from arborcast.dispatch.realtime.messages import Diverted, Feed, WorkerProgress, decode_progress, encode_feeds
 from arborcast.dispatch.realtime.workers import WorkersOfRun
-from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.routing import ViewStep
 
 logger = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from arborcast.dispatch.realtime.query import KnownEnds, realtime_session, start
 from arborcast.dispatch.realtime.recovery import RECALL_S, Recovery, next_run, notifications
 from arborcast.dispatch.realtime.task import RealtimeJob, clock_of
 from arborcast.dispatch.realtime.workers import WorkersHere, workers_elsewhere
-from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.spark.checkpoint import remove_checkpoint

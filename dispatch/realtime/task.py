@@ -33,7 +33,6 @@ from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import WRITE_S
 from arborcast.dispatch.matching.bases import SharedBase
 from arborcast.dispatch.matching.filters import Allowance, Judge
-from arborcast.dispatch.realtime.held_here import HeldHere
 from arborcast.dispatch.realtime.messages import Diverted, Feed, WorkerProgress
 from arborcast.dispatch.realtime.view_position import ViewPosition
 from arborcast.dispatch.settings import JobSettings
@@ -159,8 +158,7 @@ class Task:
         self._outcomes = BatchOutcomes(worker.journal, self._push, self._retry)
         self._lanes = make_lanes(self._push)
         self._run = PumpRun(self._lanes, self._outcomes, lambda most: self._intake.fill(most))
-        parked = worker.journal.parked
-        self._held = HeldHere(parked, parked.forget_read)
+        self._held = worker.journal.parked.held
         self._diversions = Diversions(self._held)  # as of the last message
         self._earlier: Earlier = job.earlier.value if job.earlier is not None else Earlier()
         self._kept = KeptBack(_MOST_WAITING // 2)
@@ -236,7 +234,7 @@ class Task:
         while self._feeding.messages:
             feed = self._feeding.messages.popleft()
             if feed.base:
-                self._held.begin()
+                self._held.begin_session()
                 self._diversions = Diversions(self._held)
                 self._complete = False
                 self._view = self._opened(feed.base)
@@ -245,6 +243,7 @@ class Task:
             if feed.diverted is not None:
                 self._divert(feed.diverted)
             if feed.complete:
+                self._held.caught_up()
                 self._apply_diversions()
             if feed.complete and self._view is not None:
                 self._position.control = self._intake.control = feed.control
@@ -263,7 +262,7 @@ class Task:
             return None  # there is a newer one, and the message that says so
 
     def _divert(self, diverted: Diverted) -> None:
-        self._held.hear(diverted)
+        self._held.change(diverted.held, diverted.freed, diverted.read)
         before = self._diversions
         self._diversions = Diversions(
             self._held,
@@ -276,7 +275,7 @@ class Task:
             # What comes now is parked, and must not be pushed before what is queued.
             for subscription, _ in list(self._lanes.waiting()):
                 if subscription.id in diverted.held:
-                    self._run.put_off(subscription, HELD)
+                    self._run.defer(subscription, waits(HELD))
 
     def _apply_diversions(self) -> None:
         """The last message of a change is here."""
@@ -286,7 +285,7 @@ class Task:
         if self._lanes.size and (now.degraded is not before.degraded or now.on_trial is not before.on_trial):
             for subscription, _ in list(self._lanes.waiting()):
                 if now.is_sick(subscription) and not before.is_sick(subscription):
-                    self._run.put_off(subscription, SICK)
+                    self._run.defer(subscription, waits(SICK))
         self._outcomes.forgive(now.on_trial - before.on_trial)
         if now.unjudged != before.unjudged:
             self._intake.judge = self._judge(now.unjudged)
@@ -308,7 +307,7 @@ class Task:
 
     def _take(self, rows: IncomingRows) -> None:
         """Match what has come, as far as the view allows."""
-        self._waits = not self._held.knows(self._feeding.parked)
+        self._waits = not self._held.has_read(self._feeding.parked)
         if self._view is None or not self._complete or self._waits:
             return
         for _ in range(_AT_ONCE):
@@ -368,7 +367,7 @@ class Task:
             self._marked = None
         if self._marked is None and now >= self._tell_at and self._dirty:
             self._tell_at = now + _TELL_S
-            self._put_off_slow(now)
+            self._defer_slow(now)
             if now >= self._forget_at:
                 self._forget_at = now + _FORGET_S
                 self._outcomes.forget()
@@ -392,11 +391,11 @@ class Task:
         oldest = [each for each in (self._lanes.oldest(), self._kept.oldest()) if each is not None]
         return min(oldest, default=self._next)
 
-    def _put_off_slow(self, now: float) -> None:
+    def _defer_slow(self, now: float) -> None:
         """Park what waits behind a receiver that takes too long for all of it, while others go on."""
         waiting = self._run.waiting()
         for name in self._slow.look([each for _, each in waiting.values()], self._lanes.busy, now):
-            self._run.put_off(waiting[name][0], "its receiver is slow")
+            self._run.defer(waiting[name][0], waits("its receiver is slow"))
 
     def _say(self, position: int, clean: bool = False, stopped: bool = False) -> None:
         report = self._outcomes.take_report()

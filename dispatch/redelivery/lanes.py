@@ -9,8 +9,8 @@ from typing import Protocol
 
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.verdict import RetryPolicy
+from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Delivery
-from arborcast.dispatch.redelivery.held_lanes import HeldLanes
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 from arborcast.dispatch.settings import PushSettings
@@ -37,7 +37,7 @@ class Subscriptions(Protocol):
 
 
 @dataclass(slots=True)
-class ParkedLane:
+class RetryLane:
     """The deliveries of one subscription that wait.
 
     `flight` are those whose push is under way, `pushing` says whether one of these pushes is that of untried ones (of
@@ -66,7 +66,7 @@ class Choice:
         self._store = store
         self._push = push
 
-    def of(self, lane: ParkedLane, subscription: Subscription, now_ms: int, probing: bool) -> list[WaitingDelivery]:
+    def of(self, lane: RetryLane, subscription: Subscription, now_ms: int, probing: bool) -> list[WaitingDelivery]:
         """What is to be pushed now, nothing when nothing is due; `probing` says whether it is to be a probe."""
         if subscription.policy.strict:
             # Whatever has its push under way may be the first. Another engine takes many, and all or none.
@@ -88,12 +88,12 @@ class Choice:
             return [least] if least is not None else []
         return self._store.due(lane.name, now_ms, 1, lane.flight)
 
-    def _is_due(self, lane: ParkedLane, first: WaitingDelivery, now_ms: int) -> bool:
+    def _is_due(self, lane: RetryLane, first: WaitingDelivery, now_ms: int) -> bool:
         """Whether the first of a strict lane is due, or one of those that travelled with it: they do so again."""
         due_ms = self._store.next_due_ms(lane.name)
         return first.tries.is_due(now_ms) or (due_ms is not None and due_ms <= now_ms)
 
-    def beside(self, lane: ParkedLane, subscription: Subscription) -> bool:
+    def beside(self, lane: RetryLane, subscription: Subscription) -> bool:
         """Whether something in it may be pushed while the first attempt of others is under way."""
         return not subscription.policy.strict and self._store.next_due_ms(lane.name, lane.flight) is not None
 
@@ -111,29 +111,29 @@ class Choice:
         return head
 
 
-class ParkedLanes:
+class RetryLanes:
     """Used by one thread. In memory are only the lanes, a few hundred bytes each."""
 
     def __init__(self, store: ParkedStore, held: HeldLanes, subscriptions: Subscriptions) -> None:
         self._store = store
         self._held = held
         self._subscriptions = subscriptions
-        self._lanes: dict[str, ParkedLane] = {}
+        self._lanes: dict[str, RetryLane] = {}
         self._turns: TimerQueue[str] = TimerQueue()
 
     def __len__(self) -> int:
         return len(self._lanes)
 
-    def __iter__(self) -> Iterator[ParkedLane]:
+    def __iter__(self) -> Iterator[RetryLane]:
         return iter(self._lanes.values())
 
     def __contains__(self, name: str) -> bool:
         return name in self._lanes
 
-    def __getitem__(self, name: str) -> ParkedLane:
+    def __getitem__(self, name: str) -> RetryLane:
         return self._lanes[name]
 
-    def get(self, name: str) -> ParkedLane | None:
+    def get(self, name: str) -> RetryLane | None:
         """The lane, if something waits in it."""
         return self._lanes.get(name)
 
@@ -141,7 +141,7 @@ class ParkedLanes:
         """Something new waits in this lane."""
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = ParkedLane(name)
+            lane = self._lanes[name] = RetryLane(name)
         lane.expires_ms = 0
         if self._held.is_found(name):
             # It comes behind others, and has its turn after theirs; but it may be older than they are.
@@ -159,7 +159,7 @@ class ParkedLanes:
             self._held.found(name)
         self.turn(lane, now_ms)
 
-    def let_pass(self, lane: ParkedLane) -> None:
+    def let_pass(self, lane: RetryLane) -> None:
         """Batches may push past a lane once all in it has had its first attempt, with an outcome; past a link's, once
         nothing waits in it."""
         if self._held.is_found(lane.name) and not self._holds(lane.name):
@@ -171,13 +171,13 @@ class ParkedLanes:
         subscription = self._subscriptions.subscription(name)
         return subscription is not None and subscription.in_turn and self._store.next_due_ms(name) is not None
 
-    def forget(self, lane: ParkedLane) -> None:
+    def forget(self, lane: RetryLane) -> None:
         """Nothing waits in it any more."""
         self.let_pass(lane)
         del self._lanes[lane.name]
         self._turns.cancel(lane.name)
 
-    def turn(self, lane: ParkedLane, at_ms: int) -> None:
+    def turn(self, lane: RetryLane, at_ms: int) -> None:
         """Set the time of its next turn; it replaces an earlier one."""
         self._turns.set(lane.name, at_ms)
 
@@ -190,7 +190,7 @@ class ParkedLanes:
         """When the next turn is; None when no lane has one."""
         return self._turns.next_ms()
 
-    def take_turn(self, now_ms: int) -> ParkedLane | None:
+    def take_turn(self, now_ms: int) -> RetryLane | None:
         """Take the lane whose turn is due first; None when none is due."""
         name = self._turns.pop(now_ms)
         return None if name is None else self._lanes[name]

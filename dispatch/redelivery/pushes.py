@@ -20,7 +20,7 @@ from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, 
 from arborcast.dispatch.redelivery.amounts import Amounts
 from arborcast.dispatch.redelivery.endpoints import Endpoints
 from arborcast.dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
-from arborcast.dispatch.redelivery.lanes import ParkedLane, ParkedLanes, Subscriptions
+from arborcast.dispatch.redelivery.lanes import RetryLane, RetryLanes, Subscriptions
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.topic_model.records import pull
 from arborcast.topic_model.records.notifications import Notification
@@ -143,7 +143,7 @@ class SubscriptionStops:
     def __init__(
         self,
         subscriptions: Subscriptions,
-        lanes: ParkedLanes,
+        lanes: RetryLanes,
         endpoints: Endpoints,
         journal: RedeliveryJournal,
         after_ms: int,
@@ -187,7 +187,7 @@ class SubscriptionStops:
         written, self._unwritten = self._unwritten, set()
         return written
 
-    def holds(self, lane: ParkedLane, now_ms: int) -> bool:
+    def holds(self, lane: RetryLane, now_ms: int) -> bool:
         """Whether the lane is suspended."""
         suspended = lane.name in self._unwritten or self._subscriptions.suspended(lane.name)
         if lane.suspended and not suspended:
@@ -207,7 +207,7 @@ class RedeliveryOutcomes:
         self._store = store
         self._journal = journal
         self._chance = chance
-        self._alarm = alarm
+        self.alarm = alarm
         self.delivered = 0
         self.dead = 0
         self.unanswered: Callable[[Notification, Attempt], None] = lambda _, __: None
@@ -238,7 +238,7 @@ class RedeliveryOutcomes:
 
     def resolve(
         self,
-        lane: ParkedLane,
+        lane: RetryLane,
         policy: RetryPolicy,
         waiting: WaitingDelivery,
         outcome: Outcome,
@@ -252,13 +252,13 @@ class RedeliveryOutcomes:
         decision = settle(waiting, push, outcome, policy, now_ms, self._chance())
         self.write_untried(lane, waiting, decision, now_ms)
 
-    def lost(self, lane: ParkedLane, taken: Sequence[WaitingDelivery], now_ms: int) -> None:
+    def lost(self, lane: RetryLane, taken: Sequence[WaitingDelivery], now_ms: int) -> None:
         """The worker that had their push under way has ended: they are due, as far as they are not too old."""
         lane.expires_ms = 0
         for waiting in taken:
             self._store.lost(waiting.delivery, now_ms)
 
-    def cancel(self, lane: ParkedLane, now_ms: int) -> bool:
+    def cancel(self, lane: RetryLane, now_ms: int) -> bool:
         """End what waits in a lane because the subscription is over; whether there may be more of it."""
         why = failed("ended", "the subscription is over")
         ended = self._store.accepted_before(lane.name, _EVER_MS, _ENDED_AT_ONCE, lane.flight)
@@ -266,7 +266,7 @@ class RedeliveryOutcomes:
             self.write_untried(lane, waiting, unpushed(waiting, Verdict("cancelled"), why), now_ms)
         return len(ended) == _ENDED_AT_ONCE
 
-    def expire(self, lane: ParkedLane, policy: RetryPolicy, now_ms: int) -> bool:
+    def expire(self, lane: RetryLane, policy: RetryPolicy, now_ms: int) -> bool:
         """End what is too old, for us or for its publisher; whether there may be more of it."""
         if lane.expires_ms > now_ms:
             return False
@@ -283,7 +283,7 @@ class RedeliveryOutcomes:
             lane.expires_ms = _EVER_MS if expires_ms is None else expires_ms
         return more
 
-    def shed(self, lane: ParkedLane, amounts: Amounts, now_ms: int) -> bool:
+    def shed(self, lane: RetryLane, amounts: Amounts, now_ms: int) -> bool:
         """Drop the oldest of what was never tried, as long as too much waits in a lane; whether there may be more of
         it."""
         oldest = self._store.oldest_untried(lane.name, _ENDED_AT_ONCE) if amounts.too_much(lane.name) else []
@@ -304,12 +304,12 @@ class RedeliveryOutcomes:
             if waiting is not None:
                 yield waiting
 
-    def unwanted(self, lane: ParkedLane, waiting: WaitingDelivery, now_ms: int) -> None:
+    def unwanted(self, lane: RetryLane, waiting: WaitingDelivery, now_ms: int) -> None:
         """End what was parked unjudged, because the subscription's conditions do not want it."""
         why = failed("skipped", "its conditions do not select it, or would cost more than they may")
         self.write_untried(lane, waiting, unpushed(waiting, Verdict("cancelled"), why), now_ms)
 
-    def write_untried(self, lane: ParkedLane, waiting: WaitingDelivery, decision: Decision, now_ms: int) -> None:
+    def write_untried(self, lane: RetryLane, waiting: WaitingDelivery, decision: Decision, now_ms: int) -> None:
         """Write down a decision without a push."""
         number, verdict, why = decision.tries.number, decision.verdict, decision.why
         row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, why, now_ms, NO_BATCH)
@@ -327,7 +327,7 @@ class RedeliveryOutcomes:
         if decision.letter:
             # A dead subscriber of these events would hear of itself, once a minute and for ever.
             if not is_system(row.topic):
-                self._alarm.died(row.subscription, row.endpoint, row.detail)
+                self.alarm.died(row.subscription, row.endpoint, row.detail)
             self.dead += 1
         self.delivered += row.state == "delivered"
         if notification.reply_to is not None and row.state != "delivered":
@@ -343,7 +343,7 @@ class Pushes:
     def __init__(
         self,
         pusher: Pusher,
-        lanes: ParkedLanes,
+        lanes: RetryLanes,
         endpoints: Endpoints,
         capacity: InFlightLimiter,
         outcomes: RedeliveryOutcomes,
@@ -351,10 +351,10 @@ class Pushes:
         envelope_of: Callable[[Subscription], Envelope],
         clock: WatchedClock,
     ) -> None:
-        self._pusher = pusher
+        self.pusher = pusher
         self._lanes = lanes
         self._endpoints = endpoints
-        self._capacity = capacity
+        self.capacity = capacity
         self._outcomes = outcomes
         self._stops = stops
         self._envelope_of = envelope_of
@@ -362,7 +362,7 @@ class Pushes:
 
     def begin(
         self,
-        lane: ParkedLane,
+        lane: RetryLane,
         subscription: Subscription,
         policy: RetryPolicy,
         taken: list[WaitingDelivery],
@@ -385,13 +385,13 @@ class Pushes:
             probe = self._endpoints.begin_push(endpoint)
             lane.flight.update(waiting.delivery for waiting in taken)
             lane.pushing = lane.pushing or first_try
-            self._capacity.enter(scopes)
+            self.capacity.enter(scopes)
 
         def finished(push: Push, outcome: Outcome) -> None:
             ended_ms = self._clock.now_ms()
             lane.flight.difference_update(waiting.delivery for waiting in taken)
             lane.pushing = lane.pushing and not first_try
-            self._lanes.go_on(self._capacity.leave(scopes), ended_ms)
+            self._lanes.go_on(self.capacity.leave(scopes), ended_ms)
             freed = self._endpoints.push_ended(endpoint, notifications[0].id, outcome, push.result, probe, ended_ms)
             self._lanes.go_on(freed, ended_ms)
             if self._outcomes.settle(subscription, policy, taken, push, outcome, ended_ms, probe):
@@ -401,7 +401,7 @@ class Pushes:
                 self._stops.push_failed(lane.name, endpoint, ended_ms)
             self._lanes.turn(lane, ended_ms)
 
-        unmade = self._pusher.begin(subscription, notifications, number, now_ms, envelope_of, finished, leaves)
+        unmade = self.pusher.begin(subscription, notifications, number, now_ms, envelope_of, finished, leaves)
         if unmade is not None:
             # Only this message is to suffer for it.
             self._outcomes.settle(subscription, policy, taken, *unmade, now_ms, probe=False)

@@ -23,11 +23,12 @@ from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.health import EndpointHealthRegistry
 from arborcast.dispatch.delivery.pushes import PushSpans
 from arborcast.dispatch.delivery.transport import make_transport
+from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Place
 from arborcast.dispatch.queues.parts import QueueFigures
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
-from arborcast.dispatch.redelivery.held_lanes import HeldLanes, PartitionReport
 from arborcast.dispatch.redelivery.parked_store import newest_batch, parked_behind
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.scheduler import RedeliveryContext
 from arborcast.dispatch.redelivery.session import (
     Figures,

@@ -26,14 +26,14 @@ from arborcast.dispatch.delivery.health import EndpointHealthRegistry, quick_s
 from arborcast.dispatch.delivery.pushes import Pusher, PushSpans
 from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.delivery.verdict import RetryPolicy, policy_of
+from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.matching.filters import Allowance, Conditions, judged
 from arborcast.dispatch.queues.parts import QueueFigures, QueueParts
 from arborcast.dispatch.queues.work import Queues
 from arborcast.dispatch.redelivery.amounts import Amounts
 from arborcast.dispatch.redelivery.endpoints import Endpoints
 from arborcast.dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
-from arborcast.dispatch.redelivery.held_lanes import HeldLanes
-from arborcast.dispatch.redelivery.lanes import Choice, ParkedLane, ParkedLanes, Subscriptions
+from arborcast.dispatch.redelivery.lanes import Choice, RetryLane, RetryLanes, Subscriptions
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
 from arborcast.dispatch.redelivery.reports import NO_RESULT, AwaitedResults, outcome_of
@@ -73,59 +73,46 @@ class Redelivery:
         now_ms: Callable[[], int],
         chance: Callable[[], float],
     ) -> None:
+        self._context = context
         self._store = store
-        self._subscriptions = subscriptions = context.subscriptions
-        self._push = push = context.push
-        self._retry = retry = context.retry
-        self._tell = tell = context.tell
-        self._clock = WatchedClock(now_ms)
+        push, retry, tell, subscriptions = context.push, context.retry, context.tell, context.subscriptions
+        self._clock = clock = WatchedClock(now_ms)
         self._changed: dict[str, None] = {}
         self._conditions = Conditions()
         self._allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
-        self._alarm = DeadLetterAlarm(tell)
-        self._lanes = ParkedLanes(store, context.held, subscriptions)
+        self._lanes = lanes = RetryLanes(store, context.held, subscriptions)
         self._reports = AwaitedResults(store)
         self._amounts = Amounts(store, retry)
         self._choice = Choice(store, push)
-        self._capacity = InFlightLimiter(Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
-        self._endpoints = Endpoints(context.health, quick_s(retry), tell)
-        self._outcomes = RedeliveryOutcomes(store, journal, chance, self._alarm)
-        self._stops = SubscriptionStops(
-            subscriptions, self._lanes, self._endpoints, journal, int(retry.suspend_after_s * 1000), tell
-        )
-        self._pusher = Pusher(transport, context.spans)
-        self._pushes = Pushes(
-            self._pusher,
-            self._lanes,
-            self._endpoints,
-            self._capacity,
-            self._outcomes,
-            self._stops,
-            context.envelope_of,
-            self._clock,
-        )
+        self._endpoints = endpoints = Endpoints(context.health, quick_s(retry), tell)
+        self._outcomes = outcomes = RedeliveryOutcomes(store, journal, chance, DeadLetterAlarm(tell))
+        suspend_after_ms = int(retry.suspend_after_s * 1000)
+        self._stops = stops = SubscriptionStops(subscriptions, lanes, endpoints, journal, suspend_after_ms, tell)
+        pusher = Pusher(transport, context.spans)
+        capacity = InFlightLimiter(Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
+        self._pushes = Pushes(pusher, lanes, endpoints, capacity, outcomes, stops, context.envelope_of, clock)
         parts = QueueParts(
             store=store,
             subscriptions=subscriptions,
             transport=transport,
-            pusher=self._pusher,
-            endpoints=self._endpoints,
-            outcomes=self._outcomes,
+            pusher=pusher,
+            endpoints=endpoints,
+            outcomes=outcomes,
             journal=journal,
             amounts=self._amounts,
             push=push,
             retry=retry,
             envelope_of=context.envelope_of,
-            stops=self._stops,
-            go_on=self._lanes.go_on,
-            clock=self._clock,
+            stops=stops,
+            go_on=lanes.go_on,
+            clock=clock,
             chance=chance,
         )
         self._queues = Queues(parts)
 
     @property
     def in_flight(self) -> int:
-        return self._pusher.in_flight
+        return self._pushes.pusher.in_flight
 
     @property
     def lanes(self) -> int:
@@ -150,7 +137,7 @@ class Redelivery:
     def due(self) -> int:
         """Lanes whose turn has come, or that wait for a free slot."""
         now_ms = self._clock.now_ms()
-        return self._lanes.overdue(now_ms) + self._capacity.waiting + self._queues.overdue(now_ms)
+        return self._lanes.overdue(now_ms) + self._pushes.capacity.waiting + self._queues.overdue(now_ms)
 
     def caught_up(self) -> None:
         """All is found that was parked before this began."""
@@ -203,9 +190,9 @@ class Redelivery:
             lane = self._lanes.get(self._changed.popitem()[0])
             if lane is None:
                 continue
-            current = self._subscriptions.subscription(lane.name)
+            current = self._context.subscriptions.subscription(lane.name)
             changed = current is not lane.seen and current != lane.seen
-            if changed or self._subscriptions.suspended(lane.name) != lane.suspended:
+            if changed or self._context.subscriptions.suspended(lane.name) != lane.suspended:
                 self._lanes.turn(lane, now_ms)
 
     def next_turn_ms(self) -> int | None:
@@ -220,7 +207,7 @@ class Redelivery:
         now_ms = self._clock.now_ms()
         self._queues.work(now_ms)
         for _ in range(_TURNS_AT_ONCE):
-            if not self._pusher.has_room(self._push.max_in_flight):
+            if not self._pushes.pusher.has_room(self._context.push.max_in_flight):
                 break
             now_ms = self._clock.now_ms()  # each time: what a push carries may grow too old while others begin
             endpoint = self._endpoints.due(now_ms)
@@ -231,11 +218,11 @@ class Redelivery:
             if lane is None:
                 break
             self._serve(lane, now_ms)
-        self._alarm.look(now_ms)
+        self._outcomes.alarm.look(now_ms)
 
     def drive(self, timeout_s: float) -> None:
         """Take outcomes in, waiting this long at most for the first."""
-        self._pusher.drive(timeout_s)
+        self._pushes.pusher.drive(timeout_s)
 
     def _look_at_clock(self) -> None:
         """When the clock was put back, the times of all turns are wrong: every lane has one now."""
@@ -245,9 +232,9 @@ class Redelivery:
             self._lanes.go_on([lane.name for lane in self._lanes], self._clock.now_ms())
             self._queues.clock_put_back(self._clock.now_ms())
 
-    def _serve(self, lane: ParkedLane, now_ms: int) -> bool:
+    def _serve(self, lane: RetryLane, now_ms: int) -> bool:
         """A lane's turn; whether a push began, or may begin at once when it is asked again."""
-        subscription = None if lane.gone else self._subscriptions.subscription(lane.name)
+        subscription = None if lane.gone else self._context.subscriptions.subscription(lane.name)
         if subscription is None:
             lane.seen = subscription
             self._cancel(lane, now_ms)
@@ -286,7 +273,7 @@ class Redelivery:
             if not taken:
                 self._lanes.turn(lane, now_ms)
                 return False
-        if self._capacity.wait(lane.name, scopes_of(lane.endpoint), subscription.policy.priority):
+        if self._pushes.capacity.wait(lane.name, scopes_of(lane.endpoint), subscription.policy.priority):
             self._sleep(lane, policy, now_ms, until_due=False)
             return False
         self._pushes.begin(lane, subscription, policy, taken, now_ms)
@@ -298,7 +285,7 @@ class Redelivery:
         return True
 
     def _judged(
-        self, lane: ParkedLane, subscription: Subscription, taken: list[WaitingDelivery], now_ms: int
+        self, lane: RetryLane, subscription: Subscription, taken: list[WaitingDelivery], now_ms: int
     ) -> list[WaitingDelivery]:
         """Of what was parked unjudged what the subscription wants: as many as may be asked about at a time."""
         wanted: list[WaitingDelivery] = []
@@ -316,19 +303,19 @@ class Redelivery:
             wanted.append(waiting)
         return wanted
 
-    def _know(self, lane: ParkedLane, subscription: Subscription) -> RetryPolicy:
+    def _know(self, lane: RetryLane, subscription: Subscription) -> RetryPolicy:
         """What follows from the subscription, computed again only when that has changed."""
         if lane.policy is None or lane.seen is not subscription:
             if lane.endpoint != subscription.consumer.address:
                 self._endpoints.forget(lane.name, lane.endpoint)
             lane.seen, lane.endpoint, lane.envelope = subscription, subscription.consumer.address, None
             lane.policy, lane.expires_ms = (
-                policy_of(subscription.policy, self._retry, link=subscription.peer is not None),
+                policy_of(subscription.policy, self._context.retry, link=subscription.peer is not None),
                 0,
             )
         return lane.policy
 
-    def _sleep(self, lane: ParkedLane, policy: RetryPolicy, now_ms: int, until_due: bool) -> None:
+    def _sleep(self, lane: RetryLane, policy: RetryPolicy, now_ms: int, until_due: bool) -> None:
         """Nothing to do in this lane until the next delivery is due (if that is what it waits for), or too old."""
         self._lanes.let_pass(lane)
         if not lane.flight:
@@ -345,22 +332,22 @@ class Redelivery:
         # Must be last: freeing the slot may give this same lane its turn.
         self._pass_on(lane, now_ms)
 
-    def _pass_on(self, lane: ParkedLane, now_ms: int) -> None:
+    def _pass_on(self, lane: RetryLane, now_ms: int) -> None:
         """Frees the slot reserved for this lane, for the next waiter."""
         if lane.endpoint:
-            self._lanes.go_on(self._capacity.pass_on(scopes_of(lane.endpoint)), now_ms)
+            self._lanes.go_on(self._pushes.capacity.pass_on(scopes_of(lane.endpoint)), now_ms)
 
-    def _forget(self, lane: ParkedLane, now_ms: int) -> None:
+    def _forget(self, lane: RetryLane, now_ms: int) -> None:
         self._lanes.forget(lane)
-        self._capacity.forget(lane.name)
+        self._pushes.capacity.forget(lane.name)
         self._endpoints.forget(lane.name, lane.endpoint)
         if lane.failing:
-            self._tell(OperatorEvent("subscription-recovered", now_ms, lane.endpoint, lane.name))
+            self._context.tell(OperatorEvent("subscription-recovered", now_ms, lane.endpoint, lane.name))
 
     # Ends without a push
 
-    def _cancel(self, lane: ParkedLane, now_ms: int) -> None:
-        self._capacity.forget(lane.name)
+    def _cancel(self, lane: RetryLane, now_ms: int) -> None:
+        self._pushes.capacity.forget(lane.name)
         self._pass_on(lane, now_ms)
         more = self._outcomes.cancel(lane, now_ms)
         self._lanes.let_pass(lane)
@@ -372,11 +359,11 @@ class Redelivery:
 
     # The endpoint
 
-    def _block(self, lane: ParkedLane, now_ms: int) -> None:
+    def _block(self, lane: RetryLane, now_ms: int) -> None:
         self._endpoints.block(lane.name, lane.endpoint)
         if not lane.failing:
             lane.failing = True
-            self._tell(OperatorEvent("subscription-failing", now_ms, lane.endpoint, lane.name))
+            self._context.tell(OperatorEvent("subscription-failing", now_ms, lane.endpoint, lane.name))
 
     def _probe(self, endpoint: str, now_ms: int) -> None:
         if self._endpoints.get(endpoint).breaker == "closed":

@@ -29,9 +29,9 @@ from arborcast.dispatch.delivery.transport.contract import Callback, PushRequest
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
 from arborcast.dispatch.redelivery.events import OperatorEvent
-from arborcast.dispatch.redelivery.held_lanes import HeldLanes
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
 from arborcast.dispatch.redelivery.pushes import RedeliveryJournal
 from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext

@@ -27,7 +27,7 @@ from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries, roomy
 from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery.events import OperatorEvent
-from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.engine.embedded.kafka_broker import KafkaBroker

@@ -20,8 +20,8 @@ from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery import redeliverer as module
 from arborcast.dispatch.redelivery.endpoints import Endpoints, HealthMemory
-from arborcast.dispatch.redelivery.held_lanes import PartitionReport
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.expressions import CONCRETE

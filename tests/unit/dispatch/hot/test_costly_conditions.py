@@ -17,7 +17,7 @@ from arborcast.dispatch.logs.parked import Delivery, Tries
 from arborcast.dispatch.matching.filters import Conditions
 from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery.events import OperatorEvent
-from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.expressions.conditions import XPATH_1

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arborcast.dispatch.delivery.capacity import Limits
+from arborcast.dispatch.hot.batch_outcomes import waits
 from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.topic_model.records.notifications import Notification
@@ -350,12 +351,12 @@ def test_what_is_put_off_waits_for_all_pushes_of_its_lane() -> None:
     ends(lanes, "a")
     assert all_that_go(lanes) == ["1", "2"]
 
-    assert lanes.put_off("s", "why") == []
+    assert lanes.defer("s", waits("why")) == []
     assert all_that_go(lanes) == []
-    assert lanes.why_put_off("s") == "", "another one is under way"
+    assert lanes.take_deferral("s") is None, "another one is under way"
     ends(lanes, "b")
     assert all_that_go(lanes) == []
-    assert lanes.why_put_off("s") == "why"
+    assert lanes.take_deferral("s") == waits("why")
     assert [each.offset for each in lanes.drain("s")] == [3, 4, 5]
     assert not lanes.settle("s", TopicPath("a"))
     assert all_that_go(lanes) == []

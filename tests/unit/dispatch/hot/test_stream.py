@@ -14,7 +14,7 @@ from arborcast.dispatch.hot.stream import HotPath
 from arborcast.dispatch.matching.bases import FileBase
 from arborcast.dispatch.matching.view import SharedView
 from arborcast.dispatch.monitoring.metrics import JobMetrics
-from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.spark.query_supervisor import StopGate, StopRequested
 from tests.support.dispatch_job import job_settings
 
@@ -37,6 +37,7 @@ class Batches:
         self.jobs: list[SinkJob] = []
         self._rounds = list(rounds)
         patch.setattr(HotPath, "_diversions", lambda hot: None)
+        patch.setattr(HotPath, "_held", lambda hot: frozenset())
         patch.setattr(HotPath, "_run", lambda hot, frame, job: self._round(job))
         settings = job_settings(Path("unused"), KafkaSettings())
         self.hot = HotPath(settings, cast(Any, View()), cast(Any, None), self.gate, JobMetrics(), lambda reports: None)

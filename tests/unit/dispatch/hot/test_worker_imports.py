@@ -10,7 +10,7 @@ import pytest
 
 from arborcast.dispatch.hot.sink import push_partition
 from arborcast.dispatch.job.heartbeat import keep_worker_alive
-from arborcast.dispatch.redelivery.held_lanes import Reports
+from arborcast.dispatch.redelivery.partition_reports import Reports
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.job import deadlines
 from arborcast.dispatch.job.deadlines import Deadlines, DeadlineWatch, Quiet
 from arborcast.dispatch.redelivery.events import OperatorEvent
-from arborcast.dispatch.redelivery.held_lanes import PartitionReport
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 
 

@@ -81,12 +81,12 @@ def test_a_lane_is_held_by_what_was_never_tried() -> None:
     log = ParkingLog(KafkaSettings(), lambda _: cast(Producer, AcknowledgingProducer()))
 
     log.park(DELIVERY, NOTIFICATION, Tries(1, 1, 9, 9))
-    assert DELIVERY.subscription not in log, "it has had its turn, and what comes next may be pushed"
+    assert DELIVERY.subscription not in log.held, "it has had its turn, and what comes next may be pushed"
     assert not log.reach()
 
     log.park(DELIVERY, NOTIFICATION, Tries())
-    assert DELIVERY.subscription in log
-    log.forget_read({0: 1})
-    assert DELIVERY.subscription in log, "it has not been read yet"
-    log.forget_read({0: 2})
-    assert DELIVERY.subscription not in log
+    assert DELIVERY.subscription in log.held
+    log.held.change((), (), {0: 1})
+    assert DELIVERY.subscription in log.held, "it has not been read yet"
+    log.held.change((), (), {0: 2})
+    assert DELIVERY.subscription not in log.held

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -12,9 +11,9 @@ from hypothesis import strategies as st
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.delivery.health import Sign
+from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.realtime import driver
 from arborcast.dispatch.realtime.driver import Told, changes_of_told
-from arborcast.dispatch.realtime.held_here import HeldHere
 from arborcast.dispatch.realtime.messages import (
     Diverted,
     Feed,
@@ -45,61 +44,49 @@ def test_messages_come_out_as_they_went_in() -> None:
         decode_feed(b"3", b"nonsense")
 
 
-class Parked:
-    """What a worker's own parking log says: lanes, each with its offset in partition 0."""
-
-    def __init__(self) -> None:
-        self.lanes: dict[str, int] = {}
-
-    def __contains__(self, lane: object) -> bool:
-        return lane in self.lanes
-
-    def forget_read(self, positions: Mapping[int, int]) -> None:
-        self.lanes = {lane: at for lane, at in self.lanes.items() if positions.get(0, 0) <= at}
+def hear(held: HeldLanes, message: Diverted) -> None:
+    held.change(message.held, message.freed, message.read)
 
 
 @given(st.lists(LANES, min_size=1, max_size=6), st.integers(1, 5))
 def test_workers_hold_what_the_driver_holds(states: list[frozenset[str]], at_once: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "_NAMES_AT_ONCE", 5 * at_once)
-        parked = Parked()
-        held, before = HeldHere(parked, parked.forget_read), Told()
+        held, before = HeldLanes(), Told()
         for number, state in enumerate(states):
             now = Told(state, {0: number}, degraded=frozenset({f"http://{number}/"}))
             for message in changes_of_told(before, now):
-                held.hear(message)
+                hear(held, message)
             before = now
             assert {name for name in (f"lane{each}" for each in range(12)) if name in held} == state
 
 
 def test_what_was_parked_here_is_held_until_the_driver_has_read_it() -> None:
-    parked = Parked()
-    held, before = HeldHere(parked, parked.forget_read), Told()
-    parked.lanes["a"] = 10
+    held, before = HeldLanes(), Told()
+    held.written("a", 0, 10)
 
     def hears(now: Told) -> bool:
         nonlocal before
         for message in changes_of_told(before, now):
-            held.hear(message)
+            hear(held, message)
         before = now
         return "a" in held
 
     assert hears(Told(read={0: 10})), "the driver has not read it"
     assert hears(Told(frozenset({"a"}), {0: 11})), "it has, and has something to be tried"
     assert not hears(Told(frozenset(), {0: 11})), "it was tried"
-    parked.lanes["a"] = 20
+    held.written("a", 0, 20)
     assert hears(Told(frozenset(), {0: 15}))
 
 
 def test_a_task_begins_when_the_driver_knows_what_the_one_before_has_parked() -> None:
-    parked = Parked()
-    held = HeldHere(parked, parked.forget_read)
-    assert held.knows({0: 0, 1: 0}), "nothing was ever parked"
-    assert not held.knows({0: 4, 1: 2})
-    held.hear(Diverted(read={0: 4, 1: 1}))
-    assert not held.knows({0: 4, 1: 2})
-    held.hear(Diverted(read={1: 2}))
-    assert held.knows({0: 4, 1: 2})
+    held = HeldLanes()
+    assert held.has_read({0: 0, 1: 0}), "nothing was ever parked"
+    assert not held.has_read({0: 4, 1: 2})
+    hear(held, Diverted(read={0: 4, 1: 1}))
+    assert not held.has_read({0: 4, 1: 2})
+    hear(held, Diverted(read={1: 2}))
+    assert held.has_read({0: 4, 1: 2})
 
 
 def test_changes_in_pieces_free_nothing_too_early(tmp_path: Path) -> None:

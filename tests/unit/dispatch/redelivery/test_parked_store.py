@@ -19,7 +19,7 @@ from arborcast.dispatch.delivery.verdict import policy_of
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt
 from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
-from arborcast.dispatch.redelivery.lanes import Choice, ParkedLane
+from arborcast.dispatch.redelivery.lanes import Choice, RetryLane
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, SpoiltFile, WaitingDelivery, newest_batch
 from arborcast.dispatch.redelivery.pushes import RedeliveryOutcomes
 from arborcast.dispatch.settings import PushSettings, RetrySettings
@@ -113,7 +113,7 @@ def test_of_a_link_many_are_pushed_together_and_in_order(store: ParkedStore) -> 
     plain = Subscription("s", EndpointReference("http://b/"), policy=DeliveryPolicy("strict"))
     for offset in range(1, 4):
         park(store, delivery(offset), priority=offset)
-    choice, lane = Choice(store, PushSettings()), ParkedLane("s")
+    choice, lane = Choice(store, PushSettings()), RetryLane("s")
     assert offsets(choice.of(lane, link, 1_000, probing=False)) == [1, 2, 3]
     assert offsets(choice.of(lane, link, 1_000, probing=True)) == [1]
     assert offsets(choice.of(lane, plain, 1_000, probing=False)) == [1]
@@ -376,7 +376,7 @@ def test_ending_much_takes_no_more_memory_than_ending_one(how: str, tmp_path: Pa
         store.commit()
         alarm = cast(Any, SimpleNamespace(died=lambda *_: None))
         outcomes = RedeliveryOutcomes(store, cast(Any, journal), lambda: 0.0, alarm)
-        lane, policy = ParkedLane("s"), policy_of(DeliveryPolicy(lifespan_ms=1_000), RetrySettings())
+        lane, policy = RetryLane("s"), policy_of(DeliveryPolicy(lifespan_ms=1_000), RetrySettings())
         tracemalloc.start()
         try:
             if how == "cancelled":

@@ -6,7 +6,7 @@ import msgspec
 
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.parked import Tries
-from arborcast.dispatch.redelivery.lanes import Choice, ParkedLane
+from arborcast.dispatch.redelivery.lanes import Choice, RetryLane
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.subscriptions import Peer
 from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, START_MS, World
@@ -368,7 +368,7 @@ def test_what_travelled_together_over_a_link_does_so_again_when_the_first_of_it_
     for number, after_ms in enumerate((800, 700, 600)):
         world.park("link", f"n{number}", Tries(1, 1, START_MS + after_ms, START_MS))
     world.park("link", "later")
-    choice, lane = Choice(world.store, world.push), ParkedLane("link")
+    choice, lane = Choice(world.store, world.push), RetryLane("link")
     assert world.store.next_due_ms("link") == START_MS + 600
     assert choice.of(lane, link, START_MS + 599, probing=False) == []
     for probing, expected in ((False, ["n0", "n1", "n2"]), (True, ["n0"])):

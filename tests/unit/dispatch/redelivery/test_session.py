@@ -8,9 +8,9 @@ import pytest
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.health import EndpointHealthRegistry
+from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Tries
 from arborcast.dispatch.redelivery import session
-from arborcast.dispatch.redelivery.held_lanes import HeldLanes
 from arborcast.dispatch.redelivery.scheduler import RedeliveryContext
 from arborcast.dispatch.redelivery.session import SessionParts, opened_session
 from arborcast.dispatch.settings import PushSettings, RetrySettings

@@ -1,0 +1,139 @@
+"""Lanes that nothing is pushed past. A lane is held until the store of the redelivery has read the `parked` log past
+the last record that holds the lane, and has nothing untried of it. What waits for another try holds nothing.
+
+The driver has one object for them, fed with what batches report and the redelivery reads; each worker has one, fed with
+its own records and the driver's messages. Both compare offsets in the log.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+
+
+class HeldLanes:
+    """Shared by threads. `acknowledged` says whether Kafka has a record, by the number that `sent` was given."""
+
+    def __init__(self, acknowledged: Callable[[int], bool] = lambda number: True) -> None:
+        self._acknowledged = acknowledged
+        self._lock = threading.Lock()
+        self._untried: set[str] = set()
+        # Of an earlier session, until the present one is complete.
+        self._untried_before: set[str] = set()
+        self._read: dict[int, int] = {}
+        self._reach: dict[str, dict[int, int]] = {}  # by lane and partition: the last record that holds the lane
+        self._sent: dict[str, int] = {}  # by lane: the number of the last record
+
+    def __contains__(self, lane: object) -> bool:
+        return lane in self._untried or lane in self._reach or lane in self._untried_before
+
+    # Records that hold a lane
+
+    def sent(self, lane: str, number: int) -> None:
+        """A record is on its way to the log."""
+        self._sent[lane] = number
+        if lane not in self._reach:
+            self._reach.setdefault(lane, {})  # not yet written
+
+    def written(self, lane: str, partition: int, offset: int) -> None:
+        """A record is in the log. In any thread."""
+        # Several tasks may have parked for one lane, and report in any order.
+        reach = self._reach.setdefault(lane, {})
+        reach[partition] = max(reach.get(partition, offset), offset)
+
+    def parked(self, reach: Mapping[str, tuple[int, int]]) -> None:
+        """Some task of a batch has parked deliveries of these lanes, up to this partition and offset of the log."""
+        with self._lock:
+            for lane, (partition, offset) in reach.items():
+                self.written(lane, partition, offset)
+
+    def take_reach(self) -> dict[str, tuple[int, int]]:
+        """The partition and offset of the last record of each lane, which are forgotten here; only complete when all
+        are acknowledged."""
+        reach, self._reach = self._reach, {}
+        self._sent.clear()
+        return {lane: max(each.items()) for lane, each in reach.items() if each}
+
+    # What the store has
+
+    def begin_session(self) -> None:
+        """All that the store has untried is found again: by another session of the redelivery, in the driver's next
+        messages. What was found before counts until `caught_up`."""
+        with self._lock:
+            self._untried_before |= self._untried
+            self._untried.clear()
+
+    def found(self, lane: str) -> None:
+        """The redelivery has an untried delivery of this lane. Must be called before `applied`."""
+        with self._lock:
+            self._untried.add(lane)
+
+    def is_found(self, lane: str) -> bool:
+        """Whether this session has an untried delivery of the lane. To be asked by its thread."""
+        return lane in self._untried
+
+    def applied(self, partition: int, position: int) -> None:
+        """The redelivery knows all that is before this offset."""
+        with self._lock:
+            self._read[partition] = position
+
+    def drained(self, lane: str) -> None:
+        """The redelivery has tried all that it knew of this lane."""
+        with self._lock:
+            self._untried.discard(lane)
+            self._untried_before.discard(lane)
+
+    def caught_up(self) -> None:
+        """The session is complete: what only an earlier one had found is finished."""
+        with self._lock:
+            self._untried_before.clear()
+
+    # The same in a worker
+
+    def begin_batch(self, held: Collection[str]) -> None:
+        """The driver holds these lanes, and all others are read and tried."""
+        self.take_reach()
+        self._untried, self._untried_before = set(held), set()
+
+    def change(self, held: Collection[str], freed: Collection[str], read: Mapping[int, int]) -> None:
+        """The driver holds and frees these lanes, having read the log to these offsets."""
+        self._untried.difference_update(freed)
+        self._untried.update(held)
+        self._read.update(read)
+        if read:
+            self._forget_read()
+
+    def has_read(self, ends: Mapping[int, int]) -> bool:
+        """Whether the store has read the log to these offsets: what the task before this one has parked is not to be
+        overtaken either."""
+        return all(self._read.get(partition, 0) >= end for partition, end in ends.items())
+
+    # Which they are
+
+    def for_batch(self) -> frozenset[str]:
+        """The lanes that are held. To be asked between batches, when nothing can be parked and be overtaken."""
+        return self.for_workers()[0]
+
+    def for_workers(self) -> tuple[frozenset[str], dict[int, int]]:
+        """The lanes that are held, and how far the redelivery has read: a worker that has parked something behind that
+        holds its lane by itself."""
+        with self._lock:
+            self._forget_read()
+            return self._held(), dict(self._read)
+
+    def count(self) -> int:
+        """How many lanes are held, as far as is known now."""
+        with self._lock:
+            return len(self._held())
+
+    def _forget_read(self) -> None:
+        """Where the store has read everything, its own knowledge is complete."""
+        for lane, reach in list(self._reach.items()):
+            if not self._acknowledged(self._sent.get(lane, 0)):
+                continue
+            if all(self._read.get(partition, 0) > offset for partition, offset in reach.items()):
+                del self._reach[lane]
+                self._sent.pop(lane, None)
+
+    def _held(self) -> frozenset[str]:
+        return frozenset(self._untried.union(self._untried_before, self._reach))

@@ -1,0 +1,84 @@
+"""A partition of a batch whose pushes a test makes up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from arborcast.core.eventlog.client import Producer
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot import sink
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes, waits
+from arborcast.dispatch.hot.intake import Diversions
+from arborcast.dispatch.hot.lanes import Lanes
+from arborcast.dispatch.hot.sink import SinkJob, Worker
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.logs.parked import ParkingLog
+from arborcast.dispatch.matching.filters import Conditions
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import Found
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
+from tests.support.fake_journal import FakeJournal
+from tests.support.realtime_world import SETTINGS
+
+
+class Unacknowledged:
+    """Kafka has nothing yet."""
+
+    def partitions_for(self, topic: str) -> set[int]:
+        return {0}
+
+    def send(self, topic: str, **record: object) -> object:
+        return SimpleNamespace(add_callback=lambda call: None, add_errback=lambda call: None)
+
+
+def test_what_joins_its_lane_late_does_not_overtake_what_was_parked_in_the_same_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = ParkingLog(KafkaSettings(), lambda _: cast(Producer, Unacknowledged()))
+    rows = FakeJournal()
+    journal = SimpleNamespace(
+        parked=log,
+        park=lambda delivery, notification, tries, row, in_turn: log.park(delivery, notification, tries, in_turn),
+        write=partial(FakeJournal.write, rows),
+        begin=lambda _: None,
+        matched=lambda *_: None,
+        write_due=lambda: True,
+        settle=log.reach,
+    )
+    monkeypatch.setattr(rows, "park", journal.park)
+    many = [Subscription(f"s{number}", EndpointReference(f"http://s{number}/")) for number in range(100)]
+    overtaken: list[str] = []
+
+    def run(lanes: Lanes, outcomes: BatchOutcomes, tell: object, fill: Callable[[int], None]) -> None:
+        first = Received(Notification("first", TopicPath("a"), b"<x/>", 1 << 50), 0, 0)
+        outcomes.put_off(many[7], (first,), waits("the pushes before it failed"))
+        fill(100)
+        overtaken.extend(each.id for each, _ in lanes.waiting())
+
+    worker = SimpleNamespace(
+        journal=journal,
+        conditions=Conditions(),
+        pump=SimpleNamespace(run=run),
+        shown=SimpleNamespace(teller=lambda _: None),
+        settled=lambda: None,
+        rest=lambda: None,
+    )
+    worker.fill = partial(Worker.fill, cast(Any, worker))
+    monkeypatch.setattr(sink, "worker_for", lambda *_: worker)
+    view = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found(many, [])), control=0)
+    value = notifications.encode(Notification("second", TopicPath("a"), b"<x/>", 1 << 50))[1]
+    reports: list[Any] = []
+    accumulator = SimpleNamespace(add=reports.extend)
+
+    job = SinkJob(SETTINGS, cast(Any, view), 1, 0, Diversions())
+    sink._push_partition(job, cast(Any, accumulator), [(bytearray(value), 0, 1)])
+
+    assert len(overtaken) == 99
+    assert "s7" not in overtaken

@@ -1,0 +1,68 @@
+"""A task of the real-time gear beside its driver's messages."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from arborcast.dispatch.realtime import task
+from arborcast.dispatch.realtime.messages import Diverted, Feed
+from arborcast.dispatch.realtime.task import RealtimeJob
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing import Found
+from arborcast.topic_model.topics import TopicPath
+from tests.support.realtime_world import SETTINGS, Running, Sent
+from tests.support.redelivery_world import World
+
+
+class Engine:
+    """What a task needs; its only subscription is `s`."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.world.subscribe("s")
+        self.accepted: dict[int, list[bytes]] = {0: []}
+        self.parked: list[tuple[bytes, bytes, int]] = []
+        self.pushed = 0
+
+    def monotonic(self) -> float:
+        return self.world.now_ms / 1000
+
+    def written(self, record: Sent) -> int:
+        return 0
+
+    def seen(self, request: object) -> None:
+        self.pushed += 1
+
+    def of(self, notification: Notification) -> Found:
+        return Found([self.world.subscriptions["s"]], [])
+
+    def is_late(self) -> bool:
+        return False
+
+    def tell(self, progress: object) -> None: ...
+
+    def settle(self, timeout_s: float) -> None: ...
+
+
+def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    monkeypatch.setattr(task, "time", SimpleNamespace(time=engine.monotonic, monotonic=engine.monotonic))
+    running = Running(cast(Any, engine), RealtimeJob(SETTINGS, 1, engine.monotonic()), 0, 0)
+    running.messages.append(Feed(1, 0, 0, 0, diverted=Diverted(held=frozenset({"s"}))))
+    notification = Notification("n", TopicPath("a"), b"<x/>", engine.world.now_ms)
+    running.rows.append((notifications.encode(notification)[1], 0, 0))
+    running.step()
+
+    running.messages.append(Feed(1, 0, 0, 0, base=b"nowhere", complete=False))
+    running.step()
+    running.messages.append(Feed(1, 0, 0, 0, diverted=Diverted(held=frozenset({"s"}), read={0: 0}), complete=False))
+    running.step()
+    assert engine.pushed == 0, "what is parked was not tried"
+
+    running.messages.append(Feed(1, 0, 0, 0, diverted=Diverted(freed=frozenset({"s"}))))
+    running.step()
+    assert engine.pushed == 1

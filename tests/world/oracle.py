@@ -79,7 +79,7 @@ class Member:
         for each in self.changes:
             if each.began > until:
                 break
-            receives = bool(each.receives)
+            receives = each.receives is not None  # what is accepted while it is paused waits for it
             if each.answered is not None and each.answered < since:
                 possible = {receives}
             else:
@@ -88,6 +88,10 @@ class Member:
             (sure,) = possible
             return sure
         return None
+
+    @property
+    def is_paused(self) -> bool:
+        return bool(self.changes) and self.changes[-1].receives is False
 
     @property
     def is_over(self) -> bool:
@@ -199,7 +203,8 @@ class Oracle:
         self.open = [
             (member, accepted)
             for member, accepted in self.open
-            if not member.is_over and not any(each.accepted for each in self.pushes.get((member.name, accepted.id), ()))
+            if not (member.is_over or member.is_paused)
+            and not any(each.accepted for each in self.pushes.get((member.name, accepted.id), ()))
         ]
         return len(self.open)
 

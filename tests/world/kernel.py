@@ -102,6 +102,7 @@ class Kernel:
         self.processes: dict[int, Process] = {}
         self.failures: list[tuple[Fiber, BaseException]] = []
         self.counts: dict[str, int] = {}
+        self.notes: dict[str, list[float]] = {}
         self.current: Fiber | None = None
         self.of_callback: Process | None = None  # whose callback runs, where no simulated thread does
         self.stretch = 1.0  # waits with a time-out last so many times as long: an idle engine has little to look at
@@ -117,6 +118,10 @@ class Kernel:
 
     def count(self, what: str, number: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + number
+
+    def note(self, what: str) -> None:
+        """Remember when it was."""
+        self.notes.setdefault(what, []).append(self.now)
 
     def wall_s(self, host: Host | None = None) -> float:
         """What a clock shows: that of the running process' host, unless another is named."""

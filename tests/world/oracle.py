@@ -79,7 +79,7 @@ class Member:
         for each in self.changes:
             if each.began > until:
                 break
-            receives = bool(each.receives)
+            receives = each.receives is not None  # what is accepted while it is paused waits for it
             if each.answered is not None and each.answered < since:
                 possible = {receives}
             else:
@@ -88,6 +88,10 @@ class Member:
             (sure,) = possible
             return sure
         return None
+
+    @property
+    def is_paused(self) -> bool:
+        return bool(self.changes) and self.changes[-1].receives is False
 
     @property
     def is_over(self) -> bool:
@@ -199,7 +203,8 @@ class Oracle:
         self.open = [
             (member, accepted)
             for member, accepted in self.open
-            if not member.is_over and not any(each.accepted for each in self.pushes.get((member.name, accepted.id), ()))
+            if not (member.is_over or member.is_paused)
+            and not any(each.accepted for each in self.pushes.get((member.name, accepted.id), ()))
         ]
         return len(self.open)
 
@@ -233,8 +238,17 @@ class Oracle:
                 if passes and each.began > answered:
                     next_ms = each.accepted_ms + interval_ms
                 if each.began > answered and pushed != passes:
+                    if self._may_forget(each.began, interval_ms):
+                        break
                     what = "passed too early" if pushed else "was kept back"
                     yield f"interval: {each.id[-6:]}, accepted at {each.began:.3f}, {what} for {member.name}"
+
+    def _may_forget(self, at: float, interval_ms: int) -> bool:
+        """Whether a fault that is known (`known_faults.STILL_THERE`), or a clock that was set, explains it."""
+        ended = self._kernel.notes.get("batch in real time ended", ())
+        return any(at - 2 * interval_ms / 1000 <= each <= at for each in ended) or any(
+            each <= at for each in self._kernel.notes.get("clock set", ())
+        )
 
     def _strangers(self, name: str, number: str) -> list[str]:
         accepted, member = self.notifications.get(number), self.members.get(name)
@@ -269,5 +283,8 @@ class Oracle:
         died_at = before.process.state.get(("died", "at"))
         if died_at is None or died_at > again.began:
             return False
-        slow = any(begin <= before.heard <= end for begin, end in self.kafka_was_slow)
-        return bool(died_at - before.heard <= UNWRITTEN_S or slow)
+        return bool(died_at - before.heard <= UNWRITTEN_S or self.kafka_was_slow_at(before.heard))
+
+    def kafka_was_slow_at(self, at: float) -> bool:
+        """Whether Kafka was away, or a partition without a leader, then or shortly before."""
+        return any(begin <= at <= end for begin, end in self.kafka_was_slow)

@@ -72,6 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--days", type=float, default=1.0, help="how long each lasts, in simulated days")
     parser.add_argument("--seed", type=int, help="this history alone, with its story")
+    parser.add_argument("--minutes", type=float, help="begin no further history after so long")
     parser.add_argument(
         "--known", action="store_true", help="put back each fault that the dispatch has had, and find it"
     )
@@ -82,9 +83,13 @@ def main(arguments: list[str] | None = None) -> int:
         run(options.seed, options.days, print)
         return 0
     counts: Counter[str] = Counter()
-    hours, failed = 0.0, []
+    failed: list[int] = []
+    hours, seeds = 0.0, 0
     began = time.perf_counter()
     for seed in range(options.first, options.first + options.seeds):
+        if options.minutes is not None and time.perf_counter() - began > options.minutes * 60:
+            break
+        seeds += 1
         try:
             history = run(seed, options.days)
         except Exception as error:
@@ -100,9 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
         gc.collect()
     for name, count in sorted(counts.items()):
         print(f"{count:9} {name}")
-    print(
-        f"{hours / 24:.1f} simulated days, {options.seeds} seeds, {time.perf_counter() - began:.0f} s; failed: {failed}"
-    )
+    print(f"{hours / 24:.1f} simulated days, {seeds} seeds, {time.perf_counter() - began:.0f} s; failed: {failed}")
     return 1 if failed else 0
 
 

@@ -380,6 +380,7 @@ class RealtimeQuery(_Query):
                         raise TaskFailed(f"the worker of task {number} has ended")
             if self.isActive:
                 self.kernel.count("Spark's batches in real time that ended")
+                self.kernel.note("batch in real time ended")
                 self.kernel.sleep(0.3)
 
     def _begin(self, number: int, failed: list[int]) -> None:

@@ -79,14 +79,15 @@ class Journal:
         decision: Decision,
         row: Attempt,
         notification: Notification,
-        delivery: Callable[[], Delivery],
+        delivery: Callable[[str], Delivery],
         in_turn: bool = False,
     ) -> None:
-        """What becomes of a delivery, with its row. `in_turn`: that of its subscription."""
+        """What becomes of a delivery, with its row. `delivery` is its name, made from that of the subscription where a
+        log needs it; `in_turn`: that of the subscription."""
         if row.state == "parked":
-            self.park(delivery(), notification, decision.tries, row, in_turn)
+            self.park(delivery(row.subscription), notification, decision.tries, row, in_turn)
         elif decision.letter:
-            self.write_dead_letter(delivery(), notification, row)
+            self.write_dead_letter(delivery(row.subscription), notification, row)
         else:
             self.record(without_letter(row))
 

@@ -60,6 +60,11 @@ class Deferral(NamedTuple):
 _AT_ONCE = Decision(DELIVERED, Tries(1, 1), outcomes.DELIVERED)
 
 
+def at_once(outcome: Outcome) -> Decision | None:
+    """The decision after the first push of a delivery, if it is the same for all."""
+    return _AT_ONCE if outcome.delivered and not outcome.detail else None
+
+
 def settle(
     pending: Pending,
     push: Push,
@@ -77,8 +82,6 @@ def settle(
     against the message; one that is answered counts, or a message that the endpoint always refuses would be tried for
     ever. `chance` is a random number in [0, 1).
     """
-    if outcome.delivered and not outcome.detail and pending.tries is UNTRIED:
-        return _AT_ONCE
     (number, counted, _, _, awaited), awaits = pending.tries, ""
     if not awaited or awaited != push.id:
         number += 1

@@ -16,7 +16,7 @@ from arborcast.dispatch.delivery.capacity import scopes_of
 from arborcast.dispatch.delivery.health import Sign, quick_s
 from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.delivery.outcomes import Outcome, failed
-from arborcast.dispatch.delivery.settlement import Decision, Deferral, expired, settle, unpushed
+from arborcast.dispatch.delivery.settlement import Decision, Deferral, at_once, expired, settle, unpushed
 from arborcast.dispatch.delivery.verdict import (
     ON_ITS_WAY_MS,
     Push,
@@ -202,15 +202,18 @@ class BatchOutcomes:
     def _settle(
         self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome
     ) -> list[Decision]:
-        policy = self._policy_of(subscription.policy, subscription.peer is not None)
-        decisions: list[Decision] = []
+        same, decisions = at_once(outcome), []
         for received in taken:
-            drops = subscription.policy.drops(received.notification.reliable)
-            decision = settle(received, push, outcome, policy, self._now_ms(), self._chance(), drops=drops)
+            decision = same or self._decide(subscription, received, push, outcome)
             row = attempt(subscription, received.notification, 1, decision.verdict, decision.why, push, received.batch)
-            self._write(subscription, received, decision, row)
+            self._journal.write(decision, row, received.notification, received.delivery, subscription.in_turn)
             decisions.append(decision)
         return decisions
+
+    def _decide(self, subscription: Subscription, received: Received, push: Push, outcome: Outcome) -> Decision:
+        policy = self._policy_of(subscription.policy, subscription.peer is not None)
+        drops = subscription.policy.drops(received.notification.reliable)
+        return settle(received, push, outcome, policy, self._now_ms(), self._chance(), drops=drops)
 
     def _untried(self, subscription: Subscription, received: Received, decision: Decision) -> Attempt:
         return untried(
@@ -219,12 +222,8 @@ class BatchOutcomes:
         )
 
     def _write_untried(self, subscription: Subscription, received: Received, decision: Decision) -> None:
-        self._write(subscription, received, decision, self._untried(subscription, received, decision))
-
-    def _write(self, subscription: Subscription, received: Received, decision: Decision, row: Attempt) -> None:
-        self._journal.write(
-            decision, row, received.notification, lambda: received.delivery(subscription.id), subscription.in_turn
-        )
+        row = self._untried(subscription, received, decision)
+        self._journal.write(decision, row, received.notification, received.delivery, subscription.in_turn)
 
     def _note_success(self, subscription: Subscription, endpoint: str, push: Push) -> None:
         if self._failures:

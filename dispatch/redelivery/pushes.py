@@ -321,7 +321,7 @@ class RedeliveryOutcomes:
         waits = row.state == "parked"
         if waits and not self._store.tried(delivery, decision.tries):
             return False  # the log says meanwhile that it is finished; then this was one push too many
-        self._journal.write(decision, row, notification, lambda: delivery)
+        self._journal.write(decision, row, notification, lambda _: delivery)
         if waits:
             return True
         if decision.letter:

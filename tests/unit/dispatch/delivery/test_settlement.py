@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from arborcast.dispatch.delivery.outcomes import DELIVERED, Outcome, failed
-from arborcast.dispatch.delivery.settlement import UNTRIED, Decision, expired, settle, unpushed
+from arborcast.dispatch.delivery.settlement import UNTRIED, Decision, at_once, expired, settle, unpushed
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.delivery.verdict import ON_ITS_WAY_MS, Push, Verdict, policy_of
 from arborcast.dispatch.logs.attempts import State
@@ -52,7 +52,7 @@ def at(number: int, counted: int, due_ms: int = 0, awaits: str = "") -> Tries:
 @pytest.mark.parametrize(
     ("tries", "made", "outcome", "state", "expected", "letter"),
     [
-        (UNTRIED, push(), DELIVERED, "delivered", None, False),
+        (UNTRIED, push(), DELIVERED, "delivered", at(1, 1), False),
         (TRIED, push(), DELIVERED, "delivered", at(3, 2), False),
         (UNTRIED, push(), BROKEN, "parked", at(1, 1, NOW_MS + 1_000), False),
         (UNTRIED, push(retry_after_s=9.0), BROKEN, "parked", at(1, 1, NOW_MS + 9_000), False),
@@ -71,14 +71,20 @@ def at(number: int, counted: int, due_ms: int = 0, awaits: str = "") -> Tries:
     ],
 )
 def test_decisions_after_a_push(
-    tries: Tries, made: Push, outcome: Outcome, state: State, expected: Tries | None, letter: bool
+    tries: Tries, made: Push, outcome: Outcome, state: State, expected: Tries, letter: bool
 ) -> None:
     decision = settle(Waiting(message(), tries), made, outcome, POLICY, NOW_MS, 0.0)
 
-    due_ms = expected.due_ms if expected is not None else 0
-    assert (decision.verdict, decision.why, decision.letter) == (Verdict(state, due_ms), outcome, letter)
+    assert decision == Decision(Verdict(state, expected.due_ms), expected, outcome, letter)
     assert decision.waits == (state == "parked")
-    assert decision.tries == expected or (expected is None and decision.tries.number == 1)
+
+
+def test_the_decision_that_is_the_same_for_all_is_that_of_each() -> None:
+    for outcome in (DELIVERED, Outcome("", "", 202)):
+        decision, same = settle(Waiting(message()), push(), outcome, POLICY, NOW_MS, 0.0), at_once(outcome)
+        assert same is not None
+        assert (same.verdict, same.tries.number, same.letter) == (decision.verdict, decision.tries.number, False)
+    assert [at_once(each) for each in (BROKEN, GONE, LATER, Outcome("", "sent as a datagram"))] == [None] * 4
 
 
 def test_only_a_probe_that_finds_the_endpoint_away_does_not_count() -> None:

@@ -1,14 +1,19 @@
-"""The key file, with the keys that seal subscribers' secrets."""
+"""Key files: of the keys that seal subscribers' secrets, and of the secrets that a federation shares."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from arborcast.core.errors import SecretError
+from arborcast.core.errors import ConfigError, SecretError
+from arborcast.core.files import write_atomically
 from arborcast.core.reasons import reason_of
 from arborcast.core.security.keyring import add_key, parse_keys
-from arborcast.engine.settings.loading import Settings
+from arborcast.core.security.signatures import new_secret
+
+if TYPE_CHECKING:
+    from arborcast.engine.settings.loading import Settings
 
 
 def key_file(settings: Settings) -> Path:
@@ -31,3 +36,12 @@ def read(path: Path) -> dict[str, bytes]:
     except (OSError, UnicodeDecodeError) as error:
         advice = "; `arborcast keys new` makes one" if isinstance(error, FileNotFoundError) else ""
         raise SecretError(f"the key file {path} cannot be read: {reason_of(error)}{advice}") from error
+
+
+def new_federation_secret(file: Path) -> None:
+    """Put a new secret before those in the file, or make the file. Raises ConfigError, OSError."""
+    try:
+        before = file.read_text(encoding="utf-8") if file.exists() else ""
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is no key file: it is not text; name another") from error
+    write_atomically(file, f"{new_secret()}\n{before}", mode=0o600)

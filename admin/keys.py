@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from arborcast.core.errors import ConfigError, SecretError
 from arborcast.core.files import write_atomically
 from arborcast.core.reasons import reason_of
-from arborcast.core.security.keyring import add_key, parse_keys
+from arborcast.core.security import keyring
 from arborcast.core.security.signatures import new_secret
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ def new(path: Path, key_id: str = "") -> str:
     SecretError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key_id = key_id or time.strftime("k%Y%m%dT%H%M%S", time.gmtime())
-    add_key(path, key_id)
+    keyring.add_key(path, key_id)
     return key_id
 
 
 def read(path: Path) -> dict[str, bytes]:
     """The keys by id, first the one that seals. Raises SecretError."""
     try:
-        return parse_keys(path.read_text(encoding="utf-8"))
+        return keyring.parse_keys(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         advice = "; `arborcast keys new` makes one" if isinstance(error, FileNotFoundError) else ""
         raise SecretError(f"the key file {path} cannot be read: {reason_of(error)}{advice}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import logging
 import socket
 from pathlib import Path
@@ -73,14 +74,22 @@ class ConsoleProcess:
         self._view.start()
         host, port = self._listener.getsockname()[:2]
         logger.info("listening on %s port %d", host, port)
-        following = asyncio.create_task(self._tls.follow_files(), name="tls") if self._tls is not None else None
+        tasks = [asyncio.create_task(self._freeze_state(), name="freeze")]
+        if self._tls is not None:
+            tasks.append(asyncio.create_task(self._tls.follow_files(), name="tls"))
         await self._server.serve(sockets=[self._listener])
-        if following is not None:
-            following.cancel()
+        for task in tasks:
+            task.cancel()
         await self._view.stop()
         for each in (self._changes, self._log_end, self._log):
             each.close()
         return 1 if self._failed else 0
+
+    async def _freeze_state(self) -> None:
+        """Exempt the state of the control log from the garbage collections that end questions."""
+        await self._view.until_caught_up()
+        gc.collect()
+        gc.freeze()
 
     def _stop(self) -> None:
         self._console.live.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from arborcast.core import liveness
 from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.reasons import reason_of
 from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.http.inflight import trimming
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +69,7 @@ class Questions:
         self._threads = ThreadPoolExecutor(_AT_A_TIME, "question")
         self._recent: dict[object, asyncio.Task[Answer[Any]]] = {}
         self._at_work = 0
+        self._trim = trimming()
 
     async def ask(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """The value of `function(*args)`. Raises what the function raises, and QuestionRefused."""
@@ -143,6 +146,10 @@ class Questions:
             raise InfrastructureError(f"{where} cannot be read or written: {reason_of(error)}") from error
         finally:
             liveness.listen(liveness.nobody)
+            # Clients of Kafka are cycles that hold megabytes, and the C library keeps what is freed.
+            gc.collect()
+            if self._trim is not None:
+                self._trim()
 
 
 def _too_slow() -> QuestionRefused:

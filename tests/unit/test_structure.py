@@ -106,6 +106,29 @@ def test_what_is_pure_stays_pure() -> None:
                 assert names <= {"kafka.errors"}, f"{file.relative_to(ROOT)}: use core.eventlog"
 
 
+_PROCESS = re.compile(
+    r"\b(?:subprocess|multiprocessing|create_subprocess_\w+|os\.(?:exec|fork|p?open|posix_|spawn|system)\w*)"
+)
+
+
+def test_the_console_asks_in_its_own_process() -> None:
+    """No interpreter is started for a page, and no output of the command line is parsed."""
+    for file in modules_of("console"):
+        text = file.read_text(encoding="utf-8")
+        assert not _PROCESS.search(text), f"{file.relative_to(ROOT)} starts a process: call a function of admin"
+        assert "arborcast.cli" not in text, f"{file.relative_to(ROOT)} names the command line"
+
+
+def test_admin_returns_values_and_shows_nothing() -> None:
+    for file in modules_of("admin"):
+        shows = {
+            name
+            for name in imported_modules(file)
+            if re.match(r"(typer|click|rich|arborcast\.engine\.terminal)\b", name)
+        }
+        assert not shows, f"{file.relative_to(ROOT)} imports {sorted(shows)}"
+
+
 def test_benchmarks_take_from_tests_only_what_supports_them() -> None:
     for file in modules_of("benchmarks"):
         others = [name for name in imported_modules(file) if re.match(r"tests\.(?!support\.)", name)]

@@ -9,11 +9,7 @@ import msgspec
 from arborcast.core.errors import ConfigError, DeliveryError
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.waiting import Waiting
-from arborcast.engine.gateway.federation import TOPOLOGY_FILE
 from arborcast.engine.settings.loading import Settings
-from arborcast.ingest.federation.calls import Administrator
-from arborcast.ingest.federation.keys import SharedKeys
-from arborcast.ingest.federation.member import read_file
 from arborcast.ingest.federation.topology import Topology
 from arborcast.topic_model.control_view import ControlView
 
@@ -126,6 +122,12 @@ def _topology(settings: Settings) -> tuple[Topology, str]:
     """The administrator's topology; while it does not answer, the one in the data directory, and the reason."""
     if not settings.federation.name:
         raise ConfigError("this engine is in no federation: federation.name is not set")
+    # They load the gateway and an HTTP client: 10 MiB that a console without federation does not need.
+    from arborcast.engine.gateway.federation import TOPOLOGY_FILE
+    from arborcast.ingest.federation.calls import Administrator
+    from arborcast.ingest.federation.keys import SharedKeys
+    from arborcast.ingest.federation.member import read_file
+
     try:
         return Administrator(settings.federation.administrator, SharedKeys(settings.federation.key_file)).topology(), ""
     except DeliveryError as error:

@@ -21,6 +21,7 @@
     trace           the story of a notification
     configuration   settings in force, and a file to begin with
     keys            key files
+    replay          notifications delivered again to one subscription
     doctor          checks of a machine and its settings
     kafka_safety    checks of Kafka's settings
     backup, archive the logs as an archive, and an engine filled from it

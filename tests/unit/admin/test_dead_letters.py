@@ -62,7 +62,8 @@ def test_a_list_is_bounded_and_counts_the_others() -> None:
 
 
 @pytest.mark.usefixtures("given")
-def test_some_letters_cannot_be_sent_again(control: ControlView) -> None:
+def test_some_letters_cannot_be_sent_again(control: ControlView, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arborcast.admin.dead_letters.time.time", lambda: NOW_MS / 1000)
     assert dead_letters.redrivable(KAFKA, LetterFilter(), None, control) == Redrivable(possible=2, over=1, too_new=1)
     assert dead_letters.redrivable(KAFKA, LetterFilter(), 1, control) == Redrivable(possible=1, over=0, too_new=0)
 

@@ -4,6 +4,7 @@
     control_log     the control log's state, and changes to it
     topics          topics that an operator names, and changes of the tree
     topic_documents topic trees as documents
+    directory       differences of the directory from the control log
     topic_units     units of another system's LDAP server as topics
     subscriptions   subscriptions, their recipients and states
     triggers        triggers
@@ -11,7 +12,7 @@
     audit           the balance of deliveries
     messages        the newest notifications of a topic, and the busiest topics
     queues          work queues, their servers and requests
-    federation      members, links and the secret of a federation
+    federation      members and links of a federation
     moments         times as text
     times           times as an operator writes them
     filters         subscriptions and topics as an operator names them
@@ -19,7 +20,8 @@
     dead_letters    deliveries that were given up
     trace           the story of a notification
     configuration   settings in force, and a file to begin with
-    keys            the key file
+    keys            key files
+    replay          notifications delivered again to one subscription
     doctor          checks of a machine and its settings
     kafka_safety    checks of Kafka's settings
     backup, archive the logs as an archive, and an engine filled from it

@@ -1,15 +1,12 @@
-"""The federation of an engine: its secret, its members, and the links to them."""
+"""The federation of an engine: its members, and the links to them."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from arborcast.core.errors import ConfigError, DeliveryError
-from arborcast.core.files import write_atomically
-from arborcast.core.security.signatures import new_secret
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.waiting import Waiting
 from arborcast.engine.settings.loading import Settings
@@ -62,15 +59,6 @@ class Link(msgspec.Struct, frozen=True):
     since_ms: int
     waiting: int = 0
     waiting_since_ms: int = 0
-
-
-def add_key(file: Path) -> None:
-    """Put a new secret before those in the key file, or make the file. Raises ConfigError, OSError."""
-    try:
-        before = file.read_text(encoding="utf-8") if file.exists() else ""
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file} is no key file: it is not text; name another") from error
-    write_atomically(file, f"{new_secret()}\n{before}", mode=0o600)
 
 
 def members(settings: Settings) -> Members:

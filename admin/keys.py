@@ -1,14 +1,19 @@
-"""The key file, with the keys that seal subscribers' secrets."""
+"""Key files: of the keys that seal subscribers' secrets, and of the secrets that a federation shares."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from arborcast.core.errors import SecretError
+from arborcast.core.errors import ConfigError, SecretError
+from arborcast.core.files import write_atomically
 from arborcast.core.reasons import reason_of
-from arborcast.core.security.keyring import add_key, parse_keys
-from arborcast.engine.settings.loading import Settings
+from arborcast.core.security import keyring
+from arborcast.core.security.signatures import new_secret
+
+if TYPE_CHECKING:
+    from arborcast.engine.settings.loading import Settings
 
 
 def key_file(settings: Settings) -> Path:
@@ -20,14 +25,23 @@ def new(path: Path, key_id: str = "") -> str:
     SecretError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key_id = key_id or time.strftime("k%Y%m%dT%H%M%S", time.gmtime())
-    add_key(path, key_id)
+    keyring.add_key(path, key_id)
     return key_id
 
 
 def read(path: Path) -> dict[str, bytes]:
     """The keys by id, first the one that seals. Raises SecretError."""
     try:
-        return parse_keys(path.read_text(encoding="utf-8"))
+        return keyring.parse_keys(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         advice = "; `arborcast keys new` makes one" if isinstance(error, FileNotFoundError) else ""
         raise SecretError(f"the key file {path} cannot be read: {reason_of(error)}{advice}") from error
+
+
+def new_federation_secret(file: Path) -> None:
+    """Put a new secret before those in the file, or make the file. Raises ConfigError, OSError."""
+    try:
+        before = file.read_text(encoding="utf-8") if file.exists() else ""
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is no key file: it is not text; name another") from error
+    write_atomically(file, f"{new_secret()}\n{before}", mode=0o600)

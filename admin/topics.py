@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -12,7 +11,6 @@ import msgspec
 from arborcast.admin import control_log
 from arborcast.core.errors import TopicError
 from arborcast.core.settings import KafkaSettings
-from arborcast.directory.sync.problems import FILE, load_problems
 from arborcast.topic_model.expressions import XPATH, XPathPattern, compile_normal, parse, parse_friendly, with_codes
 from arborcast.topic_model.patterns.alternatives import Reach
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
@@ -34,25 +32,6 @@ class TreeChange(NamedTuple):
 
     put: tuple[TopicPath, ...]
     removed: tuple[TopicPath, ...]
-
-
-class DirectoryProblem(msgspec.Struct, frozen=True):
-    """An entry or a topic that cannot be taken over, and what to do. `entry` is the path of a topic without entry."""
-
-    entry: str
-    topic: str
-    since_ms: int
-    kind: str
-    reason: str
-    advice: str
-
-
-class DirectoryProblems(msgspec.Struct, frozen=True):
-    """The problems of a directory: their number, and the first of them."""
-
-    directory: str
-    count: int
-    problems: tuple[DirectoryProblem, ...]
 
 
 def one_topic(text: str, namespaces: Mapping[str, str]) -> TopicPath:
@@ -102,16 +81,6 @@ def with_code(tree: TopicTree, code: str) -> list[TopicRecord]:
 def nodes(tree: TopicTree, depth: int | None = None) -> list[TopicNode]:
     """The tree from its roots, down to this level."""
     return [_node(tree, path, depth) for path in sorted(tree.roots())]
-
-
-def directory_problems(home: Path) -> DirectoryProblems:
-    """The differences between the topics and their directory, as the gateway recorded them in the data directory."""
-    found = load_problems(home / FILE)
-    problems = (
-        DirectoryProblem(each.dn, each.path, each.since_ms, each.kind, each.reason, each.advice)
-        for each in found.problems
-    )
-    return DirectoryProblems(found.directory, found.count, tuple(problems))
 
 
 def add(kafka: KafkaSettings, record: TopicRecord, *, update: bool = False) -> TreeChange:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -244,29 +243,21 @@ def replay(
     json: JsonOption = False,
 ) -> None:
     """Deliver what matches a subscription's filters again, to it alone, labelled as a replay."""
-    since_ms = moment_ms("--since", since)
-    until_ms = moment_ms("--until", until) if until else int(time.time() * 1000)
-    kafka = kafka_of(config, home)
-    wanted = topic_filter(topic, namespace).test(kafka)
-    from arborcast.admin.control_log import read_table
-    from arborcast.dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
+    from arborcast.admin.replay import plan
 
-    made = Replay(kafka, read_table(kafka), subscription, ReplaySpan(since_ms, until_ms, wanted))
-    with ProgressShown() as made.progress:
-        places = made.find(limit)
-    if len(places) > limit:
-        raise ReplayRefused(
-            f"more than {limit:,} notifications match: choose a shorter time or fewer topics, or a higher --limit"
-        )
-    between = f"accepted between {moment(since_ms)} and {moment(until_ms)}"
-    if places and not dry_run and not yes:
-        question = f"Deliver {len(places):,} notifications {between} to {subscription} again?"
-        dry_run = not agreed(question)
-    with ProgressShown() as made.progress:
-        sent = made.send(places) if places and not dry_run else 0
+    since_ms, until_ms = moment_ms("--since", since), moment_ms("--until", until) if until else None
+    kafka = kafka_of(config, home)
+    with ProgressShown() as progress:
+        planned = plan(kafka, subscription, since_ms, until_ms, topic_filter(topic, namespace), limit, progress)
+    found = len(planned.places)
+    between = f"accepted between {moment(planned.since_ms)} and {moment(planned.until_ms)}"
+    sent = 0
+    if found and not dry_run and (yes or agreed(f"Deliver {found:,} notifications {between} to {subscription} again?")):
+        with ProgressShown() as progress:
+            sent = planned.send(progress)
     if json:
-        print_json({"replay": made.id if sent else "", "matching": len(places), "sent": sent})
+        print_json({"replay": planned.replay.id if sent else "", "matching": found, "sent": sent})
     elif sent:
-        say(f"replay {made.id}: {sent:,} notifications are on their way")
+        say(f"replay {planned.replay.id}: {sent:,} notifications are on their way")
     else:
-        say(f"{len(places):,} notifications {between} match; nothing was sent")
+        say(f"{found:,} notifications {between} match; nothing was sent")

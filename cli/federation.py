@@ -35,9 +35,9 @@ def key(
     """Make a secret for a federation. All its engines and the administrator need the same file (federation.key_file).
 
     To change it: put the new line behind the old one everywhere, then before it, then take the old one out."""
-    from arborcast.admin.federation import add_key
+    from arborcast.admin.keys import new_federation_secret
 
-    add_key(file)
+    new_federation_secret(file)
     say(f"a new secret is in {file}, which only you may read")
 
 

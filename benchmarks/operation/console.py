@@ -6,8 +6,8 @@ A control log in a real Kafka has 100,000 and then 1,000,000 topics: one node ha
 tree of six levels. The console is a process of its own. For each screen, in Chromium with a warm cache: time to the
 first byte, to the first paint that shows something, and until all is there; what the server has spent of its CPU; and
 the same for a page of text that the same server has ready (the floor). Then what is done on the screen Topics: a
-search, unfolding, memory, CPU while nobody looks and while ten people do. No engine runs: screens that show what its
-commands say are measured with their refusal.
+search, unfolding, memory, CPU while nobody looks and while ten people do. No engine runs: what only its job
+knows is measured as missing.
 Asked: first paint below 300 ms, also with a million topics.
 """
 

@@ -148,9 +148,9 @@ def who(
 
 def problems(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
     """Show what cannot be taken over from the directory or written to it: which entry, why, and what to do."""
-    from arborcast.admin.topics import directory_problems
+    from arborcast.admin import directory
 
-    found = directory_problems(settings_of(config, home).home)
+    found = directory.problems(settings_of(config, home).home)
     if json:
         print_json(document(found))
         return

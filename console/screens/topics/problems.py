@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.admin.topics import directory_problems
+from arborcast.admin import directory
 from arborcast.console.console import Console
 from arborcast.console.live import Look, Seen
 
@@ -38,7 +38,7 @@ class DirectoryProblems:
         settings = self._console.settings
 
         async def look(_age_s: float) -> Seen:
-            found = await asyncio.to_thread(directory_problems, settings.home)
+            found = await asyncio.to_thread(directory.problems, settings.home)
             text = self._console.render(
                 request,
                 "topics/problems-shown.html",

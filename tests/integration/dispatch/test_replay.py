@@ -10,6 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from arborcast.admin.control_log import read_table
+from arborcast.admin.filters import TopicFilter
+from arborcast.admin.replay import plan
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.audit import audit
@@ -112,3 +114,18 @@ def test_a_timely_subscription_gets_all_of_it_and_not_what_is_newest(kafka_setti
         "timely": True,
         "adaptive": False,
     }
+
+
+@pytest.mark.kafka
+def test_a_plan_names_what_would_be_sent_and_refuses_more_than_the_limit(kafka_settings: KafkaSettings) -> None:
+    since_ms = int(time.time() * 1000) - 1
+    with logs(kafka_settings) as log:
+        log.subscribe(subscription("one", "http://r/", "//."))
+        for topic in ("a", "a/b", "c"):
+            log.notify(topic)
+    planned = plan(kafka_settings, "one", since_ms, None, TopicFilter("a//."), 2)
+    assert len(planned.places) == 2
+    assert planned.since_ms == since_ms < planned.until_ms
+    with pytest.raises(ReplayRefused, match="more than 2 notifications match"):
+        plan(kafka_settings, "one", since_ms, None, TopicFilter(), 2)
+    assert planned.send() == 2

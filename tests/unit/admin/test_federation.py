@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from arborcast.admin.federation import Group, add_key, groups, links, members, with_waiting
+from arborcast.admin.federation import Group, groups, links, members, with_waiting
+from arborcast.admin.keys import new_federation_secret
 from arborcast.core.errors import ConfigError
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.settings.loading import Settings
@@ -21,7 +22,7 @@ from tests.support.routing import make_subscription
 
 
 def federated(folder: Path, administrator: str) -> Settings:
-    add_key(folder / "key")
+    new_federation_secret(folder / "key")
     facts = {"name": "a", "group": "G", "administrator": administrator, "key_file": str(folder / "key")}
     return settings_in(folder, **{f"federation__{name}": value for name, value in facts.items()})
 

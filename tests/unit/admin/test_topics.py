@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from arborcast.admin import control_log
 from arborcast.admin.topics import (
-    DirectoryProblem,
-    DirectoryProblems,
     TopicNode,
     add,
-    directory_problems,
     listed,
     matching,
     move,
@@ -27,7 +23,6 @@ from arborcast.admin.topics import (
 )
 from arborcast.core.errors import ExpressionError, TopicError
 from arborcast.core.settings import KafkaSettings
-from arborcast.directory.sync.problems import SyncProblem, SyncProblems
 from arborcast.topic_model.records.control import ControlRecord
 from tests.support.directory import topic, tree_of
 
@@ -100,14 +95,3 @@ def test_changes_are_appended_and_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert remove(kafka, topic("d").path, recursive=True) == ((), ("d/e", "d"))
     assert sorted(tree.paths()) == ["c"]
     assert topic("c", code="C") in written
-
-
-def test_problems_of_the_directory_are_those_in_the_data_directory(tmp_path: Path) -> None:
-    assert directory_problems(tmp_path) == DirectoryProblems("", 0, ())
-    problem = SyncProblem("alias", "cn=x", "an alias", "a/b", 5)
-    found = SyncProblems(directory="ldap://d", count=7, problems=(problem,))
-    (tmp_path / "directory-problems.json").write_bytes(msgspec.json.encode(found))
-    assert directory_problems(tmp_path) == DirectoryProblems(
-        "ldap://d", 7, (DirectoryProblem("cn=x", "a/b", 5, "alias", "an alias", problem.advice),)
-    )
-    assert problem.advice

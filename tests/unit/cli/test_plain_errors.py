@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import typer
 
-from arborcast.admin import keys
 from arborcast.cli import app, shell_client
 from arborcast.core.security import keyring
 from arborcast.engine.embedded import questions
@@ -377,7 +376,7 @@ def test_a_disk_that_fails(engine: Engine, number: int, told: str, monkeypatch: 
     monkeypatch.setattr("arborcast.core.files.os.open", failing(number))
     assert told in complaint_of(engine, "users add", FILES["users add"])
     assert told in complaint_of(engine, "keys new", "")
-    monkeypatch.setattr(keys, "add_key", failing(number))
+    monkeypatch.setattr(keyring, "add_key", failing(number))
     unforeseen = complaint_of(engine, "keys new", "")
     assert unforeseen.startswith("error: /somewhere/a cannot be read or written: ")
     assert told in unforeseen
@@ -387,7 +386,7 @@ def test_a_package_that_is_not_installed(engine: Engine, monkeypatch: pytest.Mon
     def missing(*_arguments: Any, **_named: Any) -> None:
         raise ModuleNotFoundError("No module named 'matplotlib.axes'", name="matplotlib.axes")
 
-    monkeypatch.setattr(keys, "add_key", missing)
+    monkeypatch.setattr(keyring, "add_key", missing)
     told = complaint_of(engine, "keys new", "")
     assert told == "error: the Python package matplotlib is not installed: pip install 'arborcast[notebook]'"
 

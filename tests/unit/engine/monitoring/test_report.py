@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 from lxml import html
 
-from arborcast.admin.times import beginning
-from arborcast.core.errors import ConfigError
 from arborcast.engine.monitoring.figures import Points, line_plot
 from arborcast.engine.monitoring.history import MetricsHistory
 from arborcast.engine.monitoring.report import history_for, page, write_report
@@ -139,17 +137,3 @@ def test_ticks_are_round() -> None:
         "384 MiB",
     ]
     assert [each.text for each in elements(plot, "div/span[@class='x']")] == ["00:01", "00:02", "00:03"]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("30m", 1_000_000 - 1_800), ("1.5h", 1_000_000 - 5_400), ("2 d", 1_000_000 - 172_800), ("90s", 1_000_000 - 90)],
-)
-def test_spans(text: str, expected: float) -> None:
-    assert beginning(text, 1_000_000) == expected
-
-
-def test_times() -> None:
-    assert beginning("2026-01-01T00:00:00+00:00", 0) == 1_767_225_600
-    with pytest.raises(ConfigError, match="yesterday"):
-        beginning("yesterday", 0)

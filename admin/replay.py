@@ -1,0 +1,50 @@
+"""Notifications of the past, delivered again to one subscription."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from arborcast.admin import control_log
+from arborcast.admin.filters import TopicFilter
+from arborcast.core.progress import Progress, untold
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
+
+
+class PlannedReplay(NamedTuple):
+    """A replay of the notifications at these places of their log, which were accepted from `since_ms` on and before
+    `until_ms`."""
+
+    replay: Replay
+    places: list[tuple[int, int]]
+    since_ms: int
+    until_ms: int
+
+    def send(self, progress: Progress = untold) -> int:
+        """Send them; returns their number. Raises InfrastructureError; then some may have been sent."""
+        self.replay.progress = progress
+        return self.replay.send(self.places)
+
+
+def plan(
+    kafka: KafkaSettings,
+    subscription: str,
+    since_ms: int,
+    until_ms: int | None,
+    topic: TopicFilter,
+    limit: int,
+    progress: Progress = untold,
+) -> PlannedReplay:
+    """The replay of what matches the subscription's filters and was accepted in this time (until now without
+    `until_ms`). Raises ReplayRefused for more than `limit`, ExpressionError, InfrastructureError."""
+    until_ms = int(time.time() * 1000) if until_ms is None else until_ms
+    control = control_log.read_control(kafka)
+    span = ReplaySpan(since_ms, until_ms, topic.test(kafka, control))
+    replay = Replay(kafka, control.table, subscription, span, progress)
+    places = replay.find(limit)
+    if len(places) > limit:
+        raise ReplayRefused(
+            f"more than {limit:,} notifications match: choose a shorter time or fewer topics, or a higher --limit"
+        )
+    return PlannedReplay(replay, places, since_ms, until_ms)

@@ -1,0 +1,82 @@
+"""Dead letters as values. On logs in Kafka: tests/integration/dispatch/test_dead_letters.py."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from arborcast.admin import control_log, dead_letters
+from arborcast.admin.dead_letters import LetterFilter, Redrivable
+from arborcast.core.errors import ConfigError
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import Delivery, Place
+from arborcast.dispatch.operations.dead_letters import Wanted
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.records.control import SubscriptionRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
+from tests.support.routing import make_subscription
+
+KAFKA = KafkaSettings()
+NOW_MS = int(time.time() * 1000)
+AT_MS = NOW_MS - 3_600_000
+
+
+def letter(subscription: str, at_ms: int = AT_MS) -> tuple[Delivery, DeadLetter]:
+    message = Notification("n", TopicPath("a"), b"<x/>", AT_MS)
+    found = DeadLetter(subscription, "http://r/", message, "dead", at_ms, 6, "server-error", status=500)
+    return Delivery(subscription, Place(0, 0, 0)), found
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Delivery, DeadLetter]]:
+    """What is in the log."""
+    given = [letter("s1"), letter("over"), letter("s1", NOW_MS + 3_000), letter("s1")]
+
+    def letters(_kafka: KafkaSettings, wanted: Wanted) -> Iterator[tuple[Delivery, DeadLetter]]:
+        return (each for each in given if wanted.includes(each[1]))
+
+    monkeypatch.setattr(dead_letters, "letters", letters)
+    return given
+
+
+@pytest.fixture
+def control(monkeypatch: pytest.MonkeyPatch) -> ControlView:
+    monkeypatch.delattr(control_log, "read_control")
+    control = ControlView()
+    control.apply(SubscriptionRecord(make_subscription("s1", "a")))
+    return control
+
+
+@pytest.mark.usefixtures("given")
+def test_a_list_is_bounded_and_counts_the_others() -> None:
+    found = dead_letters.listed(KAFKA, LetterFilter(), 3)
+    assert [each.subscription for each in found.letters] == ["s1", "over", "s1"]
+    assert found.more == 1
+    assert (found.letters[0].given_up_ms, found.letters[0].status) == (AT_MS, 500)
+    assert dead_letters.count(KAFKA, LetterFilter(subscription="s1")) == 3
+    assert dead_letters.count(KAFKA, LetterFilter(subscription="s1"), 2) == 2
+
+
+@pytest.mark.usefixtures("given")
+def test_some_letters_cannot_be_sent_again(control: ControlView, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arborcast.admin.dead_letters.time.time", lambda: NOW_MS / 1000)
+    assert dead_letters.redrivable(KAFKA, LetterFilter(), None, control) == Redrivable(possible=2, over=1, too_new=1)
+    assert dead_letters.redrivable(KAFKA, LetterFilter(), 1, control) == Redrivable(possible=1, over=0, too_new=0)
+
+
+@pytest.mark.usefixtures("given")
+def test_a_letter_with_its_message() -> None:
+    assert dead_letters.first_whole(KAFKA, "n", "over").payload == "<x/>"
+    assert len([*dead_letters.whole(KAFKA, "n")]) == 4
+    with pytest.raises(ConfigError, match="no dead letter of notification m"):
+        dead_letters.first_whole(KAFKA, "m")
+
+
+@pytest.mark.usefixtures("given")
+def test_a_time_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--since"):
+        dead_letters.listed(KAFKA, LetterFilter(since="--help"), 1)

@@ -1,0 +1,43 @@
+"""Subscriptions and topics as an operator names them."""
+
+from __future__ import annotations
+
+import pytest
+
+from arborcast.admin import control_log
+from arborcast.admin.filters import TopicFilter, subscription_id
+from arborcast.core.errors import ExpressionError
+from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import TopicPath
+
+KAFKA = KafkaSettings()
+
+PATHS = [TopicPath(each) for each in ("a", "a/b", "{urn:p}a/b", "c")]
+
+
+def selected(wanted: TopicFilter, control: ControlView | None = None) -> list[str]:
+    return [*filter(wanted.test(KAFKA, control), PATHS)]
+
+
+@pytest.mark.parametrize("text", ["s1", "http://broker.example/wsn/subscriptions/s1", "http://broker.example/s1/"])
+def test_the_id_of_a_subscription(text: str) -> None:
+    assert subscription_id(text) == "s1"
+
+
+def test_topics() -> None:
+    assert selected(TopicFilter()) == PATHS
+    assert selected(TopicFilter("a//.")) == ["a", "a/b"]
+    assert selected(TopicFilter("p:a//.", (("p", "urn:p"),))) == ["{urn:p}a/b"]
+    for wrong in ("a//", "*[c]"):
+        with pytest.raises(ExpressionError):
+            selected(TopicFilter(wrong))
+
+
+def test_codes_are_looked_up_in_the_state_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    control = ControlView()
+    control.apply(TopicRecord(TopicPath("a/b"), code="1.4"))
+    assert selected(TopicFilter("code:1.4"), control) == ["a/b"]
+    monkeypatch.setattr(control_log, "read_tree", lambda _: control.table.topics)
+    assert selected(TopicFilter("code:1.4")) == ["a/b"]

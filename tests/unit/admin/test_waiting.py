@@ -1,0 +1,77 @@
+"""Deliveries that wait, as values. On logs in Kafka: tests/integration/dispatch/test_waiting.py."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from arborcast.admin import control_log, waiting
+from arborcast.admin.waiting import WaitingFilter
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.parked import UNDER_WAY, Delivery, Place, Tries
+from arborcast.dispatch.operations.waiting import Asked, Wait, Waiting
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
+from arborcast.topic_model.topics import TopicPath
+from tests.support.routing import make_subscription
+
+KAFKA = KafkaSettings()
+NOW_MS = time.time_ns() // 1_000_000
+LATER_MS = NOW_MS + 3_600_000
+
+
+@pytest.fixture
+def control() -> ControlView:
+    control = ControlView()
+    for name in ("s1", "s2"):
+        control.apply(SubscriptionRecord(make_subscription(name, "a", consumer=f"http://r/{name}")))
+    control.apply(SubscriptionSuspended("s2", "away", NOW_MS, NOW_MS))
+    return control
+
+
+def listed(
+    monkeypatch: pytest.MonkeyPatch, wanted: WaitingFilter, control: ControlView | None, tries: Tries | None = None
+) -> waiting.WaitingList:
+    def oldest(_self: Waiting, asked: Asked, most: int) -> tuple[list[Wait], int]:
+        names = [name for name in ("s1", "s2", "over") if asked.subscription(name)]
+        waits = [Wait(Delivery(each, Place(1, 0, 1)), "n", TopicPath("a"), 1, 2, tries or Tries()) for each in names]
+        return waits[:most], len(waits[most:])
+
+    monkeypatch.setattr(Waiting, "oldest", oldest)
+    monkeypatch.setattr(Waiting, "with_last", lambda _self, waits: (waits, False))
+    return waiting.oldest(KAFKA, wanted, 2, control)
+
+
+def test_the_state_that_is_given_is_used_and_no_log_is_read(
+    monkeypatch: pytest.MonkeyPatch, control: ControlView
+) -> None:
+    monkeypatch.delattr(control_log, "read_control")
+    found = listed(monkeypatch, WaitingFilter(), control)
+    assert [(each.subscription, each.state, each.endpoint) for each in found.waiting] == [
+        ("s1", "active", "http://r/s1"),
+        ("s2", "suspended", "http://r/s2"),
+    ]
+    assert (found.more, found.complete) == (1, False)
+
+
+def test_without_a_state_it_is_read(monkeypatch: pytest.MonkeyPatch, control: ControlView) -> None:
+    monkeypatch.setattr(control_log, "read_control", lambda _: control)
+    (only,) = listed(monkeypatch, WaitingFilter(endpoint="http://r/s2"), None).waiting
+    assert only.subscription == "s2"
+    (over,) = listed(monkeypatch, WaitingFilter(subscription="http://broker/over"), None).waiting
+    assert (over.state, over.endpoint) == ("over", "")
+
+
+@pytest.mark.parametrize(
+    ("tries", "stage"),
+    [
+        (Tries(), "queued"),
+        (Tries(1, 1, NOW_MS - 1, NOW_MS - 2), "due"),
+        (Tries(1, 0, LATER_MS, NOW_MS, f"{UNDER_WAY}p"), "under way"),
+        (Tries(1, 0, LATER_MS, NOW_MS, "p"), "awaited"),
+        (Tries(2, 2, LATER_MS, NOW_MS), "scheduled"),
+    ],
+)
+def test_stages(monkeypatch: pytest.MonkeyPatch, control: ControlView, tries: Tries, stage: str) -> None:
+    assert {each.stage for each in listed(monkeypatch, WaitingFilter(), control, tries).waiting} == {stage}

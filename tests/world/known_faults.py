@@ -341,6 +341,7 @@ STILL_THERE = (
 def find(fault: KnownFault, tell: Callable[[str], None] = lambda line: None, put_back: bool = True) -> str:
     """What the world says of it; empty where it finds nothing."""
     history = History(fault.seed, tell, fault.kafka)
+    history.oracle.excuses_known = False
 
     def scenario(history: History) -> None:
         fault.history(history)

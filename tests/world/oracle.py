@@ -125,6 +125,7 @@ class Oracle:
         self.open: list[tuple[Member, Accepted]] = []  # what has to be delivered, and was not when it was last looked
         self.kafka_was_slow: list[tuple[float, float]] = []
         self.excused = 0
+        self.excuses_known = True  # what `known_faults.STILL_THERE` explains
         self.faults: list[str] = []
 
     # What happens
@@ -238,7 +239,7 @@ class Oracle:
                 if passes and each.began > answered:
                     next_ms = each.accepted_ms + interval_ms
                 if each.began > answered and pushed != passes:
-                    if self._may_forget(each.began, interval_ms):
+                    if self.excuses_known and self._may_forget(each.began, interval_ms):
                         break
                     what = "passed too early" if pushed else "was kept back"
                     yield f"interval: {each.id[-6:]}, accepted at {each.began:.3f}, {what} for {member.name}"
@@ -276,7 +277,7 @@ class Oracle:
 
     def _may_come_again(self, name: str, number: str, before: Push, again: Push) -> bool:
         """A push under way at a crash or a time-out, or one that had ended within a tenth of a second before."""
-        if not before.heard or before.timed_out or before.request is again.request:
+        if not before.heard or before.timed_out or before.cut or before.request is again.request:
             return True
         if again.began < before.heard:
             return False

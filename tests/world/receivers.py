@@ -43,6 +43,7 @@ class Push:
     accepted: bool = False  # whether the receiver has taken it
     heard: float = 0.0  # when the process had the answer; 0 while it has not
     timed_out: bool = False
+    cut: bool = False  # the receiver has taken it, and the connection was cut before its answer
 
 
 @dataclass(eq=False)
@@ -129,7 +130,8 @@ class SimulatedTransport:
     def _arrive(self, push: Push, result: PushResult) -> None:
         """The receiver has taken it, whatever has become of the process meanwhile."""
         push.answered = self._kernel.now
-        push.accepted = 200 <= result.status < 300 or result.failure == "disconnected"
+        push.cut = result.failure == "disconnected"
+        push.accepted = push.cut or 200 <= result.status < 300
         if not self._process.alive or self._closed or push not in self._under_way or push.timed_out:
             return
         self._finished.append((push, result))

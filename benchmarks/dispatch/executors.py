@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from arborcast.dispatch.realtime.gearbox import Gear
+from arborcast.dispatch.realtime.mode_policy import Gear
 from benchmarks.dispatching import Dispatching, dispatching, out_of_order, percentile
 from benchmarks.harness import Report, run, warn
 from tests.support.bare_python import bare_python

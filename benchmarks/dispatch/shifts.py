@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from pyspark.sql import SparkSession
 
-from arborcast.dispatch.realtime.gearbox import Gear
+from arborcast.dispatch.realtime.mode_policy import Gear
 from benchmarks.dispatching import Arrival, Surroundings, out_of_order, percentile, surroundings
 from benchmarks.harness import Report, Table, run
 from tests.support.dispatch_job import RunningJob, job_settings, running

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from arborcast.dispatch.hot.batch_outcomes import NEWER, BatchOutcomes, cancelled, waits
-from arborcast.dispatch.hot.earlier import NOTHING, Earlier
+from arborcast.dispatch.hot.hold_buffer import HoldBuffer
 from arborcast.dispatch.hot.intervals import Intervals
-from arborcast.dispatch.hot.kept_back import KeptBack
 from arborcast.dispatch.hot.lanes import Lanes
+from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries
 from arborcast.dispatch.hot.sink_journal import SinkJournal
 from arborcast.dispatch.hot.triggers import OwnerRates, Refused, is_kept, published, shares
 from arborcast.dispatch.hot.waiting import Received
@@ -90,13 +90,13 @@ class Intake:
     outcomes: BatchOutcomes
     judge: Judge
     diversions: Diversions
-    earlier: Earlier = NOTHING
+    earlier: RecoveredDeliveries = NOTHING
     intervals: Intervals = field(default_factory=Intervals)
     matched: defaultdict[int, list[Matched]] = field(default_factory=lambda: defaultdict(list))
     rules: TopicRules = field(default_factory=TopicRules)
     control: int = UNSTAMPED
     now: Callable[[], float] = time.time
-    kept: KeptBack = field(default_factory=lambda: KeptBack(room=0))
+    kept: HoldBuffer = field(default_factory=lambda: HoldBuffer(room=0))
     clock: Callable[[], float] = time.monotonic
     shared: tuple[Notification | None, Mapping[str, int]] = (None, {})
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.hot.earlier import appended_ms
+from arborcast.dispatch.hot.recovered import appended_ms
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Evaluation
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription

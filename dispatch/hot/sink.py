@@ -32,11 +32,11 @@ from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.pushes import make_push_spans
 from arborcast.dispatch.delivery.transport import make_transport
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
-from arborcast.dispatch.hot.earlier import Earlier, earlier, parked_by, recall
 from arborcast.dispatch.hot.intake import Diversions, Intake
 from arborcast.dispatch.hot.intervals import Intervals, Passed
 from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
 from arborcast.dispatch.hot.pump import Pump
+from arborcast.dispatch.hot.recovered import RecoveredDeliveries, earlier, parked_by, recall
 from arborcast.dispatch.hot.sink_journal import SinkJournal
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.job import heartbeat
@@ -87,7 +87,7 @@ class SinkJob:
     batch: int
     begun_ms: int
     diversions: Diversions = field(default_factory=Diversions)
-    earlier: Broadcast[Earlier] | None = None
+    earlier: Broadcast[RecoveredDeliveries] | None = None
     under_way: str = ""
     done: Mapping[int, int] = field(default_factory=dict)
     most: int = sys.maxsize
@@ -170,7 +170,9 @@ class Worker:
             timeout_s=settings.push.total_timeout_s,
         )
 
-    def fill(self, job: SinkJob, rows: Iterable[SourceRow], outcomes: BatchOutcomes, known: Earlier) -> Intake:
+    def fill(
+        self, job: SinkJob, rows: Iterable[SourceRow], outcomes: BatchOutcomes, known: RecoveredDeliveries
+    ) -> Intake:
         """Match the notifications of this round with those whom they belong to; their lanes are the intake's."""
         push = job.settings.push
         lanes = make_lanes(push)
@@ -264,10 +266,10 @@ def _is_repeated() -> bool:
     return task is not None and task.attemptNumber() > 0
 
 
-def _before(job: SinkJob) -> tuple[Earlier, frozenset[str]]:
+def _before(job: SinkJob) -> tuple[RecoveredDeliveries, frozenset[str]]:
     """What is known already of the deliveries of this batch, from an earlier run, or of this task; and the lanes in
     which the worker before this one has parked something: they were not reported, and must not be overtaken."""
-    known: Earlier = job.earlier.value if job.earlier is not None else Earlier()
+    known: RecoveredDeliveries = job.earlier.value if job.earlier is not None else RecoveredDeliveries()
     if not _is_repeated():
         return known, frozenset()
     asked = job.settings.kafka, job.batch, job.begun_ms, job.settings.dispatch.outcomes_timeout_s

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from arborcast.core import fence
-from arborcast.dispatch.hot.earlier import Beginning, Earlier
 from arborcast.dispatch.hot.intake import Diversions
 from arborcast.dispatch.hot.intervals import Asking, Passed, recall_passed
+from arborcast.dispatch.hot.recovered import RecoveredDeliveries, StartState
 from arborcast.dispatch.hot.sink import SinkJob, push_partition
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.matching.view import RoutingView
@@ -83,7 +83,7 @@ class HotPath:
         self._reports: Accumulator[list[PartitionReport]] | None = None
         self._first_number = NO_BATCH
         self._pausing = False
-        self._earlier: Broadcast[Earlier] | None = None
+        self._earlier: Broadcast[RecoveredDeliveries] | None = None
         self._write: Callable[[Mapping[int, int]], None] = lambda positions: None
         self.positions: Mapping[int, int] = {}
         """The offsets behind the last round, by partition."""
@@ -96,7 +96,7 @@ class HotPath:
         spark: SparkSession,
         checkpoint: str,
         run: int,
-        begin: Beginning,
+        begin: StartState,
         write: Callable[[Mapping[int, int]], None],
     ) -> StreamingQuery:
         """Start the query, with an empty checkpoint: the log `progress` has its positions, by `write`. It has no

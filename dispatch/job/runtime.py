@@ -31,7 +31,7 @@ from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.monitoring.sources import JobSources, QueryProgress, Watched, progress_of
 from arborcast.dispatch.monitoring.under_way import UnderWay
-from arborcast.dispatch.realtime.gears import Gears
+from arborcast.dispatch.realtime.mode_controller import ModeController
 from arborcast.dispatch.recording.recording import Recording
 from arborcast.dispatch.recording.upkeep import OnSpark
 from arborcast.dispatch.redelivery.events import OperatorEvent
@@ -186,7 +186,9 @@ class DispatchJob:
             deadlines.learn(reports)
 
         hot = HotPath(settings, self._view, self._redeliverer, gate, metrics, learn, self._under_way)
-        self.gears = Gears(spark, settings, hot, self._view, self._redeliverer, gate, metrics, learn, self._under_way)
+        self.gears = ModeController(
+            spark, settings, hot, self._view, self._redeliverer, gate, metrics, learn, self._under_way
+        )
         self._hot = self.gears.supervisor
         watched = {
             "push": Watched("notifications", self._progress),

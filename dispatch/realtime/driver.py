@@ -20,7 +20,13 @@ from arborcast.core.eventlog.writers import Appending, LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.matching.bases import SharedBase
 from arborcast.dispatch.matching.view import Advance
-from arborcast.dispatch.realtime.messages import Diverted, Feed, WorkerProgress, decode_progress, encode_feeds
+from arborcast.dispatch.realtime.messages import (
+    ExclusionChange,
+    WorkerProgress,
+    WorkerUpdate,
+    decode_progress,
+    encode_feeds,
+)
 from arborcast.dispatch.realtime.workers import WorkersOfRun
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.routing import ViewStep
@@ -73,7 +79,7 @@ class SteppingView(Protocol):
     def end_steps(self) -> None: ...
 
 
-class Told(NamedTuple):
+class Exclusions(NamedTuple):
     """What the workers know of what is not pushed."""
 
     held: frozenset[str] = frozenset()
@@ -84,7 +90,7 @@ class Told(NamedTuple):
     on_trial: frozenset[str] = frozenset()
 
 
-def changes_of_told(before: Told, now: Told) -> Iterator[Diverted]:
+def exclusion_changes(before: Exclusions, now: Exclusions) -> Iterator[ExclusionChange]:
     """The differences, in an order in which no lane is free too early."""
     names: defaultdict[str, list[str]] = defaultdict(list)
     size = 0
@@ -108,16 +114,16 @@ def changes_of_told(before: Told, now: Told) -> Iterator[Diverted]:
         yield _diverted(names, now.read)
 
 
-def _diverted(names: Mapping[str, list[str]], read: Mapping[int, int]) -> Diverted:
+def _diverted(names: Mapping[str, list[str]], read: Mapping[int, int]) -> ExclusionChange:
     sets = {kind: frozenset(each) for kind, each in names.items()}
-    return msgspec.structs.replace(Diverted(read=dict(read)), **sets)
+    return msgspec.structs.replace(ExclusionChange(read=dict(read)), **sets)
 
 
-class Feeder:
+class WorkerUpdates:
     """Tells the workers of one run. `told` is asked what is not to be pushed."""
 
     def __init__(
-        self, kafka: KafkaSettings, view: SteppingView, told: Callable[[], Told], run: int, one_base: bool = False
+        self, kafka: KafkaSettings, view: SteppingView, told: Callable[[], Exclusions], run: int, one_base: bool = False
     ) -> None:
         """`one_base`: a task that runs cannot be given another base than that with which it was started."""
         self._kafka = kafka
@@ -134,7 +140,7 @@ class Feeder:
         self._log = LogWriter(kafka, FEED_LOG)
         self._under_way: Appending | None = None
         self._bell = LogConsumer(kafka, "control", wait_ms=_WAIT_MS)
-        self._told = Told()
+        self._told = Exclusions()
         self._control = -1
         self._began = -1
         self._anew = True
@@ -154,7 +160,7 @@ class Feeder:
     def ask_to_stop(self) -> None:
         """Ask the workers to take nothing more. Raises InfrastructureError."""
         with self._lock:
-            self._write([Feed(self._run, self._began, 0, self._control, complete=False, stop=True)])
+            self._write([WorkerUpdate(self._run, self._began, 0, self._control, complete=False, stop=True)])
             self._settle()
 
     def stop(self) -> None:
@@ -232,13 +238,13 @@ class Feeder:
             return True
         return self._steps > _STEPS and self._bytes >= 2 * self._beginning_bytes
 
-    def _messages(self, advance: Advance, told: Told) -> list[Feed]:
+    def _messages(self, advance: Advance, told: Exclusions) -> list[WorkerUpdate]:
         run, control = self._run, advance.control
-        before = self._told if advance.base is None else Told()
-        diverted = list(changes_of_told(before, told))
+        before = self._told if advance.base is None else Exclusions()
+        diverted = list(exclusion_changes(before, told))
         if advance.base is None and not (advance.steps or diverted) and control == self._control:
             return []
-        found: list[tuple[bytes, ViewStep | None, Diverted | None]]
+        found: list[tuple[bytes, ViewStep | None, ExclusionChange | None]]
         found = [(b"", None, each) for each in diverted] + [(b"", each, None) for each in advance.steps]
         if advance.base is not None:
             found.insert(0, (advance.base.name, None, None))
@@ -246,11 +252,11 @@ class Feeder:
             found.append((b"", None, None))  # the position alone
         began, last = (-1 if advance.base is not None else self._began), len(found) - 1
         return [
-            Feed(run, began, number, control, base, step, diversion, complete=number == last)
+            WorkerUpdate(run, began, number, control, base, step, diversion, complete=number == last)
             for number, (base, step, diversion) in enumerate(found)
         ]
 
-    def _write(self, messages: list[Feed]) -> int:
+    def _write(self, messages: list[WorkerUpdate]) -> int:
         """Returns in how many records. One append after the other: with a step missing, those behind it would make
         another view of a worker's."""
         count = size = 0
@@ -275,7 +281,7 @@ class Feeder:
         return -1 if under_way is None else under_way.wait()
 
 
-class Hearing:
+class ProgressListener:
     """Hears the workers, of all runs. `report` is called with what those of the present run have learned."""
 
     def __init__(self, kafka: KafkaSettings, report: Callable[[PartitionReport], None], workers: WorkersOfRun) -> None:

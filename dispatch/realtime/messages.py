@@ -34,7 +34,7 @@ _MOST_BYTES = 32 * 1024
 _LATE_S = 5.0
 
 
-class Diverted(msgspec.Struct, frozen=True, array_like=True):
+class ExclusionChange(msgspec.Struct, frozen=True, array_like=True):
     """Differences in what is parked rather than pushed: lanes that are held from now on, and those that are not any
     more, after the log of parked deliveries was read up to these offsets; endpoints and subscriptions that are from now
     on as in `Diversions`, and those that are not any more."""
@@ -52,7 +52,7 @@ class Diverted(msgspec.Struct, frozen=True, array_like=True):
     off_trial: frozenset[str] = frozenset()
 
 
-class Feed(msgspec.Struct, frozen=True, array_like=True):
+class WorkerUpdate(msgspec.Struct, frozen=True, array_like=True):
     """The next message to the workers of a run. One with a `base`, the file of a snapshot, begins anew: what was said
     before does not count, and nothing is pushed before one is `complete`. `control` is how far the driver has read the
     control log. On a cluster, where workers cannot open the driver's files, it is the base that their tasks were
@@ -67,7 +67,7 @@ class Feed(msgspec.Struct, frozen=True, array_like=True):
     control: int
     base: bytes = b""
     step: ViewStep | None = None
-    diverted: Diverted | None = None
+    diverted: ExclusionChange | None = None
     complete: bool = True
     stop: bool = False
     piece: bytes = b""
@@ -116,7 +116,7 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _FeedValue(Versioned, frozen=True):
-    feed: Feed
+    feed: WorkerUpdate
 
 
 class _ProgressValue(Versioned, frozen=True):
@@ -128,17 +128,17 @@ _progress = VersionedCodec(_ProgressValue, "the progress of a worker", VERSION)
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode_feed(feed: Feed) -> tuple[bytes, bytes]:
+def encode_feed(feed: WorkerUpdate) -> tuple[bytes, bytes]:
     """Kafka key and value."""
     return b"%d" % feed.run, _feed.encode(_FeedValue(VERSION, feed))
 
 
-def decode_feed(key: bytes, value: bytes | None) -> Feed:
+def decode_feed(key: bytes, value: bytes | None) -> WorkerUpdate:
     """The message behind a Kafka value; raises as `VersionedCodec.decode`."""
     return _feed.decode(value, key).feed
 
 
-def encode_feeds(messages: Iterable[Feed], most: int) -> Iterator[tuple[bytes, bytes]]:
+def encode_feeds(messages: Iterable[WorkerUpdate], most: int) -> Iterator[tuple[bytes, bytes]]:
     """Kafka keys and values of messages that are written together, with their numbers of records `back`. A value of
     more than `most` bytes is cut into pieces."""
     back = 0
@@ -151,7 +151,7 @@ def encode_feeds(messages: Iterable[Feed], most: int) -> Iterator[tuple[bytes, b
         for first in range(0, len(value), most):
             piece, left = value[first : first + most], (len(value) - first - 1) // most
             yield encode_feed(
-                Feed(message.run, message.began, back, message.control, complete=False, piece=piece, left=left)
+                WorkerUpdate(message.run, message.began, back, message.control, complete=False, piece=piece, left=left)
             )
             back += 1
 
@@ -162,7 +162,7 @@ class FeedPieces:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
 
-    def whole(self, feed: Feed) -> Feed | None:
+    def whole(self, feed: WorkerUpdate) -> WorkerUpdate | None:
         """The message that this record completes; None for a piece with others behind it."""
         if not feed.piece:
             self._pieces.clear()  # of an append that failed: a snapshot follows

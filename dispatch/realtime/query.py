@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from arborcast.dispatch.hot.earlier import Beginning
+from arborcast.dispatch.hot.recovered import StartState
 from arborcast.dispatch.realtime.task import RealtimeJob
 from arborcast.dispatch.realtime.worker import push_rows
 from arborcast.dispatch.spark.source import read_log
@@ -75,7 +75,7 @@ def realtime_session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def start_realtime(spark: SparkSession, job: RealtimeJob, begin: Beginning, checkpoint: str) -> StreamingQuery:
+def start_realtime(spark: SparkSession, job: RealtimeJob, begin: StartState, checkpoint: str) -> StreamingQuery:
     """Start the query, with an empty checkpoint of its own."""
     kafka = job.settings.kafka
     rows = read_log(

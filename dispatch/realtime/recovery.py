@@ -14,9 +14,9 @@ from contextlib import closing
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.hot.earlier import NOTHING, Beginning, appended_ms, earlier, newest_batch, recall_since
+from arborcast.dispatch.hot.recovered import NOTHING, StartState, appended_ms, earlier, newest_batch, recall_since
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS
-from arborcast.dispatch.realtime.driver import Hearing
+from arborcast.dispatch.realtime.driver import ProgressListener
 from arborcast.dispatch.realtime.messages import ProgressLog, WorkerProgress
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import JobSettings
@@ -32,7 +32,7 @@ class Recovery:
     `partitions` and `ends` are those of the `notifications` log when it was read last.
     """
 
-    def __init__(self, settings: JobSettings, redeliverer: Redeliverer, hearing: Hearing) -> None:
+    def __init__(self, settings: JobSettings, redeliverer: Redeliverer, hearing: ProgressListener) -> None:
         self._settings = settings
         self._kafka = settings.kafka
         self._redeliverer = redeliverer
@@ -46,7 +46,7 @@ class Recovery:
         with notifications(self._kafka) as log:
             self.partitions = len(log.partitions())
 
-    def start_state(self) -> Beginning:
+    def start_state(self) -> StartState:
         """Where the next run starts, with the deliveries that are settled behind that. Raises InfrastructureError."""
         known = self._hearing.known
         positions = self._placed({number: each.position for number, each in known.items()})
@@ -57,7 +57,7 @@ class Recovery:
             if number in known and not known[number].clean and position < self.ends[number]
         }
         if not begun:
-            return Beginning(positions, NOTHING, newest)
+            return StartState(positions, NOTHING, newest)
         since = min(known[number].since for number in begun)
         behind_ms = appended_ms(self._kafka, begun)
         if len(known) < len(positions):
@@ -66,7 +66,7 @@ class Recovery:
         found = recall_since(self._kafka, since, behind_ms, len(positions), RECALL_S)
         behind = earlier(found, self._redeliverer.parked_behind(begun), since)
         logger.info("%d deliveries were settled before the workers were cut off", len(found) + len(behind.unwritten))
-        return Beginning(positions, behind, newest, since)
+        return StartState(positions, behind, newest, since)
 
     def newest(self) -> int:
         """The highest number of a run or batch so far."""
@@ -75,14 +75,14 @@ class Recovery:
         # A first start, or the log `progress` was lost.
         return max(self._redeliverer.newest_batch(), newest_batch(self._kafka, RECALL_S))
 
-    def write_start(self, run: int, begin: Beginning) -> None:
+    def write_start(self, run: int, begin: StartState) -> None:
         """Write to `progress` where this run starts: the next start is there, too, until the run has settled more.
         Raises InfrastructureError."""
         since = begin.since if begin.since >= 0 else run
         self._tell([WorkerProgress(run, *at, since, task=-1) for at in begin.positions.items()])
         self.settle()
 
-    def write_positions(self, run: int, begin: Beginning, positions: Mapping[int, int]) -> None:
+    def write_positions(self, run: int, begin: StartState, positions: Mapping[int, int]) -> None:
         """Write that a run in batches, which started there, has settled everything before these positions; does not
         wait for Kafka. Raises InfrastructureError when Kafka has not taken earlier positions for long."""
         self._tell(
@@ -96,7 +96,7 @@ class Recovery:
         if self._log is not None and self._log.is_late():
             self.settle()
 
-    def write_clean(self, run: int, begin: Beginning, positions: Mapping[int, int]) -> None:
+    def write_clean(self, run: int, begin: StartState, positions: Mapping[int, int]) -> None:
         """Write that the run, which started there, has ended at these positions, and has started no push behind them.
         Raises InfrastructureError."""
         self._tell(
@@ -117,7 +117,7 @@ class Recovery:
             finally:
                 log.close()
 
-    def _is_again(self, begin: Beginning, partition: int, position: int) -> bool:
+    def _is_again(self, begin: StartState, partition: int, position: int) -> bool:
         """Whether an earlier run may have started pushes behind this position."""
         return begin.since >= 0 and position < self.ends.get(partition, 0)
 

@@ -23,17 +23,17 @@ from pyspark.core.broadcast import Broadcast
 
 from arborcast.core import fence, liveness
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes, waits
-from arborcast.dispatch.hot.earlier import Earlier
+from arborcast.dispatch.hot.hold_buffer import HoldBuffer
 from arborcast.dispatch.hot.intake import HELD, SICK, Diversions, Intake
 from arborcast.dispatch.hot.intervals import Intervals, Passed
-from arborcast.dispatch.hot.kept_back import KeptBack
 from arborcast.dispatch.hot.pump import PumpRun, SlowLanes
+from arborcast.dispatch.hot.recovered import RecoveredDeliveries
 from arborcast.dispatch.hot.sink import Worker, make_lanes, read_notification
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import WRITE_S
 from arborcast.dispatch.matching.bases import SharedBase
 from arborcast.dispatch.matching.filters import Allowance, Judge
-from arborcast.dispatch.realtime.messages import Diverted, Feed, WorkerProgress
+from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress, WorkerUpdate
 from arborcast.dispatch.realtime.view_position import ViewPosition
 from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.snapshot import Snapshot, SteppedView
@@ -71,13 +71,13 @@ class RealtimeJob:
     what is parked has a higher one, which grows by one each millisecond since `began_s`, by the clock `clock_of` says.
 
     `earlier` is what an earlier run has come to behind where this one begins, and before the offset `again` of each
-    partition; `since` is as in `Beginning`. `passed` is what counts there for minimum intervals. `base`
+    partition; `since` is as in `StartState`. `passed` is what counts there for minimum intervals. `base`
     is that of the routing view where a worker is elsewhere, and cannot open the driver's files."""
 
     settings: JobSettings
     run: int
     began_s: float
-    earlier: Broadcast[Earlier] | None = None
+    earlier: Broadcast[RecoveredDeliveries] | None = None
     again: Mapping[int, int] = field(default_factory=dict)
     since: int = -1
     under_way: str = ""
@@ -95,7 +95,7 @@ class Feeding(Protocol):
     """What the driver says."""
 
     @property
-    def messages(self) -> deque[Feed]:
+    def messages(self) -> deque[WorkerUpdate]:
         """Those that were not heard yet."""
 
     @property
@@ -160,8 +160,8 @@ class Task:
         self._run = PumpRun(self._lanes, self._outcomes, lambda most: self._intake.fill(most))
         self._held = worker.journal.parked.held
         self._diversions = Diversions(self._held)  # as of the last message
-        self._earlier: Earlier = job.earlier.value if job.earlier is not None else Earlier()
-        self._kept = KeptBack(_MOST_WAITING // 2)
+        self._earlier: RecoveredDeliveries = job.earlier.value if job.earlier is not None else RecoveredDeliveries()
+        self._kept = HoldBuffer(_MOST_WAITING // 2)
         self._intake = Intake(
             worker.journal,
             self._lanes,
@@ -261,7 +261,7 @@ class Task:
         except FileNotFoundError:
             return None  # there is a newer one, and the message that says so
 
-    def _divert(self, diverted: Diverted) -> None:
+    def _divert(self, diverted: ExclusionChange) -> None:
         self._held.change(diverted.held, diverted.freed, diverted.read)
         before = self._diversions
         self._diversions = Diversions(

@@ -25,7 +25,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot.sink import worker_for
 from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.logs.parked import roomy
-from arborcast.dispatch.realtime.messages import Feed, FeedPieces, ProgressLog, decode_feed
+from arborcast.dispatch.realtime.messages import FeedPieces, ProgressLog, WorkerUpdate, decode_feed
 from arborcast.dispatch.realtime.task import RealtimeJob, Task, TaskLogs
 from arborcast.dispatch.realtime.worker_lease import WorkerLease
 
@@ -178,7 +178,7 @@ class _Feeding:
         self._parked = LogConsumer(roomy(kafka), "parked")
         self.parked: Mapping[int, int] = {}
         """Where the log of parked deliveries ended when this began; known before the first message."""
-        self.messages: deque[Feed] = deque()
+        self.messages: deque[WorkerUpdate] = deque()
         self.error: BaseException | None = None
         self.read_to = -1
         """Behind the last record that was read, and not of a later run; -1 before the first."""
@@ -220,7 +220,7 @@ class _Feeding:
                 self._log.seek({0: records[0].offset - last.back if last.began < 0 else last.began})
                 return
 
-    def _take(self, feed: Feed) -> None:
+    def _take(self, feed: WorkerUpdate) -> None:
         if feed.run > self._run:
             raise InfrastructureError("another run of the query has begun: this task is of an earlier one")
         if feed.run == self._run and (whole := self._pieces.whole(feed)) is not None:

@@ -23,7 +23,7 @@ from arborcast.core.liveness import OwnTime, Silence
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.job.lease import LEASE_S
-from arborcast.dispatch.realtime.messages import Feed, WorkerProgress, encode_feed
+from arborcast.dispatch.realtime.messages import WorkerProgress, WorkerUpdate, encode_feed
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class WorkersElsewhere:
 
     def __init__(
         self,
-        say: Callable[[Feed], object],
+        say: Callable[[WorkerUpdate], object],
         wait: Callable[[float], None],
         failed: Callable[[], bool],
         clock: Callable[[], float] = fence.clock,
@@ -155,7 +155,7 @@ class WorkersElsewhere:
         orderly = bool(self._silences) and self._stopped >= self._silences.keys()
         if not self._may_be_there or orderly or newest < 0:
             return
-        self._say(Feed(newest + 1, -1, 0, -1, complete=False, stop=True))
+        self._say(WorkerUpdate(newest + 1, -1, 0, -1, complete=False, stop=True))
         # Whoever asks from now on finds that; who has asked before may go on for so long from then.
         self._until = self._clock() + LEASE_S
         self._may_be_there = False
@@ -171,7 +171,7 @@ def workers_elsewhere(
 ) -> WorkersElsewhere:
     """Those that hear of the end of their run in the log `feed`."""
 
-    def say(message: Feed) -> None:
+    def say(message: WorkerUpdate) -> None:
         log = LogWriter(kafka, FEED_LOG)
         try:
             log.append_encoded([encode_feed(message)])

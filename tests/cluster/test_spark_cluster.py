@@ -19,8 +19,8 @@ import pytest
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.matching.bases import MIN_OVERLAY
 from arborcast.dispatch.operations.audit import audit
-from arborcast.dispatch.realtime.gearbox import WORTH_ELSEWHERE_S, Gear, Gearbox
 from arborcast.dispatch.realtime.messages import read_progress
+from arborcast.dispatch.realtime.mode_policy import WORTH_ELSEWHERE_S, Gear, ModePolicy
 from tests.support.bare_python import bare_python
 from tests.support.command import Engine, wait_until
 from tests.support.dispatch_job import logs, subscription
@@ -274,7 +274,7 @@ def test_a_heap_is_for_batches_and_what_comes_then_for_real_time(
     with logs(kafka_settings) as log:
         log.subscribe(subscription(BESIDE[1:], receiver.url(BESIDE), "beside//."))
         accepted = log.notify_many(
-            IN_BOTH_PARTITIONS[number % 2] for number in range(Gearbox(WORTH_ELSEWHERE_S).heap + 1_000)
+            IN_BOTH_PARTITIONS[number % 2] for number in range(ModePolicy(WORTH_ELSEWHERE_S).heap + 1_000)
         )
         with running_job(tmp_path, kafka_settings, bundle=bundle) as job:
             deadline = time.monotonic() + 300

@@ -24,8 +24,8 @@ from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.dispatch.job.runtime import DispatchJob
 from arborcast.dispatch.logs.attempts import NO_BATCH
-from arborcast.dispatch.realtime.gearbox import Gear
-from arborcast.dispatch.realtime.gears import Gears
+from arborcast.dispatch.realtime.mode_controller import ModeController
+from arborcast.dispatch.realtime.mode_policy import Gear
 from arborcast.dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
 from arborcast.dispatch.spark.query_supervisor import StopGate
 from arborcast.dispatch.tables import ATTEMPTS
@@ -171,7 +171,7 @@ class RunningJob:
         self._job: DispatchJob | None = None
 
     @property
-    def gears(self) -> Gears:
+    def gears(self) -> ModeController:
         """Those of the job that runs."""
         assert self._job is not None
         return self._job.gears

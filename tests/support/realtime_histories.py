@@ -23,14 +23,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from arborcast.dispatch.delivery.envelope import ATTEMPT_HEADER, SUBSCRIPTION_HEADER
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
-from arborcast.dispatch.hot.earlier import NOTHING, Earlier, earlier
 from arborcast.dispatch.hot.intervals import fold
+from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries, earlier
 from arborcast.dispatch.logs import attempts, parked
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS, Attempt, Evaluation
 from arborcast.dispatch.logs.parked import Parked
 from arborcast.dispatch.realtime import task
-from arborcast.dispatch.realtime.driver import Told, changes_of_told
-from arborcast.dispatch.realtime.messages import Feed, WorkerProgress
+from arborcast.dispatch.realtime.driver import Exclusions, exclusion_changes
+from arborcast.dispatch.realtime.messages import WorkerProgress, WorkerUpdate
 from arborcast.dispatch.realtime.task import RealtimeJob
 from arborcast.topic_model.records import notifications, results
 from arborcast.topic_model.records.notifications import Notification
@@ -89,7 +89,7 @@ class Histories(RuleBasedStateMachine):
         self.arrivals_seen = 0
         self.run_number = 0
         self.tasks: list[Running] = []
-        self.told = Told()
+        self.told = Exclusions()
         self._start(dict.fromkeys(PARTITIONS, 0), NOTHING)
 
     # What the parts ask for
@@ -228,11 +228,11 @@ class Histories(RuleBasedStateMachine):
         held, read = self.world.lanes.for_workers()
         health, now_ms = self.world.health, self.world.now_ms
         on_trial = health.on_trial(now_ms, patient=True)
-        now = Told(held, read, health.degraded(), health.watched(), on_trial=on_trial)
-        for each in changes_of_told(self.told, now):
+        now = Exclusions(held, read, health.degraded(), health.watched(), on_trial=on_trial)
+        for each in exclusion_changes(self.told, now):
             for running in self.tasks:
                 if running.hears:
-                    running.messages.append(Feed(self.run_number, 0, 0, 0, diverted=each))
+                    running.messages.append(WorkerUpdate(self.run_number, 0, 0, 0, diverted=each))
         self.told = now
 
     @rule(for_ms=st.sampled_from([1, 50, 300, 1_500, 20_000]))
@@ -386,7 +386,7 @@ class Histories(RuleBasedStateMachine):
                     self.known_there[partition].append(offset)
         return ANSWERS[how]
 
-    def _start(self, positions: Mapping[int, int], before: Earlier, since: int = -1) -> None:
+    def _start(self, positions: Mapping[int, int], before: RecoveredDeliveries, since: int = -1) -> None:
         self.run_number += RUN_NUMBERS
         run = self.run_number
         again = {partition: len(self.accepted[partition]) for partition in PARTITIONS}
@@ -405,10 +405,10 @@ class Histories(RuleBasedStateMachine):
             passed=passed,
         )
         self.tasks = [Running(self, job, partition, positions[partition]) for partition in PARTITIONS]
-        self.told = Told()
+        self.told = Exclusions()
         self.feed()
         for running in self.tasks:
-            running.messages.append(Feed(run, 0, 0, 0))
+            running.messages.append(WorkerUpdate(run, 0, 0, 0))
 
     def _behind(self, positions: Mapping[int, int]) -> Iterator[tuple[str, str, parked.Place]]:
         for key, value in self.world.log.items():

@@ -17,7 +17,7 @@ from arborcast.dispatch.hot.pump import Pump
 from arborcast.dispatch.logs.attempts import AttemptsLog, Matched
 from arborcast.dispatch.logs.parked import DeadLetterLog, ParkingLog
 from arborcast.dispatch.matching.filters import Conditions
-from arborcast.dispatch.realtime.messages import Feed
+from arborcast.dispatch.realtime.messages import WorkerUpdate
 from arborcast.dispatch.realtime.task import RealtimeJob, Task, TaskLogs
 from arborcast.dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
 from tests.support.redelivery_world import World, ids_of
@@ -201,7 +201,7 @@ class Running:
             pump=pump,
             shown=SimpleNamespace(teller=lambda number: lambda under_way: None),
         )
-        self.messages: deque[Feed] = deque()
+        self.messages: deque[WorkerUpdate] = deque()
         feeding = SimpleNamespace(messages=self.messages, parked={0: len(history.parked)}, error=None)
         logs = TaskLogs(cast(Any, feeding), cast(Any, history), lambda: 0)
         self.task = Task(job, cast(Any, worker), partition, logs)

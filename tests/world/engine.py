@@ -158,7 +158,7 @@ def exchanges(kernel: Kernel, broker: Broker, network: Network) -> Mapping[tuple
 
     task_context = SimpleNamespace(get=lambda: kernel.running.task if kernel.running is not None else None)
     runtime = "arborcast.dispatch.job.runtime"
-    gears = "arborcast.dispatch.realtime.gears"
+    gears = "arborcast.dispatch.realtime.mode_controller"
     stream = "arborcast.dispatch.hot.stream"
 
     def started_at(pid: int) -> int:

@@ -11,10 +11,10 @@ import pytest
 
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.hot import earlier, sink
+from arborcast.dispatch.hot import recovered, sink
 from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.realtime import driver, gears, recovery, task
-from arborcast.dispatch.realtime.messages import Diverted, encode_feeds
+from arborcast.dispatch.realtime import driver, mode_controller, recovery, task
+from arborcast.dispatch.realtime.messages import ExclusionChange, encode_feeds
 from arborcast.ingest.state import changes
 from arborcast.topic_model.subscriptions import EndpointReference
 from tests.world.history import History
@@ -213,7 +213,7 @@ def endpoints_that_are_dead_for_an_hour(history: History) -> None:
 
 
 def _before_the_last(write: Callable[..., None]) -> Callable[..., None]:
-    def written(self: Any, run: int, begin: earlier.Beginning, positions: Mapping[int, int]) -> None:
+    def written(self: Any, run: int, begin: recovered.StartState, positions: Mapping[int, int]) -> None:
         write(self, run, begin, {number: max(0, position - 1) for number, position in positions.items()})
 
     return written
@@ -231,22 +231,22 @@ def patched(*attributes: tuple[Any, str, Any]) -> Iterator[None]:
         yield
 
 
-def _of_all_partitions(self: Any) -> earlier.Beginning:
+def _of_all_partitions(self: Any) -> recovered.StartState:
     """Of partitions that were quiet all the time it is not known that nothing was begun; rows of all count."""
     known = self._hearing.known
     positions = self._placed({number: each.position for number, each in known.items()})
     since = min((each.since for each in known.values() if not each.clean), default=-1)
     if since < 0:
-        return earlier.Beginning(positions, earlier.NOTHING, self.newest())
-    found = earlier.recall_since(self._kafka, since, dict.fromkeys(positions, 0), len(positions), 300.0)
+        return recovered.StartState(positions, recovered.NOTHING, self.newest())
+    found = recovered.recall_since(self._kafka, since, dict.fromkeys(positions, 0), len(positions), 300.0)
     parked = self._redeliverer.parked_behind(positions)
-    return earlier.Beginning(positions, earlier.earlier(found, parked, since), self.newest(), since)
+    return recovered.StartState(positions, recovered.earlier(found, parked, since), self.newest(), since)
 
 
-def _said_again_and_whole(before: driver.Told, now: driver.Told) -> Iterator[Any]:
+def _said_again_and_whole(before: driver.Exclusions, now: driver.Exclusions) -> Iterator[Any]:
     """All endpoints with each difference."""
     if now != before:
-        yield Diverted(now.held, before.held - now.held, dict(now.read), now.degraded, now.watched)
+        yield ExclusionChange(now.held, before.held - now.held, dict(now.read), now.degraded, now.watched)
 
 
 def _of_batch_alone(value: bytes, batch: int) -> set[tuple[str, str]]:
@@ -286,19 +286,19 @@ KNOWN = (
     ),
     KnownFault(
         "what is parked after the clock was put back waits before what was parked earlier",
-        lambda: patched((task, "clock_of", _wall_clock), (gears, "clock_of", _wall_clock)),
+        lambda: patched((task, "clock_of", _wall_clock), (mode_controller, "clock_of", _wall_clock)),
         the_clock_put_back_before_a_task_begins,
         "overtaken",
     ),
     KnownFault(
         "a repeated task of a batch does not know what the dead worker has parked",
-        lambda: patched((sink, "parked_by", lambda *asked: []), (earlier, "_of_batch", _of_batch_alone)),
+        lambda: patched((sink, "parked_by", lambda *asked: []), (recovered, "_of_batch", _of_batch_alone)),
         a_worker_killed_while_it_parks,
         "twice",
     ),
     KnownFault(
         "workers are told of all sick endpoints with each change",
-        lambda: patched((driver, "changes_of_told", _said_again_and_whole)),
+        lambda: patched((driver, "exclusion_changes", _said_again_and_whole)),
         endpoints_that_are_dead_for_an_hour,
         "bytes",
     ),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from arborcast.dispatch.hot.earlier import Beginning
+from arborcast.dispatch.hot.recovered import StartState
 from arborcast.dispatch.realtime.task import RealtimeJob
 from arborcast.dispatch.realtime.worker import push_rows
 from arborcast.dispatch.spark.query_supervisor import StopRequested
@@ -350,7 +350,7 @@ class _Rows:
 class RealtimeQuery(_Query):
     """The query of Spark's Real-time Mode: a task for each partition, for half an hour, again and again."""
 
-    def __init__(self, spark: Spark, job: RealtimeJob, begin: Beginning) -> None:
+    def __init__(self, spark: Spark, job: RealtimeJob, begin: StartState) -> None:
         self._job = job
         self._partitions = spark.broker.log("notifications")
         self._positions = dict(begin.positions)
@@ -427,7 +427,7 @@ class RealtimeQuery(_Query):
                 self.kernel.call(self.kernel.random.uniform(0.0, 2.0), worker.kill)
 
 
-def start_realtime(session: Spark, job: RealtimeJob, begin: Beginning, checkpoint: str) -> RealtimeQuery:
+def start_realtime(session: Spark, job: RealtimeJob, begin: StartState, checkpoint: str) -> RealtimeQuery:
     return RealtimeQuery(session, job, begin)
 
 

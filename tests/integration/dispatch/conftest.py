@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.realtime.gearbox import Gear
+from arborcast.dispatch.realtime.mode_policy import Gear
 from arborcast.dispatch.settings import JobSettings
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, logs, running
 from tests.support.gateway_process import GatewayRun, gateway_run

@@ -24,8 +24,8 @@ from arborcast.dispatch.matching.bases import FileBase, FileBases
 from arborcast.dispatch.matching.unmatched import Unmatched
 from arborcast.dispatch.matching.view import RoutingView, ViewChanges
 from arborcast.dispatch.operations.audit import audit
-from arborcast.dispatch.realtime.driver import Feeder
-from arborcast.dispatch.realtime.gearbox import Gear
+from arborcast.dispatch.realtime.driver import WorkerUpdates
+from arborcast.dispatch.realtime.mode_policy import Gear
 from arborcast.topic_model.records.control import SubscriptionRecord, Tombstone
 from arborcast.topic_model.snapshot import SteppedView
 from arborcast.topic_model.subscriptions import Subscription
@@ -277,13 +277,13 @@ def test_a_new_subscription_gets_what_another_gateway_process_accepts(
     rounds: int,
 ) -> None:
     """In real time, and though the views of the other process and of the job are behind."""
-    say = Feeder._say
+    say = WorkerUpdates._say
 
-    def late(driver: Feeder, end: int | None = None) -> None:
+    def late(driver: WorkerUpdates, end: int | None = None) -> None:
         time.sleep(0 if end is None else 0.5)
         say(driver, end)
 
-    monkeypatch.setattr(Feeder, "_say", late)
+    monkeypatch.setattr(WorkerUpdates, "_say", late)
     argument = str(tmp_path / "late" / "arborcast.toml") if processes == "gateways" else "1"
     (tmp_path / "sitecustomize.py").write_text(LATE_VIEW.format(argument=argument))
     with ExitStack() as stack:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from arborcast.cli import app
 from arborcast.client import Client
 from arborcast.core.settings import KafkaSettings, SecretSettings
-from arborcast.dispatch.realtime.gearbox import Gear
+from arborcast.dispatch.realtime.mode_policy import Gear
 from tests.support.dispatch_job import RunningJob, job_settings, running
 from tests.support.federation import AdministratorRun, EngineRun, federation, until
 

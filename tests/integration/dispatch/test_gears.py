@@ -20,14 +20,14 @@ from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import PROGRESS_LOG
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.hot import earlier
+from arborcast.dispatch.hot import recovered
 from arborcast.dispatch.job.heartbeat import started_at
 from arborcast.dispatch.logs.attempts import NOTHING, decode
 from arborcast.dispatch.operations.audit import audit
-from arborcast.dispatch.realtime.driver import Feeder
-from arborcast.dispatch.realtime.gearbox import Gear
-from arborcast.dispatch.realtime.gears import Gears
+from arborcast.dispatch.realtime.driver import WorkerUpdates
 from arborcast.dispatch.realtime.messages import read_progress
+from arborcast.dispatch.realtime.mode_controller import ModeController
+from arborcast.dispatch.realtime.mode_policy import Gear
 from arborcast.dispatch.settings import JobSettings
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from arborcast.topic_model.subscriptions import EndpointReference
@@ -238,14 +238,14 @@ def test_a_shift_whose_start_fails_repeats_nothing(
     with running(spark, batches) as job:
         send(3)
         # Kafka is away for a moment.
-        start, failures = Feeder.start, [InfrastructureError("away")]
+        start, failures = WorkerUpdates.start, [InfrastructureError("away")]
 
-        def fail_once(feeder: Feeder) -> None:
+        def fail_once(feeder: WorkerUpdates) -> None:
             if failures:
                 raise failures.pop()
             start(feeder)
 
-        monkeypatch.setattr(Feeder, "start", fail_once)
+        monkeypatch.setattr(WorkerUpdates, "start", fail_once)
         assert shifted(job, "realtime")
         send(1)
         assert not failures
@@ -253,7 +253,7 @@ def test_a_shift_whose_start_fails_repeats_nothing(
         assert shifted(job, "batch")
         send(3)
         slots = iter([True, False])
-        monkeypatch.setattr(Gears, "_has_slots", lambda gears: next(slots, False))
+        monkeypatch.setattr(ModeController, "_has_slots", lambda gears: next(slots, False))
         job.gears.shift("realtime")
         deadline = time.monotonic() + 240
         commits = tmp_path / "checkpoints" / "push" / "commits"
@@ -310,7 +310,7 @@ def test_a_worker_that_dies_is_replaced_though_nothing_more_comes(
 def test_what_has_a_row_does_not_come_again_however_long_an_older_message_is_under_way(
     spark: SparkSession, settings: JobSettings, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(earlier, "_CLOCKS_MS", 0)  # as if these seconds were minutes
+    monkeypatch.setattr(recovered, "_CLOCKS_MS", 0)  # as if these seconds were minutes
     kafka = dataclasses.replace(settings.kafka, partitions=1)
     push = dataclasses.replace(settings.push, total_timeout_s=120.0)
     retry = dataclasses.replace(settings.retry, batch_wait_s=120.0)

@@ -13,7 +13,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.operations.trace.explain import explain
 from arborcast.dispatch.operations.trace.gathering import Gatherer
-from arborcast.dispatch.realtime.gearbox import Gear
+from arborcast.dispatch.realtime.mode_policy import Gear
 from arborcast.topic_model.subscriptions import DeliveryPolicy
 from tests.support.dispatch_job import Logs, job_settings, kill_workers, running, subscription
 from tests.support.receiver import Receiver

@@ -168,7 +168,7 @@ def test_a_batch_whose_worker_died_is_not_taken_for_done(trial: Trial) -> None:
     trial.send("fail1")
     trial.wait_for_failure("fail1")
     # The JVM notices what has become of a worker when it has something to write, and not always with the first row.
-    # See `Gears` for our own look.
+    # See `ModeController` for our own look.
     trial.send("after")
     deadline = time.monotonic() + 120
     while "after" not in trial.rows():

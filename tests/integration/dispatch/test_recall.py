@@ -10,8 +10,8 @@ from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot import intervals
-from arborcast.dispatch.hot.earlier import appended_ms, newest_batch, parked_by, recall, recall_since
 from arborcast.dispatch.hot.intervals import recall_passed
+from arborcast.dispatch.hot.recovered import appended_ms, newest_batch, parked_by, recall, recall_since
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, Evaluation, Matched
 from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries

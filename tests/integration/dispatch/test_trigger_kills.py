@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot.triggers import derived_id
 from arborcast.dispatch.operations.audit import audit
-from arborcast.dispatch.realtime.gearbox import Gear
+from arborcast.dispatch.realtime.mode_policy import Gear
 from arborcast.topic_model.records.control import TopicRecord, TriggerRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath

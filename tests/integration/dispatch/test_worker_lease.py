@@ -14,7 +14,7 @@ from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import FEED_LOG, PROGRESS_LOG, ensure_topics
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.realtime.messages import Feed, WorkerProgress, decode_progress, encode_feed
+from arborcast.dispatch.realtime.messages import WorkerProgress, WorkerUpdate, decode_progress, encode_feed
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from tests.support.broker import settings_for
 
@@ -41,7 +41,7 @@ with WorkerLease(kafka, {RUN}, {TASK}, lambda: feeding.read_to):
 
 def say(kafka: KafkaSettings, run: int) -> None:
     log = LogWriter(kafka, FEED_LOG)
-    log.append_encoded([encode_feed(Feed(run, -1, 0, 0, base=b"broadcast"))])
+    log.append_encoded([encode_feed(WorkerUpdate(run, -1, 0, 0, base=b"broadcast"))])
     log.close()
 
 

@@ -10,8 +10,8 @@ import pytest
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot import sink
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
-from arborcast.dispatch.hot.earlier import Earlier
 from arborcast.dispatch.hot.intake import Diversions
+from arborcast.dispatch.hot.recovered import RecoveredDeliveries
 from arborcast.dispatch.hot.sink import SinkJob
 from arborcast.dispatch.logs.attempts import Attempt, Matched
 from arborcast.dispatch.logs.parked import Delivery, Tries
@@ -100,7 +100,7 @@ def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Jour
         for at, each in enumerate(payloads)
     ]
     settlement = BatchOutcomes(worker.journal, push, retry)
-    intake = worker.fill(job, rows, settlement, Earlier())
+    intake = worker.fill(job, rows, settlement, RecoveredDeliveries())
     intake.fill(intake.lanes.fan_outs.size)
     return worker.journal, settlement, {each.id: count for each, count in intake.lanes.waiting()}
 

@@ -6,11 +6,11 @@ from collections.abc import Container
 from unittest.mock import create_autospec
 
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
-from arborcast.dispatch.hot.earlier import NOTHING, Beginning, Earlier, earlier
+from arborcast.dispatch.hot.hold_buffer import HoldBuffer
 from arborcast.dispatch.hot.intake import HELD, Diversions, Intake
-from arborcast.dispatch.hot.kept_back import KeptBack
 from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from arborcast.dispatch.hot.pump import PumpRun
+from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries, StartState, earlier
 from arborcast.dispatch.hot.sink_journal import SinkJournal
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.parked import Place
@@ -28,7 +28,7 @@ ONE = Subscription("one", EndpointReference("http://r/"))
 class World:
     """An intake over a journal that remembers."""
 
-    def __init__(self, held: Container[str] = frozenset(), before: Earlier = NOTHING) -> None:
+    def __init__(self, held: Container[str] = frozenset(), before: RecoveredDeliveries = NOTHING) -> None:
         self.journal = FakeJournal()
         self.lanes = Lanes(LaneLimits(10, 10_000), DEFAULT_LIMITS)
         outcomes = BatchOutcomes(self.journal, PushSettings(), RetrySettings(), now=lambda: 1.0)
@@ -87,7 +87,7 @@ def test_what_is_queued_is_parked_before_what_comes_behind_it() -> None:
 
 def test_what_is_urgent_is_not_kept_back_and_what_is_kept_stays_behind_it() -> None:
     world = World(held=frozenset({"one"}))
-    world.intake.kept = KeptBack(room=2)
+    world.intake.kept = HoldBuffer(room=2)
     world.take(1)
     world.take(2, priority=5)
     assert world.parked == ["n2"]
@@ -98,7 +98,7 @@ def test_what_is_urgent_is_not_kept_back_and_what_is_kept_stays_behind_it() -> N
 
 
 def test_what_has_a_row_is_left_out_and_what_lacks_it_gets_one() -> None:
-    world = World(before=Earlier(frozenset({("one", "n1")}), frozenset({("one", "n2")})))
+    world = World(before=RecoveredDeliveries(frozenset({("one", "n1")}), frozenset({("one", "n2")})))
     for offset in (1, 2, 3):
         world.take(offset)
 
@@ -128,14 +128,14 @@ def test_what_is_taken_again_keeps_its_place_among_what_was_parked() -> None:
 
 
 def test_what_is_known_is_not_forgotten_before_all_of_it_is_passed() -> None:
-    known = Earlier(frozenset({("one", "n1")}))
-    began = Beginning({0: 5, 1: 5}, known, 70, since=30)
+    known = RecoveredDeliveries(frozenset({("one", "n1")}))
+    began = StartState({0: 5, 1: 5}, known, 70, since=30)
     ends = {0: 8, 1: 5}
 
-    assert began.gone_on({0: 7, 1: 9}, ends, 90) == Beginning({0: 7, 1: 9}, known, 90, 30)
-    assert began.gone_on({0: 8, 1: 5}, ends, 90) == Beginning({0: 8, 1: 5}, NOTHING, 90)
-    plain = Beginning({0: 5, 1: 5}, NOTHING, 70)
-    assert plain.gone_on({0: 7, 1: 9}, ends, 90) == Beginning({0: 7, 1: 9}, NOTHING, 90)
+    assert began.gone_on({0: 7, 1: 9}, ends, 90) == StartState({0: 7, 1: 9}, known, 90, 30)
+    assert began.gone_on({0: 8, 1: 5}, ends, 90) == StartState({0: 8, 1: 5}, NOTHING, 90)
+    plain = StartState({0: 5, 1: 5}, NOTHING, 70)
+    assert plain.gone_on({0: 7, 1: 9}, ends, 90) == StartState({0: 7, 1: 9}, NOTHING, 90)
 
 
 def test_a_request_waits_for_a_server_whatever_its_age() -> None:

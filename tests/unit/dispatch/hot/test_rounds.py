@@ -6,8 +6,8 @@ from typing import Any, cast
 import pytest
 
 from arborcast.dispatch.hot import sink
-from arborcast.dispatch.hot.earlier import Earlier
 from arborcast.dispatch.hot.intake import Diversions
+from arborcast.dispatch.hot.recovered import RecoveredDeliveries
 from arborcast.dispatch.hot.stream import Rounds
 from arborcast.dispatch.matching.filters import Conditions
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
@@ -71,7 +71,7 @@ def test_a_round_takes_up_no_more_bytes_than_it_may(monkeypatch: pytest.MonkeyPa
         report = PartitionReport()
         outcomes = SimpleNamespace(report=report, write_due=lambda: True)
         rows = [(bytearray(value), 0, offset) for offset in range(8)]
-        sink.Worker.fill(cast(Any, worker), cast(Any, job), rows, cast(Any, outcomes), Earlier())
+        sink.Worker.fill(cast(Any, worker), cast(Any, job), rows, cast(Any, outcomes), RecoveredDeliveries())
         taken.append(report)
         job.done = report.done
     assert [each.notifications for each in taken] == [3, 3, 2]

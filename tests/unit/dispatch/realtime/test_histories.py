@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from arborcast.dispatch.logs.attempts import WRITE_S
 from arborcast.dispatch.realtime import task
-from arborcast.dispatch.realtime.messages import Feed
+from arborcast.dispatch.realtime.messages import WorkerUpdate
 from tests.support.realtime_histories import NAMES, PARTITIONS, Histories
 
 Histories.TestCase.settings = settings(max_examples=250, stateful_step_count=60, deadline=None)
@@ -109,14 +109,14 @@ def test_a_task_that_stops_amid_what_an_earlier_run_had_begun_is_not_clean() -> 
     state.step(partition=0, times=1)
     state.crash(landing=1, driver=False)
     state.step(partition=0, times=1)
-    state.tasks[0].messages.append(Feed(state.run_number, 0, 0, 0, stop=True))
+    state.tasks[0].messages.append(WorkerUpdate(state.run_number, 0, 0, 0, stop=True))
     state.step(partition=0, times=1)
     known = state.known[0]
     assert 0 < known.position < 240
     assert (known.clean, known.since) == (False, first), "the first run may have rows behind it"
     state.crash(landing=1, driver=False)
     state.come_to_rest(partition=0)
-    state.tasks[0].messages.append(Feed(state.run_number, 0, 0, 0, stop=True))
+    state.tasks[0].messages.append(WorkerUpdate(state.run_number, 0, 0, 0, stop=True))
     state.step(partition=0, times=1)
     assert (state.known[0].position, state.known[0].clean) == (240, True)
     state.crash(landing=1, driver=False)

@@ -13,12 +13,12 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.delivery.health import Sign
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.realtime import driver
-from arborcast.dispatch.realtime.driver import Told, changes_of_told
+from arborcast.dispatch.realtime.driver import Exclusions, exclusion_changes
 from arborcast.dispatch.realtime.messages import (
-    Diverted,
-    Feed,
+    ExclusionChange,
     FeedPieces,
     WorkerProgress,
+    WorkerUpdate,
     decode_feed,
     decode_progress,
     encode_feed,
@@ -36,7 +36,9 @@ LANES = st.frozensets(st.sampled_from([f"lane{number}" for number in range(12)])
 
 
 def test_messages_come_out_as_they_went_in() -> None:
-    feed = Feed(3, -1, 2, 17, base=b"/somewhere/x.base", step=ViewStep(17, Overlay("x")), complete=False, stop=True)
+    feed = WorkerUpdate(
+        3, -1, 2, 17, base=b"/somewhere/x.base", step=ViewStep(17, Overlay("x")), complete=False, stop=True
+    )
     assert decode_feed(*encode_feed(feed)) == feed
     progress = WorkerProgress(3, 1, 99, 3, signs=(("http://e/", Sign("slow")),), gone=frozenset({"s"}), stopped=True)
     assert decode_progress(*encode_progress(progress)) == progress
@@ -44,7 +46,7 @@ def test_messages_come_out_as_they_went_in() -> None:
         decode_feed(b"3", b"nonsense")
 
 
-def hear(held: HeldLanes, message: Diverted) -> None:
+def hear(held: HeldLanes, message: ExclusionChange) -> None:
     held.change(message.held, message.freed, message.read)
 
 
@@ -52,46 +54,46 @@ def hear(held: HeldLanes, message: Diverted) -> None:
 def test_workers_hold_what_the_driver_holds(states: list[frozenset[str]], at_once: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "_NAMES_AT_ONCE", 5 * at_once)
-        held, before = HeldLanes(), Told()
+        held, before = HeldLanes(), Exclusions()
         for number, state in enumerate(states):
-            now = Told(state, {0: number}, degraded=frozenset({f"http://{number}/"}))
-            for message in changes_of_told(before, now):
+            now = Exclusions(state, {0: number}, degraded=frozenset({f"http://{number}/"}))
+            for message in exclusion_changes(before, now):
                 hear(held, message)
             before = now
             assert {name for name in (f"lane{each}" for each in range(12)) if name in held} == state
 
 
 def test_what_was_parked_here_is_held_until_the_driver_has_read_it() -> None:
-    held, before = HeldLanes(), Told()
+    held, before = HeldLanes(), Exclusions()
     held.written("a", 0, 10)
 
-    def hears(now: Told) -> bool:
+    def hears(now: Exclusions) -> bool:
         nonlocal before
-        for message in changes_of_told(before, now):
+        for message in exclusion_changes(before, now):
             hear(held, message)
         before = now
         return "a" in held
 
-    assert hears(Told(read={0: 10})), "the driver has not read it"
-    assert hears(Told(frozenset({"a"}), {0: 11})), "it has, and has something to be tried"
-    assert not hears(Told(frozenset(), {0: 11})), "it was tried"
+    assert hears(Exclusions(read={0: 10})), "the driver has not read it"
+    assert hears(Exclusions(frozenset({"a"}), {0: 11})), "it has, and has something to be tried"
+    assert not hears(Exclusions(frozenset(), {0: 11})), "it was tried"
     held.written("a", 0, 20)
-    assert hears(Told(frozenset(), {0: 15}))
+    assert hears(Exclusions(frozenset(), {0: 15}))
 
 
 def test_a_task_begins_when_the_driver_knows_what_the_one_before_has_parked() -> None:
     held = HeldLanes()
     assert held.has_read({0: 0, 1: 0}), "nothing was ever parked"
     assert not held.has_read({0: 4, 1: 2})
-    hear(held, Diverted(read={0: 4, 1: 1}))
+    hear(held, ExclusionChange(read={0: 4, 1: 1}))
     assert not held.has_read({0: 4, 1: 2})
-    hear(held, Diverted(read={1: 2}))
+    hear(held, ExclusionChange(read={1: 2}))
     assert held.has_read({0: 4, 1: 2})
 
 
 def test_changes_in_pieces_free_nothing_too_early(tmp_path: Path) -> None:
     many = frozenset(f"s{number:0{driver._NAMES_AT_ONCE // 5_000 + 9}}" for number in range(10_000))
-    messages = list(changes_of_told(Told(), Told(many, {0: 9})))
+    messages = list(exclusion_changes(Exclusions(), Exclusions(many, {0: 9})))
     assert [message.read for message in messages] == [{}, {}, {0: 9}], "offsets count when all is said"
     assert frozenset().union(*(message.held for message in messages)) == many
 
@@ -101,17 +103,19 @@ SETS = st.frozensets(st.sampled_from([f"http://e{number}/" for number in range(6
 
 @given(
     st.lists(
-        st.builds(Told, st.just(frozenset()), st.just({}), degraded=SETS, watched=SETS, unjudged=SETS, on_trial=SETS),
+        st.builds(
+            Exclusions, st.just(frozenset()), st.just({}), degraded=SETS, watched=SETS, unjudged=SETS, on_trial=SETS
+        ),
         max_size=5,
     )
 )
-def test_differences_of_endpoints_add_up(states: list[Told]) -> None:
+def test_differences_of_endpoints_add_up(states: list[Exclusions]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "_NAMES_AT_ONCE", 20)
-        known, before = Told(), Told()
+        known, before = Exclusions(), Exclusions()
         for now in states:
-            for each in changes_of_told(before, now):
-                known = Told(
+            for each in exclusion_changes(before, now):
+                known = Exclusions(
                     degraded=_changed(known.degraded, each.degraded, each.recovered),
                     watched=_changed(known.watched, each.watched, each.unwatched),
                     unjudged=_changed(known.unjudged, each.unjudged, each.judged),
@@ -121,22 +125,22 @@ def test_differences_of_endpoints_add_up(states: list[Told]) -> None:
             assert known[2:] == now[2:]
 
 
-def sick(count: int) -> Told:
+def sick(count: int) -> Exclusions:
     endpoints = frozenset(f"http://host-{number:06}.example/a/receiver/with/a/path" for number in range(count))
-    return Told(degraded=endpoints, watched=endpoints, on_trial=endpoints)
+    return Exclusions(degraded=endpoints, watched=endpoints, on_trial=endpoints)
 
 
 def test_a_change_beside_a_thousand_sick_endpoints_takes_little() -> None:
     now = sick(1_000)._replace(read={0: 1})
     trial = now._replace(on_trial=now.on_trial - {min(now.on_trial)}, read={0: 2})
-    (message,) = changes_of_told(now, trial)
-    assert len(encode_feed(Feed(3, 0, 0, 17, diverted=message))[1]) < 1_000
-    (message,) = changes_of_told(now, now._replace(read={0: 2}))
-    assert len(encode_feed(Feed(3, 0, 0, 17, diverted=message))[1]) < 100
+    (message,) = exclusion_changes(now, trial)
+    assert len(encode_feed(WorkerUpdate(3, 0, 0, 17, diverted=message))[1]) < 1_000
+    (message,) = exclusion_changes(now, now._replace(read={0: 2}))
+    assert len(encode_feed(WorkerUpdate(3, 0, 0, 17, diverted=message))[1]) < 100
 
 
 def test_a_hundred_thousand_sick_endpoints_are_several_records() -> None:
-    messages = [Feed(3, -1, 0, 17, diverted=each) for each in changes_of_told(Told(), sick(100_000))]
+    messages = [WorkerUpdate(3, -1, 0, 17, diverted=each) for each in exclusion_changes(Exclusions(), sick(100_000))]
     sizes = [len(encode_feed(each)[1]) for each in messages]
     assert len(sizes) > 10
     assert max(sizes) < 1024 * 1024
@@ -148,7 +152,11 @@ MOST = 512 * 1024
 def test_a_message_larger_than_a_record_is_cut_and_joined() -> None:
     large = Subscription("s", EndpointReference("http://e/", ("<x>" + "y" * 3_000_000 + "</x>",)))
     step = ViewStep(17, Overlay("x"), now=(large, large, large))
-    feeds = [Feed(3, -1, 0, 17, b"base"), Feed(3, -1, 0, 17, step=step), Feed(3, -1, 0, 17, stop=True)]
+    feeds = [
+        WorkerUpdate(3, -1, 0, 17, b"base"),
+        WorkerUpdate(3, -1, 0, 17, step=step),
+        WorkerUpdate(3, -1, 0, 17, stop=True),
+    ]
     records = list(encode_feeds(feeds, MOST))
     assert max(len(value) for _, value in records) < MOST + 100
     read = [decode_feed(*each) for each in records]
@@ -159,10 +167,10 @@ def test_a_message_larger_than_a_record_is_cut_and_joined() -> None:
 
 
 def test_what_was_left_of_a_failed_append_spoils_nothing() -> None:
-    records = [decode_feed(*each) for each in encode_feeds([Feed(3, -1, 0, 1, b"x" * 1_000)], 500)]
-    pieces, anew = FeedPieces(), Feed(3, -1, 0, 17, b"base")
+    records = [decode_feed(*each) for each in encode_feeds([WorkerUpdate(3, -1, 0, 1, b"x" * 1_000)], 500)]
+    pieces, anew = FeedPieces(), WorkerUpdate(3, -1, 0, 17, b"base")
     assert [pieces.whole(each) for each in (*records[:-1], anew)] == [None] * (len(records) - 1) + [anew]
-    assert [pieces.whole(each) for each in records][-1] == Feed(3, -1, 0, 1, b"x" * 1_000)
+    assert [pieces.whole(each) for each in records][-1] == WorkerUpdate(3, -1, 0, 1, b"x" * 1_000)
 
 
 def test_steps_of_large_subscriptions_are_small() -> None:
@@ -174,7 +182,7 @@ def test_steps_of_large_subscriptions_are_small() -> None:
             large = Subscription(f"s{number}", reference, terminates_ms=terminates_ms)
             table.apply(SubscriptionRecord(large), terminates_ms * 1_000 + number)
     for found in (steps.steps(), steps.opening()):
-        sizes = [len(encode_feed(Feed(3, 0, 0, 17, step=each))[1]) for each in found]
+        sizes = [len(encode_feed(WorkerUpdate(3, 0, 0, 17, step=each))[1]) for each in found]
         assert len(sizes) > 10
         assert max(sizes) < 1024 * 1024
 

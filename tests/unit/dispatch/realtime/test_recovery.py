@@ -13,7 +13,7 @@ import pytest
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.hot.earlier import NOTHING, Beginning
+from arborcast.dispatch.hot.recovered import NOTHING, StartState
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS
 from arborcast.dispatch.logs.parked import Place
 from arborcast.dispatch.realtime import recovery
@@ -75,7 +75,7 @@ def test_a_partition_that_was_idle_for_a_week_has_nothing_behind_its_position(
 
     begin = stopped.recovery.start_state()
 
-    assert begin == Beginning({0: 500, 1: 30}, NOTHING, RUN)
+    assert begin == StartState({0: 500, 1: 30}, NOTHING, RUN)
     assert stopped.recalled == []
 
 
@@ -154,7 +154,7 @@ def test_each_run_has_numbers_above_all_that_are_in_the_logs(monkeypatch: pytest
     stopped = Stopped(monkeypatch, tmp_path, {0: 5}, [WorkerProgress(RUN, 0, 5, RUN, clean=True)])
     assert stopped.recovery.start_state().newest == RUN
     stopped.known.clear()  # as if the log `progress` were lost
-    assert stopped.recovery.start_state() == Beginning({0: 0}, NOTHING, EARLIER_RUN + 3)
+    assert stopped.recovery.start_state() == StartState({0: 0}, NOTHING, EARLIER_RUN + 3)
 
 
 def test_a_first_start_is_where_the_settings_say_and_later_ones_where_the_last_was(

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from arborcast.dispatch.realtime import task
-from arborcast.dispatch.realtime.messages import Diverted, Feed
+from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerUpdate
 from arborcast.dispatch.realtime.task import RealtimeJob
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
@@ -52,17 +52,19 @@ def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.Mon
     engine = Engine()
     monkeypatch.setattr(task, "time", SimpleNamespace(time=engine.monotonic, monotonic=engine.monotonic))
     running = Running(cast(Any, engine), RealtimeJob(SETTINGS, 1, engine.monotonic()), 0, 0)
-    running.messages.append(Feed(1, 0, 0, 0, diverted=Diverted(held=frozenset({"s"}))))
+    running.messages.append(WorkerUpdate(1, 0, 0, 0, diverted=ExclusionChange(held=frozenset({"s"}))))
     notification = Notification("n", TopicPath("a"), b"<x/>", engine.world.now_ms)
     running.rows.append((notifications.encode(notification)[1], 0, 0))
     running.step()
 
-    running.messages.append(Feed(1, 0, 0, 0, base=b"nowhere", complete=False))
+    running.messages.append(WorkerUpdate(1, 0, 0, 0, base=b"nowhere", complete=False))
     running.step()
-    running.messages.append(Feed(1, 0, 0, 0, diverted=Diverted(held=frozenset({"s"}), read={0: 0}), complete=False))
+    running.messages.append(
+        WorkerUpdate(1, 0, 0, 0, diverted=ExclusionChange(held=frozenset({"s"}), read={0: 0}), complete=False)
+    )
     running.step()
     assert engine.pushed == 0, "what is parked was not tried"
 
-    running.messages.append(Feed(1, 0, 0, 0, diverted=Diverted(freed=frozenset({"s"}))))
+    running.messages.append(WorkerUpdate(1, 0, 0, 0, diverted=ExclusionChange(freed=frozenset({"s"}))))
     running.step()
     assert engine.pushed == 1

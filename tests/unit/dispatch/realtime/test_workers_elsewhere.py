@@ -18,8 +18,8 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S
 from arborcast.dispatch.matching.view import Advance
 from arborcast.dispatch.realtime import driver
-from arborcast.dispatch.realtime.driver import Feeder, Told
-from arborcast.dispatch.realtime.messages import Feed, WorkerProgress
+from arborcast.dispatch.realtime.driver import Exclusions, WorkerUpdates
+from arborcast.dispatch.realtime.messages import WorkerProgress, WorkerUpdate
 from arborcast.dispatch.realtime.worker_lease import LeaseRenewal
 from arborcast.dispatch.realtime.workers import WorkersElsewhere
 from arborcast.topic_model.routing import Overlay, ViewStep
@@ -34,7 +34,7 @@ class Elsewhere:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.said: list[Feed] = []
+        self.said: list[WorkerUpdate] = []
         self.waited: list[float] = []
         own_time = OwnTime(2.0, lambda: self.now)
         self.failed = False
@@ -143,7 +143,7 @@ def test_no_worker_is_left_when_the_next_run_begins(
 
     driver = Elsewhere()
 
-    def say(message: Feed) -> None:
+    def say(message: WorkerUpdate) -> None:
         driver.now = lands + answered
 
     driver.workers = WorkersElsewhere(say, driver.wait, lambda: False, lambda: driver.now)
@@ -192,12 +192,14 @@ class View:
         self.begun = False
 
 
-def feeder_of(view: View, monkeypatch: pytest.MonkeyPatch, one_base: bool = False) -> tuple[Feeder, list[Feed]]:
+def feeder_of(
+    view: View, monkeypatch: pytest.MonkeyPatch, one_base: bool = False
+) -> tuple[WorkerUpdates, list[WorkerUpdate]]:
     """One that is not started, and what it writes."""
-    written = list[Feed]()
-    feeder = Feeder(KafkaSettings(), view, Told, 10, one_base)
+    written = list[WorkerUpdate]()
+    feeder = WorkerUpdates(KafkaSettings(), view, Exclusions, 10, one_base)
 
-    def write(messages: list[Feed]) -> int:
+    def write(messages: list[WorkerUpdate]) -> int:
         written.extend(messages)
         feeder._under_way = Appending(lambda: len(written) - 1)
         return len(messages)
@@ -255,8 +257,8 @@ def test_a_snapshot_is_written_again_only_after_as_many_bytes_of_differences(mon
     endpoints = [f"http://host-{number}.example/receiver" for number in range(3_000)]
     trials = itertools.cycle(endpoints)
 
-    def told() -> Told:
-        return Told(degraded=frozenset(endpoints), on_trial=frozenset({next(trials)}))
+    def told() -> Exclusions:
+        return Exclusions(degraded=frozenset(endpoints), on_trial=frozenset({next(trials)}))
 
     sizes = list[int]()
 
@@ -264,7 +266,7 @@ def test_a_snapshot_is_written_again_only_after_as_many_bytes_of_differences(mon
         sizes.append(sum(len(value or b"") for _, value in records))
         return Appending(lambda: len(sizes) - 1)
 
-    feeder = Feeder(KafkaSettings(), View(), told, 10)
+    feeder = WorkerUpdates(KafkaSettings(), View(), told, 10)
     monkeypatch.setattr(feeder, "_log", SimpleNamespace(begin=begin))
     for _ in range(2_000):
         feeder._say()
@@ -297,7 +299,7 @@ def test_what_is_written_at_a_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -
 
         return Appending(wait)
 
-    feeder = Feeder(KafkaSettings(), view, Told, 10)
+    feeder = WorkerUpdates(KafkaSettings(), view, Exclusions, 10)
     monkeypatch.setattr(feeder, "_log", SimpleNamespace(begin=begin))
     feeder._say()
     assert most <= 8 * 1024 * 1024

@@ -40,7 +40,7 @@ _TOPICS = 65_536
 _LOOKS_BACK_S = (60, 3_600, 86_400)
 
 
-class Earlier(NamedTuple):
+class RecoveredDeliveries(NamedTuple):
     """`settled` are deliveries that have a row. Those that are `unwritten` were parked, and their rows did not come to
     be written. `numbers` are those by which notifications were parked, of each partition, with the offset from which on
     each was given."""
@@ -58,24 +58,24 @@ class Earlier(NamedTuple):
         return known[max(0, bisect_right(known, offset, key=lambda each: each[0]) - 1)][1]
 
 
-NOTHING = Earlier()
+NOTHING = RecoveredDeliveries()
 
 
-class Beginning(NamedTuple):
+class StartState(NamedTuple):
     """Where a query begins that goes on where another one was: the offset in each partition of the `notifications` log;
     what is known behind these; and the highest number that a batch has had. `since` is the first run of the real-time
     gear whose rows count behind the positions; -1 when nothing was begun behind them."""
 
     positions: Mapping[int, int]
-    earlier: Earlier
+    earlier: RecoveredDeliveries
     newest: int
     since: int = -1
 
-    def gone_on(self, positions: Mapping[int, int], ends: Mapping[int, int], newest: int) -> Beginning:
+    def gone_on(self, positions: Mapping[int, int], ends: Mapping[int, int], newest: int) -> StartState:
         """Where the next one begins when the one that began here, with the log reaching to `ends`, has come to these
         positions. What is known counts as long as not all is passed that it may be about."""
         if self.since < 0 or all(positions[partition] >= end for partition, end in ends.items()):
-            return Beginning(positions, NOTHING, newest)
+            return StartState(positions, NOTHING, newest)
         return self._replace(positions=positions, newest=newest)
 
     def starting(self, kafka: KafkaSettings) -> str:
@@ -84,7 +84,7 @@ class Beginning(NamedTuple):
         return json.dumps({kafka.topic("notifications"): at})
 
 
-def earlier(settled: Settled, parked: Iterable[tuple[str, str, Place]], since: int) -> Earlier:
+def earlier(settled: Settled, parked: Iterable[tuple[str, str, Place]], since: int) -> RecoveredDeliveries:
     """What is known by the rows, and by what waits: subscription, notification and place of each. Places of runs before
     `since` are none of this log's."""
     unwritten: set[tuple[str, str]] = set()
@@ -95,7 +95,7 @@ def earlier(settled: Settled, parked: Iterable[tuple[str, str, Place]], since: i
         if place.batch >= since and not place.redrive:
             last.setdefault(place.partition, {})[place.offset] = place.batch
     numbers = {partition: sorted(known.items()) for partition, known in last.items()}
-    return Earlier(settled, frozenset(unwritten), numbers)
+    return RecoveredDeliveries(settled, frozenset(unwritten), numbers)
 
 
 def recall(kafka: KafkaSettings, batch: int, begun_ms: int, timeout_s: float) -> Settled:

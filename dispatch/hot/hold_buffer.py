@@ -30,7 +30,7 @@ class _Lane:
     kept: list[Received] = field(default_factory=list)
 
 
-class KeptBack:
+class HoldBuffer:
     """Of one task, by subscription: `room` messages in all."""
 
     def __init__(self, room: int) -> None:

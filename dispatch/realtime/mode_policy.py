@@ -43,7 +43,7 @@ class Load(NamedTuple):
     at: float
 
 
-class Gearbox:
+class ModePolicy:
     """Decides; asks nobody. With two thresholds, and a wait that grows, it does not go to and fro."""
 
     def __init__(self, worth_s: float) -> None:

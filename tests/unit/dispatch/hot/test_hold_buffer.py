@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from arborcast.dispatch.hot.kept_back import KeptBack
+from arborcast.dispatch.hot.hold_buffer import HoldBuffer
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
@@ -14,7 +14,7 @@ def received(offset: int) -> Received:
 
 
 def test_what_is_kept_goes_when_its_lane_is_free_or_after_a_moment() -> None:
-    kept = KeptBack(10)
+    kept = HoldBuffer(10)
     assert kept.keep(ONE, received(1), 0.0)
     assert kept.keep(OTHER, received(2), 0.1)
     assert kept.keep(ONE, received(3), 0.2)
@@ -27,7 +27,7 @@ def test_what_is_kept_goes_when_its_lane_is_free_or_after_a_moment() -> None:
 
 
 def test_the_moment_is_longer_each_time_until_the_lane_was_free() -> None:
-    kept, now, moments = KeptBack(10), 0, []  # in eighths of a second, which are exact
+    kept, now, moments = HoldBuffer(10), 0, []  # in eighths of a second, which are exact
     for _ in range(6):
         began = now
         kept.keep(ONE, received(1), now / 8)
@@ -42,7 +42,7 @@ def test_the_moment_is_longer_each_time_until_the_lane_was_free() -> None:
 
 
 def test_there_is_room_for_so_many() -> None:
-    kept = KeptBack(2)
+    kept = HoldBuffer(2)
     assert [kept.keep(ONE, received(number), 0.0) for number in range(3)] == [True, True, False]
     assert kept.drain("one") == [received(0), received(1)]
     assert kept.drain("other") == []
@@ -57,7 +57,7 @@ def test_a_look_does_not_go_over_all_lanes_that_are_held() -> None:
             self.asked += 1
             return True
 
-    kept, held = KeptBack(10), Held()
+    kept, held = HoldBuffer(10), Held()
     for number in range(5_000):
         target = Subscription(f"s{number}", EndpointReference("http://s/"))
         kept.keep(target, received(number), 0.0)

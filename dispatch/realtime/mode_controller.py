@@ -17,15 +17,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from arborcast.core import fence
 from arborcast.core.errors import ArborcastError, InfrastructureError
-from arborcast.dispatch.hot.earlier import NOTHING, Beginning
+from arborcast.dispatch.hot.recovered import NOTHING, StartState
 from arborcast.dispatch.hot.stream import HotPath
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.matching.bases import workers_are_here
 from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.monitoring.under_way import UnderWay
-from arborcast.dispatch.realtime.driver import Feeder, Hearing, Told
-from arborcast.dispatch.realtime.gearbox import LITTLE, WORTH_ELSEWHERE_S, WORTH_HERE_S, Gear, Gearbox, Load
+from arborcast.dispatch.realtime.driver import Exclusions, ProgressListener, WorkerUpdates
+from arborcast.dispatch.realtime.mode_policy import LITTLE, WORTH_ELSEWHERE_S, WORTH_HERE_S, Gear, Load, ModePolicy
 from arborcast.dispatch.realtime.query import KnownEnds, realtime_session, start_realtime
 from arborcast.dispatch.realtime.recovery import RECALL_S, Recovery, next_run, notifications
 from arborcast.dispatch.realtime.task import RealtimeJob, clock_of
@@ -48,7 +48,7 @@ _LOOK_S = 0.25
 _IDLE_S = 1.0
 
 
-_NOT_STARTED = Beginning({}, NOTHING, NO_BATCH)
+_NOT_STARTED = StartState({}, NOTHING, NO_BATCH)
 
 
 class _Seen(NamedTuple):
@@ -58,7 +58,7 @@ class _Seen(NamedTuple):
     at: float
 
 
-class Gears:
+class ModeController:
     """Starts the query in one gear or the other, and shifts. `start` is the supervisor's to call."""
 
     def __init__(
@@ -86,14 +86,14 @@ class Gears:
         self._under_way = under_way
         self._session: SparkSession | None = None
         self._here = workers_are_here(spark.sparkContext)
-        self._box = Gearbox(WORTH_HERE_S if self._here else WORTH_ELSEWHERE_S)
+        self._box = ModePolicy(WORTH_HERE_S if self._here else WORTH_ELSEWHERE_S)
         workers = WorkersHere() if self._here else workers_elsewhere(settings.kafka, self._wait, self._has_failed)
-        self._hearing = Hearing(settings.kafka, self._learn, workers)
+        self._hearing = ProgressListener(settings.kafka, self._learn, workers)
         self._recovery = Recovery(settings, redeliverer, self._hearing)
-        self._feeder: Feeder | None = None
+        self._feeder: WorkerUpdates | None = None
         self._run = NO_BATCH
         self._began = _NOT_STARTED  # where that run started
-        self._begin: Beginning | None = None  # where the next start begins, until `progress` has it
+        self._begin: StartState | None = None  # where the next start begins, until `progress` has it
         self._may_be = False  # realtime
         self._returns = False  # to it, when the batch gear has done what had to come first
         self._short = False  # of task slots
@@ -260,10 +260,10 @@ class Gears:
         through = all(number in known and known[number].position >= end for number, end in self._recovery.ends.items())
         return through and self._hearing.wait_ready(self._recovery.partitions, 0)
 
-    def _start_realtime(self, run: int, begin: Beginning) -> StreamingQuery:
+    def _start_realtime(self, run: int, begin: StartState) -> StreamingQuery:
         # First of all: tasks of an earlier run that are still there stop when they hear of this one.
         self._hearing.begin(run, len(begin.positions))
-        self._feeder = Feeder(self._kafka, self._view, self._told, run, one_base=not self._here)
+        self._feeder = WorkerUpdates(self._kafka, self._view, self._told, run, one_base=not self._here)
         self._feeder.start()
         self._write_start()
         if self._under_way is not None:
@@ -298,7 +298,7 @@ class Gears:
         except InfrastructureError as error:
             logger.warning("the next start reads back what this run has pushed: %s", error)
 
-    def _is_heap(self, begin: Beginning) -> bool:
+    def _is_heap(self, begin: StartState) -> bool:
         """Whether so much waits that batches should begin with it."""
         waiting = sum(end - begin.positions.get(number, end) for number, end in self._recovery.ends.items())
         return self._settings.dispatch.gear == "auto" and waiting > self._box.heap
@@ -321,10 +321,10 @@ class Gears:
         self._feeder = None
         return clean
 
-    def _told(self) -> Told:
+    def _told(self) -> Exclusions:
         health = self._redeliverer.health
         held, read = self._redeliverer.lanes.for_workers()
-        return Told(
+        return Exclusions(
             held | self._view.all_suspended(),
             read,
             health.degraded(),

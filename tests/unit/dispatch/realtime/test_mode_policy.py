@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from arborcast.dispatch.realtime.gearbox import Gear, Gearbox, Load
+from arborcast.dispatch.realtime.mode_policy import Gear, Load, ModePolicy
 
 
-def driven(box: Gearbox, gear: Gear, loads: list[tuple[int, float]], begin: float = 0.0) -> list[Gear]:
+def driven(box: ModePolicy, gear: Gear, loads: list[tuple[int, float]], begin: float = 0.0) -> list[Gear]:
     """The gear after each look; four looks a second."""
     found: list[Gear] = []
     for number, (waiting, rate) in enumerate(loads):
@@ -15,7 +15,7 @@ def driven(box: Gearbox, gear: Gear, loads: list[tuple[int, float]], begin: floa
 
 
 def test_light_load_stays_in_real_time() -> None:
-    assert set(driven(Gearbox(8.0), "realtime", [(300, 1_000.0)] * 40)) == {"realtime"}
+    assert set(driven(ModePolicy(8.0), "realtime", [(300, 1_000.0)] * 40)) == {"realtime"}
 
 
 def backlog(waiting: int, pace: float, rate: float = 0.0, looks: int = 40) -> list[tuple[int, float]]:
@@ -24,16 +24,20 @@ def backlog(waiting: int, pace: float, rate: float = 0.0, looks: int = 40) -> li
 
 
 def test_a_burst_that_real_time_is_through_with_soon_is_no_reason_to_shift() -> None:
-    assert set(driven(Gearbox(8.0), "realtime", backlog(8_000, 1_500.0))) == {"realtime"}
-    assert set(driven(Gearbox(8.0), "realtime", backlog(15_000, 3_000.0)[1:])) >= {"batch"}, "before its pace is known"
-    box = Gearbox(8.0)
+    assert set(driven(ModePolicy(8.0), "realtime", backlog(8_000, 1_500.0))) == {"realtime"}
+    assert set(driven(ModePolicy(8.0), "realtime", backlog(15_000, 3_000.0)[1:])) >= {"batch"}, (
+        "before its pace is known"
+    )
+    box = ModePolicy(8.0)
     driven(box, "realtime", [*backlog(8_000, 3_000.0, looks=10), (0, 0.0)])
     assert set(driven(box, "realtime", backlog(15_000, 3_000.0), begin=2.75)) == {"realtime"}, "now it is"
-    assert set(driven(Gearbox(30.0), "realtime", backlog(20_000, 3_000.0))) == {"realtime"}, "where batches do no more"
+    assert set(driven(ModePolicy(30.0), "realtime", backlog(20_000, 3_000.0))) == {"realtime"}, (
+        "where batches do no more"
+    )
 
 
 def test_a_backlog_is_for_batches_and_one_look_is_no_backlog() -> None:
-    assert driven(Gearbox(8.0), "realtime", [(20_000, 0.0), (0, 0.0), (20_000, 0.0), (20_000, 0.0)]) == [
+    assert driven(ModePolicy(8.0), "realtime", [(20_000, 0.0), (0, 0.0), (20_000, 0.0), (20_000, 0.0)]) == [
         "realtime",
         "realtime",
         "realtime",
@@ -42,24 +46,24 @@ def test_a_backlog_is_for_batches_and_one_look_is_no_backlog() -> None:
 
 
 def test_a_rate_that_is_too_much_is_for_batches_when_it_would_take_seconds() -> None:
-    gears = driven(Gearbox(8.0), "realtime", backlog(0, 1_000.0, rate=3_000.0))
+    gears = driven(ModePolicy(8.0), "realtime", backlog(0, 1_000.0, rate=3_000.0))
     assert 12 <= gears.index("batch") <= 30
 
 
 def test_a_machine_that_stands_still_for_a_moment_stays_in_real_time() -> None:
     still = [(500 * number // 4, 500.0) for number in range(12)]
-    assert set(driven(Gearbox(8.0), "realtime", [(0, 500.0)] * 8 + still + [(200, 500.0)] * 8)) == {"realtime"}
+    assert set(driven(ModePolicy(8.0), "realtime", [(0, 500.0)] * 8 + still + [(200, 500.0)] * 8)) == {"realtime"}
 
 
 def test_when_it_is_through_it_goes_back_after_a_while() -> None:
-    box = Gearbox(8.0)
+    box = ModePolicy(8.0)
     assert driven(box, "realtime", [(30_000, 0.0)] * 2)[-1] == "batch"
     gears = driven(box, "batch", [(0, 100.0)] * 40, begin=0.5)
     assert gears.index("realtime") == 11, "three seconds after it was shifted, at a quarter"
 
 
 def test_a_rate_that_was_too_much_for_real_time_is_left_to_batches() -> None:
-    box = Gearbox(8.0)
+    box = ModePolicy(8.0)
     assert "batch" in driven(box, "realtime", backlog(5_000, 1_000.0, rate=2_000.0))
     assert set(driven(box, "batch", [(300, 1_900.0)] * 400, begin=10.0)) == {"batch"}
     assert driven(box, "batch", [(0, 800.0)] * 4, begin=120.0)[-1] == "realtime"
@@ -68,7 +72,7 @@ def test_a_rate_that_was_too_much_for_real_time_is_left_to_batches() -> None:
 def test_to_and_fro_takes_longer_each_time() -> None:
     """A load that grows as soon as it is in real time: each stay with batches is twice as long, up to a minute."""
     gear: Gear = "realtime"
-    box, at = Gearbox(8.0), 0.0
+    box, at = ModePolicy(8.0), 0.0
     stays: list[float] = []
     since = 0.0
     while len(stays) < 6:

@@ -144,6 +144,8 @@ def test_arrows_go_through_a_tree(visit: Visitors, address: str) -> None:
     page.keyboard.press("ArrowRight")
     page.wait_for_selector(node("{urn:plant}plant/line1"))
     page.keyboard.press("ArrowRight")
+    assert at() == "inspections"
+    page.keyboard.press("ArrowDown")
     assert at() == "line1"
     page.keyboard.press("ArrowDown")
     assert at() == "line2"

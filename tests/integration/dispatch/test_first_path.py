@@ -154,9 +154,6 @@ def test_a_job_goes_on_where_it_stopped_in_order_and_waiting_messages_share_a_pu
     assert sorted(row["notification"] for row in rows if row["subscription"] == "s") == sorted(arrived)
     assert len(receiver.received("/s")) < 50, "messages that wait together travel together"
     assert len(receiver.received("/raw")) == len(raw), "raw pushes carry one message each"
-    home = own.job.settings.home
-    assert list(home.with_name(f"{home.name}-checkpoints").glob("*/metadata")), "Spark's progress is at the URI"
-    assert not (home / "checkpoints").exists(), "and nowhere else"
 
 
 def test_expired_subscriptions_get_nothing_and_what_paused_ones_miss_is_kept(own: Own, receiver: Receiver) -> None:

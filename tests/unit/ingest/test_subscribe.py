@@ -219,13 +219,6 @@ def test_an_address_with_other_letters_is_kept_as_the_uri_that_it_stands_for() -
     assert only_subscription(parts).consumer.address == "http://xn--bcher-kva.example/%C3%A9"
 
 
-def test_what_an_earlier_version_kept_with_other_letters_is_the_same_subscription() -> None:
-    parts = GatewayParts()
-    parts.table.apply(SubscriptionRecord(Subscription("old", EndpointReference("http://h/é"))))
-    parts.post(soap.envelope(soap.subscribe("http://h/é")))
-    assert only_subscription(parts).id == "old"
-
-
 @pytest.mark.parametrize("address", ["http://\uff11\uff12\uff17.0.0.1/", "http://h\u2024example/", "http://h/\u202ex"])
 def test_an_address_that_cannot_be_written_in_ascii_is_refused(address: str) -> None:
     answer = GatewayParts().post(soap.envelope(soap.subscribe(address)))

@@ -87,6 +87,8 @@ class HotPath:
         self._write: Callable[[Mapping[int, int]], None] = lambda positions: None
         self.positions: Mapping[int, int] = {}
         """The offsets behind the last round, by partition."""
+        self.clean = False
+        """Whether no push was started behind these: a query was started, and no round of it is under way or failed."""
         self._rounds = Rounds(settings.dispatch.round_s)
         self._asking = Asking(view)
         self._passed: Passed = {}  # before the next batch
@@ -105,6 +107,7 @@ class HotPath:
         """
         self.positions = dict(begin.positions)
         self._first_number, self._write, self._pausing = run, write, False
+        self.clean = True
         if self._earlier is not None:
             self._earlier.destroy()
         self._earlier = spark.sparkContext.broadcast(begin.earlier) if begin.since >= 0 else None
@@ -172,6 +175,7 @@ class HotPath:
             self._held(),
         )
         began = time.monotonic()
+        self.clean = False
         reports = self._run(frame, job)
         stages.over("job")
         self._learn(reports)
@@ -187,6 +191,7 @@ class HotPath:
             self._passed = {**self._passed, **report.passed}
         came = {partition: offset + 1 for report in reports for partition, offset in report.done.items()}
         self.positions = {**self.positions, **came}
+        self.clean = True
         self._write(came)
         return rest
 

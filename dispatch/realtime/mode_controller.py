@@ -132,7 +132,7 @@ class ModeController:
         with self._lock:
             if self.gear == "realtime":
                 self._drain(timeout_s)
-            elif self._gate.wait_empty(0):
+            elif self._gate.wait_empty(0) and self._hot.clean:
                 self._write_clean()
         self._hearing.stop()
         if self._thread.is_alive():
@@ -199,7 +199,7 @@ class ModeController:
                 if self.gear == "batch":
                     self._hot.pause()
                 # A start that failed has begun nothing: the next one begins where that was to.
-                if self._begin is None and (self.gear == "batch" or self._drain(self._patience_s)):
+                if self._begin is None and (self._hot.clean if self.gear == "batch" else self._drain(self._patience_s)):
                     positions = self.positions()
                     if len(positions) == self._recovery.partitions:
                         self._begin = self._began.gone_on(positions, self._recovery.ends, self._run)

@@ -77,9 +77,11 @@ def test_a_batch_that_ends_between_two_rounds_leaves_the_positions_of_those_that
     with pytest.raises(RuntimeError, match="fourth time"):
         batches.hot.run_batch(cast(Any, None), 0)
     assert batches.hot.positions == {0: 8}
+    assert not batches.hot.clean, "pushes were started behind them"
 
     stopped = Batches(monkeypatch, [report(rest=True, p0=7)])
     monkeypatch.setattr(stopped.hot, "_learn", lambda reports: stopped.gate.close())
     with pytest.raises(StopRequested):
         stopped.hot.run_batch(cast(Any, None), 0)
     assert stopped.written == [{0: 8}]
+    assert stopped.hot.clean

@@ -11,7 +11,7 @@ import pytest
 
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.hot import recovered, sink
+from arborcast.dispatch.hot import recovered, sink, stream
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.realtime import driver, mode_controller, recovery, task
 from arborcast.dispatch.realtime.messages import ExclusionChange, encode_feeds
@@ -188,6 +188,29 @@ def a_worker_killed_while_it_parks(history: History) -> None:
         settled(history, 60.0)
 
 
+def a_stop_behind_a_batch_that_failed(history: History) -> None:
+    """Each worker dies when the first rows of its task are in the log, until Spark gives the task up."""
+    begin(history, "batch")
+    subscribe(history, "s", "a")
+    start(history)
+    engine = history.engine
+    assert engine is not None
+
+    def die(log: str, record: Any) -> None:
+        if log == "attempts" and attempts.decode_all(record.value or attempts.NOTHING)[0]:
+            for worker in engine.spark.workers:
+                history.kernel.call(0.2, worker.kill)
+
+    history.broker.appended.append(die)
+    history.network.receiver("http://s/").temper = "slow"
+    for _ in range(30):
+        history.notify(history.gateways[0], "a")
+    history.wait(lambda: engine.job is not None and engine.job.gears.supervisor.failures > 0, 120, "a batch has failed")
+    history.broker.appended.remove(die)
+    stop(history)
+    start(history)
+
+
 def endpoints_that_are_dead_for_an_hour(history: History) -> None:
     begin(history)
     for number in range(60):
@@ -228,6 +251,14 @@ def patched(*attributes: tuple[Any, str, Any]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for owner, name, value in attributes:
             patch.setattr(owner, name, value)
+        yield
+
+
+@contextlib.contextmanager
+def always_clean() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        clean = property(lambda hot: True, lambda hot, clean: None)
+        patch.setattr(stream.HotPath, "clean", clean, raising=False)  # else an attribute of each object
         yield
 
 
@@ -309,6 +340,12 @@ KNOWN = (
             (recovery.Recovery, "write_clean", _before_the_last(recovery.Recovery.write_clean)),
         ),
         a_restart_from_batches_to_real_time,
+        "twice",
+    ),
+    KnownFault(
+        "a stop behind a batch that failed is taken for a clean one",
+        always_clean,
+        a_stop_behind_a_batch_that_failed,
         "twice",
     ),
     KnownFault(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from arborcast.admin import control_log
-from arborcast.admin.filters import TopicFilter
+from arborcast.admin.filters import TopicTest
 from arborcast.admin.times import moment_ms
 from arborcast.core.errors import ConfigError
 from arborcast.core.settings import KafkaSettings
@@ -29,7 +29,7 @@ class LetterFilter(NamedTuple):
     subscription: str = ""
     endpoint: str = ""
     notification: str = ""
-    topic: TopicFilter = TopicFilter()
+    topic: TopicTest = TopicTest()
     since: str = ""
     until: str = ""
     reason: str = ""

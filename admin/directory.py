@@ -20,7 +20,7 @@ class DirectoryProblem(msgspec.Struct, frozen=True):
     advice: str
 
 
-class DirectoryProblems(msgspec.Struct, frozen=True):
+class ProblemList(msgspec.Struct, frozen=True):
     """The problems of a directory: their number, and the first of them."""
 
     directory: str
@@ -28,11 +28,11 @@ class DirectoryProblems(msgspec.Struct, frozen=True):
     problems: tuple[DirectoryProblem, ...]
 
 
-def problems(home: Path) -> DirectoryProblems:
+def problems(home: Path) -> ProblemList:
     """The differences between the topics and their directory, as the gateway recorded them in the data directory."""
     found = load_problems(home / FILE)
     named = (
         DirectoryProblem(each.dn, each.path, each.since_ms, each.kind, each.reason, each.advice)
         for each in found.problems
     )
-    return DirectoryProblems(found.directory, found.count, tuple(named))
+    return ProblemList(found.directory, found.count, tuple(named))

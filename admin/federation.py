@@ -14,7 +14,7 @@ from arborcast.ingest.federation.topology import Topology
 from arborcast.topic_model.control_view import ControlView
 
 
-class Member(msgspec.Struct, frozen=True):
+class MemberStatus(msgspec.Struct, frozen=True):
     """An engine. `number` is its place in the order of registration."""
 
     engine: str
@@ -26,14 +26,14 @@ class Member(msgspec.Struct, frozen=True):
     silent_s: float
 
 
-class Members(NamedTuple):
+class MemberList(NamedTuple):
     """The engines. With a `problem` the administrator does not answer, and these are the engines that it named last."""
 
-    members: tuple[Member, ...]
+    members: tuple[MemberStatus, ...]
     problem: str
 
 
-class Group(NamedTuple):
+class GroupStatus(NamedTuple):
     """A group: the names of its engines, and of the one that represents it."""
 
     representative: str | None
@@ -41,14 +41,14 @@ class Group(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """The groups by name, of this version of the topology; `problem` as in `Members`."""
+    """The groups by name, of this version of the topology; `problem` as in `MemberList`."""
 
     version: int
-    groups: dict[str, Group]
+    groups: dict[str, GroupStatus]
     problem: str
 
 
-class Link(msgspec.Struct, frozen=True):
+class LinkStatus(msgspec.Struct, frozen=True):
     """A subscription of another engine, or of a group, at this one. `waiting_since_ms` is 0 if nothing waits."""
 
     link: str
@@ -61,11 +61,11 @@ class Link(msgspec.Struct, frozen=True):
     waiting_since_ms: int = 0
 
 
-def members(settings: Settings) -> Members:
+def members(settings: Settings) -> MemberList:
     """The engines of the federation. Raises ConfigError."""
     topology, problem = _topology(settings)
     found = (
-        Member(
+        MemberStatus(
             engine=each.engine,
             state=each.state,
             represents=topology.representative(each.group) == each,
@@ -76,24 +76,24 @@ def members(settings: Settings) -> Members:
         )
         for each in topology.members
     )
-    return Members(tuple(found), problem)
+    return MemberList(tuple(found), problem)
 
 
 def groups(settings: Settings) -> Groups:
     """The groups of the federation. Raises ConfigError."""
     topology, problem = _topology(settings)
-    found: dict[str, Group] = {}
+    found: dict[str, GroupStatus] = {}
     for group in topology.groups():
         representative = topology.representative(group)
         names = tuple(each.name for each in topology.members if each.group == group)
-        found[group] = Group(None if representative is None else representative.name, names)
+        found[group] = GroupStatus(None if representative is None else representative.name, names)
     return Groups(topology.version, found, problem)
 
 
-def links(control: ControlView) -> tuple[Link, ...]:
+def links(control: ControlView) -> tuple[LinkStatus, ...]:
     """The links of this engine, without the deliveries that wait for them; see `with_waiting`."""
     found = (
-        Link(
+        LinkStatus(
             link=each.id,
             to=each.peer.to,
             url=each.consumer.address,
@@ -107,7 +107,7 @@ def links(control: ControlView) -> tuple[Link, ...]:
     return tuple(sorted(found, key=lambda each: each.link))
 
 
-def with_waiting(kafka: KafkaSettings, there: tuple[Link, ...]) -> tuple[Link, ...]:
+def with_waiting(kafka: KafkaSettings, there: tuple[LinkStatus, ...]) -> tuple[LinkStatus, ...]:
     """The same links with the number of deliveries that wait, and the time since the oldest waits. Raises
     InfrastructureError."""
     counted = Waiting(kafka).tally({each.link for each in there}) if there else {}

@@ -18,7 +18,7 @@ def subscription_id(text: str) -> str:
     return text.rstrip("/").rpartition("/")[2]
 
 
-class TopicFilter(NamedTuple):
+class TopicTest(NamedTuple):
     """Topics that an expression selects; all, if `text` is empty. `namespaces` are pairs of prefix and URI."""
 
     text: str = ""

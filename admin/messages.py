@@ -29,7 +29,7 @@ _NEWEST = 500
 _BUSIEST_WITHIN_S = 2.0
 
 
-class Message(NamedTuple):
+class NewestMessage(NamedTuple):
     """One message, as it is read. `kept`: later subscribers get it."""
 
     id: str
@@ -43,7 +43,7 @@ class LastMessages(NamedTuple):
     """The newest first. `looked_at` is how many records of the log were looked at, of all topics; `complete` that there
     are no more. `problem` says why it could not be read."""
 
-    messages: tuple[Message, ...] = ()
+    messages: tuple[NewestMessage, ...] = ()
     looked_at: int = 0
     complete: bool = False
     problem: str = ""
@@ -67,7 +67,7 @@ def last_messages(
 def _newest(kafka: KafkaSettings, name: str, path: TopicPath, most: int, deadline: float) -> LastMessages:
     """From the end of the log backwards, each time twice as far."""
     key, kept = path.encode(), name == "retained"
-    found: list[Message | None] = []
+    found: list[NewestMessage | None] = []
     # Payloads may be large, and there are as many as were asked for in memory at once.
     with closing(LogConsumer(kafka, name, max_records=50)) as log:
         partition = partition_of_key(key, len(log.partitions()))
@@ -76,7 +76,7 @@ def _newest(kafka: KafkaSettings, name: str, path: TopicPath, most: int, deadlin
         while end > begin and len(found) < most and time.monotonic() < deadline:
             start = max(begin, end - step)
             log.seek({partition: start})
-            here: deque[Message | None] = deque(maxlen=most - len(found))
+            here: deque[NewestMessage | None] = deque(maxlen=most - len(found))
             while log.positions()[partition] < end and time.monotonic() < deadline:
                 for record in log.poll(0.2).get(partition, ()):
                     if record.offset < end and record.key == key:
@@ -91,14 +91,14 @@ def _newest(kafka: KafkaSettings, name: str, path: TopicPath, most: int, deadlin
     return LastMessages(tuple(each for each in reversed(found) if each is not None), last - end, end <= begin)
 
 
-def _message(record: ConsumerRecord, kept: bool) -> Message | None:
+def _message(record: ConsumerRecord, kept: bool) -> NewestMessage | None:
     """None where the message was taken back or is damaged, and for what one subscription got once more."""
     notification = None if record.value is None else notification_in(record)
     if notification is None or notification.only:
         return None
     payload = notification.payload.decode(errors="replace")
     shown = payload[:_SHOWN_CHARACTERS] + "…" * (len(payload) > _SHOWN_CHARACTERS)
-    return Message(notification.id, notification.accepted_ms, notification.publisher, shown, kept)
+    return NewestMessage(notification.id, notification.accepted_ms, notification.publisher, shown, kept)
 
 
 class Busiest(NamedTuple):

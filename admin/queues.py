@@ -20,7 +20,7 @@ from arborcast.topic_model.subscriptions import queue_of
 from arborcast.topic_model.topics import TopicPath
 
 
-class QueueServer(msgspec.Struct, frozen=True):
+class ServerStatus(msgspec.Struct, frozen=True):
     """A subscription that serves a queue. `busy_s` is the time since it received the request that it executes; None
     if it executes none, or the job does not answer."""
 
@@ -31,7 +31,7 @@ class QueueServer(msgspec.Struct, frozen=True):
     busy_s: float | None
 
 
-class Queue(msgspec.Struct, frozen=True):
+class QueueStatus(msgspec.Struct, frozen=True):
     """A queue. Its numbers are the job's; None if the job does not answer."""
 
     queue: TopicPath
@@ -39,10 +39,10 @@ class Queue(msgspec.Struct, frozen=True):
     waiting: int | None
     executing: int | None
     oldest_s: float | None
-    servers: tuple[QueueServer, ...]
+    servers: tuple[ServerStatus, ...]
 
 
-class QueueRequest(msgspec.Struct, frozen=True):
+class RequestStatus(msgspec.Struct, frozen=True):
     """A request that waits or is executed. `next_ms` is the time of its next attempt; 0 if it waits for its turn."""
 
     notification: str
@@ -55,7 +55,7 @@ class QueueRequest(msgspec.Struct, frozen=True):
 class QueueRequests(NamedTuple):
     """The requests that wait longest, and the number of further ones."""
 
-    requests: tuple[QueueRequest, ...] = ()
+    requests: tuple[RequestStatus, ...] = ()
     more: int = 0
 
 
@@ -77,24 +77,24 @@ def job_figures(home: Path, url: str = "") -> JobFigures:
         return JobFigures(problem=reason_of(error))
 
 
-def queues(control: ControlView, scrape: Scrape | None) -> list[Queue]:
+def queues(control: ControlView, scrape: Scrape | None) -> list[QueueStatus]:
     """All queues, by topic."""
     return [queue(control, scrape, each) for each in sorted(control.table.topics.queues())]
 
 
-def queue(control: ControlView, scrape: Scrape | None, path: TopicPath) -> Queue:
+def queue(control: ControlView, scrape: Scrape | None, path: TopicPath) -> QueueStatus:
     """One queue."""
     servers = [each for each in control.table.match(path) if each.queue]
     busy = {} if scrape is None else scrape.by("arborcast_queue_server_busy_seconds", "server", queue=path)
     requests = None if scrape is None else scrape.by("arborcast_queue_requests", "state", queue=path)
-    return Queue(
+    return QueueStatus(
         queue=path,
         merge=control.table.topics.policy(path).merge,
         waiting=None if requests is None else int(requests.get("waiting", 0)),
         executing=None if requests is None else int(requests.get("executing", 0)),
         oldest_s=None if scrape is None else round(scrape.most("arborcast_queue_oldest_seconds", queue=path), 1),
         servers=tuple(
-            QueueServer(
+            ServerStatus(
                 subscription=each.id,
                 endpoint=each.consumer.address,
                 capacity=each.queue,
@@ -111,7 +111,7 @@ def requests(kafka: KafkaSettings, path: TopicPath, limit: int) -> QueueRequests
     lane = queue_of(path).id
     waits, more = Waiting(kafka).oldest(Asked(lambda each: each == lane, lambda _: True), limit)
     found = (
-        QueueRequest(each.notification, each.priority, each.accepted_ms, each.tries.number, each.tries.due_ms)
+        RequestStatus(each.notification, each.priority, each.accepted_ms, each.tries.number, each.tries.due_ms)
         for each in waits
     )
     return QueueRequests(tuple(found), more)

@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple
 
 from arborcast.admin import control_log
-from arborcast.admin.filters import TopicFilter
+from arborcast.admin.filters import TopicTest
 from arborcast.core.progress import Progress, untold
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
@@ -32,7 +32,7 @@ def plan(
     subscription: str,
     since_ms: int,
     until_ms: int | None,
-    topic: TopicFilter,
+    topic: TopicTest,
     limit: int,
     progress: Progress = untold,
 ) -> PlannedReplay:

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from arborcast.admin import control_log
-from arborcast.admin.filters import TopicFilter, subscription_id
+from arborcast.admin.filters import TopicTest, subscription_id
 from arborcast.core.security.uris import to_uri
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.parked import Tries
@@ -26,11 +26,11 @@ class WaitingFilter(NamedTuple):
 
     subscription: str = ""
     endpoint: str = ""
-    topic: TopicFilter = TopicFilter()
+    topic: TopicTest = TopicTest()
     notification: str = ""
 
 
-class WaitingDelivery(msgspec.Struct, frozen=True):
+class WaitingEntry(msgspec.Struct, frozen=True):
     """A delivery, with the state of its subscription (`over` if that ended) and the result of the last attempt.
     `next_ms` is the time of the next attempt, or of the end of the wait for a result; 0 if there is none."""
 
@@ -54,7 +54,7 @@ class WaitingList(NamedTuple):
     """The deliveries that wait longest, and the number of further ones. If not `complete`, results of some last
     attempts are left out, because the log of attempts is long."""
 
-    waiting: tuple[WaitingDelivery, ...]
+    waiting: tuple[WaitingEntry, ...]
     more: int
     complete: bool
 
@@ -83,10 +83,10 @@ def _endpoint(control: ControlView, subscription: str) -> str:
     return known.consumer.address if known is not None else ""
 
 
-def _delivery(wait: Wait, control: ControlView, now_ms: int) -> WaitingDelivery:
+def _delivery(wait: Wait, control: ControlView, now_ms: int) -> WaitingEntry:
     name, last, tries = wait.delivery.subscription, wait.last, wait.tries
     known = control.table.get(name)
-    return WaitingDelivery(
+    return WaitingEntry(
         notification=wait.notification,
         subscription=name,
         state=control.suspensions.state_of(known, now_ms) if known is not None else "over",

@@ -15,7 +15,7 @@ from arborcast.engine.terminal import complain, noting_silence
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from arborcast.admin.filters import TopicFilter
+    from arborcast.admin.filters import TopicTest
     from arborcast.core.settings import KafkaSettings
     from arborcast.engine.settings.loading import Scalar, Settings
     from arborcast.topic_model.topics import TopicPath
@@ -159,11 +159,11 @@ def one_topic(text: str, namespace: list[str] | None, config: Path | None, home:
     return topics.one_topic(resolved(text, namespaces, config, home), namespaces)
 
 
-def topic_filter(topic: str | None, namespace: list[str] | None) -> TopicFilter:
+def topic_filter(topic: str | None, namespace: list[str] | None) -> TopicTest:
     """The topics of --topic and --namespace. Raises ConfigError."""
-    from arborcast.admin.filters import TopicFilter
+    from arborcast.admin.filters import TopicTest
 
-    return TopicFilter(topic or "", tuple(namespaces_of(namespace).items()))
+    return TopicTest(topic or "", tuple(namespaces_of(namespace).items()))
 
 
 def document(value: Any) -> Any:

@@ -26,7 +26,7 @@ from arborcast.engine.terminal import complain, console, print_json
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from arborcast.admin.waiting import WaitingDelivery
+    from arborcast.admin.waiting import WaitingEntry
 
 _STAGES = {
     "queued": "next in its turn",
@@ -76,7 +76,7 @@ def list_waiting(
         complain("not all of the log of attempts was searched for errors: it is long; ask for fewer with --limit")
 
 
-def _facts(each: WaitingDelivery) -> dict[str, Any]:
+def _facts(each: WaitingEntry) -> dict[str, Any]:
     return {
         "notification": each.notification,
         "subscription": each.subscription,
@@ -94,11 +94,11 @@ def _facts(each: WaitingDelivery) -> dict[str, Any]:
     }
 
 
-def _next(each: WaitingDelivery) -> str:
+def _next(each: WaitingEntry) -> str:
     return moment(each.next_ms) if each.next_ms else ""
 
 
-def _line(each: WaitingDelivery) -> Text:
+def _line(each: WaitingEntry) -> Text:
     # In lines rather than columns: cut off, an id would be of no use.
     from rich.text import Text
 

@@ -29,7 +29,7 @@ _SHOWN = 200
 def _routes(console: Console) -> list[Route]:
     federation = console.settings.federation
 
-    async def links(age_s: float) -> Answer[tuple[admin.Link, ...]]:
+    async def links(age_s: float) -> Answer[tuple[admin.LinkStatus, ...]]:
         if not console.ready():
             return Answer(None, "The control log is being read.", time.time(), 0.0)
         return await console.questions.recent_log(admin.with_waiting, admin.links(console.control), age_s=age_s)
@@ -75,10 +75,10 @@ def _both(one: Answer[Any], other: Answer[Any]) -> Answer[None]:
     return Answer(None, wrong, min(one.at, other.at), max(one.took_s, other.took_s))
 
 
-def _groups(members: Iterable[admin.Member]) -> list[tuple[str, list[admin.Member]]]:
+def _groups(members: Iterable[admin.MemberStatus]) -> list[tuple[str, list[admin.MemberStatus]]]:
     """Members by group, in each the one that registered first in front: it represents the group, or did."""
 
-    def group(member: admin.Member) -> str:
+    def group(member: admin.MemberStatus) -> str:
         return member.engine.partition("/")[0]
 
     ordered = sorted(members, key=lambda each: (group(each), each.number))

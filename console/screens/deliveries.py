@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from arborcast.admin import dead_letters, trace, waiting
 from arborcast.admin.dead_letters import LetterFilter
-from arborcast.admin.filters import TopicFilter
+from arborcast.admin.filters import TopicTest
 from arborcast.admin.times import moment_ms
 from arborcast.admin.waiting import WaitingFilter
 from arborcast.console.console import Console, Screen, go, text_of
@@ -139,7 +139,7 @@ class DeliveriesScreen:
     def _look_waiting(self, request: Request) -> Look:
         asked = _asked(request, _BY)
         wanted = WaitingFilter(
-            asked["subscription"], asked["endpoint"], TopicFilter(asked["topic"]), asked["notification"]
+            asked["subscription"], asked["endpoint"], TopicTest(asked["topic"]), asked["notification"]
         )
 
         async def look(age_s: float) -> Seen:
@@ -187,7 +187,7 @@ def _letters(asked: dict[str, str]) -> LetterFilter:
         subscription=asked["subscription"],
         endpoint=asked["endpoint"],
         notification=asked["notification"],
-        topic=TopicFilter(asked["topic"]),
+        topic=TopicTest(asked["topic"]),
         since=asked["since"],
         reason=asked["reason"],
     )

@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Page
 
 from arborcast.admin import queues as admin
-from arborcast.admin.messages import LastMessages, Message
-from arborcast.admin.queues import Queue
+from arborcast.admin.messages import LastMessages, NewestMessage
+from arborcast.admin.queues import QueueStatus
 from arborcast.console import console
 from arborcast.console.screens.topics import looking
 from arborcast.core.errors import InfrastructureError
@@ -55,7 +55,7 @@ PAGES = (
 @pytest.fixture(scope="module")
 def answers() -> Iterator[None]:
     """What is read beside the console: there is no engine."""
-    last = LastMessages((Message("01ab", 0, "anna", "<hot/>", kept=True),))
+    last = LastMessages((NewestMessage("01ab", 0, "anna", "<hot/>", kept=True),))
     with pytest.MonkeyPatch.context() as patched:
         answering(patched)
         patched.setattr(looking, "last_messages", lambda *_, **__: last)
@@ -255,9 +255,9 @@ ROW = "#shown tbody tr"
 
 
 @pytest.fixture
-def moving(tmp_path: Path) -> Iterator[tuple[list[Queue], str]]:
+def moving(tmp_path: Path) -> Iterator[tuple[list[QueueStatus], str]]:
     """Queues that change while somebody looks; named before `visit`."""
-    queues = [Queue(TopicPath(f"q{number:03}"), True, 3, 2, 1_000.0 - number, ()) for number in range(60)]
+    queues = [QueueStatus(TopicPath(f"q{number:03}"), True, 3, 2, 1_000.0 - number, ()) for number in range(60)]
     with pytest.MonkeyPatch.context() as patched, served(example(tmp_path).app) as url:
         answering(patched)
         patched.setattr(admin, "queues", lambda *_: queues.copy())
@@ -266,7 +266,7 @@ def moving(tmp_path: Path) -> Iterator[tuple[list[Queue], str]]:
 
 
 def test_what_is_shown_follows_and_keeps_focus_selection_and_place(
-    moving: tuple[list[Queue], str], visit: Visitors
+    moving: tuple[list[QueueStatus], str], visit: Visitors
 ) -> None:
     queues, url = moving
     page = visit(viewport={"width": 900, "height": 600})
@@ -301,7 +301,7 @@ def test_what_is_shown_follows_and_keeps_focus_selection_and_place(
 
 
 def test_what_cannot_be_had_any_more_is_said_and_the_last_stays(
-    moving: tuple[list[Queue], str], visit: Visitors
+    moving: tuple[list[QueueStatus], str], visit: Visitors
 ) -> None:
     _, url = moving
     page = visit()
@@ -314,7 +314,7 @@ def test_what_cannot_be_had_any_more_is_said_and_the_last_stays(
     page.locator("#wrong .refusal").wait_for(state="detached")
 
 
-def test_a_page_that_is_not_seen_does_not_ask(moving: tuple[list[Queue], str], visit: Visitors) -> None:
+def test_a_page_that_is_not_seen_does_not_ask(moving: tuple[list[QueueStatus], str], visit: Visitors) -> None:
     _, url = moving
     page = visit()
     page.goto(f"{url}/queues")
@@ -326,7 +326,7 @@ def test_a_page_that_is_not_seen_does_not_ask(moving: tuple[list[Queue], str], v
         page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
 
 
-def test_without_script_a_page_can_be_looked_at_again(moving: tuple[list[Queue], str], visit: Visitors) -> None:
+def test_without_script_a_page_can_be_looked_at_again(moving: tuple[list[QueueStatus], str], visit: Visitors) -> None:
     queues, url = moving
     page = visit(java_script_enabled=False)
     page.goto(f"{url}/queues")

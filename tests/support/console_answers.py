@@ -10,9 +10,9 @@ import pytest
 
 from arborcast.admin import dead_letters, federation, queues, waiting
 from arborcast.admin.dead_letters import Letter, LetterList
-from arborcast.admin.federation import Link, Member, Members
-from arborcast.admin.queues import JobFigures, QueueRequest, QueueRequests
-from arborcast.admin.waiting import WaitingDelivery, WaitingList
+from arborcast.admin.federation import LinkStatus, MemberList, MemberStatus
+from arborcast.admin.queues import JobFigures, QueueRequests, RequestStatus
+from arborcast.admin.waiting import WaitingEntry, WaitingList
 from arborcast.console.questions import Questions
 from arborcast.engine.monitoring.samples import Scrape
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, TopicPolicy, TopicRecord
@@ -56,7 +56,7 @@ arborcast_queue_oldest_seconds{{queue="reports"}} 5
 _AT_MS = 1_767_262_800_000
 
 REQUESTS = tuple(
-    QueueRequest(
+    RequestStatus(
         notification=f"019b7d4a6c10707fa1c0a3f2e5d8b10{number}",
         priority=50 if number == 0 else 0,
         accepted_ms=_AT_MS + 10_000 + number * 1_000,
@@ -67,7 +67,9 @@ REQUESTS = tuple(
 )
 
 MEMBERS = tuple(
-    Member(engine, state, represents, f"https://{engine.partition('/')[2]}.example:8080", number, "2.0.0", silent_s)
+    MemberStatus(
+        engine, state, represents, f"https://{engine.partition('/')[2]}.example:8080", number, "2.0.0", silent_s
+    )
     for number, (engine, state, represents, silent_s) in enumerate(
         [
             ("north/n1", "live", True, 0.4),
@@ -79,7 +81,7 @@ MEMBERS = tuple(
 )
 
 LINKS = (
-    Link(
+    LinkStatus(
         "peer-n2",
         "north/n2",
         "https://n2.example:8080/federation",
@@ -89,7 +91,7 @@ LINKS = (
         41,
         _AT_MS + 60_000,
     ),
-    Link(
+    LinkStatus(
         "peer-group.south",
         "south/",
         "https://s2.example:8080/federation",
@@ -99,7 +101,7 @@ LINKS = (
     ),
 )
 
-PARKED = WaitingDelivery(
+PARKED = WaitingEntry(
     notification="019b7d4a6c10707fa1c0a3f2e5d8b100",
     subscription="s1",
     state="active",
@@ -133,7 +135,7 @@ LETTER = Letter(
 ANSWERS: Mapping[Any, Any] = {
     queues.job_figures: JOB,
     queues.requests: QueueRequests(REQUESTS, 4),
-    federation.members: Members(MEMBERS, ""),
+    federation.members: MemberList(MEMBERS, ""),
     federation.with_waiting: LINKS,
     waiting.oldest: WaitingList((PARKED,), 4, complete=True),
     dead_letters.listed: LetterList((LETTER,), 0),

@@ -397,6 +397,11 @@ _SYSTEM_MOUNTS: Sequence[Manifest] = (
     {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]},
     {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]},
     {"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": ["nosuid", "noexec", "newinstance"]},
-    {"destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["nosuid", "nodev", "size=65536k"]},  # noqa: S108
+    {
+        "destination": "/dev/shm",  # noqa: S108  # a mount of the container's, as runtimes make it
+        "type": "tmpfs",
+        "source": "shm",
+        "options": ["nosuid", "nodev", "size=65536k"],
+    },
     {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]},
 )

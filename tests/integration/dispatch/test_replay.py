@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from arborcast.admin.control_log import read_table
-from arborcast.admin.filters import TopicFilter
+from arborcast.admin.filters import TopicTest
 from arborcast.admin.replay import plan
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
@@ -123,9 +123,9 @@ def test_a_plan_names_what_would_be_sent_and_refuses_more_than_the_limit(kafka_s
         log.subscribe(subscription("one", "http://r/", "//."))
         for topic in ("a", "a/b", "c"):
             log.notify(topic)
-    planned = plan(kafka_settings, "one", since_ms, None, TopicFilter("a//."), 2)
+    planned = plan(kafka_settings, "one", since_ms, None, TopicTest("a//."), 2)
     assert len(planned.places) == 2
     assert planned.since_ms == since_ms < planned.until_ms
     with pytest.raises(ReplayRefused, match="more than 2 notifications match"):
-        plan(kafka_settings, "one", since_ms, None, TopicFilter(), 2)
+        plan(kafka_settings, "one", since_ms, None, TopicTest(), 2)
     assert planned.send() == 2

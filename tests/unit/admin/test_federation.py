@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from arborcast.admin.federation import Group, groups, links, members, with_waiting
+from arborcast.admin.federation import GroupStatus, groups, links, members, with_waiting
 from arborcast.admin.keys import new_federation_secret
 from arborcast.core.errors import ConfigError
 from arborcast.core.settings import KafkaSettings
@@ -41,7 +41,7 @@ def test_while_the_administrator_is_away_the_last_topology_counts(tmp_path: Path
         ]
         by_name = groups(settings)
     assert (by_name.version, by_name.problem) == (3, problem)
-    assert by_name.groups == {"G": Group("a", ("a",)), "H": Group(None, ("b",))}
+    assert by_name.groups == {"G": GroupStatus("a", ("a",)), "H": GroupStatus(None, ("b",))}
 
 
 def test_an_engine_in_no_federation_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from arborcast.admin import control_log
-from arborcast.admin.filters import TopicFilter, subscription_id
+from arborcast.admin.filters import TopicTest, subscription_id
 from arborcast.core.errors import ExpressionError
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.control_view import ControlView
@@ -17,7 +17,7 @@ KAFKA = KafkaSettings()
 PATHS = [TopicPath(each) for each in ("a", "a/b", "{urn:p}a/b", "c")]
 
 
-def selected(wanted: TopicFilter, control: ControlView | None = None) -> list[str]:
+def selected(wanted: TopicTest, control: ControlView | None = None) -> list[str]:
     return [*filter(wanted.test(KAFKA, control), PATHS)]
 
 
@@ -27,17 +27,17 @@ def test_the_id_of_a_subscription(text: str) -> None:
 
 
 def test_topics() -> None:
-    assert selected(TopicFilter()) == PATHS
-    assert selected(TopicFilter("a//.")) == ["a", "a/b"]
-    assert selected(TopicFilter("p:a//.", (("p", "urn:p"),))) == ["{urn:p}a/b"]
+    assert selected(TopicTest()) == PATHS
+    assert selected(TopicTest("a//.")) == ["a", "a/b"]
+    assert selected(TopicTest("p:a//.", (("p", "urn:p"),))) == ["{urn:p}a/b"]
     for wrong in ("a//", "*[c]"):
         with pytest.raises(ExpressionError):
-            selected(TopicFilter(wrong))
+            selected(TopicTest(wrong))
 
 
 def test_codes_are_looked_up_in_the_state_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     control = ControlView()
     control.apply(TopicRecord(TopicPath("a/b"), code="1.4"))
-    assert selected(TopicFilter("code:1.4"), control) == ["a/b"]
+    assert selected(TopicTest("code:1.4"), control) == ["a/b"]
     monkeypatch.setattr(control_log, "read_tree", lambda _: control.table.topics)
-    assert selected(TopicFilter("code:1.4")) == ["a/b"]
+    assert selected(TopicTest("code:1.4")) == ["a/b"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from arborcast.admin.queues import QueueRequest, QueueRequests, QueueServer, job_figures, queue, queues, requests
+from arborcast.admin.queues import QueueRequests, RequestStatus, ServerStatus, job_figures, queue, queues, requests
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.parked import Delivery, Place, Tries
 from arborcast.dispatch.operations.waiting import Asked, Wait
@@ -44,8 +44,8 @@ def test_a_queue_has_the_numbers_of_the_job_and_the_servers_of_the_log(control: 
     one = queue(control, Scrape.of(METRICS), JOBS)
     assert (one.queue, one.merge, one.waiting, one.executing, one.oldest_s) == ("jobs", False, 7, 1, 12.5)
     assert one.servers == (
-        QueueServer("s2", "http://s2/", 1, "active", None),
-        QueueServer("s1", "http://s1/", 2, "active", 3.2),
+        ServerStatus("s2", "http://s2/", 1, "active", None),
+        ServerStatus("s1", "http://s1/", 2, "active", 3.2),
     )
 
 
@@ -92,5 +92,5 @@ def test_requests_are_what_waits_in_the_lane_of_the_queue(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.oldest", oldest)
     assert requests(KafkaSettings(), JOBS, 2) == QueueRequests(
-        (QueueRequest("r1", 5, 1_000, 2, 5_000), QueueRequest("r2", 0, 2_000, 0, 0)), 3
+        (RequestStatus("r1", 5, 1_000, 2, 5_000), RequestStatus("r2", 0, 2_000, 0, 0)), 3
     )

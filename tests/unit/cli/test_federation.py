@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from arborcast.admin import federation
-from arborcast.admin.federation import Group, Groups, Members
+from arborcast.admin.federation import Groups, GroupStatus, MemberList
 from arborcast.admin.moments import moment
 from arborcast.cli import app
 from arborcast.core.errors import ConfigError
@@ -88,8 +88,8 @@ def test_settings_that_cannot_be(wrong: dict[str, str], why: str) -> None:
 def test_json_is_made_from_the_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arborcast.cli.federation.kafka_of", lambda *_: None)
     monkeypatch.setattr("arborcast.admin.control_log.read_control", lambda _: ControlView())
-    monkeypatch.setattr(federation, "members", lambda _: Members(MEMBERS[:1], "away"))
-    monkeypatch.setattr(federation, "groups", lambda _: Groups(3, {"G": Group(None, ("a", "b"))}, ""))
+    monkeypatch.setattr(federation, "members", lambda _: MemberList(MEMBERS[:1], "away"))
+    monkeypatch.setattr(federation, "groups", lambda _: Groups(3, {"G": GroupStatus(None, ("a", "b"))}, ""))
     monkeypatch.setattr(federation, "with_waiting", lambda *_: LINKS)
     monkeypatch.chdir(tmp_path)
 

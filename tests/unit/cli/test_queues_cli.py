@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import arborcast.admin.control_log
 from arborcast.admin import queues as admin
-from arborcast.admin.queues import JobFigures, QueueRequest, QueueRequests
+from arborcast.admin.queues import JobFigures, QueueRequests, RequestStatus
 from arborcast.cli import app, queues
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.topics import TopicPath
@@ -21,7 +21,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> None:
     control = ControlView()
     for each in QUEUE_RECORDS:
         control.apply(each)
-    waits = QueueRequests((QueueRequest("r1", 5, 1_000, 2, 5_000), QueueRequest("r2", 0, 2_000, 0, 0)), 3)
+    waits = QueueRequests((RequestStatus("r1", 5, 1_000, 2, 5_000), RequestStatus("r2", 0, 2_000, 0, 0)), 3)
     monkeypatch.setattr(arborcast.admin.control_log, "read_control", lambda *_: control)
     monkeypatch.setattr(admin, "requests", lambda *_: waits)
     monkeypatch.setattr(admin, "job_figures", lambda *_: JOB)

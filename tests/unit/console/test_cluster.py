@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from arborcast.admin import federation
-from arborcast.admin.federation import Members
+from arborcast.admin.federation import MemberList
 from arborcast.console.pages import _moment
 from arborcast.core.errors import ConfigError, InfrastructureError
 from tests.support.console import Browser, console_parts
@@ -65,7 +65,7 @@ def test_an_engine_by_itself_says_how_to_begin_and_runs_nothing(
 
 def test_the_administrator_is_away(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     known = tuple(msgspec.structs.replace(each, represents=False) for each in MEMBERS)
-    answering(monkeypatch, {MEMBERS_OF: Members(known, EVIL), LINKS_OF: ()})
+    answering(monkeypatch, {MEMBERS_OF: MemberList(known, EVIL), LINKS_OF: ()})
     browser.get("/cluster")
     assert f"{EVIL}. Shown is what this engine knew last." in browser.text
     assert browser.text.count("nobody represents it") == 2
@@ -81,7 +81,7 @@ def test_members_that_cannot_be_had_leave_the_links(browser: Browser, monkeypatc
 
 
 def test_links_that_cannot_be_had_leave_the_members(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch, {MEMBERS_OF: Members(MEMBERS, ""), LINKS_OF: InfrastructureError("Kafka is away")})
+    answering(monkeypatch, {MEMBERS_OF: MemberList(MEMBERS, ""), LINKS_OF: InfrastructureError("Kafka is away")})
     browser.get("/cluster")
     assert "Kafka is away" in browser.text
     assert len(rows(browser, 1)) == 2
@@ -94,7 +94,7 @@ def test_the_page_is_bounded_and_what_strangers_wrote_does_nothing(
         MEMBERS[0], engine=f"g/{EVIL}", url="http://u:secret@h/\u202e", version=EVIL, state=EVIL
     )
     link = msgspec.structs.replace(LINKS[0], link=EVIL, to=EVIL, url="http://u:secret@h", topics=(EVIL,) * 256)
-    answering(monkeypatch, {MEMBERS_OF: Members((member,) * 1_000, ""), LINKS_OF: (link,) * 999})
+    answering(monkeypatch, {MEMBERS_OF: MemberList((member,) * 1_000, ""), LINKS_OF: (link,) * 999})
     answer = browser.get("/cluster")
     assert len(answer.content) < 500_000
     assert "And 800 more" in browser.text

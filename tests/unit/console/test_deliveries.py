@@ -9,8 +9,8 @@ import pytest
 
 from arborcast.admin import dead_letters, trace, waiting
 from arborcast.admin.dead_letters import Letter, LetterFilter, LetterList, Redriven, WholeLetter
-from arborcast.admin.filters import TopicFilter
-from arborcast.admin.waiting import WaitingDelivery, WaitingList
+from arborcast.admin.filters import TopicTest
+from arborcast.admin.waiting import WaitingEntry, WaitingList
 from arborcast.console.screens import deliveries
 from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.dispatch.operations.audit import Problem, Report, Tally
@@ -50,7 +50,7 @@ LETTER = Letter(
     status=0,
 )
 
-WAIT = WaitingDelivery(
+WAIT = WaitingEntry(
     notification="01ab",
     subscription="s1",
     state="suspended",
@@ -149,7 +149,7 @@ def test_letters_are_asked_about_before(
     assert [each for each, _ in asked] == [dead_letters.listed, dead_letters.count]
     assert "2 dead letters" in browser.text
     browser.submit("/deliveries/dead/act")
-    wanted = LetterFilter(topic=TopicFilter("a//."), since="2h")
+    wanted = LetterFilter(topic=TopicTest("a//."), since="2h")
     assert asked[2:] == [
         (function, (wanted, None, parts.console.control)),
         # What was shown before is not shown again.

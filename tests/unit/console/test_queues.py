@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from arborcast.admin import queues
-from arborcast.admin.queues import JobFigures, Queue, QueueRequests, QueueServer
+from arborcast.admin.queues import JobFigures, QueueRequests, QueueStatus, ServerStatus
 from arborcast.console.pages import _moment
 from arborcast.core.errors import InfrastructureError
 from arborcast.topic_model.topics import TopicPath
@@ -99,8 +99,8 @@ def test_what_is_no_topic_is_refused(browser: Browser, monkeypatch: pytest.Monke
 def test_pages_are_bounded_and_what_strangers_wrote_does_nothing(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = QueueServer(EVIL, f"http://u:secret@one/{EVIL}", 1, "active", 90_000.0)
-    hostile = Queue(TopicPath(f"{{{EVIL}\u202e}}q"), True, 3, 2, 74.2, (server,) * 1_000)
+    server = ServerStatus(EVIL, f"http://u:secret@one/{EVIL}", 1, "active", 90_000.0)
+    hostile = QueueStatus(TopicPath(f"{{{EVIL}\u202e}}q"), True, 3, 2, 74.2, (server,) * 1_000)
     request = msgspec.structs.replace(REQUESTS[0], notification=EVIL)
     answering(monkeypatch, {queues.job_figures: JOB, queues.requests: QueueRequests((request,))})
     monkeypatch.setattr(queues, "queues", lambda *_: [hostile] * 1_000)

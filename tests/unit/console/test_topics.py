@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from arborcast.admin.messages import LastMessages, Message
+from arborcast.admin.messages import LastMessages, NewestMessage
 from arborcast.console.screens.topics import browsing, looking
 from arborcast.core.errors import InfrastructureError
 from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord, TopicRemoved
@@ -362,7 +362,7 @@ EVIL = "<script>alert(1)</script>\u202e"
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (LastMessages((Message("01ab", 0, EVIL, EVIL, kept=True),)), "kept for later subscribers"),
+        (LastMessages((NewestMessage("01ab", 0, EVIL, EVIL, kept=True),)), "kept for later subscribers"),
         (LastMessages(looked_at=1_500), "The newest 1,500 records of the log have none of this topic"),
         (LastMessages(complete=True), "No message in the log"),
         (LastMessages(problem=EVIL), "alert(1)"),

@@ -63,8 +63,10 @@ class Recovery:
         if len(known) < len(positions):
             # Partitions were added: a topic may be in another one than its last notifications.
             behind_ms = dict.fromkeys(positions, min(behind_ms.values()))
+        # First what waits: a delivery that the redelivery finishes meanwhile has its row in the log by then.
+        parked = list(self._redeliverer.parked_behind(begun))
         found = recall_since(self._kafka, since, behind_ms, len(positions), RECALL_S)
-        behind = earlier(found, self._redeliverer.parked_behind(begun), since)
+        behind = earlier(found, parked, since)
         logger.info("%d deliveries were settled before the workers were cut off", len(found) + len(behind.unwritten))
         return StartState(positions, behind, newest, since)
 

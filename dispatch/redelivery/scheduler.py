@@ -144,8 +144,12 @@ class Redelivery:
         self._queues.caught_up()
 
     def workers_ended(self) -> None:
-        """No worker has anything under way: what such pushes carried is due."""
+        """No worker has anything under way: what such pushes carried is due, where their results are not known."""
         now_ms = self._clock.now_ms()
+        for name in self._reports.look():
+            lane, subscription = self._lanes.get(name), self._context.subscriptions.subscription(name)
+            if lane is not None and subscription is not None:
+                self._resolve(lane, self._know(lane, subscription), now_ms)
         for name in self._store.lose_all(now_ms):
             self._lanes.turn(self._lanes[name], now_ms)
 
@@ -240,9 +244,7 @@ class Redelivery:
             self._cancel(lane, now_ms)
             return False
         policy = self._know(lane, subscription)
-        for waiting, result in self._reports.take(lane.name):
-            messages = result.promise.messages
-            self._outcomes.resolve(lane, policy, waiting, outcome_of(result), now_ms, messages)
+        self._resolve(lane, policy, now_ms)
         sheds = subscription.policy.reliability != "strict"
         if self._outcomes.expire(lane, policy, now_ms) or (sheds and self._outcomes.shed(lane, self._amounts, now_ms)):
             self._lanes.turn(lane, now_ms)  # there may be more to end
@@ -283,6 +285,12 @@ class Redelivery:
         elif self._choice.beside(lane, subscription):
             self._lanes.turn(lane, now_ms)
         return True
+
+    def _resolve(self, lane: RetryLane, policy: RetryPolicy, now_ms: int) -> None:
+        """Settle the deliveries whose results are there."""
+        for waiting, result in self._reports.take(lane.name):
+            messages = result.promise.messages
+            self._outcomes.resolve(lane, policy, waiting, outcome_of(result), now_ms, messages)
 
     def _judged(
         self, lane: RetryLane, subscription: Subscription, taken: list[WaitingDelivery], now_ms: int

@@ -37,6 +37,7 @@ class Stopped:
         self.known = {each.partition: each for each in known}
         self.said: list[WorkerProgress] = []
         self.newest = EARLIER_RUN + 2
+        self.asked_parked = False
         self.recalled: list[tuple[int, Mapping[int, int], int]] = []
         self.settings = job_settings(home, KafkaSettings())
         log = SimpleNamespace(beginnings=lambda: self.begins, ends=lambda: self.ends)
@@ -60,10 +61,12 @@ class Stopped:
     def _recall(
         self, kafka: KafkaSettings, first: int, behind_ms: Mapping[int, int], partitions: int, timeout_s: float
     ) -> frozenset[tuple[str, str]]:
+        assert self.asked_parked, "a delivery that is finished between the two would be in neither"
         self.recalled.append((first, behind_ms, partitions))
         return frozenset({("s", "n")})
 
     def _parked_behind(self, positions: Mapping[int, int]) -> list[tuple[str, str, Place]]:
+        self.asked_parked = True
         return [("s", f"parked in {number}", Place(RUN, number, at)) for number, at in positions.items()]
 
 

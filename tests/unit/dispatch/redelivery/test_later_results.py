@@ -333,6 +333,18 @@ def test_over_a_link_a_push_under_way_in_a_worker_does_not_travel_with_those_bef
     assert len(world.arrivals) == 1
 
 
+def test_when_a_process_begins_a_push_whose_result_is_known_is_not_made_again() -> None:
+    """The process before it had read the result, or its worker has written it since."""
+    world = world_of()
+    world.endpoint("s").answer = lambda ids: OK
+    promise = under_way(world)
+    world.redelivery.reported(Result(promise, "delivered", world.now_ms))
+    world.redelivery.workers_ended()
+    world.run(20_000)
+    assert [each.notifications for each in world.arrivals] == [("behind",)]
+    assert rows(world)[0] == ("delivered", "", 1)
+
+
 def test_when_a_process_begins_no_worker_has_anything_under_way() -> None:
     world = world_of()
     world.endpoint("s").answer = lambda ids: OK

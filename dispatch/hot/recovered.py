@@ -41,9 +41,8 @@ _LOOKS_BACK_S = (60, 3_600, 86_400)
 
 
 class RecoveredDeliveries(NamedTuple):
-    """`settled` are deliveries that have a row. Those that are `unwritten` were parked, and their rows did not come to
-    be written. `numbers` are those by which notifications were parked, of each partition, with the offset from which on
-    each was given."""
+    """`settled`: deliveries with a row in `attempts`. `unwritten`: parked deliveries whose row was lost in the crash.
+    `numbers`: by partition, sorted, the first offset and the number by which notifications were parked."""
 
     settled: Settled = frozenset()
     unwritten: Settled = frozenset()
@@ -62,21 +61,22 @@ NOTHING = RecoveredDeliveries()
 
 
 class StartState(NamedTuple):
-    """Where a query begins that goes on where another one was: the offset in each partition of the `notifications` log;
-    what is known behind these; and the highest number that a batch has had. `since` is the first run of the real-time
-    gear whose rows count behind the positions; -1 when nothing was begun behind them."""
+    """Where a query starts: the offset in each partition of the `notifications` log; the deliveries that are settled
+    behind these; and the highest number of a run or batch so far. `since` is the first run whose rows count behind the
+    positions, -1 when no push was started behind them. `batches` were cut off behind the positions."""
 
     positions: Mapping[int, int]
     earlier: RecoveredDeliveries
     newest: int
     since: int = -1
+    batches: bool = False
 
     def gone_on(self, positions: Mapping[int, int], ends: Mapping[int, int], newest: int) -> StartState:
-        """Where the next one begins when the one that began here, with the log reaching to `ends`, has come to these
-        positions. What is known counts as long as not all is passed that it may be about."""
+        """The start of the next query, given how far this one got, with the log ending at `ends` when it started. The
+        recovered deliveries are kept until every partition is past its end."""
         if self.since < 0 or all(positions[partition] >= end for partition, end in ends.items()):
             return StartState(positions, NOTHING, newest)
-        return self._replace(positions=positions, newest=newest)
+        return self._replace(positions=positions, newest=newest, batches=False)
 
     def starting(self, kafka: KafkaSettings) -> str:
         """As Spark wants to be told where to begin."""

@@ -172,11 +172,13 @@ class ModeController:
             self._begin = begin = self._begin or self._recovery.start_state()
             self._began, self._run = begin, next_run(begin.newest)
             if self._wanted == "realtime":
-                if not self._is_heap(begin) and self._has_slots():
+                if not (begin.batches or self._is_heap(begin)) and self._has_slots():
                     self.gear = "realtime"
                     self._query = self._start_realtime(self._run, begin)
                     return self._query
-                # First of all the backlog; or until there are enough task slots.
+                # First of all the backlog, or what was cut off of a batch: in a batch what is timely is dropped where
+                # something newer waits, one by one it would be pushed, also behind what was pushed before the crash.
+                # Or until there are enough task slots.
                 self._wanted, self._returns = "batch", True
             self._write_start()
             remove_checkpoint(self._spark, checkpoint := self._settings.checkpoint("push"))

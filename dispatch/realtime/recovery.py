@@ -68,7 +68,8 @@ class Recovery:
         found = recall_since(self._kafka, since, behind_ms, len(positions), RECALL_S)
         behind = earlier(found, parked, since)
         logger.info("%d deliveries were settled before the workers were cut off", len(found) + len(behind.unwritten))
-        return StartState(positions, behind, newest, since)
+        # Tasks write their own number, the driver none.
+        return StartState(positions, behind, newest, since, any(known[number].task < 0 for number in begun))
 
     def newest(self) -> int:
         """The highest number of a run or batch so far."""

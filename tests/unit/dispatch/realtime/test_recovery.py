@@ -100,6 +100,16 @@ def test_after_a_crash_only_partitions_in_which_something_was_begun_are_recalled
     assert begin.earlier.unwritten == {("s", "parked in 0")}
 
 
+@pytest.mark.parametrize(("task", "batches"), [(-1, True), (0, False)])
+def test_batches_that_were_cut_off_are_told_from_a_run_in_real_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, task: int, batches: bool
+) -> None:
+    stopped = Stopped(monkeypatch, tmp_path, {0: 520}, [WorkerProgress(RUN, 0, 500, RUN, task=task)])
+    begin = stopped.recovery.start_state()
+    assert begin.batches == batches
+    assert not begin.gone_on({0: 510}, {0: 520}, RUN).batches, "a shift goes where it is asked to"
+
+
 def test_with_more_partitions_than_before_a_topic_may_be_in_another_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -39,7 +39,7 @@ test: setup lint ## Run every check and every test but the long ones, with real 
 	$(PYTEST) -m 'not long' $(ARGS)
 
 test-all: setup lint ## Everything: also disasters, clusters, images, long storms, a soak, fuzzing in earnest (hours)
-	@# Without root or these tools the tests of the images are skipped, and name what is missing.
+	@# Without root or these tools the tests of the images are skipped, and name the missing ones.
 	@if [ $$(id -u) = 0 ] && which buildah debootstrap runc >/dev/null; then $(MAKE) image; fi
 	$(PYTEST) --hypothesis-profile=long $(ARGS)
 	$(BIN)/python -m tests.fuzz.run all --inputs $(or $(INPUTS),100000)

@@ -74,7 +74,7 @@ class Additions:
 
 
 def plan_additions(tree: TopicTree, units: Units, progress: Progress = untold) -> Additions:
-    """The topics that are not there yet. One whose code is somebody else's comes without it. Changes `tree` as it
+    """The topics that are not there yet. One whose code another topic has comes without it. Changes `tree` as it
     goes."""
     added: list[TopicRecord] = []
     problems = list(units.problems)

@@ -64,7 +64,7 @@ def _password(bind_dn: str, stdin: bool) -> str:
 def import_units(
     kafka: KafkaSettings, where: DirectorySettings, root: str | None, *, dry_run: bool, json: bool
 ) -> None:
-    """Add the topics that are not here yet, and say what was done. Raises ConfigError, TopicError, DirectoryError,
+    """Add the topics that are not here yet; the counts. Raises ConfigError, TopicError, DirectoryError,
     InfrastructureError."""
     top = topics.one_topic(root, {}) if root else None
     try:

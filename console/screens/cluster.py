@@ -48,7 +48,7 @@ def _routes(console: Console) -> list[Route]:
                 administrator=federation.administrator,
                 groups=_groups(members[:_SHOWN]),
                 members=len(members),
-                # What has waited longest first.
+                # The oldest first.
                 links=sorted(carried.value or (), key=lambda each: (each.waiting_since_ms or math.inf, each.link)),
                 problem=there.value.problem if there.value else "",
                 unknown=there.wrong,

@@ -50,7 +50,7 @@ class Decision(NamedTuple):
 
 
 class Deferral(NamedTuple):
-    """What is done with what is not pushed: it is parked, or cancelled; and why."""
+    """A delivery is not pushed: it is parked, or cancelled; and why."""
 
     verdict: Verdict
     why: Outcome

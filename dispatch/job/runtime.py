@@ -244,7 +244,7 @@ class DispatchJob:
         return {**of_batches, "redelivery": float(self._redeliverer.statistics().in_flight)}
 
     def _settled(self) -> Mapping[int, int]:
-        """The offsets behind what is settled, by partition."""
+        """By partition, the offset before which all is settled."""
         return self.gears.positions()
 
     def _progress(self) -> QueryProgress:

@@ -58,7 +58,7 @@ class HeldLanes:
 
     def begin_session(self) -> None:
         """All that the store has untried is found again: by another session of the redelivery, in the driver's next
-        messages. What was found before counts until `caught_up`."""
+        messages. Earlier findings count until `caught_up`."""
         with self._lock:
             self._untried_before |= self._untried
             self._untried.clear()

@@ -139,12 +139,12 @@ class ModeController:
             self._thread.join(_STOP_MARGIN_S)
 
     def positions(self) -> Mapping[int, int]:
-        """The offsets behind what is settled, by partition."""
+        """By partition, the offset before which all is settled."""
         known = {number: each.position for number, each in self._hearing.known.items()}
         return known if self.gear == "realtime" else {**known, **self._hot.positions}
 
     def matched(self) -> Mapping[int, int]:
-        """The offsets behind what is matched, and was reported, by partition."""
+        """By partition, the offset before which all is matched and reported."""
         if self.gear == "realtime":
             known = self._hearing.known
             return {number: max(each.position, each.taken) for number, each in known.items()}
@@ -176,9 +176,9 @@ class ModeController:
                     self.gear = "realtime"
                     self._query = self._start_realtime(self._run, begin)
                     return self._query
-                # First of all the backlog, or what was cut off of a batch: in a batch what is timely is dropped where
-                # something newer waits, one by one it would be pushed, also behind what was pushed before the crash.
-                # Or until there are enough task slots.
+                # First the backlog, or the rest of a batch that was cut off: in a batch a timely message is dropped
+                # where a newer one waits; one by one it would be pushed, also behind newer ones pushed before the
+                # crash. Or until there are enough task slots.
                 self._wanted, self._returns = "batch", True
             self._write_start()
             remove_checkpoint(self._spark, checkpoint := self._settings.checkpoint("push"))

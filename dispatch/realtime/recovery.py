@@ -1,4 +1,4 @@
-"""Where a query starts, in either gear: behind what is settled, by the log `progress`.
+"""Where a query starts, in either gear: at the positions in the log `progress`.
 
 Each start is a run with a number of its own, and begins with an empty checkpoint. `progress` has, for each partition of
 `notifications`, the offset before which all is settled. Tasks in real time write it themselves; for batches the driver
@@ -63,7 +63,7 @@ class Recovery:
         if len(known) < len(positions):
             # Partitions were added: a topic may be in another one than its last notifications.
             behind_ms = dict.fromkeys(positions, min(behind_ms.values()))
-        # First what waits: a delivery that the redelivery finishes meanwhile has its row in the log by then.
+        # Parked deliveries first: one that the redelivery finishes meanwhile has its row in the log already.
         parked = list(self._redeliverer.parked_behind(begun))
         found = recall_since(self._kafka, since, behind_ms, len(positions), RECALL_S)
         behind = earlier(found, parked, since)

@@ -46,7 +46,7 @@ _MOST_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Gatherer:
-    """Where to look. `away` says why the logs cannot be read, when that is known: then nobody waits for them."""
+    """Where to look. `away` says why the logs cannot be read, when that is known: then they are not waited for."""
 
     kafka: KafkaSettings
     tables: TableSettings

@@ -91,5 +91,21 @@ def load_problems(path: Path) -> SyncProblems:
 def save_problems(path: Path, problems: SyncProblems) -> None:
     """Replace the file in one step. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not durable: after a start they are found anew.
+    # Not durable: the first run after a start finds them again.
     write_atomically(path, msgspec.json.encode(problems), durable=False)
+
+
+class ProblemFile:
+    """Writes the problems of one directory; without a file it does nothing."""
+
+    def __init__(self, path: Path | None, directory: str) -> None:
+        self._path = path
+        self._directory = directory
+        self._saved = load_problems(path) if path else SyncProblems()
+
+    def save(self, found: Iterable[EntryProblem], now_ms: int) -> None:
+        """Write the problems of a run if they differ from the last ones. Raises OSError."""
+        problems = self._saved.now(self._directory, found, now_ms)
+        if self._path is not None and problems != self._saved:
+            save_problems(self._path, problems)
+            self._saved = problems

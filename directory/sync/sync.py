@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from arborcast.directory.entries.changes import Change, Move
 from arborcast.directory.entries.mapping import EntryProblem, Listing
 from arborcast.directory.errors import DirectoryError
 from arborcast.directory.stores.contract import Directory, touched
-from arborcast.directory.sync.problems import SyncProblems, load_problems, save_problems
+from arborcast.directory.sync.problems import ProblemFile
 from arborcast.directory.sync.reconcile import Plan, first_contact, load_known, reconcile, save_known
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath
@@ -50,6 +50,135 @@ class SyncStatus:
     problems: tuple[EntryProblem, ...] = ()
 
 
+class _Tree:
+    """The topics of the control log, and which of them have changed since the last run. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.topics: dict[TopicPath, TopicRecord] = {}
+        # Appended by the sync and not yet read back from the log. Until then they count as applied, and earlier records
+        # of the log do not: else an edit of the directory would look as if the engine had undone it.
+        self._pending: dict[TopicPath, TopicRecord | None] = {}
+        self._changed: set[TopicPath] = set()
+        self._under_way: set[TopicPath] = set()
+
+    @property
+    def behind(self) -> int:
+        """How many topics have changed and are not written yet."""
+        return len(self._changed) + len(self._under_way)
+
+    def apply(self, path: TopicPath, value: TopicRecord | None) -> None:
+        """A record of the log; None for a removal."""
+        with self.lock:
+            if path in self._pending:
+                if self._pending[path] != value:
+                    return
+                del self._pending[path]
+            self._set(path, value)
+
+    def begin(self) -> set[TopicPath]:
+        """Start a run; returns the topics that have changed. With the lock."""
+        self._under_way, self._changed = self._changed, set()
+        return self._under_way
+
+    def end(self, failed: bool = False) -> None:
+        """The run is over. After a failure its topics count as changed."""
+        with self.lock:
+            if failed:
+                self._changed |= self._under_way
+            self._under_way = set()
+
+    def expect(self, values: Mapping[TopicPath, TopicRecord | None]) -> None:
+        """These are about to be appended, and may be read back before the append returns. With the lock."""
+        self._pending.update(values)
+
+    def appended(self, paths: Iterable[TopicPath], failed: bool = False) -> None:
+        """What was expected is in the log, or is not."""
+        with self.lock:
+            for path in paths:
+                if failed:
+                    self._pending.pop(path, None)
+                elif path in self._pending:
+                    self._set(path, self._pending[path])
+
+    def _set(self, path: TopicPath, value: TopicRecord | None) -> None:
+        if value is None:
+            self.topics.pop(path, None)
+        else:
+            self.topics[path] = value
+        self._changed.add(path)
+
+
+class _Known:
+    """The topics on which both sides have agreed, kept in a file."""
+
+    def __init__(self, directory: str, file: Path | None) -> None:
+        self._directory = directory
+        self._file = file
+        self._unsaved = False
+        self._save_after = 0.0
+        self.topics: dict[TopicPath, TopicRecord] = {}
+
+    def load(self) -> None:
+        if self._file is not None:
+            self.topics = load_known(self._file, self._directory)
+
+    def agree(self, agreed: Mapping[TopicPath, TopicRecord | None], listing: Listing) -> None:
+        """Of the topics on which the tree agrees, keep those that the directory holds in the same way."""
+        for path, record in agreed.items():
+            entry = listing.entries.get(path)
+            if (entry.record if entry is not None else None) != record:
+                continue
+            self._unsaved = True
+            if record is None:
+                self.topics.pop(path, None)
+            else:
+                self.topics[path] = record
+
+    def save_from_time_to_time(self) -> None:
+        if self._unsaved and time.monotonic() >= self._save_after:
+            started = time.monotonic()
+            self.save()
+            self._save_after = time.monotonic() + (time.monotonic() - started) / _SAVE_SHARE
+
+    def save(self) -> None:
+        if self._file is None or not self._unsaved:
+            return
+        try:
+            save_known(self._file, self._directory, self.topics.values())
+            self._unsaved = False
+        except OSError as error:
+            _log.warning("directory.state-not-saved %s: %s", self._file, error)
+
+
+class _Refusals:
+    """Changes that the directory has refused, which are tried again after a while."""
+
+    def __init__(self) -> None:
+        self._until: dict[Change, tuple[EntryProblem, float]] = {}
+        # False once a move was refused: moves are then written as a removal and an addition.
+        self.moves = True
+
+    def __bool__(self) -> bool:
+        return bool(self._until)
+
+    def split(self, changes: Sequence[Change]) -> tuple[list[Change], tuple[EntryProblem, ...]]:
+        """Those to try now, and the problems of the others."""
+        now = time.monotonic()
+        self._until = {change: (problem, until) for change, (problem, until) in self._until.items() if until > now}
+        refused = tuple(self._until[change][0] for change in changes if change in self._until)
+        return [change for change in changes if change not in self._until], refused
+
+    def add(self, tried: Sequence[Change], problems: Sequence[EntryProblem]) -> None:
+        by_path = {problem.path: problem for problem in problems}
+        until = time.monotonic() + _REFUSED_SECONDS
+        for change in tried:
+            problem = next((by_path[path] for path in touched(change) if path in by_path), None)
+            if problem is not None:
+                self._until[change] = (problem, until)
+                self.moves &= not isinstance(change, Move)
+
+
 class DirectorySync:
     """The two-way sync. Feed `applied` with the whole control log up to its end, then `start`.
 
@@ -65,30 +194,20 @@ class DirectorySync:
     ) -> None:
         self._directory = directory
         self._append = append
-        self._state_file = state_file
-        self._problems_file = problems_file
+        self._tree = _Tree()
+        self._known = _Known(directory.name, state_file)
+        self._refusals = _Refusals()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="topic-sync", daemon=True)
-        self._tree: dict[TopicPath, TopicRecord] = {}
-        # Appended by us and not yet come back through `applied`; until then they count as applied, and what the log
-        # holds before them does not: else our own edit would look as if the engine had undone it.
-        self._pending: dict[TopicPath, TopicRecord | None] = {}
-        self._dirty: set[TopicPath] = set()
-        self._under_way = 0
-        self._known: dict[TopicPath, TopicRecord] = {}
-        self._listing: Listing | None = None
-        self._reconciled: Listing | None = None
-        self._away = False
-        self._moves = True
-        self._refused: dict[Change, tuple[EntryProblem, float]] = {}
         self._paused = False
         self._allowed: Callable[[], bool] = lambda: True
-        self._unsaved = False
-        self._save_after = 0.0
+        # What the directory holds, and the version up to which the tree was reconciled with it.
+        self._listing: Listing | None = None
+        self._reconciled: Listing | None = None
         self._status = SyncStatus(directory.name)
-        self._listed = load_problems(problems_file) if problems_file else SyncProblems()
+        self._problems = ProblemFile(problems_file, directory.name)
 
     @property
     def status(self) -> SyncStatus:
@@ -98,7 +217,7 @@ class DirectorySync:
     @property
     def behind(self) -> int:
         """How many topics have changed that the directory does not have yet; 0 where another process writes it."""
-        return 0 if self._paused else len(self._dirty) + self._under_way
+        return 0 if self._paused else self._tree.behind
 
     def applied(self, record: ControlRecord) -> None:
         """The control log holds this record, which is now part of the tree. In the log's order; never blocks long."""
@@ -109,19 +228,14 @@ class DirectorySync:
                 value = None
             case _:
                 return
-        with self._lock:
-            if path in self._pending:
-                if self._pending[path] != value:
-                    return
-                del self._pending[path]
-            self._set(path, value)
+        self._tree.apply(path, value)
         self._wake.set()
 
     def start(self) -> None:
         """Begin. Returns at once, whether the directory is there or not."""
-        if self._state_file is not None and self._tree:
+        if self._tree.topics:
             # With an empty tree (a new control log) nothing was agreed on: the directory is read, not emptied.
-            self._known = load_known(self._state_file, self._directory.name)
+            self._known.load()
         self._directory.watch(self)
         self._thread.start()
 
@@ -145,42 +259,31 @@ class DirectorySync:
         if self._thread.is_alive():
             self._thread.join()
         self._directory.close()
-        self._save()
+        self._known.save()
 
     def changed(self, listing: Listing) -> None:
         """From the directory: this is what it holds now."""
+        self._take(listing)
         with self._lock:
-            # Our own write may have brought a newer one while this was on its way.
-            if self._listing is None or listing.version > self._listing.version:
-                self._listing = listing
-            was_away, self._away = self._away, False
-            first = not self._status.connected
+            was_connected = self._status.connected
             self._status = replace(self._status, connected=True, detail="", topics=len(listing.entries))
-        if was_away or first:
+        if not was_connected:
             _log.info("directory.connected %s: %d topics", self._directory.name, len(listing.entries))
         self._wake.set()
 
     def away(self, error: DirectoryError) -> None:
         """From the directory: it cannot be read."""
         with self._lock:
-            self._away = True
-            topics = len(self._tree)
             news = str(error) != self._status.detail
             self._status = replace(self._status, connected=False, detail=str(error))
         if news:
+            topics = len(self._tree.topics)
             _log.warning("directory.away %s; going on with the %d topics of the control log", error, topics)
-
-    def _set(self, path: TopicPath, value: TopicRecord | None) -> None:
-        if value is None:
-            self._tree.pop(path, None)
-        else:
-            self._tree[path] = value
-        self._dirty.add(path)
 
     def _run(self) -> None:
         failures = 0
         while not self._closing.is_set():
-            if not self._wake.wait(_REFUSED_SECONDS) and self._refused:
+            if not self._wake.wait(_REFUSED_SECONDS) and self._refusals:
                 self._reconciled = None
             self._wake.clear()
             started = time.monotonic()
@@ -199,102 +302,78 @@ class DirectorySync:
                 self._wake.set()
                 worked = 0.0
                 self._closing.wait(pause)
-            self._save_now_and_then()
+            self._known.save_from_time_to_time()
             self._closing.wait(max(_REST_SECONDS, _REST * worked))
 
     def _reconcile(self) -> None:
         if self._paused or not self._allowed():
             self._reconciled = None
             return
-        with self._lock:
-            listing = self._listing
-            if listing is None or self._away:
-                return
-            dirty, self._dirty = self._dirty, set()
-            self._under_way = len(dirty)
-            if first_contact(self._known, listing, self._tree):
-                if self._known:
+        listing = self._listing
+        if listing is None or not self._status.connected:
+            return
+        tree, known = self._tree, self._known
+        with tree.lock:
+            changed = tree.begin()
+            if first_contact(known.topics, listing, tree.topics):
+                if known.topics:
                     _log.warning(
                         "directory.empty %s holds no topics: taken for a new one and filled with the %d of the tree",
                         self._directory.name,
-                        len(self._tree),
+                        len(tree.topics),
                     )
-                self._known = {}
-            only = dirty if listing is self._reconciled else None
-            plan = reconcile(self._known, listing, self._tree, only=only, moves=self._moves)
-            # Before they are appended, since they may come back before `append` returns.
-            for record in plan.records:
-                if isinstance(record, TopicRecord):
-                    self._pending[record.path] = record
-                elif isinstance(record, TopicRemoved):
-                    self._pending[record.path] = None
+                known.topics = {}
+            only = changed if listing is self._reconciled else None
+            plan = reconcile(known.topics, listing, tree.topics, only=only, moves=self._refusals.moves)
+            edits = {
+                record.path: record if isinstance(record, TopicRecord) else None
+                for record in plan.records
+                if isinstance(record, TopicRecord | TopicRemoved)
+            }
+            tree.expect(edits)
         try:
-            self._append_records(plan)
-            self._agree(plan, listing)
+            self._append_records(plan, edits)
+            known.agree(plan.agreed, listing)
             refused = self._write_changes(plan, listing)
         except BaseException:
-            with self._lock:
-                self._dirty |= dirty
-                self._under_way = 0
+            tree.end(failed=True)
             raise
-        self._under_way = 0
+        tree.end()
         if only is None or plan.problems or refused:
             self._report((*listing.problems, *plan.problems, *refused))
 
-    def _append_records(self, plan: Plan) -> None:
+    def _append_records(self, plan: Plan, edits: Mapping[TopicPath, object]) -> None:
         if not plan.records:
             return
-        records = [r for r in plan.records if isinstance(r, TopicRecord | TopicRemoved)]
         try:
             self._append(plan.records)
         except BaseException:
-            with self._lock:
-                for record in records:
-                    self._pending.pop(record.path, None)
+            self._tree.appended(edits, failed=True)
             raise
-        with self._lock:
-            for record in records:
-                if record.path in self._pending:
-                    self._set(record.path, self._pending[record.path])
-        _log.info("directory.taken-over %d edits from %s", len(records), self._directory.name)
+        self._tree.appended(edits)
+        _log.info("directory.taken-over %d edits from %s", len(edits), self._directory.name)
 
     def _write_changes(self, plan: Plan, listing: Listing) -> tuple[EntryProblem, ...]:
         """Write what is to be written; returns the changes that the directory refuses, now or since a while ago."""
-        now = time.monotonic()
-        self._refused = {change: (problem, until) for change, (problem, until) in self._refused.items() if until > now}
-        refused = tuple(self._refused[change][0] for change in plan.changes if change in self._refused)
-        changes = [change for change in plan.changes if change not in self._refused]
+        changes, refused = self._refusals.split(plan.changes)
         if not changes:
             self._reconciled = listing
             return refused
         written = self._directory.write(changes, listing)
-        with self._lock:
-            if self._listing is None or written.listing.version > self._listing.version:
-                self._listing = written.listing
-        self._agree(plan, written.listing)
+        self._take(written.listing)
+        self._known.agree(plan.agreed, written.listing)
         # The listing may hold edits of others beside our changes: look at everything once more.
         self._reconciled = None
         self._wake.set()
-        by_path = {problem.path: problem for problem in written.problems}
-        for change in changes:
-            problem = next((by_path[path] for path in touched(change) if path in by_path), None)
-            if problem is not None:
-                self._refused[change] = (problem, now + _REFUSED_SECONDS)
-                self._moves &= not isinstance(change, Move)
+        self._refusals.add(changes, written.problems)
         _log.info("directory.written %d changes to %s", len(changes) - len(written.problems), self._directory.name)
         return (*refused, *written.problems)
 
-    def _agree(self, plan: Plan, listing: Listing) -> None:
-        """Note what the directory holds of what the plan was after (the tree holds it already, or did a moment ago)."""
-        for path, record in plan.agreed.items():
-            entry = listing.entries.get(path)
-            if (entry.record if entry is not None else None) != record:
-                continue
-            self._unsaved = True
-            if record is None:
-                self._known.pop(path, None)
-            else:
-                self._known[path] = record
+    def _take(self, listing: Listing) -> None:
+        """Keep the newer listing: one that was read before a write of ours may arrive after it."""
+        with self._lock:
+            if self._listing is None or listing.version > self._listing.version:
+                self._listing = listing
 
     def _report(self, problems: tuple[EntryProblem, ...]) -> None:
         with self._lock:
@@ -304,27 +383,7 @@ class DirectorySync:
             _log.warning("directory.problem %s", problem)
         if len(news) > _MAX_LOGGED:
             _log.warning("directory.problem %d more like these", len(news) - _MAX_LOGGED)
-        listed = self._listed.now(self._directory.name, problems, time.time_ns() // 1_000_000)
-        if self._problems_file is None or listed == self._listed:
-            return
         try:
-            save_problems(self._problems_file, listed)
+            self._problems.save(problems, time.time_ns() // 1_000_000)
         except OSError as error:
-            _log.warning("directory.problems-not-saved %s: %s", self._problems_file, error)
-        else:
-            self._listed = listed
-
-    def _save_now_and_then(self) -> None:
-        if self._unsaved and time.monotonic() >= self._save_after:
-            started = time.monotonic()
-            self._save()
-            self._save_after = time.monotonic() + (time.monotonic() - started) / _SAVE_SHARE
-
-    def _save(self) -> None:
-        if self._state_file is None or not self._unsaved:
-            return
-        try:
-            save_known(self._state_file, self._directory.name, self._known.values())
-            self._unsaved = False
-        except OSError as error:
-            _log.warning("directory.state-not-saved %s: %s", self._state_file, error)
+            _log.warning("directory.problems-not-saved %s", error)

@@ -1,0 +1,184 @@
+"""The logs of a gateway process and the state folded from them: opened, read to their ends, closed together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.gateway.parts import directory_sync, pull_limits
+from arborcast.engine.gateway.workers import Share
+from arborcast.engine.settings.loading import Settings
+from arborcast.ingest.federation.interests import PeerInterests
+from arborcast.ingest.operations.current_message import RetainedMessages
+from arborcast.ingest.operations.push_results import results_for
+from arborcast.ingest.operations.topic_codes import TopicCodes
+from arborcast.ingest.state.changes import ControlChanges, GatewayPositions, LogEnd
+from arborcast.ingest.state.fragment_log import FragmentLog, FragmentView
+from arborcast.ingest.state.log_view import ControlLogView
+from arborcast.ingest.state.notification_log import NotificationLog
+from arborcast.ingest.state.pull_queues import PullLog, PullQueues, PullView
+from arborcast.ingest.state.repeats import RepeatMemory, remember_history
+from arborcast.topic_model.control_log import ControlLog
+from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.projections.owners import Owners
+from arborcast.topic_model.projections.pull_points import PullPoints
+from arborcast.topic_model.projections.registrations import Registrations
+
+logger = logging.getLogger("arborcast.gateway")
+
+# Between attempts to find Kafka at start; doubled up to the second.
+_FIRST_WAIT_S = 0.25
+_LONGEST_WAIT_S = 5.0
+
+# For closing the control log and the directory at a stop, beside gateway.stop_timeout_s for requests under way.
+_CLOSE_S = 1.0
+
+Failed = Callable[[Exception], None]
+Spawn = Callable[[Coroutine[Any, Any, None], str], None]
+
+
+class ControlState:
+    """The `control` log: its writer, the projections of its records, and the thread that applies them."""
+
+    def __init__(self, settings: Settings, share: Share | None, failed: Failed) -> None:
+        singletons = share is None or share.first
+        self.log = ControlLog(settings.kafka)
+        self.sync = directory_sync(settings, self.log) if singletons else None
+        self.codes = TopicCodes() if singletons and settings.topics.codes == "position" else None
+        self.pull_points = PullPoints()
+        self.registrations = Registrations()
+        self.owners = Owners()
+        self.interests = PeerInterests()
+        self.projections = ControlView(
+            self.pull_points, self.owners, self.registrations, self.interests, *([self.codes] if self.codes else [])
+        )
+        self.positions = share.positions() if share else GatewayPositions()
+        applied = self.sync.applied if self.sync else None
+        self.view = ControlLogView(settings.kafka, self.projections, failed, applied, self.positions.moved)
+        self._end = LogEnd(settings.kafka, "control")
+        self.changes = ControlChanges(settings.kafka, self.log, self.view, self._end, self.positions)
+
+    def close(self) -> None:
+        """Waits for Kafka and for the directory."""
+        self.changes.close()
+        self._end.close()
+        if self.sync is not None:
+            self.sync.close()
+        self.log.close()
+
+
+class PullState:
+    """The `pull` log and the queues of the pull points."""
+
+    def __init__(self, settings: Settings, pull_points: PullPoints, failed: Failed) -> None:
+        self.view = PullView(settings.kafka, pull_limits(settings), failed, lambda each: self.queues.arrived(each))
+        self.log = PullLog(settings.kafka, self.view)
+        self.queues = PullQueues(
+            self.view.store,
+            self.log,
+            pull_points.is_there,
+            claim_s=settings.gateway.pull_claim_s,
+            max_bytes=settings.gateway.max_body_bytes,
+            max_nodes=settings.gateway.max_elements,
+        )
+
+
+class GatewayState:
+    """All logs of a gateway process. `failed` is called with the error that ends the thread of a view."""
+
+    def __init__(self, settings: Settings, share: Share | None, failed: Failed) -> None:
+        self._kafka = settings.kafka
+        self.control = ControlState(settings, share, failed)
+        self.pulls = PullState(settings, self.control.pull_points, failed)
+        self.part_view = FragmentView(settings.kafka, failed)
+        self.part_log = FragmentLog(settings.kafka, self.part_view)
+        self.notifications = NotificationLog(settings.kafka, settings.gateway)
+        self.retained = RetainedMessages(settings.kafka)
+        self.results = results_for(settings.kafka, settings.secrets)
+        self._window_s = settings.gateway.deduplication_window_s
+        self.memory = RepeatMemory(self._window_s, share.memory if share else None)
+        self._history_read = False
+        self._views = (self.control.view, self.pulls.view, self.part_view)
+
+    async def open(self, spawn: Spawn, read_more: Callable[[], None] | None) -> None:
+        """Wait for Kafka, follow the logs, and return when the views have reached their ends.
+
+        `read_more` is called after the history of requests is read, in the same thread.
+        """
+        await _until_kafka(self._kafka, self.control.log.ensure_created)
+        spawn(self._read_history(read_more), "history")
+        for view in self._views:
+            view.start()
+        self.notifications.start()
+        spawn(self.retained.warm(), "retained")
+        for view in self._views:
+            await view.until_caught_up()
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether requests can be served: all logs are read, and the other gateways have seen the position."""
+        return self._has_read() and self.control.positions.shown
+
+    def obstacle(self) -> str:
+        """Why requests cannot be served; empty if they can."""
+        if not self._has_read():
+            return "the logs are not read to their ends yet"
+        if not self.control.positions.shown:
+            return "the other gateways have not seen this one in the lease log yet"
+        if not (self.notifications.connected and self.control.view.reachable):
+            return "the Kafka broker does not answer"
+        return ""
+
+    async def close(self) -> None:
+        """Stop the threads and close the logs. Does not wait longer than a second for a server that is away."""
+        await self.pulls.queues.close()
+        await asyncio.gather(
+            self.notifications.stop(),
+            *(view.stop() for view in self._views),
+            within(_CLOSE_S, self._close_logs),
+        )
+
+    def _has_read(self) -> bool:
+        return self._history_read and all(view.caught_up for view in self._views)
+
+    def _close_logs(self) -> None:
+        self.pulls.log.close()
+        self.part_log.close()
+        self.results.close()
+        self.retained.close()
+        self.control.close()
+
+    async def _read_history(self, read_more: Callable[[], None] | None) -> None:
+        if self.memory.enabled:
+            await _until_kafka(self._kafka, lambda: remember_history(self._kafka, self.memory, self._window_s))
+        if read_more is not None:
+            await _until_kafka(self._kafka, read_more)
+        self._history_read = True
+
+
+async def _until_kafka(kafka: KafkaSettings, work: Callable[[], object]) -> None:
+    """Run `work` in a thread, again as long as Kafka does not answer."""
+    wait = _FIRST_WAIT_S
+    while True:
+        try:
+            await asyncio.to_thread(work)
+            return
+        except InfrastructureError as error:
+            if error.retry_after is None:
+                raise
+            logger.warning("waiting for Kafka at %s: %s", kafka.bootstrap_servers, error)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_S)
+
+
+async def within(seconds: float, work: Callable[[], None]) -> None:
+    """Run `work` in a daemon thread and return when it is done or the time is over: a server that is away must not
+    delay a stop."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    await asyncio.to_thread(thread.join, seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from lxml import etree
 from arborcast.cli.reference import metric_names
 from arborcast.engine.monitoring.samples import Scrape
 from tests.support.command import Engine, wait_until
+from tests.support.gateway_process import ROOT
 from tests.support.receiver import Received, Receiver
 from tests.support.soap_messages import MEDIA_TYPES, WSNT, envelope, message, subscribe, topic_expression
 
@@ -148,6 +150,15 @@ def test_the_commands_of_the_tour(engine: Engine) -> None:
     ]
     assert lines[0]["notification_id"] == first.stdout.strip() != lines[1]["notification_id"]
     assert "tour//." not in engine.run_here("subscriptions", "list").stdout
+
+
+def test_the_python_of_the_readme(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (code,) = [each for each in blocks if "Queue" in each]
+    assert "timeout=30" in code
+    code = code.replace("http://127.0.0.1:8080", engine.gateway).replace("timeout=30", "timeout=300")
+    exec(compile(code, "README.md", "exec"), {})  # noqa: S102
+    assert capsys.readouterr().out == "building/floor-1/temperature <reading xmlns='urn:my'>21.5</reading>\n"
 
 
 def test_subscribe_and_unsubscribe_from_the_shell(engine: Engine, receiver: Receiver) -> None:

@@ -103,6 +103,10 @@ class SlowLanes:
         return late if len(late) <= max(_FEW, busy // 2) else []
 
 
+def nothing() -> None:
+    """Nothing is to be done."""
+
+
 # An outcome ends the wait for outcomes. This is how long the ones before it may have to wait to be written down.
 _DRIVE_S = 0.1
 
@@ -145,39 +149,33 @@ class Pump:
         self.unanswered = 0
         """Pushes under way that no lane waits for."""
 
-    def run(
-        self,
-        lanes: Lanes,
-        outcomes: BatchOutcomes,
-        tell: Callable[[int], None] = nobody,
-        fill: Callable[[int], None] = nobody,
-    ) -> None:
-        """Return when every lane is empty, and no more joins them with `fill`. A receiver's failure is settled, never
-        raised. `tell` is called with how many pushes are under way, once per round.
-
-        Outcomes are written down on the way. While they cannot be, nothing more is pushed: after a crash it would be
-        pushed again, and the batch has to wait for them anyway. Raises InfrastructureError when that takes too long.
+    def run(self, run: PumpRun, between: Callable[[], None] = nothing) -> None:
+        """Return when every lane is empty. A receiver's failure is settled, never raised. `between` is called after
+        each turn. Raises InfrastructureError when outcomes cannot be written for too long.
         """
-        run = PumpRun(lanes, outcomes, fill)
-        started = self._clock()
-        look = started + self._budget_s
-        while not lanes.empty:
-            if outcomes.write_due():
-                self.begin(run)
-            elif not self.in_flight:
-                waited_from = self._clock()
-                outcomes.catch_up()
-                # No lane is to blame for this time.
-                waited_s = self._clock() - waited_from
-                started, look = started + waited_s, look + waited_s
-                continue
-            tell(self._pusher.in_flight)
+        while not run.lanes.empty:
+            self.turn(run)
+            between()
             self.drive(_DRIVE_S)
-            now = self._clock()
-            if now >= look:
-                look = now + _LOOK_S
-                run.defer_stragglers(now - started, self._budget_s)
-        tell(0)
+        run.tell(0)
+
+    def turn(self, run: PumpRun) -> None:
+        """Begin pushes, write what is due, and defer lanes that hold up the others.
+
+        While outcomes cannot be written nothing more is pushed: after a crash it would be pushed again, and the task
+        has to wait for them anyway.
+        """
+        if run.started is None:
+            run.started = self._clock()
+        self.hand_over()
+        if run.outcomes.write_due():
+            self.begin(run)
+        elif not self.in_flight:
+            waited_from = self._clock()
+            run.outcomes.catch_up()
+            run.started += self._clock() - waited_from  # no lane is to blame for this time
+        run.tell(self._pusher.in_flight)
+        run.defer_late(self._clock(), self._budget_s)
 
     @property
     def in_flight(self) -> int:
@@ -273,13 +271,26 @@ class _Pace:
 
 
 class PumpRun:
-    """The lanes of a batch, or of a real-time task, and how each has fared. `fill` has so many deliveries of
-    `Lanes.fan_outs` join them."""
+    """The lanes of a task, and how each has fared."""
 
-    def __init__(self, lanes: Lanes, outcomes: BatchOutcomes, fill: Callable[[int], None] = nobody) -> None:
+    def __init__(
+        self,
+        lanes: Lanes,
+        outcomes: BatchOutcomes,
+        fill: Callable[[int], None] = nobody,
+        tell: Callable[[int], None] = nobody,
+        slow: SlowLanes | None = None,
+    ) -> None:
+        """`fill` has so many deliveries of `Lanes.fan_outs` join the lanes; `tell` is called with the number of pushes
+        under way. `slow` is for a task without end; else `stragglers` are deferred."""
         self.lanes = lanes
         self.outcomes = outcomes
         self.fill = fill
+        self.tell = tell
+        self.started: float | None = None
+        """When the first push could begin, without the time in which nothing could be written."""
+        self._slow = slow
+        self._look_at = 0.0
         self._finished = 0
         self._pace: dict[str, _Pace] = {}  # by subscription
         self._turns = itertools.count(1)
@@ -312,14 +323,25 @@ class PumpRun:
             self._finished += 1
             self._pace.pop(subscription.id, None)
 
-    def defer_stragglers(self, elapsed_s: float, budget_s: float) -> None:
-        """See `stragglers`. What is under way is still waited for: that has a time-out."""
-        if self.lanes.fan_outs.size or self.lanes.waiting_lanes > max(self._finished, _FEW):
+    def defer_late(self, now: float, budget_s: float) -> None:
+        """Park what waits in lanes that are not to be waited for: see `stragglers` and `SlowLanes`. Pushes under way
+        are still waited for: they have a time-out."""
+        elapsed_s = now - self.started if self.started is not None else 0.0
+        if now < self._look_at or (self._slow is None and elapsed_s < budget_s):
+            return
+        self._look_at = now + _LOOK_S
+        if self._slow is not None:
+            waiting = self.waiting()
+            late = self._slow.look([each for _, each in waiting.values()], self.lanes.busy, now)
+        elif self.lanes.fan_outs.size or self.lanes.waiting_lanes > max(self._finished, _FEW):
             return  # there is much to do; to look at each lane would only make it more
-        waiting = self.waiting()
-        progress = [each for _, each in waiting.values()]
-        for name in stragglers(progress, self._finished, elapsed_s, budget_s):
-            self.defer(waiting[name][0], waits("the batch did not wait for it any longer"))
+        else:
+            waiting = self.waiting()
+            progress = [each for _, each in waiting.values()]
+            late = stragglers(progress, self._finished, elapsed_s, budget_s)
+        why = "its receiver is slow" if self._slow is not None else "the batch did not wait for it any longer"
+        for name in late:
+            self.defer(waiting[name][0], waits(why))
 
     def waiting(self) -> dict[str, tuple[Subscription, LaneProgress]]:
         """The lanes that have something waiting that is not to be dropped."""

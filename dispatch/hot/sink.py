@@ -1,21 +1,13 @@
-"""The sink: what runs in Spark's Python workers, once per partition of every batch.
+"""The sink of the batch mode: what runs in Spark's Python workers, once per partition of every round of a batch.
 
-Per notification: match, filter, queue in the lanes of those who want it; then push lane by lane until every lane is
-empty, and return when the outcomes are in the `attempts` log and what could not be delivered is in the `parked` log. So
-a batch that Spark counts as done is done. What would have to wait (for a degraded endpoint, behind something parked,
-for a paused subscription) is parked without being tried.
-
-What is costly to make (connections, the opened view, prepared envelopes) is kept in the module, because Spark reuses
-its worker processes. It is a cache only: Spark may end an idle worker at any time, and a killed one is replaced.
+It returns when the outcomes are in the `attempts` log and what could not be delivered is in the `parked` log. So a
+batch that Spark counts as done is done.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import gc
-import logging
 import sys
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -24,47 +16,20 @@ from pyspark.accumulators import Accumulator
 from pyspark.core.broadcast import Broadcast
 
 from arborcast.core import liveness
-from arborcast.core.errors import ArborcastError, InfrastructureError, RecordVersionError
-from arborcast.core.recent import Recent
-from arborcast.dispatch.delivery.capacity import Limits
-from arborcast.dispatch.delivery.credentials import Vault
-from arborcast.dispatch.delivery.envelope import Envelope
-from arborcast.dispatch.delivery.pushes import make_push_spans
-from arborcast.dispatch.delivery.transport import make_transport
-from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
-from arborcast.dispatch.hot.intake import Diversions, Intake
-from arborcast.dispatch.hot.intervals import Intervals, Passed
-from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
-from arborcast.dispatch.hot.pump import Pump
+from arborcast.dispatch.hot.intake import Diversions
+from arborcast.dispatch.hot.intervals import Passed
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries, earlier, parked_by, recall
-from arborcast.dispatch.hot.sink_journal import SinkJournal
-from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.hot.task import PartitionTask, Progress, Taken, TaskParts, TaskStart, Updates
+from arborcast.dispatch.hot.worker import Worker, forget_worker, worker_for
 from arborcast.dispatch.job import heartbeat
-from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
 from arborcast.dispatch.matching.view import SharedView
-from arborcast.dispatch.monitoring.under_way import Shown
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
-from arborcast.dispatch.settings import JobSettings, PushSettings, RetrySettings
-from arborcast.topic_model.records import notifications
+from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.subscriptions import Subscription
-
-logger = logging.getLogger(__name__)
-
-# While a batch is matched, what becomes of it is written down after so many notifications.
-_MATCHED_AT_ONCE = 500
+from arborcast.topic_model.routing import Found, Recipients
 
 # Bytes of the notifications of a round. Many, since each round reads all rows of the batch again.
 _MOST_BYTES = 256 * 1024 * 1024
-
-# Bytes of prepared envelopes kept per worker, twice: about 1.5 kB each, with their subscriptions as much again.
-_ENVELOPES = 32 * 1024 * 1024
-
-# How long a thread that waits for answers waits for the next one.
-_REST_S = 1.0
-
-# The share of the time that a lane waits for a push in which its connection has to stand.
-_CONNECTED_BY = 0.9
 
 
 # A row of the `notifications` log as the query hands it on: value, partition, offset. Spark's Row is a tuple; to ask it
@@ -95,12 +60,78 @@ class SinkJob:
     held: frozenset[str] = frozenset()
 
 
+class RoundRows:
+    """The rows of a partition that belong to a round: those behind the offsets `done`, until they come to `most`
+    deliveries, or to too many bytes. Reads all rows: Spark discards a worker that leaves some unread, and with it all
+    that is kept there."""
+
+    error = None
+    last_offset = -1
+
+    def __init__(self, rows: Iterable[SourceRow], done: Mapping[int, int], most: int) -> None:
+        self._rows = iter(rows)
+        self._done = done
+        self._left, self._bytes_left = most, _MOST_BYTES
+        self._first: SourceRow | None = None
+        self.over = False
+        self.done: dict[int, int] = {}
+        """The last offset of each partition that was taken in."""
+        self.rest = False
+        """Whether there are more rows, for the next round."""
+
+    def first(self) -> tuple[bytes, int, int] | None:
+        """The next one, which stays."""
+        if self._first is None and not self.over:
+            self._first = self._next()
+            self.over = self._first is None
+            if self._first is not None and (self._left <= 0 or self._bytes_left <= 0):
+                self.over = self.rest = True
+                for _ in self._rows:
+                    liveness.beat()
+        if self._first is None or self.over:
+            return None
+        value, partition, offset = self._first
+        return bytes(value), partition, offset
+
+    def drop_first(self, deliveries: int = 0) -> None:
+        """The next one is taken in, and came to so many deliveries."""
+        row, self._first = self._first, None
+        if row is not None:
+            # Right only while each partition of the log is one task: the source sets no minPartitions.
+            self.done[row[1]] = row[2]
+            self._left -= max(1, deliveries)
+            self._bytes_left -= len(row[0])
+
+    def _next(self) -> SourceRow | None:
+        for row in self._rows:
+            liveness.beat()
+            if row[2] > self._done.get(row[1], -1):
+                return row
+        return None
+
+
+class _RoundView:
+    """The view of a round: the control log was read to its end before."""
+
+    def __init__(self, recipients: Recipients) -> None:
+        self._recipients = recipients
+
+    def of(self, notification: Notification, offset: int, last_offset: int) -> Found:
+        return self._recipients.of(notification)
+
+
+def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries) -> PartitionTask:
+    """The task of a partition in a round."""
+    start = TaskStart(_task(), job.batch, known, job.passed, job.diversions, known.number, job.view.control)
+    parts = TaskParts(_RoundView(job.view.open()), Updates(), Progress(), Taken())
+    return PartitionTask(worker, job.settings, start, parts)
+
+
 def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
     """Push the notifications of one partition to everybody who wants them, and report.
 
     Raises InfrastructureError when the outcomes cannot be written, RecordVersionError for records of a newer Arborcast;
-    the batch is repeated then. What receivers do never raises. `rows` is always exhausted: Spark discards a worker that
-    leaves rows unread, and with it all that is kept here.
+    the batch is repeated then. What receivers do never raises. `rows` is always exhausted, see `RoundRows`.
     """
     with heartbeat.task():
         _push_partition(job, reports, rows)
@@ -113,145 +144,20 @@ def _push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], r
         held = worker.journal.parked.held
         held.begin_batch(job.held | parked)
         job = dataclasses.replace(job, diversions=dataclasses.replace(job.diversions, held=held))
-        outcomes = BatchOutcomes(worker.journal, job.settings.push, job.settings.retry, job.diversions.watched)
-        intake = worker.fill(job, rows, outcomes, known)
-        worker.pump.run(intake.lanes, outcomes, worker.shown.teller(_task()), intake.fill)
-        outcomes.report.reach = worker.journal.settle()
-        outcomes.report.repeated = _is_repeated()
+        task = round_task(job, worker, known)
+        taken = RoundRows(rows, job.done, job.most)
+        task.run(taken)
+        report = task.intake.outcomes.report
+        report.done, report.rest = taken.done, taken.rest
+        report.passed = task.intake.intervals.passed
+        report.reach = worker.journal.parked.reach()
+        report.repeated = _is_repeated()
     except BaseException:
         forget_worker()
         raise
-    reports.add([outcomes.report])
+    reports.add([report])
     worker.settled()
     worker.rest()
-
-
-def read_notification(value: bytes, partition: int, offset: int) -> Notification | None:
-    """The notification in a record; None, with a line in the log, for one that can never be read: to stop there would
-    stop everybody for ever. Raises RecordVersionError for a record of a newer Arborcast."""
-    try:
-        return notifications.decode(value)
-    except RecordVersionError:
-        raise
-    except InfrastructureError as error:
-        logger.error("skipped offset %d of partition %d: %s", offset, partition, error)
-        return None
-
-
-def make_lanes(push: PushSettings) -> Lanes:
-    """Empty lanes with the limits of the settings."""
-    return Lanes(
-        LaneLimits(push.max_notify_messages, push.max_notify_bytes),
-        Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host),
-    )
-
-
-class Worker:
-    """What one worker process keeps between tasks."""
-
-    def __init__(self, settings: JobSettings, under_way: str) -> None:
-        self.made_for = (settings, under_way)
-        self._vault = Vault(settings.secrets)
-        self._callback_s = settings.push.callback_s
-        self._envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(_ENVELOPES)
-        self._frozen = False
-        self._resting: threading.Thread | None = None
-        self.conditions = Conditions()
-        self.transport = make_transport(_hurried(settings.push, settings.retry), settings.outbound)
-        self.journal = SinkJournal(settings.kafka, settings.dispatch.outcomes_timeout_s)
-        self.spans = make_push_spans(settings.tracing)
-        self.shown = Shown(under_way)
-        self.pump = Pump(
-            self.transport,
-            self.envelope_of,
-            settings.push.max_in_flight,
-            settings.retry.batch_wait_s,
-            spans=self.spans,
-            timeout_s=settings.push.total_timeout_s,
-        )
-
-    def fill(
-        self, job: SinkJob, rows: Iterable[SourceRow], outcomes: BatchOutcomes, known: RecoveredDeliveries
-    ) -> Intake:
-        """Match the notifications of this round with those whom they belong to; their lanes are the intake's."""
-        push = job.settings.push
-        lanes = make_lanes(push)
-        recipients = job.view.open()
-        self.journal.begin(job.batch)
-        allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
-        judge = Judge(self.conditions, allowance, job.diversions.unjudged)
-        intervals = Intervals(job.passed)
-        intake = Intake(
-            *(self.journal, lanes, outcomes, judge, job.diversions, known, intervals),
-            rules=job.settings.topics,
-            control=job.view.control,
-        )
-        report, taken, size = outcomes.report, 0, 0
-        for value, partition, offset in rows:
-            liveness.beat()
-            if offset <= job.done.get(partition, -1):
-                continue
-            if taken >= job.most or size >= _MOST_BYTES:
-                report.rest = True
-                continue
-            # Right only while each partition of the log is one task: the source sets no minPartitions.
-            report.done[partition] = offset
-            size += len(value)
-            notification = read_notification(bytes(value), partition, offset)
-            if notification is None:
-                continue
-            number = known.number(partition, offset)
-            received = Received(notification, partition, offset, job.batch, number)
-            taken += max(1, intake.take(received, recipients.of(notification)))
-            if len(intake.matched[partition]) == _MATCHED_AT_ONCE:
-                intake.tell_matched()
-        intake.tell_matched()
-        report.passed = intervals.passed
-        return intake
-
-    def settled(self) -> None:
-        """After the first partition all that is loaded stays: the worker's collector, which Spark runs after every
-        task, need not look at it again (10-38 ms per task)."""
-        if not self._frozen:
-            gc.collect()
-            gc.freeze()
-            self._frozen = True
-
-    def rest(self) -> None:
-        """No task is here: pushes without an answer go on in a thread of their own, until `resume`."""
-        if self.transport.in_flight:
-            self._resting = threading.Thread(target=self._await_answers, name="unanswered", daemon=True)
-            self._resting.start()
-
-    def resume(self) -> None:
-        """A task begins."""
-        resting, self._resting = self._resting, None
-        if resting is not None:
-            self.transport.wake()
-            resting.join()
-
-    def _await_answers(self) -> None:
-        try:
-            while self._resting is not None and self.transport.in_flight:
-                self.transport.rest(_REST_S)
-        except ArborcastError as error:
-            logger.warning("what receivers have answered is not written down, and they are pushed to again: %s", error)
-
-    def close(self) -> None:
-        self.resume()
-        self.transport.close()
-        self.journal.close()
-        if self.spans is not None:
-            self.spans.close()
-
-    def envelope_of(self, subscription: Subscription) -> Envelope:
-        """What is kept of a subscription's messages, made when it is first pushed to, and when it has changed."""
-        kept = self._envelopes.get(subscription.id)
-        if kept is not None and (kept[0] is subscription or kept[0] == subscription):
-            return kept[1]
-        envelope = Envelope(subscription, self._vault, self._callback_s)
-        self._envelopes.put(subscription.id, (subscription, envelope), 2 * envelope.size)
-        return envelope
 
 
 def _task() -> int:
@@ -279,30 +185,3 @@ def _before(job: SinkJob) -> tuple[RecoveredDeliveries, frozenset[str]]:
         found._replace(unwritten=found.unwritten | known.unwritten),
         frozenset(name for name, _, _ in parked),
     )
-
-
-def _hurried(push: PushSettings, retry: RetrySettings) -> PushSettings:
-    """A connection that does not stand when a lane stops waiting is given up: nothing was sent over it."""
-    return dataclasses.replace(push, connect_timeout_s=min(push.connect_timeout_s, _CONNECTED_BY * retry.batch_wait_s))
-
-
-_worker: Worker | None = None
-
-
-def worker_for(settings: JobSettings, under_way: str) -> Worker:
-    """This process' worker. Only in tests does one session see several settings."""
-    global _worker
-    if _worker is not None and _worker.made_for != (settings, under_way):
-        forget_worker()
-    if _worker is None:
-        _worker = Worker(settings, under_way)
-    _worker.resume()
-    return _worker
-
-
-def forget_worker() -> None:
-    """Give up what is half done: it must not mix with that of the next task."""
-    global _worker
-    worker, _worker = _worker, None
-    if worker is not None:
-        worker.close()

@@ -256,11 +256,6 @@ class SinkJournal(Journal):
         self._appends.settle(self._timeout_s)
         super().catch_up()
 
-    def settle(self) -> dict[str, tuple[int, int]]:
-        """As `catch_up`; how far each lane that was parked since the last time reaches into the `parked` log."""
-        self.catch_up()
-        return self._parked.reach()
-
     def close(self) -> None:
         super().close()
         self._appends.close()

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+from arborcast.dispatch.matching.bases import SharedBase
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
+from arborcast.topic_model.routing import Found, ViewStep
+from arborcast.topic_model.snapshot import Snapshot, SteppedView
 
 logger = logging.getLogger(__name__)
 
@@ -59,3 +64,43 @@ class ViewPosition:
         logger.warning("notifications are stamped with positions that the control log does not have: it is another one")
         self._beyond = stamp
         return True
+
+
+class TaskView:
+    """The routing view of a task, as far as the driver's messages have brought it. Used by one thread."""
+
+    def __init__(self, control_end: Callable[[], int], base: SharedBase | None) -> None:
+        """`base` is that of a worker that cannot open the driver's files."""
+        self._position = ViewPosition(control_end)
+        self._base = base
+        self._view: SteppedView | None = None
+        self.complete = False
+        """Whether it has come to the end of the driver's messages since the last base."""
+
+    def begin(self, base: bytes) -> None:
+        """Begin again with the base in this file."""
+        self.complete = False
+        try:
+            snapshot = self._base.open() if self._base is not None else Snapshot.open(Path(os.fsdecode(base)))
+            self._view = SteppedView(snapshot)
+        except FileNotFoundError:
+            self._view = None  # there is a newer one, and a message with its name follows
+
+    def apply(self, step: ViewStep) -> None:
+        """Take the next step."""
+        if self._view is not None:
+            self._view.apply(step)
+
+    def come_to(self, control: int) -> bool:
+        """All steps to this position of the control log are applied; False without a base."""
+        if self._view is None:
+            return False
+        self._position.control = control
+        self.complete = True
+        return True
+
+    def of(self, notification: Notification, offset: int, last_offset: int) -> Found | None:
+        """The subscriptions of a notification; see `ViewPosition.covers`."""
+        if self._view is None or not self._position.covers(notification, offset, last_offset):
+            return None
+        return self._view.of(notification)

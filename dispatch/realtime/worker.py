@@ -22,11 +22,11 @@ from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.eventlog.topics import FEED_LOG
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.hot.sink import worker_for
+from arborcast.dispatch.hot.worker import worker_for
 from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.logs.parked import roomy
 from arborcast.dispatch.realtime.messages import FeedPieces, ProgressLog, WorkerUpdate, decode_feed
-from arborcast.dispatch.realtime.task import RealtimeJob, Task, TaskLogs
+from arborcast.dispatch.realtime.task import RealtimeJob, TaskLogs, realtime_task
 from arborcast.dispatch.realtime.worker_lease import WorkerLease
 
 if TYPE_CHECKING:
@@ -89,14 +89,14 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
         WorkerLease(kafka, job.run, number, lambda: feeding.read_to) if elsewhere else nullcontext(),
     ):
         logs = TaskLogs(feeding, progress, lambda: _end(control))
-        running = Task(job, worker, number, logs)
+        running = realtime_task(job, worker, number, logs)
         rows = _Rows(batches, wake)
         feeding.start()
         rows.start()
-        taken = running.run(rows)
+        running.run(rows)
     worker.settled()
     worker.rest()
-    return taken
+    return None if running.stopped else running.taken.count
 
 
 def _end(control: LogConsumer) -> int:
@@ -126,7 +126,7 @@ class _Rows:
         """The next one, which stays."""
         return self._rows[0] if self._rows else None
 
-    def drop_first(self) -> None:
+    def drop_first(self, deliveries: int = 0) -> None:
         with self._room:
             self._bytes -= len(self._rows.popleft()[0])
             self._room.notify()

@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from arborcast.dispatch.delivery.envelope import ATTEMPT_HEADER, SUBSCRIPTION_HEADER
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
+from arborcast.dispatch.hot import task as partition_task
 from arborcast.dispatch.hot.intervals import fold
 from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries, earlier
 from arborcast.dispatch.logs import attempts, parked
@@ -60,7 +61,7 @@ class Histories(RuleBasedStateMachine):
         self.world = World(retry=RETRY, push=PUSH, now_ms=int(time.time() * 1000))
         self._patch = pytest.MonkeyPatch()
         clock = SimpleNamespace(time=lambda: self.world.now_ms / 1000, monotonic=self.monotonic)
-        self._patch.setattr(task, "time", clock)
+        self._patch.setattr(partition_task, "time", clock)
         self._patch.setattr(task, "clock_of", lambda here: clock.time)
         self.world.subscribe("plain", form="raw")
         self.world.subscribe("together", form="notify")

@@ -24,7 +24,7 @@ from tests.world.kernel import Exit, Future, Kernel, Process, Threading
 
 # Module globals of which each process has its own, and what a process begins with.
 OF_A_PROCESS: tuple[tuple[str, str, object], ...] = (
-    ("arborcast.dispatch.hot.sink", "_worker", None),
+    ("arborcast.dispatch.hot.worker", "_worker", None),
     ("arborcast.dispatch.matching.view", "_opened", None),
     ("arborcast.core.fence", "_until", None),
 )

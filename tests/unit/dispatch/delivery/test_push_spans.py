@@ -12,7 +12,7 @@ from arborcast.dispatch.delivery.pushes import PushSpans
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
-from arborcast.dispatch.hot.pump import Pump
+from arborcast.dispatch.hot.pump import Pump, PumpRun
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.notifications import Notification
@@ -41,7 +41,7 @@ def pushed(*contexts: str, status: int = 202) -> tuple[list[Any], dict[str, str]
         lanes.add(Received(carried, 0, number), receiver)
     spans = PushSpans(Tracing("dispatch", 1.0, SimpleSpanProcessor(exporter)))
     settlement = BatchOutcomes(FakeJournal(), PushSettings(), RetrySettings(), frozenset(), now=lambda: 1.0)
-    Pump(transport, Envelope, 10, 2.0, spans=spans).run(lanes, settlement)
+    Pump(transport, Envelope, 10, 2.0, spans=spans).run(PumpRun(lanes, settlement))
     (request,) = transport.sent
     return list(exporter.get_finished_spans()), dict(request.headers)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -85,9 +87,9 @@ def wanting(name: str, owner: str, *content: str, pull_point: str = "") -> Subsc
 
 def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Journal, BatchOutcomes, dict[str, int]]:
     """A worker fills its lanes: its journal, what it has settled, and how much waits to be pushed to whom."""
-    worker: Any = object.__new__(sink.Worker)
-    worker.journal, worker.conditions = Journal(), Conditions()
-    push, retry = PushSettings(), RetrySettings()
+    worker: Any = SimpleNamespace(
+        journal=Journal(), conditions=Conditions(), shown=SimpleNamespace(teller=lambda _: None)
+    )
     job = SinkJob(
         job_settings(Path("unused"), KafkaSettings()),
         view,  # type: ignore[arg-type]  # what a worker asks of one
@@ -99,10 +101,12 @@ def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Jour
         Row(bytearray(notifications.encode(Notification(f"n{at}", TopicPath("a"), each, 1 << 60))[1]), 0, at)
         for at, each in enumerate(payloads)
     ]
-    settlement = BatchOutcomes(worker.journal, push, retry)
-    intake = worker.fill(job, rows, settlement, RecoveredDeliveries())
+    task = sink.round_task(job, worker, RecoveredDeliveries())
+    task._take(sink.RoundRows(rows, {}, sys.maxsize))
+    task.tell_matched()
+    intake = task.intake
     intake.fill(intake.lanes.fan_outs.size)
-    return worker.journal, settlement, {each.id: count for each, count in intake.lanes.waiting()}
+    return worker.journal, intake.outcomes, {each.id: count for each, count in intake.lanes.waiting()}
 
 
 def test_whoever_costs_too_much_is_kept_for_and_the_others_get_theirs() -> None:

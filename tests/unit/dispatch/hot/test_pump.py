@@ -76,7 +76,7 @@ class Ran:
             clock=lambda: seconds_each * len(self.transport.sent),
         )
         self.told: list[int] = []
-        pump.run(lanes, settlement, self.told.append)
+        pump.run(PumpRun(lanes, settlement, tell=self.told.append))
         assert lanes.empty
         assert not self.transport.pending
         self.report = settlement.report
@@ -138,7 +138,7 @@ def test_what_waited_in_its_lane_for_too_long_is_not_pushed_any_more() -> None:
     journal, transport = FakeJournal(), FakeTransport(answer)
     outcomes = BatchOutcomes(journal, PushSettings(), RETRY, now=lambda: moment[0], chance=lambda: 0.0)
 
-    Pump(transport, Envelope, 1, RETRY.batch_wait_s, now=lambda: moment[0]).run(lanes, outcomes)
+    Pump(transport, Envelope, 1, RETRY.batch_wait_s, now=lambda: moment[0]).run(PumpRun(lanes, outcomes))
 
     assert lanes.empty
     assert journal.states("hangs") == [
@@ -416,7 +416,7 @@ def test_outcomes_are_written_down_round_by_round() -> None:
     journal = Asked()
     target = subscription("s")
     settlement = BatchOutcomes(journal, PushSettings(), RETRY, now=lambda: NOW_S)
-    Pump(FakeTransport(), Envelope, 100, 2.0).run(filled(*((f"n{i}", target) for i in range(5))), settlement)
+    Pump(FakeTransport(), Envelope, 100, 2.0).run(PumpRun(filled(*((f"n{i}", target) for i in range(5))), settlement))
 
     assert asked == [0, 1, 2, 3, 4]
 
@@ -439,7 +439,7 @@ def test_nothing_more_is_pushed_while_outcomes_cannot_be_written() -> None:
     transport = FakeTransport()
     settlement = BatchOutcomes(Late(), PushSettings(), RETRY, now=lambda: NOW_S)
     lanes = filled(*((f"n{i}", subscription(f"s{i % 2}")) for i in range(6)))
-    Pump(transport, Envelope, 100, 2.0).run(lanes, settlement)
+    Pump(transport, Envelope, 100, 2.0).run(PumpRun(lanes, settlement))
 
     assert pushed == [2], "both lanes had one under way when it went away"
     assert len(transport.sent) == 6
@@ -456,7 +456,7 @@ def test_no_lane_is_blamed_for_the_time_in_which_kafka_was_away() -> None:
     journal.late = True
     settlement = BatchOutcomes(journal, PushSettings(), RETRY, now=lambda: NOW_S)
     lanes = filled(*((f"n{i}", subscription("s")) for i in range(20)))
-    Pump(FakeTransport(), Envelope, 1, 2.0, clock=lambda: clock[-1]).run(lanes, settlement)
+    Pump(FakeTransport(), Envelope, 1, 2.0, clock=lambda: clock[-1]).run(PumpRun(lanes, settlement))
 
     assert {row.state for row in journal.rows} == {"delivered"}
 

@@ -63,15 +63,16 @@ def test_a_round_takes_up_no_more_bytes_than_it_may(monkeypatch: pytest.MonkeyPa
         done={},
         most=10_000,
     )
-    worker = SimpleNamespace(
-        journal=SimpleNamespace(begin=lambda _: None, matched=lambda *_: None), conditions=Conditions()
-    )
+    journal = SimpleNamespace(begin=lambda _: None, matched=lambda *_: None, write_due=lambda: True)
+    worker = SimpleNamespace(journal=journal, conditions=Conditions(), shown=SimpleNamespace(teller=lambda _: None))
     taken: list[PartitionReport] = []
-    while not taken or taken[-1].rest:
-        report = PartitionReport()
-        outcomes = SimpleNamespace(report=report, write_due=lambda: True)
-        rows = [(bytearray(value), 0, offset) for offset in range(8)]
-        sink.Worker.fill(cast(Any, worker), cast(Any, job), rows, cast(Any, outcomes), RecoveredDeliveries())
-        taken.append(report)
-        job.done = report.done
+    rest = True
+    while rest:
+        task = sink.round_task(cast(Any, job), cast(Any, worker), RecoveredDeliveries())
+        rows = sink.RoundRows([(bytearray(value), 0, offset) for offset in range(8)], job.done, job.most)
+        task._take(rows)
+        task.tell_matched()
+        assert rows.over
+        taken.append(task.intake.outcomes.report)
+        job.done, rest = rows.done, rows.rest
     assert [each.notifications for each in taken] == [3, 3, 2]

@@ -12,10 +12,10 @@ import pytest
 from arborcast.core.eventlog.client import Producer
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot import sink
-from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes, waits
+from arborcast.dispatch.hot.batch_outcomes import waits
 from arborcast.dispatch.hot.intake import Diversions
-from arborcast.dispatch.hot.lanes import Lanes
-from arborcast.dispatch.hot.sink import SinkJob, Worker
+from arborcast.dispatch.hot.pump import PumpRun
+from arborcast.dispatch.hot.sink import SinkJob
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.parked import ParkingLog
 from arborcast.dispatch.matching.filters import Conditions
@@ -50,13 +50,15 @@ def test_what_joins_its_lane_late_does_not_overtake_what_was_parked_in_the_same_
         begin=lambda _: None,
         matched=lambda *_: None,
         write_due=lambda: True,
-        settle=log.reach,
+        catch_up=lambda: None,
+        due_s=lambda: 0.0,
     )
     monkeypatch.setattr(rows, "park", journal.park)
     many = [Subscription(f"s{number}", EndpointReference(f"http://s{number}/")) for number in range(100)]
     overtaken: list[str] = []
 
-    def run(lanes: Lanes, outcomes: BatchOutcomes, tell: object, fill: Callable[[int], None]) -> None:
+    def run(run: PumpRun, between: Callable[[], None]) -> None:
+        lanes, outcomes, fill = run.lanes, run.outcomes, run.fill
         first = Received(Notification("first", TopicPath("a"), b"<x/>", 1 << 50), 0, 0)
         outcomes.put_off(many[7], (first,), waits("the pushes before it failed"))
         fill(100)
@@ -65,12 +67,11 @@ def test_what_joins_its_lane_late_does_not_overtake_what_was_parked_in_the_same_
     worker = SimpleNamespace(
         journal=journal,
         conditions=Conditions(),
-        pump=SimpleNamespace(run=run),
+        pump=SimpleNamespace(run=run, turn=lambda run: None),
         shown=SimpleNamespace(teller=lambda _: None),
         settled=lambda: None,
         rest=lambda: None,
     )
-    worker.fill = partial(Worker.fill, cast(Any, worker))
     monkeypatch.setattr(sink, "worker_for", lambda *_: worker)
     view = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found(many, [])), control=0)
     value = notifications.encode(Notification("second", TopicPath("a"), b"<x/>", 1 << 50))[1]

@@ -164,7 +164,7 @@ def test_no_more_should_follow_while_pull_points_or_triggers_are_late(opened: Op
 def test_in_the_end_everything_is_written(opened: Opened) -> None:
     for number in range(3):
         opened.journal.park(*kept(received(f"n{number}")), Tries(), attempt(f"n{number}", "parked"))
-    opened.journal.settle()
+    opened.journal.catch_up()
 
     assert opened.attempts.rows == ["n0", "n1", "n2"]
 

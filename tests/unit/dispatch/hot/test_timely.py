@@ -15,7 +15,7 @@ from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResu
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.intake import HELD, SICK, Diversions, Intake
 from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
-from arborcast.dispatch.hot.pump import Pump
+from arborcast.dispatch.hot.pump import Pump, PumpRun
 from arborcast.dispatch.hot.sink_journal import SinkJournal
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
@@ -79,7 +79,7 @@ class World:
         self.intake.take(Received(notification, 0, 0, 7), Found([to], []))
 
     def push(self) -> None:
-        self.pump.run(self.lanes, self.outcomes)
+        self.pump.run(PumpRun(self.lanes, self.outcomes))
         assert (self.lanes.empty, self.lanes.size) == (True, 0)
 
     def states(self) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import settings
 
+from arborcast.dispatch.hot import task as partition_task
 from arborcast.dispatch.logs.attempts import WRITE_S
 from arborcast.dispatch.realtime import task
 from arborcast.dispatch.realtime.messages import WorkerUpdate
@@ -156,7 +157,7 @@ def test_a_task_rests_no_longer_than_until_its_rows_are_due() -> None:
     state.accept(partition=0, count=1)
     running.task.step(cast(Any, running.rows))
     state.acknowledge(partition=0, count=100)
-    while running.task._marked is not None:
+    while running.task._progress.pending:
         state.pass_time(for_ms=20)
         running.task.step(cast(Any, running.rows))
         state.acknowledge(partition=0, count=100)
@@ -300,7 +301,7 @@ def test_after_a_failure_messages_that_keep_coming_do_not_go_through_the_redeliv
 
 def test_a_task_takes_up_no_more_bytes_than_it_may_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """And goes on when the oldest are through."""
-    monkeypatch.setattr(task, "_SMALL", 0)
+    monkeypatch.setattr(partition_task, "_SMALL", 0)
     monkeypatch.setattr(task, "_MOST_BYTES", 400)
     state = Histories()
     state.begin()

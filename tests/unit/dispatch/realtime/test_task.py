@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from arborcast.dispatch.realtime import task
+from arborcast.dispatch.hot import task as partition_task
 from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerUpdate
 from arborcast.dispatch.realtime.task import RealtimeJob
 from arborcast.topic_model.records import notifications
@@ -50,7 +50,7 @@ class Engine:
 
 def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
-    monkeypatch.setattr(task, "time", SimpleNamespace(time=engine.monotonic, monotonic=engine.monotonic))
+    monkeypatch.setattr(partition_task, "time", SimpleNamespace(monotonic=engine.monotonic))
     running = Running(cast(Any, engine), RealtimeJob(SETTINGS, 1, engine.monotonic()), 0, 0)
     running.messages.append(WorkerUpdate(1, 0, 0, 0, diverted=ExclusionChange(held=frozenset({"s"}))))
     notification = Notification("n", TopicPath("a"), b"<x/>", engine.world.now_ms)

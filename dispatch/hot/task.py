@@ -1,0 +1,381 @@
+"""The task of a partition: what a worker does with the rows of the `notifications` log, in both modes.
+
+Per notification: match as of its acceptance, apply minimum intervals, queue in the lanes of the subscriptions; push
+lane by lane, and write each outcome. What would have to wait (for a degraded endpoint, behind a parked message, for a
+paused subscription) is parked without a push. Order is promised for each subscription and topic, and a topic is in one
+partition: a lane in which something was parked is held here, at once.
+
+The batch mode gives a task the rows of a round, the real-time mode rows without end, a test a list. The modes differ in
+the parts that a task is given (`TaskParts`): the routing view, the driver's updates, the progress that is reported, and
+the limits of what is taken in.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from arborcast.core import liveness
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.dispatch.delivery.capacity import Limits
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes, waits
+from arborcast.dispatch.hot.hold_buffer import HoldBuffer
+from arborcast.dispatch.hot.intake import SICK, Diversions, Intake
+from arborcast.dispatch.hot.intervals import Intervals, Passed
+from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
+from arborcast.dispatch.hot.pump import PumpRun, SlowLanes
+from arborcast.dispatch.hot.recovered import RecoveredDeliveries
+from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.hot.worker import Worker
+from arborcast.dispatch.logs.attempts import WRITE_S
+from arborcast.dispatch.matching.filters import Allowance, Judge
+from arborcast.dispatch.settings import JobSettings, PushSettings
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
+from arborcast.topic_model.routing import Found
+
+logger = logging.getLogger(__name__)
+
+# Notifications for many subscriptions that may have more than that left, and how much: others pass them. One alone may
+# have any number left.
+_MOST_FAN_OUTS = 16
+_MOST_LEFT = 200_000
+
+# Smaller notifications do not count in bytes: two thousand have some MB.
+_SMALL = 4_096
+
+# What was matched is written after so many notifications at the latest.
+_MATCHED_AT_ONCE = 500
+
+# How long nothing happens without a sign of life.
+REST_S = 1.0
+
+# How soon it is looked again for what comes without a wake-up.
+LOOK_S = 0.02
+
+
+class Rows(Protocol):
+    """Value, partition and offset of each notification."""
+
+    @property
+    def over(self) -> bool:
+        """Whether there are no more."""
+
+    @property
+    def last_offset(self) -> int:
+        """Of what was read; -1 before."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why they are over."""
+
+    def first(self) -> tuple[bytes, int, int] | None:
+        """The next one, which stays."""
+
+    def drop_first(self, deliveries: int = 0) -> None:
+        """The next one is taken in, and came to so many deliveries."""
+
+
+class View(Protocol):
+    """The routing view."""
+
+    def of(self, notification: Notification, offset: int, last_offset: int) -> Found | None:
+        """The subscriptions of the notification at this offset; None until the view has come far enough. `last_offset`
+        is that of the last row that was read."""
+
+
+class Updates:
+    """The driver's updates while a task runs. In batches there are none: a round has all that was known before it."""
+
+    stop = False
+    """Whether the task is to take nothing more, and to settle what it has."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether notifications may be matched."""
+        return True
+
+    def apply(self, task: PartitionTask) -> None:
+        """Take in what has come."""
+
+    def check(self) -> None:
+        """Raises the error for which no more updates come."""
+
+
+class Progress:
+    """The progress that a task reports while it runs. In batches there is none: a round reports at its end."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether a report waits for the logs."""
+        return False
+
+    def due_s(self, task: PartitionTask, now: float) -> float:
+        """In how many seconds there is something to report."""
+        return REST_S
+
+    def look(self, task: PartitionTask, now: float) -> None:
+        """Report what is due."""
+
+    def end(self, task: PartitionTask) -> None:
+        """All that was taken in is settled and written."""
+
+
+class Taken:
+    """What a task has taken in, and how much more it may: with `most` messages or `most_bytes` waiting it pauses."""
+
+    def __init__(self, at_once: int = sys.maxsize, most: int = sys.maxsize, most_bytes: int = sys.maxsize) -> None:
+        """`at_once` notifications are matched before the sockets have their turn again."""
+        self.at_once = at_once
+        self._most = most
+        self._most_bytes = most_bytes
+        self.partition = -1
+        self.next = -1
+        """The offset behind the last one."""
+        self.count = 0
+        self._large: deque[tuple[int, int]] = deque()  # offsets and sizes, from the oldest on that waits
+        self._large_bytes = 0
+
+    def begin(self, partition: int, offset: int) -> None:
+        """The first notification is at this offset."""
+        if self.next < 0:
+            self.partition, self.next = partition, offset
+
+    def add(self, offset: int, size: int) -> None:
+        """The notification at this offset is taken in."""
+        self.next = offset + 1
+        self.count += 1
+        if size > _SMALL:
+            self._large.append((offset, size))
+            self._large_bytes += size
+
+    def settled(self, position: int) -> None:
+        """Everything before this offset is settled."""
+        while self._large and self._large[0][0] < position:
+            self._large_bytes -= self._large.popleft()[1]
+
+    def is_full(self, lanes: Lanes) -> bool:
+        """Whether matching pauses: the lanes are full, in number or in bytes, or too many notifications for many
+        subscriptions have deliveries left that have not joined their lanes."""
+        later = lanes.fan_outs
+        most = _MOST_FAN_OUTS if later.size < _MOST_LEFT else 2
+        fan_outs = later.size >= self._most and later.notifications >= most
+        return lanes.size >= self._most or self._large_bytes >= self._most_bytes or fan_outs
+
+
+class TaskStart(NamedTuple):
+    """What a task begins with. `number` is that of the task, `batch` that of the batch or run, `passed` counts for
+    minimum intervals, `control` is where the control log was read to. `parked_as` gives the number by which a
+    notification at a partition and offset is parked; None for that of the batch."""
+
+    number: int
+    batch: int
+    known: RecoveredDeliveries
+    passed: Passed
+    diversions: Diversions
+    parked_as: Callable[[int, int], int | None]
+    control: int = UNSTAMPED
+
+
+class TaskParts(NamedTuple):
+    """What differs between the modes. `kept` messages may wait for a held lane to be free; `slow` are the lanes that a
+    task without end does not wait for."""
+
+    view: View
+    updates: Updates
+    progress: Progress
+    taken: Taken
+    kept: int = 0
+    slow: SlowLanes | None = None
+
+
+class PartitionTask:
+    """One task. Used by one thread."""
+
+    def __init__(self, worker: Worker, settings: JobSettings, start: TaskStart, parts: TaskParts) -> None:
+        push = settings.push
+        self.worker = worker
+        self._patience_s = settings.retry.batch_wait_s
+        self._allowance = push.conditions_ms, push.owner_conditions_ms
+        self._view, self._updates, self._progress, self.taken, kept, slow = parts
+        self._batch, self._parked_as = start.batch, start.parked_as
+        lanes = make_lanes(push)
+        outcomes = BatchOutcomes(worker.journal, push, settings.retry, start.diversions.watched)
+        self.intake = Intake(
+            worker.journal,
+            lanes,
+            outcomes,
+            self._judge(start.diversions.unjudged),
+            start.diversions,
+            start.known,
+            Intervals(start.passed),
+            rules=settings.topics,
+            control=start.control,
+            kept=HoldBuffer(kept),
+            clock=time.monotonic,
+        )
+        self.lanes = PumpRun(lanes, outcomes, self.intake.fill, worker.shown.teller(start.number), slow)
+        worker.journal.begin(start.batch)
+        self._matched_at = 0.0
+        self._waits = False  # with the first row, for an update
+        self.stopped = False
+        """Whether it has settled all that it has, and takes nothing more, as the driver has asked."""
+
+    def run(self, rows: Rows) -> None:
+        """Until there are no more rows, and all is settled and written.
+
+        Raises InfrastructureError when outcomes cannot be written, RecordVersionError for records of a newer Arborcast;
+        what receivers do never raises.
+        """
+        while True:
+            liveness.beat()
+            idle_s = self.step(rows)
+            if rows.over:
+                break
+            self.worker.transport.rest(idle_s)
+        if not self.stopped:
+            if rows.error is not None:
+                raise rows.error
+            self._settle()
+
+    def step(self, rows: Rows) -> float:
+        """One turn; how long there is nothing to do, unless something comes."""
+        self._updates.apply(self)
+        self._release_kept(time.monotonic())
+        if self._updates.stop:
+            if not self.stopped:
+                self.stopped = True
+                self._settle()
+            while rows.first() is not None:
+                rows.drop_first()
+            return REST_S
+        self._take(rows)
+        self.worker.pump.turn(self.lanes)
+        self._report()
+        if rows.error is not None:
+            raise rows.error
+        self._updates.check()
+        return self._idle_s(rows)
+
+    def divert(self, diversions: Diversions) -> None:
+        """From now on these lanes, endpoints and subscriptions are not pushed to."""
+        before, self.intake.diversions = self.intake.diversions, diversions
+        lanes, outcomes = self.intake.lanes, self.intake.outcomes
+        if lanes.size and (diversions.degraded is not before.degraded or diversions.on_trial is not before.on_trial):
+            for subscription, _ in list(lanes.waiting()):
+                if diversions.is_sick(subscription) and not before.is_sick(subscription):
+                    self.lanes.defer(subscription, waits(SICK))
+        outcomes.forgive(diversions.on_trial - before.on_trial)
+        outcomes.watched = diversions.watched
+        if diversions.unjudged != before.unjudged:
+            self.intake.judge = self._judge(diversions.unjudged)
+
+    def tell_matched(self) -> None:
+        """Of many at once: a record for each costs more than its push."""
+        self._matched_at = time.monotonic()
+        if self.intake.matched:
+            self.intake.tell_matched()
+
+    def mark(self) -> int:
+        """The offset before which all is settled as soon as the journal has passed the mark that is set here."""
+        kept, waiting = self.intake.kept.oldest(), self.intake.lanes.oldest()
+        position = min([each for each in (waiting, kept) if each is not None], default=self.taken.next)
+        self.taken.settled(position)
+        self.tell_matched()
+        self.worker.journal.mark()
+        return position
+
+    def _judge(self, unjudged: frozenset[str]) -> Judge:
+        return Judge(self.worker.conditions, Allowance(*self._allowance), unjudged)
+
+    def _release_kept(self, now: float) -> None:
+        """What is kept back of a lane goes on, or is parked."""
+        for subscription, kept in self.intake.kept.look(self.worker.journal.parked.held, now):
+            if why := self.intake.diversions.reason(subscription):
+                self.intake.outcomes.put_off(subscription, kept, waits(why))
+            else:
+                for received in kept:
+                    self.intake.lanes.add(received, subscription)
+
+    def _take(self, rows: Rows) -> None:
+        """Match what has come, as far as the view allows."""
+        self._waits = not self._updates.complete
+        if self._waits:
+            return
+        for _ in range(self.taken.at_once):
+            row = rows.first()
+            if row is None or self.taken.is_full(self.intake.lanes):
+                return
+            value, partition, offset = row
+            self.taken.begin(partition, offset)
+            deliveries, notification = 0, read_notification(value, partition, offset)
+            if notification is not None:
+                found = self._view.of(notification, offset, rows.last_offset)
+                if found is None:
+                    self._waits = True
+                    return
+                number = self._parked_as(partition, offset)
+                deliveries = self.intake.take(Received(notification, partition, offset, self._batch, number), found)
+                if len(self.intake.matched[partition]) >= _MATCHED_AT_ONCE:
+                    self.tell_matched()
+            self.taken.add(offset, len(value))
+            rows.drop_first(deliveries)
+
+    def _report(self) -> None:
+        """Write what was matched, and report progress, as far as that is due."""
+        now = time.monotonic()
+        if self.intake.matched and now - self._matched_at >= WRITE_S:
+            self.tell_matched()
+        self._progress.look(self, now)
+
+    def _settle(self) -> None:
+        """Bring what was taken in to its end, and report that."""
+        pump = self.worker.pump
+        self._release_kept(math.inf)
+        pump.run(self.lanes, self._between)
+        if self.stopped:  # this process ends: an answer that still comes spares a second push
+            until = time.monotonic() + self._patience_s
+            while pump.unanswered and time.monotonic() < until:
+                liveness.beat()
+                pump.drive(LOOK_S)
+        self.tell_matched()
+        self.worker.journal.catch_up()
+        self._progress.end(self)
+
+    def _between(self) -> None:
+        liveness.beat()
+        self._updates.check()
+        self._report()
+
+    def _idle_s(self, rows: Rows) -> float:
+        lanes = self.intake.lanes
+        if self._progress.pending or self.intake.kept.size or lanes.fan_outs.size:
+            return LOOK_S
+        if rows.first() is not None and self._updates.complete and not self.taken.is_full(lanes):
+            return LOOK_S if self._waits else 0.0
+        return max(0.0, min(self._progress.due_s(self, time.monotonic()), self.worker.journal.due_s(), REST_S))
+
+
+def read_notification(value: bytes, partition: int, offset: int) -> Notification | None:
+    """The notification in a record; None, with a line in the log, for one that can never be read: to stop there would
+    stop everybody for ever. Raises RecordVersionError for a record of a newer Arborcast."""
+    try:
+        return notifications.decode(value)
+    except RecordVersionError:
+        raise
+    except InfrastructureError as error:
+        logger.error("skipped offset %d of partition %d: %s", offset, partition, error)
+        return None
+
+
+def make_lanes(push: PushSettings) -> Lanes:
+    """Empty lanes with the limits of the settings."""
+    return Lanes(
+        LaneLimits(push.max_notify_messages, push.max_notify_bytes),
+        Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host),
+    )

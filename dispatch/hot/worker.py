@@ -1,0 +1,131 @@
+"""What a worker process keeps between tasks, in both modes: connections, prepared envelopes, writers of logs.
+
+It is a cache only: Spark may end an idle worker at any time, and a killed one is replaced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import logging
+import threading
+
+from arborcast.core.errors import ArborcastError
+from arborcast.core.recent import Recent
+from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.pushes import make_push_spans
+from arborcast.dispatch.delivery.transport import make_transport
+from arborcast.dispatch.hot.pump import Pump
+from arborcast.dispatch.hot.sink_journal import SinkJournal
+from arborcast.dispatch.matching.filters import Conditions
+from arborcast.dispatch.monitoring.under_way import Shown
+from arborcast.dispatch.settings import JobSettings, PushSettings, RetrySettings
+from arborcast.topic_model.subscriptions import Subscription
+
+logger = logging.getLogger(__name__)
+
+# Bytes of prepared envelopes kept per worker, twice: about 1.5 kB each, with their subscriptions as much again.
+_ENVELOPES = 32 * 1024 * 1024
+
+# How long a thread that waits for answers waits for the next one.
+_REST_S = 1.0
+
+# The share of the time that a lane waits for a push in which its connection has to stand.
+_CONNECTED_BY = 0.9
+
+
+class Worker:
+    """What one worker process keeps between tasks."""
+
+    def __init__(self, settings: JobSettings, under_way: str) -> None:
+        self.made_for = (settings, under_way)
+        self._vault = Vault(settings.secrets)
+        self._callback_s = settings.push.callback_s
+        self._envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(_ENVELOPES)
+        self._frozen = False
+        self._resting: threading.Thread | None = None
+        self.conditions = Conditions()
+        self.transport = make_transport(_hurried(settings.push, settings.retry), settings.outbound)
+        self.journal = SinkJournal(settings.kafka, settings.dispatch.outcomes_timeout_s)
+        self.spans = make_push_spans(settings.tracing)
+        self.shown = Shown(under_way)
+        self.pump = Pump(
+            self.transport,
+            self.envelope_of,
+            settings.push.max_in_flight,
+            settings.retry.batch_wait_s,
+            spans=self.spans,
+            timeout_s=settings.push.total_timeout_s,
+        )
+
+    def settled(self) -> None:
+        """After the first partition all that is loaded stays: the worker's collector, which Spark runs after every
+        task, need not look at it again (10-38 ms per task)."""
+        if not self._frozen:
+            gc.collect()
+            gc.freeze()
+            self._frozen = True
+
+    def rest(self) -> None:
+        """No task is here: pushes without an answer go on in a thread of their own, until `resume`."""
+        if self.transport.in_flight:
+            self._resting = threading.Thread(target=self._await_answers, name="unanswered", daemon=True)
+            self._resting.start()
+
+    def resume(self) -> None:
+        """A task begins."""
+        resting, self._resting = self._resting, None
+        if resting is not None:
+            self.transport.wake()
+            resting.join()
+
+    def _await_answers(self) -> None:
+        try:
+            while self._resting is not None and self.transport.in_flight:
+                self.transport.rest(_REST_S)
+        except ArborcastError as error:
+            logger.warning("what receivers have answered is not written down, and they are pushed to again: %s", error)
+
+    def close(self) -> None:
+        self.resume()
+        self.transport.close()
+        self.journal.close()
+        if self.spans is not None:
+            self.spans.close()
+
+    def envelope_of(self, subscription: Subscription) -> Envelope:
+        """What is kept of a subscription's messages, made when it is first pushed to, and when it has changed."""
+        kept = self._envelopes.get(subscription.id)
+        if kept is not None and (kept[0] is subscription or kept[0] == subscription):
+            return kept[1]
+        envelope = Envelope(subscription, self._vault, self._callback_s)
+        self._envelopes.put(subscription.id, (subscription, envelope), 2 * envelope.size)
+        return envelope
+
+
+def _hurried(push: PushSettings, retry: RetrySettings) -> PushSettings:
+    """A connection that does not stand when a lane stops waiting is given up: nothing was sent over it."""
+    return dataclasses.replace(push, connect_timeout_s=min(push.connect_timeout_s, _CONNECTED_BY * retry.batch_wait_s))
+
+
+_worker: Worker | None = None
+
+
+def worker_for(settings: JobSettings, under_way: str) -> Worker:
+    """This process' worker. Only in tests does one session see several settings."""
+    global _worker
+    if _worker is not None and _worker.made_for != (settings, under_way):
+        forget_worker()
+    if _worker is None:
+        _worker = Worker(settings, under_way)
+    _worker.resume()
+    return _worker
+
+
+def forget_worker() -> None:
+    """Give up what is half done: it must not mix with that of the next task."""
+    global _worker
+    worker, _worker = _worker, None
+    if worker is not None:
+        worker.close()

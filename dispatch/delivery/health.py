@@ -20,6 +20,8 @@ from typing import Literal
 import msgspec
 
 from arborcast.core.wall_clock import has_come
+from arborcast.dispatch.delivery.outcomes import Outcome
+from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.settings import RetrySettings
 
 Kind = Literal["quick", "slow", "failing", "unreachable"]
@@ -58,6 +60,16 @@ class Sign:
     def taken(self) -> bool:
         """Whether it took the message."""
         return self.kind in ("quick", "slow") and not self.late
+
+
+def sign_of(message: str, outcome: Outcome, result: PushResult, quick_s: float) -> Sign:
+    """The sign of a push: one rule for workers and redelivery. `message` is the first notification in it."""
+    late = result.duration_s > quick_s
+    if outcome.endpoint_unreachable:
+        return Sign("unreachable", message, int(result.retry_after_s * 1000), late)
+    if not outcome.taken and not outcome.blames_message:
+        return Sign("failing", message)
+    return Sign("slow" if late else "quick")
 
 
 class Health(msgspec.Struct, frozen=True):

@@ -66,7 +66,7 @@ class PushSpans:
 
 
 # Payload bytes of the pushes under way. Each is in memory twice, with its envelope.
-_MOST_BYTES = 64 * 1024 * 1024
+MOST_BYTES = 64 * 1024 * 1024
 
 
 class Pusher:
@@ -86,7 +86,7 @@ class Pusher:
 
     def has_room(self, most: int) -> bool:
         """Whether another push may begin: fewer than `most` are under way, and not too many bytes."""
-        return self._transport.in_flight < most and self._bytes < _MOST_BYTES
+        return self._transport.in_flight < most and self._bytes < MOST_BYTES
 
     def drive(self, timeout_s: float) -> None:
         """Take outcomes in, waiting this long at most for the first."""

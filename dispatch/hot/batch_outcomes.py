@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from arborcast.dispatch.delivery.capacity import scopes_of
-from arborcast.dispatch.delivery.health import Sign, quick_s
+from arborcast.dispatch.delivery.health import Sign, quick_s, sign_of
 from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.delivery.outcomes import Outcome, failed
 from arborcast.dispatch.delivery.settlement import Decision, Deferral, at_once, expired, settle, unpushed
@@ -99,7 +99,7 @@ class BatchOutcomes:
         holds = subscription.in_turn and any(decision.waits for decision in decisions)
         endpoint = subscription.consumer.address
         if outcome.taken:
-            self._note_success(subscription, endpoint, push)
+            self._note_success(subscription, endpoint, push, outcome)
             return None
         self._note_failure(endpoint, push, outcome, cut_off)
         if decisions[-1].verdict.state == "cancelled":
@@ -225,28 +225,22 @@ class BatchOutcomes:
         row = self._untried(subscription, received, decision)
         self._journal.write(decision, row, received.notification, received.delivery, subscription.in_turn)
 
-    def _note_success(self, subscription: Subscription, endpoint: str, push: Push) -> None:
+    def _note_success(self, subscription: Subscription, endpoint: str, push: Push, outcome: Outcome) -> None:
         if self._failures:
             self._failures.pop(subscription.id, None)
         if self._silent:
             self._answering.add(scopes_of(endpoint)[1][1])
-        if push.result.duration_s > quick_s(self._retry):
-            self.report.signs.append((endpoint, Sign("slow")))
-        elif endpoint in self.watched:
-            self.report.signs.append((endpoint, Sign("quick")))
+        sign = sign_of("", outcome, push.result, quick_s(self._retry))
+        if sign.kind == "slow" or endpoint in self.watched:
+            self.report.signs.append((endpoint, sign))
 
     def _note_failure(self, endpoint: str, push: Push, outcome: Outcome, cut_off: bool) -> None:
         away = cut_off or outcome.endpoint_unreachable
         if away and endpoint in self._unreachable:
             return  # it was under way when another one found that out
-        message, late = push.notifications[0].id, push.result.duration_s > quick_s(self._retry)
-        if cut_off:
-            self.report.signs.append((endpoint, Sign("slow", late=True)))
-        elif outcome.endpoint_unreachable:
-            wait_ms = int(push.result.retry_after_s * 1000)
-            self.report.signs.append((endpoint, Sign("unreachable", message, wait_ms, late)))
-        else:
-            self.report.signs.append((endpoint, Sign("quick" if outcome.blames_message else "failing", message)))
+        message, quick = push.notifications[0].id, quick_s(self._retry)
+        sign = Sign("slow", late=True) if cut_off else sign_of(message, outcome, push.result, quick)
+        self.report.signs.append((endpoint, sign))
         if away:
             self._unreachable.add(endpoint)
             if not outcome.status:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from arborcast.core.wall_clock import WatchedClock
 from arborcast.dispatch.delivery.envelope import Envelope
-from arborcast.dispatch.delivery.pushes import Pusher
 from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.queues.servers import QueueServers
 from arborcast.dispatch.redelivery.amounts import Amounts
 from arborcast.dispatch.redelivery.endpoints import Endpoints
 from arborcast.dispatch.redelivery.lanes import RetryLane, Subscriptions
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
-from arborcast.dispatch.redelivery.pushes import RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
+from arborcast.dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
@@ -47,12 +45,12 @@ class Queue:
 
 @dataclass(frozen=True)
 class QueueParts:
-    """What queues share with the rest of the redelivery. `go_on` gives turns to lanes that waited for an endpoint."""
+    """What queues share with the rest of the redelivery."""
 
     store: ParkedStore
     subscriptions: Subscriptions
     transport: Transport
-    pusher: Pusher
+    pushes: Pushes
     endpoints: Endpoints
     outcomes: RedeliveryOutcomes
     journal: RedeliveryJournal
@@ -61,6 +59,4 @@ class QueueParts:
     retry: RetrySettings
     envelope_of: Callable[[Subscription], Envelope]
     stops: SubscriptionStops
-    go_on: Callable[[Iterable[str], int], None]
-    clock: WatchedClock
     chance: Callable[[], float]

@@ -40,6 +40,10 @@ class QueueServers:
     def __contains__(self, server: str) -> bool:
         return server in self._there
 
+    def get(self, server: str) -> QueueServer | None:
+        """A server that is there."""
+        return self._there.get(server)
+
     def __len__(self) -> int:
         return len(self._there)
 

@@ -1,16 +1,15 @@
 """The queues at work: requests pushed to their servers, and what follows from the answers.
 
-A part of the redelivery, in its thread: same store, pushes, journal and health. A server that becomes idle has the next
-request at once; one behind an open breaker only the probe that is due.
+A part of the redelivery, in its thread: same store, pushes, limits, journal and health. A server that becomes idle has
+the next request at once; one behind an open breaker only the probe that is due.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
+from arborcast.dispatch.delivery.capacity import scopes_of
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.outcomes import Outcome
+from arborcast.dispatch.delivery.pushes import MOST_BYTES
 from arborcast.dispatch.delivery.settlement import unpushed
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, policy_of
 from arborcast.dispatch.logs.attempts import NO_BATCH
@@ -22,15 +21,19 @@ from arborcast.dispatch.queues.users import QueueUsers
 from arborcast.dispatch.queues.verdict import Sent, all_refuse, decide, said, sequence_of
 from arborcast.dispatch.redelivery.lanes import RetryLane
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
-from arborcast.topic_model.subscriptions import DEFAULT_POLICY, Subscription, queue_topic
+from arborcast.topic_model.subscriptions import DEFAULT_POLICY, Subscription, queue_of, queue_topic
+from arborcast.topic_model.topics import TopicPath
 
-# Of the pushes that may be under way half are for other subscriptions.
+# Of the pushes that may be under way, and of their bytes, half are for other subscriptions.
 _SHARE = 2
 
-# Another push probes the endpoint: when that has ended nobody says so here.
+# Another push probes the endpoint: its end gives no turn to a queue.
 _PROBED_MS = 1_000
 
 _NEVER_MS = 1 << 62
+
+# In the name of a server that waits for a slot, before its id: no lane has such a name.
+_SLOT = "server:"
 
 
 class Queues:
@@ -41,18 +44,15 @@ class Queues:
         self._store = parts.store
         self._backlog = Backlog(parts.store)
         self._policy: RetryPolicy = policy_of(DEFAULT_POLICY, parts.retry)
-        self._capacity = InFlightLimiter(
-            Limits(parts.push.max_in_flight_per_endpoint, parts.push.max_in_flight_per_host)
-        )
         self._most = max(1, parts.push.max_in_flight // _SHARE)
         self._queues: dict[str, Queue] = {}
         self._turns: TimerQueue[str] = TimerQueue()
         self._serving: dict[str, str] = {}  # server to queue
-        self._named: dict[str, QueueServer] = {}  # servers for whom there is a slot
+        self._named: dict[str, QueueServer] = {}  # servers with a slot
         self._waiting: set[str] = set()
         self._under_way = 0
-        # Who comes while the session begins is not told of.
-        self._changed = True
+        self._bytes = 0  # of these pushes
+        self._changed: dict[str, None] = {}  # queues whose servers may have changed
         self._envelopes: dict[str, tuple[Subscription, Envelope]] = {}
         self._users = QueueUsers(parts.transport, parts.journal)
         parts.outcomes.unanswered = self._users.unanswered
@@ -63,7 +63,7 @@ class Queues:
         return len(self._waiting)
 
     def caught_up(self) -> None:
-        """The log was read to its end: what is there an earlier life may have sent."""
+        """The log is read to its end: all requests in it may have been pushed by an earlier process."""
         self._backlog.restart()
 
     def found(self, name: str, now_ms: int) -> None:
@@ -75,6 +75,7 @@ class Queues:
                 return
             queue = self._queues[name] = Queue(topic, RetryLane(name))
             self._know(queue, now_ms)
+            self._changed[name] = None  # the subscriptions may not be complete yet
         queue.lane.expires_ms = 0
         self._waiting.add(name)
         self._turns.set(name, now_ms)
@@ -82,37 +83,39 @@ class Queues:
     def subscription_changed(self, subscription_id: str) -> None:
         """What is known of a subscription has changed. In any thread."""
         if not self._queues:
-            return  # whoever comes to be a queue asks
+            return  # a new queue looks up its servers
+        served = [self._serving.get(subscription_id, "")]
         now = self._parts.subscriptions.subscription(subscription_id)
-        if subscription_id in self._serving or (now is not None and now.queue):
-            self._changed = True
+        if now is not None and now.queue:
+            served.append(queue_of(TopicPath(now.selector())).id)
+        self._changed.update(dict.fromkeys(name for name in served if name in self._queues))
 
     def look_at_servers(self, now_ms: int) -> None:
-        """See who serves the queues now, if that may have changed."""
-        if self._changed:
-            self._changed = False
-            for name, queue in list(self._queues.items()):
-                self._know(queue, now_ms)
-                if name in self._waiting:
-                    self._turns.set(name, now_ms)
-                elif not len(queue.servers):
-                    del self._queues[name]
+        """Learn the servers of the queues in which they may have changed."""
+        while self._changed:
+            name = self._changed.popitem()[0]
+            queue = self._queues.get(name)
+            if queue is None:
+                continue
+            self._know(queue, now_ms)
+            if name in self._waiting:
+                self._turns.set(name, now_ms)
+            elif not len(queue.servers):
+                self._drop(name)
 
     def figures(self) -> tuple[QueueFigures, ...]:
         """How the queues stand."""
         return tuple(self._figures_of(name, queue) for name, queue in self._queues.items())
 
     def _figures_of(self, name: str, queue: Queue) -> QueueFigures:
-        servers, busy = queue.servers.all(), []
+        servers, flight = queue.servers.all(), queue.lane.flight
+        busy = [(each.id, min(each.under_way)) for each in servers if each.under_way]
         sick = [each for each in servers if self._parts.endpoints.get(each.endpoint).breaker != "closed"]
-        for each in servers:
-            if each.under_way:
-                busy.append((each.id, min(each.under_way)))
         return QueueFigures(
             queue.topic,
-            self._backlog.count(name) - len(queue.lane.flight),
-            len(queue.lane.flight),
-            self._backlog.oldest_ms(name, queue.lane.flight),
+            self._parts.amounts.count(name) - len(flight),
+            len(flight),
+            self._store.expires_ms(name, 0, flight) or 0,
             len(servers) - len(busy) - sum(not each.under_way for each in sick),
             len(sick),
             tuple(busy),
@@ -126,17 +129,32 @@ class Queues:
 
     def next_turn_ms(self) -> int | None:
         """When there is something to do again; None when nothing waits for a time."""
-        return self._turns.next_ms() if self._under_way < self._most else None
+        return self._turns.next_ms() if self._has_room() else None
 
     def overdue(self, now_ms: int) -> int:
-        """Queues whose turn has come, and servers that wait for a free slot."""
-        return self._turns.overdue(now_ms) + self._capacity.waiting
+        """Queues whose turn has come."""
+        return self._turns.overdue(now_ms)
 
     def work(self, now_ms: int) -> None:
         """Give every server that has room what is next for it."""
         self.look_at_servers(now_ms)
-        while self._under_way < self._most and (name := self._turns.pop(now_ms)) is not None:
+        while self._has_room() and (name := self._turns.pop(now_ms)) is not None:
             self._serve(self._queues[name], now_ms)
+
+    def go_on(self, slot: str, now_ms: int) -> bool:
+        """There is a slot for the server that waits under this name; False when the name is that of a lane."""
+        if not slot.startswith(_SLOT):
+            return False
+        server = slot.removeprefix(_SLOT)
+        queue = self._queues.get(self._serving.get(server, ""))
+        named = queue.servers.get(server) if queue is not None else None
+        if queue is not None and named is not None:
+            self._named[server] = named
+            self._turns.set(queue.lane.name, now_ms)
+        return True
+
+    def _has_room(self) -> bool:
+        return self._under_way < self._most and self._bytes < MOST_BYTES // _SHARE
 
     def _know(self, queue: Queue, now_ms: int) -> None:
         asked = self._parts.subscriptions
@@ -154,20 +172,24 @@ class Queues:
     def _forget(self, queue: Queue, server: QueueServer, now_ms: int) -> None:
         self._serving.pop(server.id, None)
         self._envelopes.pop(server.id, None)
-        self._capacity.forget(server.id)
+        self._parts.pushes.capacity.forget(_SLOT + server.id)
         self._named.pop(server.id, None)
-        self._pass_on(server, now_ms)
+        self._parts.pushes.pass_on(server.endpoint, now_ms)
         self._backlog.release(queue.lane.name, server.id, now_ms)
 
+    def _drop(self, name: str) -> None:
+        self._turns.cancel(name)
+        del self._queues[name]
+
     def _refused_by_all(self, queue: Queue, now_ms: int) -> None:
-        """Who might have done it has left: end what all others have refused."""
+        """A server that might have done a request has left: end what all others have refused."""
         for waiting in list(self._backlog.refused_by_all(queue.lane.name, queue.servers.ids)):
             why = all_refuse(len(queue.servers), "the others have left")
             decision = unpushed(waiting, Verdict("dead"), why)
             self._parts.outcomes.write_untried(queue.lane, waiting, decision, now_ms)
 
     def _serve(self, queue: Queue, now_ms: int) -> None:
-        """A queue's turn."""
+        """A queue's turn: servers with room get one request after the other in turn, as long as there is one."""
         lane, outcomes = queue.lane, self._parts.outcomes
         too_much = self._users.too_many
         if not too_much and (
@@ -176,76 +198,64 @@ class Queues:
             self._turns.set(lane.name, now_ms)
             return
         look_again_ms = now_ms + _PROBED_MS if too_much else _NEVER_MS
-        began = self._backlog.anything(lane.name, now_ms)
-        while began:
+        began = True
+        while began and (ready := self._ready(queue, now_ms)):
             began = False
-            for server in queue.servers.with_room():
-                if self._under_way >= self._most:
+            for server in ready:
+                if not self._has_room():
                     self._turns.set(lane.name, now_ms)
                     return
                 health = self._parts.endpoints.get(server.endpoint)
-                if health.breaker != "closed":
-                    self._backlog.release(lane.name, server.id, now_ms)
                 if not health.may_try(now_ms):
                     at_ms = health.probe_at_ms if health.breaker == "open" else now_ms + _PROBED_MS
                     look_again_ms = min(look_again_ms, max(at_ms, now_ms + 1))
-                    continue
-                request = self._backlog.next(lane.name, server.id, now_ms)
-                if request is None:
-                    continue
-                if self._capacity.wait(server.id, scopes_of(server.endpoint)):
-                    continue
-                self._named.pop(server.id, None)
-                self._begin(queue, server, request, now_ms)
-                began = True
+                elif self._begin_next(queue, server, now_ms):
+                    began = True
+                elif began:
+                    break  # the servers before it may have got all that was due
         self._sleep(queue, now_ms, look_again_ms)
 
+    def _ready(self, queue: Queue, now_ms: int) -> list[QueueServer]:
+        """The servers with room for which a request is due, in turn. Others may have those of sick servers."""
+        lane, with_room = queue.lane.name, queue.servers.with_room()
+        if not self._backlog.anything(lane, now_ms):
+            return []
+        for server in with_room:
+            if self._parts.endpoints.get(server.endpoint).breaker != "closed":
+                self._backlog.release(lane, server.id, now_ms)
+        served = set(self._backlog.served(lane, [each.id for each in with_room], now_ms))
+        return [each for each in with_room if each.id in served]
+
+    def _begin_next(self, queue: Queue, server: QueueServer, now_ms: int) -> bool:
+        """Push the next request for a server, if there is one and a slot; whether one was begun."""
+        request = self._backlog.next(queue.lane.name, server.id, now_ms)
+        slot = _SLOT + server.id
+        if request is None or self._parts.pushes.capacity.wait(slot, scopes_of(server.endpoint)):
+            return False
+        self._named.pop(server.id, None)
+        self._begin(queue, server, request, now_ms)
+        return True
+
     def _begin(self, queue: Queue, server: QueueServer, request: QueueRequest, now_ms: int) -> None:
-        lane, subscription, endpoint = queue.lane, server.subscription, server.endpoint
-        scopes, together, probe = scopes_of(endpoint), request.together, False
-        notifications = [each.notification for each in together]
-        tries = max(each.tries for each in together)
+        size, tries = request.payload_bytes, max(each.tries for each in request.together)
         if request.maybe_sent:
-            # Whoever has it is to know it again.
+            # A server that has it is to recognize it.
             tries = tries._replace(number=1)
 
-        def leaves(_: Push) -> None:
-            nonlocal probe
-            probe = self._parts.endpoints.begin_push(endpoint)
-            lane.flight.update(each.delivery for each in together)
-            self._capacity.enter(scopes)
-
-        def finished(push: Push, outcome: Outcome) -> None:
-            ended_ms = self._parts.clock.now_ms()
-            lane.flight.difference_update(each.delivery for each in together)
+        def ended(push: Push, outcome: Outcome, ended_ms: int, probe: bool) -> None:
             self._under_way -= 1
+            self._bytes -= size
             queue.servers.end(server.id, now_ms)
-            self._go_on(self._capacity.leave(scopes), ended_ms)
-            message = notifications[0].id
-            freed = self._parts.endpoints.push_ended(endpoint, message, outcome, push.result, probe, ended_ms)
-            self._parts.go_on(freed, ended_ms)
             self._settle(queue, server, request, tries, push, outcome, ended_ms, probe)
-            self._turns.set(lane.name, ended_ms)
+            self._turns.set(queue.lane.name, ended_ms)
 
         self._under_way += 1
+        self._bytes += size
         queue.servers.begin(server.id, now_ms)
         self._backlog.begun(request)
-        unmade = self._parts.pusher.begin(
-            subscription,
-            notifications,
-            tries.number + 1,
-            now_ms,
-            self._envelope_of,
-            finished,
-            leaves,
-            sequence_of(tries),
+        self._parts.pushes.begin(
+            queue.lane, server.subscription, request.together, tries, self._envelope_of, ended, sequence_of(tries)
         )
-        if unmade is not None:
-            # Another server may have an envelope that can be made.
-            self._under_way -= 1
-            queue.servers.end(server.id, now_ms)
-            self._settle(queue, server, request, tries, *unmade, now_ms, probe=False)
-            self._turns.set(lane.name, now_ms)
 
     def _settle(
         self,
@@ -296,23 +306,11 @@ class Queues:
             self._waiting.discard(lane.name)
             self._turns.cancel(lane.name)
             if not len(queue.servers):
-                del self._queues[lane.name]
-        # Must be last: a slot that nobody here needs is somebody else's.
+                self._drop(lane.name)
+        # Must be last: a slot that no server here needs is for another.
         for server in [each for each in queue.servers.all() if each.id in self._named]:
             del self._named[server.id]
-            self._pass_on(server, now_ms)
-
-    def _pass_on(self, server: QueueServer, now_ms: int) -> None:
-        self._go_on(self._capacity.pass_on(scopes_of(server.endpoint)), now_ms)
-
-    def _go_on(self, servers: Iterable[str], now_ms: int) -> None:
-        """There is a slot for each of these servers."""
-        for name in servers:
-            queue = self._queues.get(self._serving.get(name, ""))
-            for server in queue.servers.all() if queue is not None else ():
-                if server.id == name:
-                    self._named[name] = server
-                    self._turns.set(queue.lane.name if queue is not None else "", now_ms)
+            self._parts.pushes.pass_on(server.endpoint, now_ms)
 
     def _envelope_of(self, subscription: Subscription) -> Envelope:
         kept = self._envelopes.get(subscription.id)

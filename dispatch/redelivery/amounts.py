@@ -1,6 +1,7 @@
 """How much waits in each lane, and whether that is more than may.
 
-Kept by the database itself, beside what waits and in the same transactions; and only where a limit is set.
+Kept by the database itself, beside what waits and in the same transactions; of queues always, of other lanes only where
+a limit is set.
 """
 
 from __future__ import annotations
@@ -8,18 +9,7 @@ from __future__ import annotations
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
 from arborcast.dispatch.settings import RetrySettings
 
-_TABLE = (
-    "CREATE TEMP TABLE amount (lane TEXT PRIMARY KEY, messages INTEGER NOT NULL, bytes INTEGER NOT NULL) WITHOUT ROWID",
-    "INSERT INTO amount SELECT lane, COUNT(*), SUM(LENGTH(notification)) FROM waiting GROUP BY lane",
-    """CREATE TEMP TRIGGER amount_more AFTER INSERT ON main.waiting BEGIN
-    INSERT OR IGNORE INTO amount VALUES (NEW.lane, 0, 0);
-    UPDATE amount SET messages = messages + 1, bytes = bytes + LENGTH(NEW.notification) WHERE lane = NEW.lane;
-    END""",
-    """CREATE TEMP TRIGGER amount_less AFTER DELETE ON main.waiting BEGIN
-    UPDATE amount SET messages = messages - 1, bytes = bytes - LENGTH(OLD.notification) WHERE lane = OLD.lane;
-    DELETE FROM amount WHERE lane = OLD.lane AND messages <= 0;
-    END""",
-)
+OF_QUEUES = "lane >= 'queue:' AND lane < 'queue;'"
 
 
 class Amounts:
@@ -28,9 +18,25 @@ class Amounts:
     def __init__(self, store: ParkedStore, settings: RetrySettings) -> None:
         self._store = store
         self._messages, self._bytes = settings.parked_messages, settings.parked_bytes
-        if self._messages or self._bytes:
-            for statement in _TABLE:
-                store.ask(statement)
+        counted = "1" if self._messages or self._bytes else OF_QUEUES
+        for statement in (
+            "CREATE TEMP TABLE amount (lane TEXT PRIMARY KEY, messages INTEGER NOT NULL, bytes INTEGER NOT NULL)"
+            " WITHOUT ROWID",
+            f"INSERT INTO amount SELECT lane, COUNT(*), SUM(LENGTH(notification)) FROM waiting WHERE {counted}"  # noqa: S608 - constants
+            " GROUP BY lane",
+            f"""CREATE TEMP TRIGGER amount_more AFTER INSERT ON main.waiting WHEN {counted.replace("lane", "NEW.lane")}
+            BEGIN INSERT OR IGNORE INTO amount VALUES (NEW.lane, 0, 0);
+            UPDATE amount SET messages = messages + 1, bytes = bytes + LENGTH(NEW.notification) WHERE lane = NEW.lane;
+            END""",  # noqa: S608 - constants
+            f"""CREATE TEMP TRIGGER amount_less AFTER DELETE ON main.waiting WHEN {counted.replace("lane", "OLD.lane")}
+            BEGIN UPDATE amount SET messages = messages - 1, bytes = bytes - LENGTH(OLD.notification)
+            WHERE lane = OLD.lane; DELETE FROM amount WHERE lane = OLD.lane AND messages <= 0; END""",  # noqa: S608 - constants
+        ):
+            store.ask(statement)
+
+    def count(self, lane: str) -> int:
+        """How many messages a queue has, those under way among them."""
+        return sum(int(count) for (count,) in self._store.ask("SELECT messages FROM amount WHERE lane = ?", lane))
 
     def too_much(self, lane: str) -> str:
         """What there is too much of in a lane, in words; empty when there is not."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from arborcast.dispatch.delivery.health import EndpointHealthRegistry, Health, Sign
+from arborcast.dispatch.delivery.health import EndpointHealthRegistry, Health, sign_of
 from arborcast.dispatch.delivery.outcomes import Outcome
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
@@ -76,7 +76,7 @@ class Endpoints:
         self, endpoint: str, message: str, outcome: Outcome, result: PushResult, probe: bool, now_ms: int
     ) -> list[str]:
         """A push has an outcome: the lanes that need not wait any longer."""
-        sign = self._sign(message, outcome, result)
+        sign = sign_of(message, outcome, result, self._quick_s)
         before = self._health.get(endpoint)
         if before.breaker != "closed" and not probe and sign.kind in ("unreachable", "failing"):
             return []  # it began before the breaker opened, and says nothing new
@@ -136,10 +136,3 @@ class Endpoints:
                 blocked[lane] = None
                 if begin(lane):
                     return
-
-    def _sign(self, message: str, outcome: Outcome, result: PushResult) -> Sign:
-        if outcome.endpoint_unreachable:
-            return Sign("unreachable", message, int(result.retry_after_s * 1000))
-        if not outcome.taken and not outcome.blames_message:
-            return Sign("failing", message)
-        return Sign("quick" if result.duration_s <= self._quick_s else "slow", message)

@@ -25,16 +25,20 @@ from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
 
 # To be raised with every change of the tables: a file of another form is rebuilt from the log.
-_FORM = 1
+_FORM = 2
 
-# `turn` is what comes before what: the offset in the log; but never behind what has a later place in its partition.
+# `turn` is the order: the offset in the log; but never behind what has a later place in its partition. `server` and
+# `refused` are of a queue's requests: the server that gets a request again, empty for any server that has not refused
+# it; NULL before the first push and while one is under way. They are in no log: lost with the file, they cost another
+# push to a server that has refused.
 _SCHEMA = """
 CREATE TABLE waiting (
     lane TEXT NOT NULL, batch INTEGER NOT NULL, part INTEGER NOT NULL, place INTEGER NOT NULL,
     redrive INTEGER NOT NULL, turn INTEGER NOT NULL,
     tried INTEGER NOT NULL, number INTEGER NOT NULL, counted INTEGER NOT NULL, due_ms INTEGER NOT NULL,
     decided_ms INTEGER NOT NULL, awaits TEXT NOT NULL, accepted_ms INTEGER NOT NULL, valid_ms INTEGER NOT NULL,
-    priority INTEGER NOT NULL, notification BLOB NOT NULL, merge BLOB NOT NULL
+    priority INTEGER NOT NULL, merge BLOB NOT NULL, server TEXT, refused TEXT NOT NULL DEFAULT '',
+    notification BLOB NOT NULL
 );
 CREATE UNIQUE INDEX waiting_place ON waiting (lane, part, batch, place, redrive);
 CREATE INDEX waiting_turn ON waiting (lane, tried, turn, batch, place, redrive);
@@ -45,16 +49,24 @@ CREATE INDEX waiting_due ON waiting (lane, due_ms) WHERE tried = 1;
 CREATE INDEX waiting_decided ON waiting (lane, decided_ms) WHERE tried = 1;
 CREATE INDEX waiting_tries ON waiting (lane, number, due_ms) WHERE tried = 1;
 CREATE INDEX waiting_awaits ON waiting (lane, awaits) WHERE awaits != '';
-CREATE INDEX waiting_merge ON waiting (lane, merge) WHERE merge != x'' AND tried = 0;
+CREATE INDEX waiting_merge ON waiting (lane, merge, tried, server, priority DESC, turn, batch, place, redrive)
+    WHERE merge != x'';
+CREATE INDEX waiting_server ON waiting (lane, server, due_ms) WHERE server IS NOT NULL;
+CREATE INDEX waiting_again ON waiting (lane, due_ms) WHERE server IS NOT NULL;
+CREATE INDEX waiting_refused ON waiting (lane) WHERE refused != '';
+CREATE INDEX waiting_read ON waiting (part, place);
 CREATE TABLE position (part INTEGER PRIMARY KEY, next INTEGER NOT NULL);
 CREATE TABLE fact (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
 
 _KEY = " WHERE lane = ? AND batch = ? AND part = ? AND place = ? AND redrive = ?"
+_INSERT = """INSERT INTO waiting (lane, batch, part, place, redrive, turn, tried, number, counted, due_ms, decided_ms,
+    awaits, accepted_ms, valid_ms, priority, merge, notification)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _FIND = "SELECT 1 FROM waiting" + _KEY  # noqa: S608  # constants
 _NEXT = "SELECT batch, part, place, redrive, turn FROM waiting WHERE lane = ? AND part = ?"
 _NEXT += " AND (batch, place, redrive) >= (?, ?, ?) ORDER BY batch, place, redrive LIMIT 1"
-_BEGUN = "UPDATE waiting SET tried = 1" + _KEY  # noqa: S608  # constants
+_BEGUN = "UPDATE waiting SET tried = 1, server = NULL" + _KEY  # noqa: S608  # constants
 _DELETE = "DELETE FROM waiting" + _KEY  # noqa: S608  # constants
 _LATER = " AND (number < ? OR number = ? AND counted < ?)"
 _TRIES = "number = ?, counted = ?, due_ms = ?, decided_ms = ?, awaits = ?"
@@ -206,10 +218,10 @@ class ParkedStore:
         kept = record.notification
         _, notification = notifications.encode(kept)
         self._execute(
-            "INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            _INSERT,
             (
                 *(lane, *place, turn, tries.number > 0, *tries),
-                *(kept.accepted_ms, kept.valid_until_ms, kept.priority, notification, kept.merge),
+                *(kept.accepted_ms, kept.valid_until_ms, kept.priority, kept.merge, notification),
             ),
         )
         self._count += 1
@@ -254,7 +266,7 @@ class ParkedStore:
         return found[0] if found else None
 
     def begun(self, delivery: Delivery) -> None:
-        """Its first push is under way: it is none of the untried any more."""
+        """A push of a request is under way: it is none of the untried any more, and waits for no server."""
         self._execute(_BEGUN, (delivery.subscription, *delivery.place))
 
     def untried(self, lane: str, limit: int) -> list[WaitingDelivery]:
@@ -262,10 +274,17 @@ class ParkedStore:
         everywhere here: no more than _READ_BYTES of them, but at least one."""
         return self._read(lane, f"tried = 0 {_BY_PRIORITY}", limit)
 
-    def equal(self, lane: str, merge: bytes, limit: int) -> Iterator[WaitingDelivery]:
-        """The deliveries of a lane that were never tried and are equal, in the order of their turns; read one by one,
-        before the next change."""
-        return self._each(lane, f"merge = ? AND merge != x'' AND tried = 0 {_BY_PRIORITY}", merge, limit)
+    def equal(self, head: WaitingDelivery, server: str | None, limit: int) -> Iterator[WaitingDelivery]:
+        """The requests of a queue that are equal to this one, itself among them, by priority, then in the order of
+        their turns: those that were in the same push and wait for the same server; those that were never pushed, where
+        that is None. Read one by one, before the next change."""
+        (lane, _), (number, _, due_ms, _, _), notification = head
+        condition = "merge = ? AND merge != x'' AND tried = ? AND server IS ?"
+        values: list[object] = [notification.merge, server is not None, server]
+        if server is not None:
+            condition += " AND number = ? AND due_ms = ?"
+            values += [number, due_ms]
+        return self._each(lane, f"{condition} {_BY_PRIORITY}", *values, limit)
 
     def under_way(self, lane: str) -> bool:
         """Whether a worker waits for the answer to the first push of deliveries of a lane."""

@@ -1,4 +1,4 @@
-"""The pushes of the redelivery: what is pushed for a lane, and what follows from the outcome."""
+"""The pushes of the redelivery, and what follows from their outcomes."""
 
 from __future__ import annotations
 
@@ -134,6 +134,9 @@ _ENDED_AT_ONCE = 500
 
 # Later than any notification was accepted.
 _EVER_MS = 1 << 62
+
+# The outcome of a push, at this time, and whether it was a probe.
+Ended = Callable[[Push, Outcome, int, bool], None]
 
 
 class SubscriptionStops:
@@ -338,71 +341,60 @@ class RedeliveryOutcomes:
 
 
 class Pushes:
-    """Used by one thread. A lane that may go on because a push has ended has a turn then."""
+    """The pushes of lanes and of queues, and how many of them an endpoint and a host may have. Used by one thread.
+    `go_on` gives a turn to the lanes, and the servers of queues, that no longer wait for a slot or for an endpoint."""
 
     def __init__(
         self,
         pusher: Pusher,
-        lanes: RetryLanes,
         endpoints: Endpoints,
         capacity: InFlightLimiter,
-        outcomes: RedeliveryOutcomes,
-        stops: SubscriptionStops,
-        envelope_of: Callable[[Subscription], Envelope],
         clock: WatchedClock,
+        go_on: Callable[[Iterable[str], int], None],
     ) -> None:
         self.pusher = pusher
-        self._lanes = lanes
-        self._endpoints = endpoints
         self.capacity = capacity
-        self._outcomes = outcomes
-        self._stops = stops
-        self._envelope_of = envelope_of
+        self._endpoints = endpoints
         self._clock = clock
+        self._go_on = go_on
 
     def begin(
         self,
         lane: RetryLane,
         subscription: Subscription,
-        policy: RetryPolicy,
-        taken: list[WaitingDelivery],
-        now_ms: int,
+        taken: Sequence[WaitingDelivery],
+        tries: Tries,
+        envelope_of: Callable[[Subscription], Envelope],
+        ended: Ended,
+        sequence: int | None = None,
     ) -> None:
-        """Push these, which have been tried equally often. The caller has seen to it that their endpoint may have one
-        more push, and may be tried."""
-        number = taken[0].tries.number + 1
+        """Push these deliveries of a lane, which have been through `tries`. The caller has seen to it that their
+        endpoint may have one more push, and may be tried. `ended` is called with the outcome: by a later `drive`, or at
+        once where no message could be made. `sequence` is as for an envelope."""
+        endpoint, now_ms, probe = subscription.consumer.address, self._clock.now_ms(), False
+        scopes = scopes_of(endpoint)
         notifications = [waiting.notification for waiting in taken]
-        endpoint, scopes = lane.endpoint, scopes_of(lane.endpoint)
-        first_try = number == 1
-        probe = False
-
-        def envelope_of(_: Subscription) -> Envelope:
-            lane.envelope = lane.envelope or self._envelope_of(subscription)
-            return lane.envelope
 
         def leaves(_: Push) -> None:
             nonlocal probe
             probe = self._endpoints.begin_push(endpoint)
             lane.flight.update(waiting.delivery for waiting in taken)
-            lane.pushing = lane.pushing or first_try
             self.capacity.enter(scopes)
 
         def finished(push: Push, outcome: Outcome) -> None:
             ended_ms = self._clock.now_ms()
             lane.flight.difference_update(waiting.delivery for waiting in taken)
-            lane.pushing = lane.pushing and not first_try
-            self._lanes.go_on(self.capacity.leave(scopes), ended_ms)
+            self._go_on(self.capacity.leave(scopes), ended_ms)
             freed = self._endpoints.push_ended(endpoint, notifications[0].id, outcome, push.result, probe, ended_ms)
-            self._lanes.go_on(freed, ended_ms)
-            if self._outcomes.settle(subscription, policy, taken, push, outcome, ended_ms, probe):
-                lane.gone = True  # what waits for it is cancelled at its next turn
-                self._stops.receiver_gone(lane.name, endpoint, ended_ms)
-            elif not outcome.taken:
-                self._stops.push_failed(lane.name, endpoint, ended_ms)
-            self._lanes.turn(lane, ended_ms)
+            self._go_on(freed, ended_ms)
+            ended(push, outcome, ended_ms, probe)
 
-        unmade = self.pusher.begin(subscription, notifications, number, now_ms, envelope_of, finished, leaves)
+        number = tries.number + 1  # of this try
+        unmade = self.pusher.begin(subscription, notifications, number, now_ms, envelope_of, finished, leaves, sequence)
         if unmade is not None:
             # Only this message is to suffer for it.
-            self._outcomes.settle(subscription, policy, taken, *unmade, now_ms, probe=False)
-            self._lanes.turn(lane, now_ms)
+            ended(*unmade, now_ms, False)
+
+    def pass_on(self, endpoint: str, now_ms: int) -> None:
+        """Free the slot that is reserved for a lane or server which does not use it."""
+        self._go_on(self.capacity.pass_on(scopes_of(endpoint)), now_ms)

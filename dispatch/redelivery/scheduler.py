@@ -16,16 +16,18 @@ in, so that thousands of histories are tested without either.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from arborcast.core.wall_clock import WatchedClock
 from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.health import EndpointHealthRegistry, quick_s
+from arborcast.dispatch.delivery.outcomes import Outcome
 from arborcast.dispatch.delivery.pushes import Pusher, PushSpans
 from arborcast.dispatch.delivery.transport.contract import Transport
-from arborcast.dispatch.delivery.verdict import RetryPolicy, policy_of
+from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, policy_of
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.matching.filters import Allowance, Conditions, judged
 from arborcast.dispatch.queues.parts import QueueFigures, QueueParts
@@ -42,6 +44,10 @@ from arborcast.topic_model.records.results import Result
 from arborcast.topic_model.subscriptions import Subscription, queue_topic
 
 logger = logging.getLogger(__name__)
+
+# When a lane has its next turn: now; when its next delivery is due; when a slot is free, its subscription goes on or a
+# delivery is too old; with the outcome of its push.
+Follows = Literal["next", "due", "woken", "pushed"]
 
 # How many turns are given before outcomes are taken in and newly parked deliveries looked at.
 _TURNS_AT_ONCE = 1_000
@@ -90,12 +96,12 @@ class Redelivery:
         self._stops = stops = SubscriptionStops(subscriptions, lanes, endpoints, journal, suspend_after_ms, tell)
         pusher = Pusher(transport, context.spans)
         capacity = InFlightLimiter(Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
-        self._pushes = Pushes(pusher, lanes, endpoints, capacity, outcomes, stops, context.envelope_of, clock)
+        self._pushes = Pushes(pusher, endpoints, capacity, clock, self._go_on)
         parts = QueueParts(
             store=store,
             subscriptions=subscriptions,
             transport=transport,
-            pusher=pusher,
+            pushes=self._pushes,
             endpoints=endpoints,
             outcomes=outcomes,
             journal=journal,
@@ -104,8 +110,6 @@ class Redelivery:
             retry=retry,
             envelope_of=context.envelope_of,
             stops=stops,
-            go_on=lanes.go_on,
-            clock=clock,
             chance=chance,
         )
         self._queues = Queues(parts)
@@ -245,46 +249,81 @@ class Redelivery:
             return False
         policy = self._know(lane, subscription)
         self._resolve(lane, policy, now_ms)
+        follows = self._step(lane, subscription, policy, now_ms)
+        if follows == "next":
+            self._lanes.turn(lane, now_ms)
+        elif follows != "pushed":
+            self._sleep(lane, policy, now_ms, until_due=follows == "due")
+        return follows == "pushed"
+
+    def _step(self, lane: RetryLane, subscription: Subscription, policy: RetryPolicy, now_ms: int) -> Follows:
+        """End what is over in a lane, or push what is due; what follows for the lane."""
         sheds = subscription.policy.reliability != "strict"
         if self._outcomes.expire(lane, policy, now_ms) or (sheds and self._outcomes.shed(lane, self._amounts, now_ms)):
-            self._lanes.turn(lane, now_ms)  # there may be more to end
-            return False
+            return "next"
         if subscription.paused or self._stops.holds(lane, now_ms):
-            self._sleep(lane, policy, now_ms, until_due=False)
-            return False
+            return "woken"
         health = self._endpoints.get(lane.endpoint)
         if not health.may_try(now_ms):
             self._block(lane, now_ms)
-            self._sleep(lane, policy, now_ms, until_due=True)
-            return False
+            return "due"
         taken = self._choice.of(lane, subscription, now_ms, probing=health.breaker != "closed")
         if not taken:
-            self._sleep(lane, policy, now_ms, until_due=True)
-            return False
-        if taken[0].tries.under_way:
+            return "due"
+        first = taken[0]
+        if first.tries.under_way:
             self._outcomes.lost(lane, taken, now_ms)
-            self._lanes.turn(lane, now_ms)
-            return False
-        if taken[0].tries.awaits:
+            return "next"
+        if first.tries.awaits:
             # Its time is over: it is due again when its schedule says so.
-            self._outcomes.resolve(lane, policy, taken[0], NO_RESULT, now_ms)
-            self._lanes.turn(lane, now_ms)
-            return False
+            self._outcomes.resolve(lane, policy, first, NO_RESULT, now_ms)
+            return "next"
         if any(waiting.notification.unjudged for waiting in taken):
             taken = self._judged(lane, subscription, taken, now_ms)
             if not taken:
-                self._lanes.turn(lane, now_ms)
-                return False
+                return "next"
         if self._pushes.capacity.wait(lane.name, scopes_of(lane.endpoint), subscription.policy.priority):
-            self._sleep(lane, policy, now_ms, until_due=False)
-            return False
-        self._pushes.begin(lane, subscription, policy, taken, now_ms)
-        if taken[0].tries.number:
+            return "woken"
+        self._push(lane, subscription, policy, taken, now_ms)
+        return "pushed"
+
+    def _push(
+        self,
+        lane: RetryLane,
+        subscription: Subscription,
+        policy: RetryPolicy,
+        taken: list[WaitingDelivery],
+        now_ms: int,
+    ) -> None:
+        """Push these deliveries, which have been tried equally often."""
+        tries = taken[0].tries
+        first_try = not tries.number
+
+        def envelope_of(_: Subscription) -> Envelope:
+            lane.envelope = lane.envelope or self._context.envelope_of(subscription)
+            return lane.envelope
+
+        def ended(push: Push, outcome: Outcome, ended_ms: int, probe: bool) -> None:
+            lane.pushing = lane.pushing and not first_try
+            if self._outcomes.settle(subscription, policy, taken, push, outcome, ended_ms, probe):
+                lane.gone = True  # its deliveries are cancelled at its next turn
+                self._stops.receiver_gone(lane.name, subscription.consumer.address, ended_ms)
+            elif not outcome.taken and push.id:
+                self._stops.push_failed(lane.name, subscription.consumer.address, ended_ms)
+            self._lanes.turn(lane, ended_ms)
+
+        lane.pushing = lane.pushing or first_try
+        self._pushes.begin(lane, subscription, taken, tries, envelope_of, ended)
+        # There may be more to push beside this; but others come first.
+        if not first_try:
             self._lanes.let_pass(lane)
-            self._lanes.turn(lane, now_ms)  # there may be more to push beside this; but others come first
+            self._lanes.turn(lane, now_ms)
         elif self._choice.beside(lane, subscription):
             self._lanes.turn(lane, now_ms)
-        return True
+
+    def _go_on(self, names: Iterable[str], now_ms: int) -> None:
+        """There is a slot for each of these lanes and servers, or their endpoint may be tried."""
+        self._lanes.go_on((name for name in names if not self._queues.go_on(name, now_ms)), now_ms)
 
     def _resolve(self, lane: RetryLane, policy: RetryPolicy, now_ms: int) -> None:
         """Settle the deliveries whose results are there."""
@@ -343,7 +382,7 @@ class Redelivery:
     def _pass_on(self, lane: RetryLane, now_ms: int) -> None:
         """Frees the slot reserved for this lane, for the next waiter."""
         if lane.endpoint:
-            self._lanes.go_on(self._pushes.capacity.pass_on(scopes_of(lane.endpoint)), now_ms)
+            self._pushes.pass_on(lane.endpoint, now_ms)
 
     def _forget(self, lane: RetryLane, now_ms: int) -> None:
         self._lanes.forget(lane)

@@ -73,7 +73,11 @@ def test_answers_that_took_long_are_reported_whatever_they_said() -> None:
 
 def test_error_answers_are_signs_and_answers_about_the_message_good_ones() -> None:
     assert settled(PushResult(500))[1].report.signs == [("http://s/", Sign("failing", "n"))]
-    assert settled(PushResult(404))[1].report.signs == [("http://s/", Sign("quick", "n"))]
+    assert settled(PushResult(404))[1].report.signs == [("http://s/", Sign("quick"))]
+
+
+def test_an_answer_about_the_message_that_takes_long_is_a_sign_of_a_slow_endpoint() -> None:
+    assert settled(PushResult(404, duration_s=1.5))[1].report.signs == [("http://s/", Sign("slow"))]
 
 
 def test_time_out_is_the_receivers_when_the_batch_gave_it_all_its_time() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,11 +14,13 @@ from arborcast.core.settings import SecretSettings
 from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushResult
+from arborcast.dispatch.logs.parked import Tries
+from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import ANSWER, AskedRequest, may_answer
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
-from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED, World, retry
+from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED, FakeEndpoint, World, retry
 
 LANE = "queue:q"
 INVALID = PushResult(422)
@@ -503,6 +506,76 @@ def test_after_a_crash_equals_may_be_more_and_say_that_they_were_sent() -> None:
         (("r0",), 0),
         (("r2", "r0", "r1"), 1),
     ]
+
+
+def test_pushes_of_queues_are_bounded_in_bytes() -> None:
+    world = World()
+    size = 10 * 1024 * 1024
+    for number in range(12):
+        world.serve(f"s{number}", takes_ms=1_000)
+        world.ask(f"r{number}", payload=b"x" * size)
+    world.run(500)
+    assert len(world.arrivals) == 4, "half of 64 MiB, and the request that goes beyond it"
+    world.run(HOUR_MS)
+    assert world.store.count == 0
+
+
+def test_a_server_and_other_subscriptions_share_the_limit_of_their_endpoint() -> None:
+    world = World(push=PushSettings(max_in_flight_per_endpoint=2))
+    world.serve("s", capacity=8)
+    world.subscribe("other", endpoint="s")
+    world.endpoints["http://s/"].takes_ms = 100
+    for number in range(6):
+        world.ask(f"r{number}")
+        world.park("other", f"n{number}", Tries(1, 1, world.now_ms))
+    world.run(DAY_MS)
+    assert world.most_at == {"http://s/": 2}
+    assert world.store.count == 0
+
+
+def test_a_slot_for_a_server_of_a_queue_that_ends_at_this_moment_is_passed_on() -> None:
+    world = World(push=PushSettings(max_in_flight_per_endpoint=1))
+    world.serve("a", queue="qa")
+    other = world.serve("b", queue="qb")
+    at_a = world.subscriptions["a"].consumer
+    world.subscriptions["b"] = msgspec.structs.replace(other, consumer=at_a)
+
+    def unsubscribes(_: tuple[str, ...]) -> PushResult:
+        del world.subscriptions["b"]
+        world.redelivery.subscription_changed("b")
+        return OK
+
+    world.endpoints["http://a/"] = FakeEndpoint(unsubscribes, takes_ms=10_000)
+    world.ask("ra", queue="qa")
+    world.run(1)
+    world.ask("rb", queue="qb", valid_until_ms=world.now_ms + 5_000)
+    world.run(8_000)
+    assert world.states()["queue:qb", "rb"] == "expired"
+    world.run(HOUR_MS)
+    assert world.states()["queue:qa", "ra"] == "delivered"
+
+
+def test_a_turn_costs_no_more_with_a_thousand_idle_servers() -> None:
+    world = World()
+    for number in range(1_000):
+        world.serve(f"s{number}")
+    world.endpoints["http://s0/"].answer = lambda _: BROKEN
+    world.ask("refused")
+    world.run(1_000)
+    world.ask("again")
+    asked, ask = 0, world.store.ask
+
+    def counted(query: str, *values: object) -> list[tuple[Any, ...]]:
+        nonlocal asked
+        asked += 1
+        return ask(query, *values)
+
+    world.store.ask = counted  # type: ignore[method-assign]
+    world.run(1_000)
+    assert world.states()[LANE, "again"] == "delivered"
+    assert asked < 60
+    world.run(HOUR_MS)
+    assert {each.subscription for each in world.arrivals if "refused" in each.notifications} == {"s0"}
 
 
 def test_how_a_queue_stands() -> None:

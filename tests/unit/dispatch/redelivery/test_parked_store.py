@@ -322,6 +322,20 @@ QUERIES = [
     ),
     ("SELECT MIN(number) FROM waiting WHERE lane = ? AND tried = 1 AND number > 3", "waiting_tries"),
     ("SELECT * FROM waiting WHERE lane = ? AND accepted_ms <= 5 ORDER BY accepted_ms LIMIT 1", "waiting_age"),
+    ("SELECT lane, notification FROM waiting WHERE part = 1 AND place >= 5", "waiting_read"),
+    (
+        "SELECT * FROM waiting WHERE lane = ? AND merge = x'01' AND merge != x'' AND tried = 0 AND server IS NULL"
+        " ORDER BY priority DESC, turn, batch, place, redrive LIMIT 200",
+        "waiting_merge",
+    ),
+    (
+        "SELECT * FROM waiting WHERE lane = ? AND server = 's' AND due_ms <= 5 ORDER BY due_ms LIMIT 1",
+        "waiting_server",
+    ),
+    ("SELECT MIN(server) FROM waiting WHERE lane = ? AND server > 's'", "waiting_server"),
+    ("SELECT MIN(due_ms) FROM waiting WHERE lane = ? AND server IS NOT NULL", "waiting_again"),
+    ("SELECT 1 FROM waiting WHERE lane = ? AND server IS NOT NULL AND due_ms <= 5 LIMIT 1", "waiting_again"),
+    ("SELECT * FROM waiting WHERE lane = ? AND refused != '' AND +server IS NOT NULL", "waiting_refused"),
 ]
 
 
@@ -329,7 +343,8 @@ QUERIES = [
 def test_no_question_walks_over_what_it_does_not_want(tmp_path: Path, query: str, index: str) -> None:
     ParkedStore(tmp_path / "parked.db").close()
     database = sqlite3.connect(tmp_path / "parked.db")
-    plan = " ".join(str(row[3]) for row in database.execute(f"EXPLAIN QUERY PLAN {query}", ("s",)))
+    values = ("s",) * query.count("?")
+    plan = " ".join(str(row[3]) for row in database.execute(f"EXPLAIN QUERY PLAN {query}", values))
     database.close()
     assert index in plan
     assert "TEMP B-TREE" not in plan

@@ -1,0 +1,127 @@
+"""Limits with bad receivers: bytes into the internal logs beside dead endpoints, pushes of each message to a slow one,
+memory of the driver while large parked messages end.
+
+python -m benchmarks.dispatch.limits [--quick] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+
+from arborcast.core.eventlog.client import make_producer
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
+from benchmarks.dispatch.subscribers import raw_subscriptions
+from benchmarks.dispatching import PAYLOAD, Dispatching, dispatching
+from benchmarks.harness import Report, resident, run
+from benchmarks.operation.redelivery import Known, running, until
+from tests.support.broker import new_broker
+from tests.support.receiver import refusing_url
+
+_LOGS = ("feed", "progress", "attempts", "parked")
+_SLOW = "slow/4"
+_SLOW_S = 4.0
+
+
+def measure(report: Report) -> None:
+    _dead_and_slow(report, *((100, 10.0) if report.quick else (1_000, 60.0)))
+    _ended_at_once(report, *((50, 1 << 20) if report.quick else (500, 4_000_000)))
+
+
+def _dead_and_slow(report: Report, endpoints: int, seconds: float) -> None:
+    columns = ("gear", *(f"{log}, kB/s" for log in _LOGS), "messages to the slow one", "its pushes")
+    title = f"{endpoints:,} dead endpoints and one that takes {_SLOW_S:g} s, a message a second for all"
+    with report.table(title, *columns) as table:
+        for gear in ("realtime", "batch"):
+            with dispatching({"dispatch.gear": gear, "push.total_timeout_s": 60.0}) as bench, refusing_url() as dead:
+                consumers = {f"dead-{number}": f"{dead}dead-{number}" for number in range(endpoints)}
+                bench.control(raw_subscriptions(consumers, "bench//."))
+                bench.control(raw_subscriptions({"slow": f"{bench.receiver_url}/{_SLOW}"}, "bench//."))
+                sent = list(_sending(bench, "before", seconds / 2))
+                before, began = _bytes_of(bench), time.monotonic()
+                sent += _sending(bench, "counted", seconds)
+                taken = time.monotonic() - began
+                added = {log: (after - before[log]) / taken / 1_000 for log, after in _bytes_of(bench).items()}
+                arrived = bench.arrivals(len(sent), timeout=4 * _SLOW_S)
+            table.add(gear, *(added[log] for log in _LOGS), len(sent), len(arrived))
+
+
+def _sending(bench: Dispatching, label: str, seconds: float) -> Iterator[str]:
+    producer = make_producer(bench.kafka)
+    for number in range(int(seconds)):
+        name, due = f"{label}-{number}", time.monotonic() + 1.0
+        # Each topic of the slow receiver has one push under way.
+        path = TopicPath(f"bench/topic{number % 8}")
+        key, value = notifications.encode(Notification(name, path, PAYLOAD, int(time.time() * 1000)))
+        producer.send(bench.kafka.topic("notifications"), key=key, value=value)
+        producer.flush()
+        yield name
+        time.sleep(max(0.0, due - time.monotonic()))
+    producer.close(timeout=5)
+
+
+def _bytes_of(bench: Dispatching) -> Counter[str]:
+    """Bytes in the segments of each log. The measurement is shorter than a segment lasts."""
+    found: Counter[str] = Counter()
+    for file in (bench.home / "kafka").rglob("*.log"):
+        for log in _LOGS:
+            if file.parent.name.rpartition("-")[0] == bench.kafka.topic(log):
+                found[log] += file.stat().st_size
+    return found
+
+
+def _ended_at_once(report: Report, count: int, size: int) -> None:
+    columns = ("messages", "MB each", "known, + MB", "ended, + MB", "seconds")
+    with (
+        report.table("parked messages of one subscription that ends: memory of the driver", *columns) as table,
+        tempfile.TemporaryDirectory(prefix="arborcast-bench-", ignore_cleanup_errors=True) as folder,
+    ):
+        broker = new_broker(Path(folder) / "kafka")
+        broker.start()
+        try:
+            kafka = KafkaSettings(broker.bootstrap_servers)
+            ensure_topics(kafka)
+            _park(kafka, count, size)
+            known = Known()
+            known.add("s", "http://127.0.0.1:9/", "raw")
+            process, before = psutil.Process(), resident()
+            with running(kafka, known, Path(folder) / "parked.sqlite") as redeliverer:
+                after_start = process.memory_info().rss - before
+                del known.all["s"]
+                began, most = time.perf_counter(), 0
+                redeliverer.subscription_changed("s")
+
+                def ended() -> bool:
+                    nonlocal most
+                    most = max(most, process.memory_info().rss - before)
+                    return redeliverer.statistics().parked == 0
+
+                until(ended, 600)
+            table.add(count, size / 1e6, after_start / 1e6, most / 1e6, time.perf_counter() - began)
+        finally:
+            broker.kill()
+
+
+def _park(kafka: KafkaSettings, count: int, size: int) -> None:
+    payload, now_ms = b"<n>" + os.urandom(size // 2).hex().encode() + b"</n>", int(time.time() * 1000)
+    with closing(ParkingLog(kafka)) as log:
+        for number in range(count):
+            message = Notification(f"n{number}", TopicPath("plant/line"), payload, now_ms)
+            log.park(Delivery("s", Place(0, 0, number)), message, Tries())
+        log.settle(120)
+
+
+if __name__ == "__main__":
+    run(measure)

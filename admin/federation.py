@@ -129,6 +129,8 @@ def _topology(settings: Settings) -> tuple[Topology, str]:
     from arborcast.ingest.federation.member import read_file
 
     try:
-        return Administrator(settings.federation.administrator, SharedKeys(settings.federation.key_file)).topology(), ""
+        return Administrator(
+            settings.federation.administrator, SharedKeys(settings.federation.key_file)
+        ).topology().result(), ""
     except DeliveryError as error:
         return read_file(settings.home / TOPOLOGY_FILE), str(error)

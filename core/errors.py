@@ -17,6 +17,8 @@ ArborcastError
 │   ├── UnknownResource          no such subscription, pull point, registration
 │   └── SignatureError           a push that is not signed by whom it should be
 ├── DeliveryError            somebody that we called did not answer, or said no; the message names the address
+│   ├── NotCalled                an address that may not be reached
+│   └── NoAnswer                 no whole answer within the limits of the call
 └── InfrastructureError      Kafka, Delta or LDAP; carries what to do and when to try again
     └── SecretError              a secret that cannot be read, sealed or opened; never quotes it
 """
@@ -126,6 +128,18 @@ class SignatureError(PeerError):
 class DeliveryError(ArborcastError):
     """Somebody that we called did not answer, or said no. The message says who, and what happened; pushes do not raise
     it, their outcome is a value (`dispatch.delivery.outcomes`)."""
+
+
+class NotCalled(DeliveryError):
+    """An address that may not be reached. Carries the rule of the policy."""
+
+    def __init__(self, message: str, rule: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
+class NoAnswer(DeliveryError):
+    """A call without an answer, or with one that is late, too large or not HTTP."""
 
 
 class InfrastructureError(ArborcastError):

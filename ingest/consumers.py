@@ -1,116 +1,24 @@
-"""How the gateway itself calls somebody, and what it asks of consumers before they are pushed to.
-
-`post` is the one way out: a POST with bounds on everything, to where the policy allows. It is for threads; the
-addresses came from strangers, and so do the answers.
-"""
+"""Checks of a consumer before it is pushed to: the addresses of its name, and its consent."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import io
-import os
 import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-import certifi
-import pycurl
-
-from arborcast.core.errors import InfrastructureError
+from arborcast.core.errors import InfrastructureError, NoAnswer, NotCalled
+from arborcast.core.http_client import HttpAnswer, HttpClient
 from arborcast.core.recent import Recent
 from arborcast.core.security.ip_addresses import read_address
-from arborcast.core.security.outbound import AddressPolicy, GuardedSockets, Refusal, place_of
-from arborcast.core.security.uris import to_uri
+from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute, Refusal, place_of
 from arborcast.ingest.elements.endpoints import refused
 from arborcast.wire.endpoints import CHALLENGE_HEADER
-from arborcast.wire.errors import ConsumerRefused, NoAnswer, NotCalled
-
-_CONNECT_S = 5
-
-
-@dataclass(frozen=True)
-class OutboundRoute:
-    """How requests leave, the same as pushes: through which proxy (empty for none), and who certifies servers (a PEM
-    file; empty for the public authorities).
-
-    Through a proxy the address is not known here: then only the text of a URL is checked, and the proxy has to check
-    the rest.
-    """
-
-    proxy: str = ""
-    ca_file: str = ""
-
-
-DIRECT = OutboundRoute()
-
-
-def post(
-    url: str,
-    headers: list[str],
-    body: bytes,
-    policy: AddressPolicy,
-    route: OutboundRoute = DIRECT,
-    *,
-    total_s: int,
-    max_answer: int,
-) -> tuple[int, bytes]:
-    """Status and body of the answer. Raises NotCalled for an address that may not be reached, else NoAnswer."""
-    refusal = policy.check_url(url)
-    if refusal is not None:
-        raise NotCalled(f"{url} is not called: it {refusal}", refusal.rule)
-    received = io.BytesIO()
-    sockets = GuardedSockets(policy)
-
-    def open_socket(purpose: int, address: Any) -> Any:
-        opened = sockets.open(address.family, address.socktype, address.protocol, address.addr)
-        return pycurl.SOCKET_BAD if opened is None else opened
-
-    def take(data: bytes) -> int | None:
-        # Fewer bytes than given stop the transfer.
-        return received.write(data) if received.tell() + len(data) <= max_answer else 0
-
-    curl = pycurl.Curl()
-    try:
-        curl.setopt(pycurl.URL, to_uri(url))
-        curl.setopt(pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS)
-        curl.setopt(pycurl.POSTFIELDS, body)
-        # Without a wait for "100 Continue", which few answer.
-        curl.setopt(pycurl.HTTPHEADER, [*headers, "Expect:"])
-        curl.setopt(pycurl.WRITEFUNCTION, take)
-        curl.setopt(pycurl.CONNECTTIMEOUT, _CONNECT_S)
-        curl.setopt(pycurl.TIMEOUT, total_s)
-        curl.setopt(pycurl.NOSIGNAL, 1)
-        curl.setopt(pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2)  # or newer
-        # As bytes: pycurl takes text in ASCII only, and the package may be installed anywhere.
-        curl.setopt(pycurl.CAINFO, os.fsencode(route.ca_file or certifi.where()))
-        # Neither proxies nor credentials from the surroundings.
-        curl.setopt(pycurl.PROXY, route.proxy)
-        curl.setopt(pycurl.NOPROXY, "")
-        curl.setopt(pycurl.NETRC, pycurl.NETRC_IGNORED)
-        curl.setopt(pycurl.SOCKOPTFUNCTION, _keep_from_children)
-        if not route.proxy:
-            curl.setopt(pycurl.OPENSOCKETFUNCTION, open_socket)
-        curl.perform()
-        return curl.getinfo(pycurl.RESPONSE_CODE), received.getvalue()
-    except (pycurl.error, UnicodeError) as error:
-        if sockets.refusal is not None:
-            raise NotCalled(f"{url} is not called: it {sockets.refusal}", sockets.refusal.rule) from error
-        raise NoAnswer(f"no answer from {url}: {error}") from error
-    finally:
-        curl.close()
-
-
-def _keep_from_children(descriptor: int, purpose: int) -> int:
-    # pycurl works on a duplicate of the socket that it is given, and the duplicate would be inherited.
-    os.set_inheritable(descriptor, False)
-    return int(pycurl.SOCKOPT_OK)
-
+from arborcast.wire.errors import ConsumerRefused
 
 # The subscriber's name server may be arbitrarily slow.
 _LONGEST_S = 2.0
@@ -189,13 +97,11 @@ class OwnershipProof:
 
     The consumer's address gets a POST without a body, whose header Arborcast-Challenge holds a word that cannot be
     guessed; it agrees by a 200 whose body is that word and nothing else. A service that merely repeats what it is sent
-    does not. The requests run in threads.
+    does not.
     """
 
     def __init__(self, policy: AddressPolicy, route: OutboundRoute = DIRECT) -> None:
-        self._policy = policy
-        self._route = route
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="challenge")
+        self._client = HttpClient(policy, route, threads=_AT_ONCE, name="challenge")
         self._under_way = 0
         self._of: Counter[str] = Counter()
         self._agreed: Recent[str, bool] = Recent(_REMEMBERED, age_s=_AGREED_S)
@@ -224,21 +130,21 @@ class OwnershipProof:
         self._under_way += 1
         self._of[owner] += 1
         word = secrets.token_urlsafe(32)
-        asked = asyncio.get_running_loop().run_in_executor(self._threads, partial(self._post, url, word))
-        asked.add_done_callback(partial(self._done, owner))
-        # A client that hangs up does not free the thread that asks for it.
-        status, answer = await asyncio.shield(asked)
-        if status != 200 or not hmac.compare_digest(answer.strip(), word.encode()):
-            raise ConsumerRefused(
-                f"the consumer at {url[:200]!r} did not agree to be one: a POST with the header {CHALLENGE_HEADER} "
-                f"must be answered with 200 and that header's value as the whole body; it answered {status}",
-                "ownership",
+        asked = asyncio.wrap_future(
+            self._client.call(
+                "POST",
+                url,
+                {CHALLENGE_HEADER: word, "Content-Type": "text/plain"},
+                b"",
+                lambda answer: answer,
+                total_s=_TOTAL_S,
+                max_answer=1_024,
             )
-
-    def _post(self, url: str, word: str) -> tuple[int, bytes]:
-        headers = [f"{CHALLENGE_HEADER}: {word}", "Content-Type: text/plain"]
+        )
+        asked.add_done_callback(partial(self._done, owner))
         try:
-            return post(url, headers, b"", self._policy, self._route, total_s=_TOTAL_S, max_answer=1_024)
+            # A client that hangs up does not free the thread that asks for it.
+            answer = await asyncio.shield(asked)
         except NotCalled as error:
             raise ConsumerRefused(
                 f"the ConsumerReference {url[:200]!r} may not be reached (rule {error.rule})", error.rule
@@ -248,8 +154,14 @@ class OwnershipProof:
                 f"the consumer at {url[:200]!r} gave no answer when it was asked whether it agrees to be one",
                 "ownership",
             ) from error
+        if answer.status != 200 or not hmac.compare_digest(answer.body.strip(), word.encode()):
+            raise ConsumerRefused(
+                f"the consumer at {url[:200]!r} did not agree to be one: a POST with the header {CHALLENGE_HEADER} "
+                f"must be answered with 200 and that header's value as the whole body; it answered {answer.status}",
+                "ownership",
+            )
 
-    def _done(self, owner: str, asked: asyncio.Future[tuple[int, bytes]]) -> None:
+    def _done(self, owner: str, asked: asyncio.Future[HttpAnswer]) -> None:
         self._under_way -= 1
         self._of[owner] -= 1
         if not self._of[owner]:

@@ -32,8 +32,6 @@ InfrastructureError
 └── TooManyTopics                  new topics, for which there is room again later
 
 DeliveryError
-├── NotCalled                      an address that may not be reached
-├── NoAnswer                       somebody that we called did not answer
 ├── PublisherUnreachable           a publisher that we subscribe at gave no answer, or "later"
 └── PublisherRefused               it said no, or nothing that can be understood
 
@@ -162,18 +160,6 @@ class NotRegistered(PeerError):
     """The sender of a Notify is not registered for its topic, and the settings require that."""
 
     fault = "Client"
-
-
-class NotCalled(DeliveryError):
-    """An address that may not be reached. Carries the rule of the policy."""
-
-    def __init__(self, message: str, rule: str) -> None:
-        super().__init__(message)
-        self.rule = rule
-
-
-class NoAnswer(DeliveryError):
-    """Somebody that the gateway called did not answer, or not within the bounds."""
 
 
 class PublisherUnreachable(DeliveryError):

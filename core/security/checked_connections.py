@@ -122,7 +122,7 @@ class CheckedAdapter(HTTPAdapter):
 
     def __init__(
         self,
-        policy: AddressPolicy,
+        policy: AddressPolicy | None,
         connections: int,
         size: int,
         *,
@@ -154,7 +154,16 @@ class CheckedAdapter(HTTPAdapter):
         }
 
 
-def refusal_in(error: requests.RequestException) -> Refusal | None:
+def body_of(answer: requests.Response, limit: int) -> bytes:
+    """The body as sent, of at most `limit` bytes. Raises urllib3's HTTPError for one that ends too early, which a
+    single read does not notice."""
+    body = b""
+    while len(body) < limit and (more := answer.raw.read(limit - len(body), decode_content=False)):
+        body += more
+    return body
+
+
+def refusal_in(error: Exception) -> Refusal | None:
     """Why a request was not sent, where the policy refused every address; None for other errors."""
     cause = error.args[0] if error.args else None
     reason = cause.reason if isinstance(cause, MaxRetryError) else cause

@@ -185,6 +185,22 @@ class AddressPolicy:
         return frozenset(port for _, port in self.own)
 
 
+@dataclass(frozen=True)
+class OutboundRoute:
+    """How requests leave, the same as pushes: through which proxy (empty for none), and who certifies servers (a PEM
+    file; empty for the public authorities).
+
+    Through a proxy the address is not known here: then only the text of a URL is checked, and the proxy has to check
+    the rest.
+    """
+
+    proxy: str = ""
+    ca_file: str = ""
+
+
+DIRECT = OutboundRoute()
+
+
 def place_of(url: str) -> tuple[str, int]:
     """Host and port of an http or https URL, for one that `check_url` can read. Raises ValueError."""
     parts = urlsplit(url)

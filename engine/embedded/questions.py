@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from arborcast.core.liveness import Silence
 from arborcast.core.reasons import reason_of
@@ -30,12 +31,14 @@ logger = logging.getLogger(__name__)
 # How often the file of a heart that beats every other second is looked at.
 _LOOK_S = 0.25
 
+_MOST_HEALTH = 64 * 1024
+
 
 def gateway(host: str, port: int, *, tls: bool) -> Question:
     """Asks the event loop; with several workers, one of them, which also says whether their parent lives."""
 
     def ask(deadline_s: float) -> None:
-        status, text = get(host, port, "/health/live", deadline_s, tls=tls)
+        status, text = _ask_gateway(host, port, "/health/live", deadline_s, tls=tls)
         if status == 500:
             raise _NoError(text)
 
@@ -67,26 +70,42 @@ def job(file: Path) -> Question:
     return ask
 
 
-def get(host: str, port: int, page: str, timeout: float, *, tls: bool) -> tuple[int, str]:
-    """What the gateway at this port answers: status and text. Raises OSError and http.client.HTTPException."""
+def fetch(url: str, timeout: float, *, most: int, verify: bool = True) -> tuple[int, bytes]:
+    """Status and body of a page of at most `most` bytes. Raises OSError. `verify` False is for a part of this engine,
+    whose certificate need not name the address of this machine."""
+    parts = urlsplit(url)
     connection = (
-        http.client.HTTPSConnection(host, port, timeout=timeout, context=_unverified())
-        if tls
-        else http.client.HTTPConnection(host, port, timeout=timeout)
+        http.client.HTTPSConnection(
+            parts.hostname or "", parts.port, timeout=timeout, context=None if verify else _unverified()
+        )
+        if parts.scheme == "https"
+        else http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
     )
     try:
-        connection.request("GET", page)
+        connection.request("GET", f"{parts.path}?{parts.query}" if parts.query else parts.path)
         answer = connection.getresponse()
-        return answer.status, answer.read(1_000).decode(errors="replace").strip()
+        body = answer.read(most + 1)
+    except http.client.HTTPException as error:
+        raise OSError(f"{url}: {reason_of(error)}") from error
     finally:
         connection.close()
+    if len(body) > most:
+        raise OSError(f"{url} has more than {most} bytes")
+    return answer.status, body
+
+
+def _ask_gateway(host: str, port: int, page: str, timeout: float, *, tls: bool) -> tuple[int, str]:
+    place = f"[{host}]" if ":" in host else host
+    url = f"http{'s' * tls}://{place}:{port}{page}"
+    status, body = fetch(url, timeout, most=_MOST_HEALTH, verify=False)
+    return status, body.decode(errors="replace").strip()
 
 
 def answers_page(host: str, port: int, page: str, timeout: float = 0.5, *, tls: bool = False) -> bool:
     """Whether the server there has this page now. `timeout` in seconds."""
     try:
-        return get(host, port, page, timeout, tls=tls)[0] == 200
-    except (OSError, http.client.HTTPException):
+        return _ask_gateway(host, port, page, timeout, tls=tls)[0] == 200
+    except OSError:
         return False
 
 
@@ -103,13 +122,12 @@ def _why_not(ask: Callable[[float], object], deadline_s: float) -> str:
         return f"no answer within {deadline_s:g} s"
     except ConnectionRefusedError:
         return "nobody listens"
-    except (OSError, http.client.HTTPException):
+    except OSError:
         return ""
     return ""
 
 
 def _unverified() -> ssl.SSLContext:
-    """For asking our own process on our own machine how it is, by an address that its certificate need not name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

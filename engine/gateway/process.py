@@ -12,6 +12,7 @@ from typing import Any
 
 from arborcast.core.errors import ArborcastError, ConfigError
 from arborcast.core.security.ip_addresses import host_to_reach
+from arborcast.core.security.outbound import OutboundRoute
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.core.telemetry.tracing import make_tracing
 from arborcast.engine.gateway.federation import Federation, close_links
@@ -34,7 +35,7 @@ from arborcast.engine.monitoring.endpoint import declare_process
 from arborcast.engine.settings.loading import Settings
 from arborcast.engine.settings.outbound import describe, policy_of
 from arborcast.ingest.addresses import OwnAddresses
-from arborcast.ingest.consumers import DnsCheck, OutboundRoute, OwnershipProof
+from arborcast.ingest.consumers import DnsCheck, OwnershipProof
 from arborcast.ingest.demand.worker import DemandWorker
 from arborcast.ingest.elements.protection import Protector
 from arborcast.ingest.framed.server import FramedServer

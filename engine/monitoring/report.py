@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import itertools
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -53,7 +52,7 @@ def history_for(url: str | None, path: Path, start: float) -> tuple[EngineView, 
             raise StackError(f"no history can be had from {seen.problem}")
         try:
             stored = decoded(get(f"{base}/history.json", 30.0))
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise StackError(f"no history can be had from {base}: {reason_of(error)}") from error
         return _since(start, stored, seen.endpoints), base
     try:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import logging
 import os
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 import psutil
 
 from arborcast.core.telemetry.jvm import JvmFigures, declare_jvm
 from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry, merged
+from arborcast.engine.embedded.questions import fetch
 from arborcast.engine.embedded.state import EngineStatus, PartState
 from arborcast.engine.monitoring.endpoint import Endpoint, Page
 from arborcast.engine.monitoring.history import MetricsHistory, encode_samples
@@ -151,6 +149,9 @@ _JSON = "application/json"
 
 _MOST_POINTS = 20_000
 
+# 1,000 hours of history, the most that the settings allow, at a sample every 5 s.
+_MOST_PAGE = 1024 * 1024 * 1024
+
 
 @dataclass(frozen=True)
 class Look:
@@ -223,7 +224,7 @@ class StackMonitor:
         texts = {}
         for part, url in self._urls.items():
             if part in answering:  # the others are not waited for
-                with contextlib.suppress(OSError, http.client.HTTPException):
+                with contextlib.suppress(OSError):
                     texts[part] = self._fetch(f"{url}/metrics").decode()
         # It shows nothing by itself, and is no process that we have written.
         self._broker = read_jvm(running["kafka"]) if "kafka" in running else None
@@ -231,7 +232,7 @@ class StackMonitor:
         text = merged(texts, "component") + self._registry.text()
         endpoints: list[dict[str, Any]] = []
         if "dispatch" in texts:
-            with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError):
+            with contextlib.suppress(OSError, ValueError, KeyError):
                 endpoints = json.loads(self._fetch(f"{self._urls['dispatch']}/status.json"))["slowest_endpoints"]
         return Look(now, text, sample_of(now, Scrape.of(text)), endpoints)
 
@@ -315,30 +316,16 @@ def _reader(
 
 def own_page(url: str) -> bytes:
     """A page of one of our own parts, at an address of this machine, which no certificate names. Raises as `get`."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return get(url, context=context)
+    return get(url, verify=False)
 
 
-def get(url: str, timeout: float = _PATIENCE_S, context: ssl.SSLContext | None = None) -> bytes:
+def get(url: str, timeout: float = _PATIENCE_S, *, verify: bool = True) -> bytes:
     """The body of a page. Raises OSError, of which FileNotFoundError says that there is no such page."""
-    parts = urlsplit(url)
-    connection = (
-        http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout, context=context)
-        if parts.scheme == "https"
-        else http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
-    )
-    try:
-        connection.request("GET", f"{parts.path}?{parts.query}" if parts.query else parts.path)
-        answer = connection.getresponse()
-        body = answer.read()
-    finally:
-        connection.close()
-    if answer.status == 404:
+    status, body = fetch(url, timeout, most=_MOST_PAGE, verify=verify)
+    if status == 404:
         raise FileNotFoundError(f"{url} is not there")
-    if answer.status != 200:
-        raise OSError(f"{url} answered {answer.status}")
+    if status != 200:
+        raise OSError(f"{url} answered {status}")
     return body
 
 

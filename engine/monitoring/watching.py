@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
 from collections import deque
@@ -84,7 +83,7 @@ class EngineWatch:
                     return EngineView(decoded(recent), self._slowest(url))
                 texts[urlsplit(url).netloc] = _ours(self.fetch(f"{url}/metrics"))
                 endpoints += self._slowest(url)
-            except (OSError, http.client.HTTPException, ValueError) as error:
+            except (OSError, ValueError) as error:
                 problems.append(f"{url}: {reason_of(error)}")
         if not texts:
             advice = "" if self._last.samples else _ADVICE

@@ -1,19 +1,23 @@
-"""What we say to a publisher: the subscriber's side of WS-BaseNotification, one blocking request at a time.
+"""Requests to publishers: the subscriber's side of WS-BaseNotification.
 
-For threads. The whole exchange has a deadline and the answer a bound, whatever the other side does: the address came
-from a stranger, and so do the answers.
+Answers are read in the threads of the HTTP client: they may be large, and they come from strangers.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
+from typing import TypeVar
 from uuid import uuid4
 
 from lxml import etree
 
-from arborcast.core.security.outbound import AddressPolicy
+from arborcast.core.errors import NoAnswer, NotCalled
+from arborcast.core.http_client import HttpAnswer, HttpClient
+from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
 from arborcast.ingest.addresses import OwnAddresses
-from arborcast.ingest.consumers import DIRECT, OutboundRoute, post
 from arborcast.ingest.elements.endpoints import check_consumer
 from arborcast.topic_model.namespaces import (
     ACTION_BW,
@@ -33,13 +37,16 @@ from arborcast.wire.errors import (
     ConsumerRefused,
     InvalidRequest,
     MalformedMessage,
-    NoAnswer,
-    NotCalled,
     PublisherRefused,
     PublisherUnreachable,
 )
 from arborcast.wire.fragments import Source
 from arborcast.wire.xml_reading import read_xml
+
+T = TypeVar("T")
+
+# Requests to publishers under way at the same time: so many may hang before others have to wait for them.
+_AT_ONCE = 32
 
 _TOTAL_S = 15
 _MAX_ANSWER = 1024 * 1024
@@ -63,24 +70,31 @@ class PublisherCalls:
     def __init__(self, own: OwnAddresses, lasts_s: int, policy: AddressPolicy, route: OutboundRoute = DIRECT) -> None:
         self._own = own
         self._policy = policy
-        self._route = route
+        self._client = HttpClient(policy, route, threads=_AT_ONCE, name="publishers")
         self._lasts_s = lasts_s
 
-    def subscribe(
+    def close(self) -> None:
+        """Drop the requests that wait for a thread."""
+        self._client.close()
+
+    async def subscribe(
         self, registration: Registration, topic: TopicFilter, consumer: str
     ) -> tuple[EndpointReference, int | None]:
         """Subscribe at the registered publisher; the subscription's reference, and for how long."""
         if registration.publisher is None:
             raise PublisherRefused("the registration names no publisher")
         expression = expression_element("TopicExpression", topic.dialect, topic.text, topic.namespaces)
-        root, document = self._call(
+        return await self._call(
             registration,
             registration.publisher,
             f"<wsnt:Subscribe><wsnt:ConsumerReference><wsa:Address>{answers.text(consumer)}</wsa:Address>"
             f"</wsnt:ConsumerReference><wsnt:Filter>{expression}</wsnt:Filter><wsnt:InitialTerminationTime>PT{self._lasts_s}S"
             "</wsnt:InitialTerminationTime></wsnt:Subscribe>",
             "NotificationProducer/SubscribeRequest",
+            self._subscribed,
         )
+
+    def _subscribed(self, root: etree._Element, document: bytes) -> tuple[EndpointReference, int | None]:
         element = root.find(f".//{wsnt('SubscribeResponse')}/{wsnt('SubscriptionReference')}")
         if element is None:
             raise PublisherRefused("the answer to Subscribe holds no wsnt:SubscriptionReference")
@@ -91,34 +105,40 @@ class PublisherCalls:
             raise PublisherRefused(f"the SubscriptionReference cannot be used: {error}") from error
         return reference, self._granted(root)
 
-    def renew(self, registration: Registration, subscription: EndpointReference) -> int | None:
+    async def renew(self, registration: Registration, subscription: EndpointReference) -> int | None:
         """Ask for as much time again."""
-        root, _ = self._call(
+        return await self._call(
             registration,
             subscription,
             f"<wsnt:Renew><wsnt:TerminationTime>PT{self._lasts_s}S</wsnt:TerminationTime></wsnt:Renew>",
             "SubscriptionManager/RenewRequest",
+            lambda root, _: self._granted(root),
         )
-        return self._granted(root)
 
-    def pause(self, registration: Registration, subscription: EndpointReference) -> None:
+    async def pause(self, registration: Registration, subscription: EndpointReference) -> None:
         """Have the publisher hold its messages."""
         action = "PausableSubscriptionManager/PauseSubscriptionRequest"
-        self._call(registration, subscription, "<wsnt:PauseSubscription/>", action)
+        await self._call(registration, subscription, "<wsnt:PauseSubscription/>", action, _nothing)
 
-    def resume(self, registration: Registration, subscription: EndpointReference) -> None:
+    async def resume(self, registration: Registration, subscription: EndpointReference) -> None:
         """Have it go on."""
         action = "PausableSubscriptionManager/ResumeSubscriptionRequest"
-        self._call(registration, subscription, "<wsnt:ResumeSubscription/>", action)
+        await self._call(registration, subscription, "<wsnt:ResumeSubscription/>", action, _nothing)
 
-    def unsubscribe(self, registration: Registration, subscription: EndpointReference) -> None:
+    async def unsubscribe(self, registration: Registration, subscription: EndpointReference) -> None:
         """End the subscription."""
-        self._call(registration, subscription, "<wsnt:Unsubscribe/>", "SubscriptionManager/UnsubscribeRequest")
+        action = "SubscriptionManager/UnsubscribeRequest"
+        await self._call(registration, subscription, "<wsnt:Unsubscribe/>", action, _nothing)
 
-    def _call(
-        self, registration: Registration, to: EndpointReference, body: str, action: str
-    ) -> tuple[etree._Element, bytes]:
-        """The answer's root, and its bytes."""
+    async def _call(
+        self,
+        registration: Registration,
+        to: EndpointReference,
+        body: str,
+        action: str,
+        read: Callable[[etree._Element, bytes], T],
+    ) -> T:
+        """The value that `read` makes of the answer's root and bytes."""
         action = f"{ACTION_BW}/{action}"
         addressing = registration.addressing or bool(to.reference_parameters)
         namespace = SOAP11 if registration.soap == "1.1" else SOAP12
@@ -128,18 +148,18 @@ class PublisherCalls:
             f'xmlns:wsa="{WSA}">{header}<soap:Body>{body}</soap:Body></soap:Envelope>'
         ).encode()
         media_type = answers.media_type(registration.soap).decode()
+        headers = {"Content-Type": media_type}
         if registration.soap == "1.1":
-            headers = [f"Content-Type: {media_type}", f'SOAPAction: "{action if addressing else ""}"']
-        else:
-            headers = [f"Content-Type: {media_type}" + (f'; action="{action}"' if addressing else "")]
-        status, content = self._post(to.address, headers, message)
-        if status in _LATER:
-            raise PublisherUnreachable(f"{to.address} answered {status}")
-        return _read(to.address, status, content)
-
-    def _post(self, url: str, headers: list[str], body: bytes) -> tuple[int, bytes]:
+            headers["SOAPAction"] = f'"{action if addressing else ""}"'
+        elif addressing:
+            headers["Content-Type"] += f'; action="{action}"'
+        understood = partial(_understood, to.address, read)
         try:
-            return post(url, headers, body, self._policy, self._route, total_s=_TOTAL_S, max_answer=_MAX_ANSWER)
+            return await asyncio.wrap_future(
+                self._client.call(
+                    "POST", to.address, headers, message, understood, total_s=_TOTAL_S, max_answer=_MAX_ANSWER
+                )
+            )
         except NotCalled as error:
             raise PublisherRefused(str(error)) from error
         except NoAnswer as error:
@@ -164,6 +184,16 @@ def _header(to: EndpointReference, action: str) -> str:
         f"<soap:Header><wsa:To>{answers.text(to.address)}</wsa:To><wsa:Action>{action}</wsa:Action>"
         f"<wsa:MessageID>urn:uuid:{uuid4()}</wsa:MessageID>{parameter_blocks(to.reference_parameters)}</soap:Header>"
     )
+
+
+def _understood(url: str, read: Callable[[etree._Element, bytes], T], answer: HttpAnswer) -> T:
+    if answer.status in _LATER:
+        raise PublisherUnreachable(f"{url} answered {answer.status}")
+    return read(*_read(url, answer.status, answer.body))
+
+
+def _nothing(root: etree._Element, document: bytes) -> None:
+    """The value of an answer without one."""
 
 
 def _read(url: str, status: int, content: bytes) -> tuple[etree._Element, bytes]:

@@ -16,10 +16,8 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
 import msgspec
 
@@ -37,8 +35,6 @@ from arborcast.wire.errors import PublisherRefused, PublisherUnreachable
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 # How often to look whether the control log went on, and how often to look in any case (time goes on, too).
 _LOOK_S = 0.1
 _ANYWAY_S = 1.0
@@ -47,9 +43,6 @@ _ANYWAY_S = 1.0
 # get their turn in between, and not again before four times as long has gone by.
 _SLICE = 200
 _SHARE = 4
-
-# Requests to publishers under way at the same time: so many may hang before others have to wait for them.
-_THREADS = 32
 
 # So many registrations are looked at before requests get their turn.
 _AT_ONCE = 100
@@ -88,7 +81,6 @@ class DemandWorker:
         self._calls = PublisherCalls(
             gateway.own, gateway.settings.upstream_termination_s, gateway.outbound, gateway.route
         )
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="publishers")
         self._known: dict[str, Registration] = {}
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._troubles: dict[str, _Trouble] = {}
@@ -107,7 +99,7 @@ class DemandWorker:
         finally:
             for task in self._busy.values():
                 task.cancel()
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._calls.close()
 
     async def _look(self) -> None:
         """Start what is to be done now."""
@@ -219,24 +211,24 @@ class DemandWorker:
 
     async def _subscribe(self, registration: Registration, topic: TopicFilter) -> None:
         consumer = consumer_address(self._gateway, registration)
-        reference, granted_ms = await self._in_thread(partial(self._calls.subscribe, registration, topic, consumer))
+        reference, granted_ms = await self._calls.subscribe(registration, topic, consumer)
         logger.info("registration %s: subscribed at its publisher to %s", registration.id, topic.text)
         upstream = self._with_time(Upstream(topic.normal, reference), granted_ms)
         if not await self._replace(registration, None, upstream):
             # The registration ended meanwhile.
-            await self._in_thread(partial(self._calls.unsubscribe, registration, reference))
+            await self._calls.unsubscribe(registration, reference)
 
     async def _renew(self, registration: Registration, upstream: Upstream) -> None:
-        granted_ms = await self._in_thread(partial(self._calls.renew, registration, upstream.reference))
+        granted_ms = await self._calls.renew(registration, upstream.reference)
         await self._replace(registration, upstream, self._with_time(upstream, granted_ms))
 
     async def _resume(self, registration: Registration, upstream: Upstream) -> None:
-        await self._in_thread(partial(self._calls.resume, registration, upstream.reference))
+        await self._calls.resume(registration, upstream.reference)
         await self._replace(registration, upstream, msgspec.structs.replace(upstream, paused=False))
 
     async def _pause(self, registration: Registration, upstream: Upstream) -> None:
         try:
-            await self._in_thread(partial(self._calls.pause, registration, upstream.reference))
+            await self._calls.pause(registration, upstream.reference)
         except PublisherRefused as error:
             logger.info("registration %s: no pause (%s), so the subscription is ended", registration.id, error)
             await self._end(registration, upstream, pausable=False)
@@ -245,7 +237,7 @@ class DemandWorker:
 
     async def _end(self, registration: Registration, upstream: Upstream, **changes: bool) -> None:
         try:
-            await self._in_thread(partial(self._calls.unsubscribe, registration, upstream.reference))
+            await self._calls.unsubscribe(registration, upstream.reference)
         except PublisherRefused as error:
             # It knows no such subscription any more, or lets it run out.
             logger.info("registration %s: %s", registration.id, error)
@@ -266,7 +258,7 @@ class DemandWorker:
         for upstream in registration.upstream:
             for attempt in range(_LAST_TRIES):
                 try:
-                    await self._in_thread(partial(self._calls.unsubscribe, registration, upstream.reference))
+                    await self._calls.unsubscribe(registration, upstream.reference)
                 except PublisherRefused:
                     break
                 except PublisherUnreachable as error:
@@ -300,6 +292,3 @@ class DemandWorker:
         return msgspec.structs.replace(
             upstream, terminates_ms=now_ms + granted_ms, renew_ms=now_ms + granted_ms * 4 // 5
         )
-
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)

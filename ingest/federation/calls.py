@@ -1,18 +1,19 @@
-"""What engines ask the administrator, one blocking request at a time. For threads.
+"""Signed requests between engines of a federation and to their administrator.
 
-Addresses come from settings, or from what the administrator has signed: nobody else can have us call anything.
+The administrator's address comes from settings, the addresses of engines from its signed answers.
 """
 
 from __future__ import annotations
 
-import http.client
-import ssl
-from urllib.parse import quote, urlsplit
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+from urllib.parse import quote
 
 import msgspec
 
-from arborcast.core.errors import DeliveryError, SignatureError
-from arborcast.core.reasons import reason_of
+from arborcast.core.errors import DeliveryError, NoAnswer, SignatureError
+from arborcast.core.http_client import HttpAnswer, HttpClient
 from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.federation.topology import (
     AdministratorRefused,
@@ -22,7 +23,8 @@ from arborcast.ingest.federation.topology import (
     Topology,
     read_topology,
 )
-from arborcast.wire.errors import NoAnswer
+
+T = TypeVar("T")
 
 MEMBERS = "/members"
 
@@ -42,75 +44,75 @@ def heartbeat_path(name: str) -> str:
 
 
 class Administrator:
-    """Each call raises NoAnswer, AdministratorRefused, or another DeliveryError for an answer that does not count."""
+    """Calls return futures, which raise NoAnswer, AdministratorRefused, or another DeliveryError for an answer that
+    does not count. Two are under way at a time."""
 
     def __init__(self, url: str, keys: SharedKeys) -> None:
         self._url = url.rstrip("/")
         self._keys = keys
+        self._client = HttpClient(None, threads=2, name="administrator")
 
-    def register(self, registration: MemberRegistration) -> Registered:
+    def close(self) -> None:
+        """Drop the calls that wait for a thread."""
+        self._client.close()
+
+    def register(self, registration: MemberRegistration) -> Future[Registered]:
         """Become a member."""
-        answer = self._call("POST", MEMBERS, msgspec.json.encode(registration))
+        return self._call("POST", MEMBERS, msgspec.json.encode(registration), self._registered)
+
+    def beat(self, name: str, number: int) -> Future[None]:
+        """Report the member of this name and number as alive."""
+        body = msgspec.json.encode(Beat(number))
+        return self._call("POST", heartbeat_path(quote(name, safe="")), body, lambda answer: None)
+
+    def topology(self, after: int = -1) -> Future[Topology]:
+        """The topology, as soon as its version is newer than `after`; the current one after LONG_POLL_S."""
+        return self._call("GET", f"{TOPOLOGY}?after={after}", b"", self._topology, LONG_POLL_S + _TIMEOUT_S)
+
+    def _call(
+        self, method: str, path: str, body: bytes, read: Callable[[bytes], T], total_s: float = _TIMEOUT_S
+    ) -> Future[T]:
+        return call(self._client, self._url, method, path, body, self._keys, read, total_s)
+
+    def _registered(self, answer: bytes) -> Registered:
         try:
             return msgspec.json.decode(answer, type=Registered)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise NoAnswer(f"{self._url} answered with something that is no registration: {error}") from error
 
-    def beat(self, name: str, number: int) -> None:
-        """Say that we are there."""
-        self._call("POST", heartbeat_path(quote(name, safe="")), msgspec.json.encode(Beat(number)))
-
-    def topology(self, after: int = -1) -> Topology:
-        """The topology, as soon as it is newer than that; after LONG_POLL_S as it is."""
-        answer = read_topology(self._call("GET", f"{TOPOLOGY}?after={after}", b"", LONG_POLL_S + _TIMEOUT_S))
-        if answer is None:
+    def _topology(self, answer: bytes) -> Topology:
+        topology = read_topology(answer)
+        if topology is None:
             raise NoAnswer(f"{self._url} answered with something that is no topology: is another program there?")
-        return answer
-
-    def _call(self, method: str, path: str, body: bytes, timeout_s: float = _TIMEOUT_S) -> bytes:
-        return call(self._url, method, path, body, self._keys, timeout_s)
+        return topology
 
 
 def call(
+    client: HttpClient,
     url: str,
     method: str,
     path: str,
     body: bytes,
     keys: SharedKeys,
-    timeout_s: float = _TIMEOUT_S,
+    read: Callable[[bytes], T],
+    total_s: float = _TIMEOUT_S,
     *,
     answers: bool = True,
-) -> bytes:
-    """The answer to a request, which has to be signed, too, where the other one `answers`. Raises as Administrator
-    says."""
-    place = urlsplit(url)
+) -> Future[T]:
+    """The future of the value that `read` makes of the answer to a signed request. The answer has to be signed, too,
+    if `answers`. Raises as `Administrator`."""
     headers = keys.signed(method, path, body)
-    try:
-        connection: http.client.HTTPConnection
-        if place.scheme == "https":
-            context = ssl.create_default_context()
-            connection = http.client.HTTPSConnection(
-                place.hostname or "", place.port, timeout=timeout_s, context=context
-            )
-        else:
-            connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=timeout_s)
-        try:
-            connection.request(
-                method, place.path.rstrip("/") + path, body, {**headers, "Content-Type": "application/json"}
-            )
-            response = connection.getresponse()
-            answer = response.read(_MOST)
-        finally:
-            connection.close()
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise NoAnswer(f"no answer from {url}: {reason_of(error)}") from error
-    if response.status >= 300:
-        said = answer[:300].decode(errors="replace").strip()
-        raise AdministratorRefused(f"{url} answered {response.status}: {said}", response.status)
-    if not answers:
-        return answer
-    try:
-        keys.check_answer(headers, {name.lower(): value for name, value in response.getheaders()}, answer)
-    except SignatureError as error:
-        raise DeliveryError(f"the answer of {url} does not count: {error}") from error
-    return answer
+
+    def checked(answer: HttpAnswer) -> T:
+        if answer.status >= 300:
+            said = answer.body[:300].decode(errors="replace").strip()
+            raise AdministratorRefused(f"{url} answered {answer.status}: {said}", answer.status)
+        if answers:
+            try:
+                keys.check_answer(headers, {name.lower(): each for name, each in answer.headers.items()}, answer.body)
+            except SignatureError as error:
+                raise DeliveryError(f"the answer of {url} does not count: {error}") from error
+        return read(answer.body)
+
+    sent = {**headers, "Content-Type": "application/json"}
+    return client.call(method, url.rstrip("/") + path, sent, body, checked, total_s=total_s, max_answer=_MOST)

@@ -22,6 +22,7 @@ import msgspec
 
 from arborcast.core.errors import DeliveryError, InfrastructureError, PeerError
 from arborcast.core.files import write_atomically
+from arborcast.core.http_client import HttpClient
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.federation import links, takeover
 from arborcast.ingest.federation.calls import Administrator, call
@@ -102,7 +103,7 @@ class FederationMember:
         self._administrator = Administrator(settings.administrator, keys)
         self._file = file
         self._threads = ThreadPoolExecutor(_CALLS, thread_name_prefix="federation")
-        self._tellers = ThreadPoolExecutor(_TELLING, thread_name_prefix="interest")
+        self._peers = HttpClient(gateway.outbound, gateway.route, threads=_TELLING, name="interest")
         self._number = 0
         self._told: dict[str, _Told] = {}
         self._telling: set[str] = set()
@@ -127,8 +128,9 @@ class FederationMember:
         finally:
             for task in self._tasks:
                 task.cancel()
-            for threads in (self._threads, self._tellers):
-                threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._administrator.close()
+            self._peers.close()
 
     async def _forever(self, what: str, work: Callable[[], Coroutine[Any, Any, None]], pause_s: float) -> None:
         wait_s, said = _FIRST_WAIT_S, ""
@@ -151,11 +153,11 @@ class FederationMember:
 
     async def _stay_registered(self) -> None:
         if not self._number:
-            registered = await self._in_thread(lambda: self._administrator.register(self._registration))
+            registered = await asyncio.wrap_future(self._administrator.register(self._registration))
             self._number = registered.number
             logger.info("this is %s of the federation, number %d", self._settings.engine, registered.number)
         try:
-            await self._in_thread(lambda: self._administrator.beat(self._settings.name, self._number))
+            await asyncio.wrap_future(self._administrator.beat(self._settings.name, self._number))
         except AdministratorRefused as error:
             if error.status in (404, 409):
                 self._number = 0  # it had given us up
@@ -163,7 +165,7 @@ class FederationMember:
 
     async def _follow(self) -> None:
         known = self.topology
-        found = await self._in_thread(lambda: self._administrator.topology(known.version))
+        found = await asyncio.wrap_future(self._administrator.topology(known.version))
         if found.says_as(known):
             return
         self.topology = found
@@ -253,11 +255,11 @@ class FederationMember:
         self._datagrams, self._resolved = found, (topology.version, now + _RESOLVE_S)
 
     def _may_call(self, to: str, url: str) -> bool:
-        """Whether pushes may go there: else each of them would be a dead letter."""
+        """Whether the outbound policy allows calls there: else each push of a link would be a dead letter."""
         refusal = self._gateway.outbound.check_url(url)
         if refusal is not None and url not in self._refused:
             self._refused.add(url)
-            logger.error("there is no link to %s: %s %s; let [outbound] allow it", to, url, refusal)
+            logger.error("%s is not called: %s %s; let [outbound] allow it", to, url, refusal)
         return refusal is None
 
     # What is wanted
@@ -273,7 +275,7 @@ class FederationMember:
             said = interest.together(tell.topics, most), interest.together(tell.others, most)
             member = links.reached(to, self.topology)
             told = self._told.get(to)
-            if member is None or to in self._telling:
+            if member is None or to in self._telling or not self._may_call(to, member.url):
                 continue
             fresh = told is not None and told.said == said and told.number == member.number
             if told is None or not fresh or not told.taken or now > told.at + _AGAIN_S:
@@ -288,9 +290,8 @@ class FederationMember:
         told = self._told[to]
         body = encode_interest(self._settings.engine, to, told.version, *told.said)
         try:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(
-                self._tellers, lambda: call(url, "POST", INTEREST_PATH, body, self._keys, answers=False)
+            await asyncio.wrap_future(
+                call(self._peers, url, "POST", INTEREST_PATH, body, self._keys, lambda _: None, answers=False)
             )
         except DeliveryError as error:
             # Tried again in a moment; whether it is there at all is the administrator's to say.

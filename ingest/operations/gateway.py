@@ -12,11 +12,11 @@ from typing import Protocol
 import msgspec
 
 from arborcast.core.errors import UnknownResource
-from arborcast.core.security.outbound import AddressPolicy
+from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
 from arborcast.core.telemetry.tracing import Tracing
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.addresses import NotificationIds, OwnAddresses, Target
-from arborcast.ingest.consumers import DIRECT, DnsCheck, OutboundRoute, OwnershipProof
+from arborcast.ingest.consumers import DnsCheck, OwnershipProof
 from arborcast.ingest.elements.protection import Protector
 from arborcast.ingest.elements.topics import TopicSets
 from arborcast.ingest.http.asgi import Receive, Scope, Send

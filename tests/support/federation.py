@@ -75,7 +75,7 @@ class AdministratorRun:
     @property
     def topology(self) -> Topology:
         """As it says now."""
-        return Administrator(self.url, SharedKeys(str(self.key_file))).topology()
+        return Administrator(self.url, SharedKeys(str(self.key_file))).topology().result()
 
     def _answers(self) -> bool:
         try:

@@ -23,10 +23,13 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from arborcast.core.errors import NoAnswer, NotCalled
+from arborcast.core.http_client import HttpClient
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.dispatch.delivery.transport import make_transport
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult, UrlJudge
@@ -65,8 +68,9 @@ def explore(
     blind: bool = False,
     anew: bool = False,
 ) -> list[Finding]:
-    """Push to each URL in turn. `blind` leaves the text of URLs unjudged, so that only the check at the connection is
-    left; `anew` makes a new transport for each push, so that nothing is remembered."""
+    """Push to each URL in turn; with the transport "calls", POST to it by `core.http_client`. `blind` leaves the text
+    of URLs unjudged, so that only the check at the connection is left; `anew` makes a new transport for each push,
+    so that nothing is remembered."""
     order = {"urls": urls, "transport": transport, "outbound": outbound or {}, "blind": blind, "anew": anew}
     done = subprocess.run(
         [*_APART, sys.executable, "-m", "tests.support.island"],
@@ -161,6 +165,34 @@ class NameServer:
         return [loopback] if how == "flip" and self._asked[name] % 2 == 0 else [address]
 
 
+def _pushed(order: dict[str, Any], policy: AddressPolicy) -> Iterator[PushResult]:
+    push = PushSettings(transport=order["transport"], connect_timeout_s=2.0, total_timeout_s=4.0)
+    transport = make_transport(push, policy)
+    for url in order["urls"]:
+        if order["anew"]:
+            transport.close()
+            transport = make_transport(push, policy)
+        results: list[PushResult] = []
+        transport.submit(PushRequest(url, (), b"<x></x>"), results.append)
+        end = time.monotonic() + _SETTLE_S
+        while not results and time.monotonic() < end:
+            transport.drive(0.1)
+        yield results[0]
+    transport.close()
+
+
+def _called(order: dict[str, Any], policy: AddressPolicy) -> Iterator[PushResult]:
+    client = HttpClient(policy, threads=1)
+    for url in order["urls"]:
+        try:
+            call = client.call("POST", url, {}, b"<x></x>", lambda answer: answer, total_s=4.0, max_answer=1_000)
+            yield PushResult(call.result(_SETTLE_S).status)
+        except NotCalled as error:
+            yield PushResult(0, "address", str(error))
+        except NoAnswer as error:
+            yield PushResult(0, "connect", str(error))
+
+
 def _main() -> None:
     order: dict[str, Any] = json.load(sys.stdin)
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as resolver:
@@ -177,22 +209,10 @@ def _main() -> None:
         trap = Trap()
         if order["blind"]:
             UrlJudge.refusal = lambda self, url: None  # type: ignore[method-assign]
+            AddressPolicy.check_url = lambda self, url: None  # type: ignore[method-assign]
         policy = AddressPolicy(OutboundSettings(**order["outbound"]))
-        push = PushSettings(transport=order["transport"], connect_timeout_s=2.0, total_timeout_s=4.0)
-        transport = make_transport(push, policy)
-        found = []
-        for url in order["urls"]:
-            if order["anew"]:
-                transport.close()
-                transport = make_transport(push, policy)
-            results: list[PushResult] = []
-            transport.submit(PushRequest(url, (), b"<x></x>"), results.append)
-            end = time.monotonic() + _SETTLE_S
-            while not results and time.monotonic() < end:
-                transport.drive(0.1)
-            (result,) = results
-            found.append(asdict(Finding(result.status, result.failure, result.detail, trap.take())))
-        transport.close()
+        explored = _called(order, policy) if order["transport"] == "calls" else _pushed(order, policy)
+        found = [asdict(Finding(each.status, each.failure, each.detail, trap.take())) for each in explored]
     json.dump(found, sys.stdout)
 
 

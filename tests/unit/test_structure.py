@@ -109,6 +109,31 @@ def test_what_is_pure_stays_pure() -> None:
                 assert names <= {"kafka.errors"}, f"{file.relative_to(ROOT)}: use core.eventlog"
 
 
+# The modules that call out by HTTP, and those that set limits on it. All other modules use `core.http_client`.
+_HTTP = {
+    "client/client.py",
+    "client/futures.py",
+    "client/transport.py",
+    "core/http_client.py",
+    "core/security/checked_connections.py",
+    "dispatch/delivery/transport/curl.py",
+    "dispatch/delivery/transport/futures.py",
+    "engine/embedded/questions.py",
+}
+
+
+def test_http_calls_leave_by_the_listed_modules() -> None:
+    """Else a call has no address policy, no time limit or no size limit."""
+    libraries = r"(pycurl|http\.client|urllib\.request|urllib3|requests|requests_futures|aiohttp|httpx)\b"
+    calling = {
+        str(file.relative_to(ROOT))
+        for package in FLOORS
+        for file in modules_of(package)
+        if any(re.match(libraries, name) for name in imported_modules(file))
+    }
+    assert calling == _HTTP
+
+
 _PROCESS = re.compile(
     r"\b(?:subprocess|multiprocessing|create_subprocess_\w+|os\.(?:exec|fork|p?open|posix_|spawn|system)\w*)"
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
@@ -86,7 +85,7 @@ class News:
         scheme = "https" if tls.certificate_file else "http"
         try:
             page = await asyncio.to_thread(own_page, f"{scheme}://{host_to_reach(gateway.host)}:{gateway.port}/metrics")
-        except (OSError, http.client.HTTPException):
+        except OSError:
             self._state = DirectoryState()
         else:
             self._state = DirectoryState.of(Scrape.of(page.decode(errors="replace")))

@@ -28,6 +28,7 @@ from arborcast.core.security.checked_connections import (
     CheckedAdapter,
     CheckedConnection,
     CheckedTlsConnection,
+    body_of,
 )
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.security.uris import to_uri
@@ -181,7 +182,7 @@ class _LeanSession(requests.Session):
         detail = ""
         body = b""
         try:
-            body = response.raw.read(settings.max_response_bytes + 1, decode_content=False)
+            body = body_of(response, settings.max_response_bytes + 1)
         except urllib3.exceptions.HTTPError as error:
             failure, detail = "disconnected", str(error)
         finally:

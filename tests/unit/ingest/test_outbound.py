@@ -260,9 +260,9 @@ def test_publishers_are_not_called_where_they_may_not_be() -> None:
     with Publisher() as publisher:
         calls = PublisherCalls(GatewayParts().gateway.own, 60, PUBLIC)
         with pytest.raises(PublisherRefused, match="loopback"):
-            calls.subscribe(registration(publisher.url), TOPIC, "http://127.0.0.1:9/")
+            asyncio.run(calls.subscribe(registration(publisher.url), TOPIC, "http://127.0.0.1:9/"))
 
-        # The text says nothing; where the name leads does. `localhost` is a name to libcurl.
+        # The text says nothing; where the name leads does. `localhost` is a name to the resolver.
         class Blind(AddressPolicy):
             def check_url(self, url: str) -> None:
                 return None
@@ -270,11 +270,11 @@ def test_publishers_are_not_called_where_they_may_not_be() -> None:
         calls = PublisherCalls(GatewayParts().gateway.own, 60, Blind())
         by_name = publisher.url.replace("127.0.0.1", "localhost")
         with pytest.raises(PublisherRefused, match="loopback"):
-            calls.subscribe(registration(by_name), TOPIC, "http://127.0.0.1:9/")
+            asyncio.run(calls.subscribe(registration(by_name), TOPIC, "http://127.0.0.1:9/"))
         assert publisher.asked == []
 
         calls = PublisherCalls(GatewayParts().gateway.own, 60, THIS_MACHINE)
-        calls.subscribe(registration(publisher.url), TOPIC, "http://127.0.0.1:9/")
+        asyncio.run(calls.subscribe(registration(publisher.url), TOPIC, "http://127.0.0.1:9/"))
         assert [asked.operation for asked in publisher.asked] == ["Subscribe"]
 
 
@@ -283,8 +283,9 @@ def test_a_publisher_that_is_away_is_not_a_refused_one() -> None:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
 
+        calls = PublisherCalls(GatewayParts().gateway.own, 60, THIS_MACHINE)
         with pytest.raises(PublisherUnreachable):
-            PublisherCalls(GatewayParts().gateway.own, 60, THIS_MACHINE).subscribe(registration(url), TOPIC, url)
+            asyncio.run(calls.subscribe(registration(url), TOPIC, url))
 
 
 def test_a_publisher_cannot_send_us_elsewhere_with_its_answer() -> None:
@@ -295,4 +296,4 @@ def test_a_publisher_cannot_send_us_elsewhere_with_its_answer() -> None:
         calls = PublisherCalls(GatewayParts().gateway.own, 60, AddressPolicy(deny))
 
         with pytest.raises(PublisherRefused, match=r"outbound\.deny"):
-            calls.subscribe(registration(publisher.url), TOPIC, "http://127.0.0.1:9/")
+            asyncio.run(calls.subscribe(registration(publisher.url), TOPIC, "http://127.0.0.1:9/"))

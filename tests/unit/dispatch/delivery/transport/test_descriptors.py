@@ -12,8 +12,6 @@ from arborcast.core.security.outbound import AddressPolicy
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.delivery.transport.curl import CurlTransport
 from arborcast.dispatch.settings import PushSettings
-from arborcast.ingest.consumers import post
-from arborcast.wire.errors import NotCalled
 from tests.support.open_sockets import inherited, sockets
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver
@@ -61,14 +59,3 @@ def test_refused_addresses_open_nothing() -> None:
     assert {result.failure for result in push(transport, "http://localhost:9/", AT_ONCE)} == {"address"}
     assert sockets() == before
     transport.close()
-
-
-def test_calls_of_the_gateway() -> None:
-    with Receiver() as receiver:
-        before, children = sockets(), inherited()
-        for _ in range(5):
-            post(receiver.url("/"), [], b"<x/>", THIS_MACHINE, total_s=5, max_answer=100)
-            assert inherited() == children
-        with pytest.raises(NotCalled):
-            post("http://10.0.0.1/", [], b"", AddressPolicy(), total_s=5, max_answer=100)
-        eventually(lambda: len(sockets()) <= len(before), "sockets are left")

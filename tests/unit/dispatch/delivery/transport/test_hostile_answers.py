@@ -109,6 +109,14 @@ def flood(connection: socket.socket, start: bytes, piece: bytes, limit: int = 20
             sent += len(piece)
 
 
+def test_a_body_that_ends_too_early_is_no_answer(transport: Transport, villain: Make) -> None:
+    half = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"
+
+    result = push(transport, villain(lambda connection: connection.sendall(half)).url)
+
+    assert (result.status, result.failure) == (200, "disconnected")
+
+
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, gzip"])
 def test_a_compressed_answer_is_not_unpacked(transport: Transport, villain: Make, coding: str) -> None:
     bomb = gzip.compress(bytes(50_000_000), 9)[:900]  # its first 900 bytes unpack to nearly a megabyte

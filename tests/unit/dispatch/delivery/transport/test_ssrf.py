@@ -1,4 +1,5 @@
-"""Nobody gets us to call an address that may not be reached: a table of addresses and tricks, against both transports.
+"""Nobody gets us to call an address that may not be reached: a table of addresses and tricks, against both transports
+and the client of all other calls.
 
 Most of it runs on an island (`tests.support.island`), where every address of the world leads to a trap: so "not called"
 means that nothing was connected to, not that nobody happened to listen.
@@ -138,6 +139,7 @@ TRICKS = [
 
 needs_island = pytest.mark.skipif(not island.possible(), reason="no namespaces here: unshare, ip and mount are needed")
 both = pytest.mark.parametrize("transport", ["curl", "futures"])
+each = pytest.mark.parametrize("transport", ["curl", "futures", "calls"])
 
 
 def literal(address: str) -> str:
@@ -164,7 +166,7 @@ def test_the_table_is_as_long_as_we_say() -> None:
 
 
 @needs_island
-@both
+@each
 @pytest.mark.parametrize("spelled", [literal, named])
 def test_forbidden_addresses_are_never_called(transport: str, spelled: Callable[[str], str]) -> None:
     cases = [(rule, address) for rule, addresses in FORBIDDEN.items() for address in addresses]
@@ -178,7 +180,7 @@ def test_forbidden_addresses_are_never_called(transport: str, spelled: Callable[
 
 
 @needs_island
-@both
+@each
 @pytest.mark.parametrize("spelled", [literal, named])
 def test_public_addresses_are_called(transport: str, spelled: Callable[[str], str]) -> None:
     findings = island.explore([spelled(address) for address in PUBLIC], transport)
@@ -189,7 +191,7 @@ def test_public_addresses_are_called(transport: str, spelled: Callable[[str], st
 
 
 @needs_island
-@both
+@each
 def test_tricks_are_seen_through(transport: str) -> None:
     findings = island.explore([url.replace("{p}", str(island.PORT)) for url, _ in TRICKS], transport)
 
@@ -199,7 +201,7 @@ def test_tricks_are_seen_through(transport: str) -> None:
 
 
 @needs_island
-@both
+@each
 def test_without_a_look_at_the_text_the_check_at_the_connection_is_enough(transport: str) -> None:
     """Each parser of URLs has its own mind; whatever it makes of a trick, it connects nowhere that it must not."""
     urls = [url.replace("{p}", str(island.PORT)) for url, _ in TRICKS]
@@ -213,7 +215,7 @@ def test_without_a_look_at_the_text_the_check_at_the_connection_is_enough(transp
 
 
 @needs_island
-@both
+@each
 def test_a_name_that_leads_elsewhere_each_time_gains_nothing(transport: str) -> None:
     """Rebinding: the first answer is public, the next is loopback, and neither may be kept."""
     url = f"http://flip-93-184-216-34.test:{island.PORT}/"
@@ -225,7 +227,7 @@ def test_a_name_that_leads_elsewhere_each_time_gains_nothing(transport: str) -> 
 
 
 @needs_island
-@both
+@each
 def test_of_several_addresses_only_those_that_may_be_are_called(transport: str) -> None:
     (found,) = island.explore([f"http://mixed-93-184-216-34.test:{island.PORT}/"], transport)
 
@@ -241,7 +243,7 @@ def test_a_name_that_does_not_exist_is_another_failure(transport: str) -> None:
 
 
 @needs_island
-@both
+@each
 @pytest.mark.parametrize(
     ("settings", "address", "rule"),
     [

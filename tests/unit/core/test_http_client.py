@@ -1,0 +1,209 @@
+"""Calls of an engine go where pushes go, end in time, and leave nothing behind; against real servers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from arborcast.core.errors import NoAnswer, NotCalled
+from arborcast.core.http_client import HttpAnswer, HttpClient
+from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
+from tests.support.certificates import Certificates, make_certificates
+from tests.support.open_sockets import inherited, sockets
+from tests.support.outbound import THIS_MACHINE
+from tests.support.receiver import Receiver, refusing_url
+from tests.unit.dispatch.delivery.transport.test_hostile_answers import Villain
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as running:
+        yield running
+
+
+def call(
+    url: str,
+    route: OutboundRoute = DIRECT,
+    policy: AddressPolicy | None = THIS_MACHINE,
+    method: str = "POST",
+    total_s: float = 60.0,
+) -> HttpAnswer:
+    client = HttpClient(policy, route, threads=1)
+    try:
+        return client.call(
+            method, url, {"X-Own": "1"}, b"<x/>", lambda answer: answer, total_s=total_s, max_answer=1_000
+        ).result()
+    finally:
+        client.close()
+
+
+def test_an_answer_has_status_headers_and_body(receiver: Receiver) -> None:
+    answer = call(receiver.url("/status/409"))
+    assert (answer.status, answer.headers["content-length"], answer.body) == (409, "10", b"status 409")
+    (request,) = receiver.requests
+    assert (request.body, request.headers["x-own"], request.headers["content-length"]) == (b"<x/>", "1", "4")
+
+
+def test_the_answer_is_read_in_the_thread_of_the_call(receiver: Receiver) -> None:
+    client = HttpClient(THIS_MACHINE, threads=1, name="named")
+
+    def read(answer: HttpAnswer) -> str:
+        if answer.status != 200:
+            raise ValueError(f"no {answer.status}")
+        return f"{threading.current_thread().name} read {len(answer.body)} bytes"
+
+    def called(path: str) -> str:
+        return client.call("POST", receiver.url(path), {}, b"", read, total_s=60, max_answer=1_000).result()
+
+    assert called("/huge/1000") == "named_0 read 1000 bytes"
+    with pytest.raises(ValueError, match="no 202"):
+        called("/")
+    assert called("/huge/1000") == "named_0 read 1000 bytes"
+
+
+@pytest.mark.parametrize("behaviour", ["/hang", "/drip/0.01", "/drip-headers/0.01"])
+def test_the_whole_call_has_one_time_limit(receiver: Receiver, behaviour: str) -> None:
+    """A byte now and then is no reason to go on: each read alone would be in time."""
+    with pytest.raises(NoAnswer, match="no answer in time"):
+        call(receiver.url(behaviour), total_s=0.5)
+
+
+@pytest.mark.parametrize("behaviour", ["/drop", "/reset", "/garbage"])
+def test_a_connection_without_an_answer(receiver: Receiver, behaviour: str) -> None:
+    with pytest.raises(NoAnswer):
+        call(receiver.url(behaviour))
+    assert len(receiver.requests) == 1, "the call is not repeated"
+
+
+def test_half_an_answer_is_none() -> None:
+    half = Villain(lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"))
+    with pytest.raises(NoAnswer):
+        call(half.url)
+    half.close()
+
+
+def test_each_call_has_a_connection_of_its_own(receiver: Receiver) -> None:
+    """One kept from an earlier call may be closed already, and a call that had no answer must not be repeated."""
+    client = HttpClient(THIS_MACHINE, threads=1)
+    for _ in range(3):
+        client.call("POST", receiver.url("/"), {}, b"", lambda _: None, total_s=60, max_answer=9).result()
+    assert receiver.connections == 3
+
+
+def test_a_large_answer_is_none(receiver: Receiver) -> None:
+    assert len(call(receiver.url("/huge/1000")).body) == 1_000
+    with pytest.raises(NoAnswer, match="larger than 1000 bytes"):
+        call(receiver.url("/huge/1001"))
+    with pytest.raises(NoAnswer, match="larger than 1000 bytes"):
+        call(receiver.url("/huge/50000000"))
+
+
+def test_a_redirect_is_not_followed(receiver: Receiver) -> None:
+    assert call(receiver.url("/redirect")).status == 307
+    assert call(receiver.url("/redirect"), method="GET").status == 307
+    assert [each.path for each in receiver.requests] == ["/redirect"] * 2
+
+
+def test_only_the_operator_s_own_servers_are_exempt_from_the_policy(receiver: Receiver) -> None:
+    for url in (receiver.url("/"), receiver.url("/").replace("127.0.0.1", "localhost")):
+        with pytest.raises(NotCalled, match="loopback") as refused:
+            call(url, policy=AddressPolicy())
+        assert refused.value.rule == "loopback"
+        assert call(url, policy=None).status == 202
+    assert len(receiver.requests) == 2
+
+
+def test_the_address_of_a_name_is_checked_too(receiver: Receiver) -> None:
+    class Blind(AddressPolicy):
+        def check_url(self, url: str) -> None:
+            return None
+
+    with pytest.raises(NotCalled, match="loopback"):
+        call(receiver.url("/").replace("127.0.0.1", "localhost"), policy=Blind())
+    assert receiver.connections == 0
+
+
+def test_servers_are_certified_by_the_same_authorities_as_those_of_pushes(certificates: Certificates) -> None:
+    with Receiver(tls=certificates.server()) as receiver:
+        for policy in (THIS_MACHINE, None):
+            with pytest.raises(NoAnswer, match="certificate is not accepted"):
+                call(receiver.url("/"), policy=policy)
+        assert call(receiver.url("/"), OutboundRoute(ca_file=certificates.authority)).status == 202
+        with pytest.raises(NoAnswer, match="no answer in time"):
+            call(receiver.url("/drip-headers/0.01"), OutboundRoute(ca_file=certificates.authority), total_s=2.0)
+    with Receiver(tls=certificates.server("elsewhere")) as receiver, pytest.raises(NoAnswer):
+        call(receiver.url("/"), OutboundRoute(ca_file=certificates.authority))
+
+
+def test_the_operator_s_own_servers_may_have_certificates_of_the_system_s_authorities(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", certificates.authority)
+    with Receiver(tls=certificates.server()) as receiver:
+        assert call(receiver.url("/"), policy=None).status == 202
+        with pytest.raises(NoAnswer):
+            call(receiver.url("/"))
+
+
+def test_the_proxy_is_used_and_judges_addresses() -> None:
+    with Receiver() as proxy:
+        route = OutboundRoute(proxy=proxy.url("").rstrip("/"))
+        assert call("http://publisher.invalid/x", route, AddressPolicy()).status == 202
+        for url in ("http://10.0.0.1/", "http://localhost/", "http://0x7f.1/"):
+            with pytest.raises(NotCalled):
+                call(url, route, AddressPolicy())
+        assert [request.path for request in proxy.requests] == ["http://publisher.invalid/x"]
+
+
+def test_the_environment_has_no_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login anna password secret\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    with refusing_url() as proxy, Receiver() as receiver:
+        monkeypatch.setenv("http_proxy", proxy)
+        monkeypatch.setenv("no_proxy", "*")
+        assert call(receiver.url("/")).status == 202
+        assert "authorization" not in receiver.requests[0].headers
+        with Receiver() as wanted:
+            assert call(receiver.url("/"), OutboundRoute(proxy=wanted.url("").rstrip("/"))).status == 202
+            assert len(wanted.requests) == 1
+
+
+def test_a_client_that_is_closed_drops_the_calls_that_wait(receiver: Receiver) -> None:
+    client = HttpClient(THIS_MACHINE, threads=1)
+    calls = [
+        client.call("POST", receiver.url("/slow/0.2"), {}, b"", lambda _: None, total_s=60, max_answer=9)
+        for _ in range(3)
+    ]
+    receiver.wait_for(1)
+    client.close()
+    assert calls[0].result() is None
+    assert calls[2].cancelled()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are listed by Linux")
+def test_no_socket_is_left() -> None:
+    with Receiver() as receiver:
+        before, children = sockets(), inherited()
+        for _ in range(5):
+            call(receiver.url("/"))
+            assert inherited() == children, "a child process would hold our connections open"
+        with pytest.raises(NotCalled):
+            call("http://10.0.0.1/", policy=AddressPolicy())
+        eventually(lambda: len(sockets()) <= len(before), "sockets are left")
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)

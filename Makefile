@@ -22,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 TOOLBOX := $(VENV)/tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-cluster test-image check lint format docs notebook bench benchmark-page wheels image constraints lock audit-deps pins clean distclean
+.PHONY: help setup run test test-all test-cluster test-image check lint format docs notebook bench wheels image constraints lock audit-deps pins clean distclean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -75,15 +75,10 @@ notebook: setup ## Open the notebooks on the tables of .arborcast
 	fi; \
 	exec $(BIN)/jupyter lab --notebook-dir notebooks $(ARGS)
 
-bench: setup ## Measure; one of them only: make bench ARGS=latency
-	@# What takes --json is a measurement; the storms and the page are something else, and routing is three of the others.
-	@set -e; for name in $(or $(ARGS),$$(grep -l -e '"--json"' -e 'harness import.* run' benchmarks/*/*.py \
-	    | grep -v -e /storms/ -e /page/ -e /routing.py | sed 's|.*/||; s|[.]py$$||')); do \
-	  file=$$(ls benchmarks/*/$$name.py); echo "== $$name"; \
-	  $(BIN)/python -m "$$(echo "$${file%.py}" | tr / .)"; done
-
-benchmark-page: setup ## Measure everything (an hour) and write docs/benchmarks.md; a part: make benchmark-page ARGS='--only scaling'
-	@$(BIN)/python -m benchmarks.page.page $(ARGS)
+bench: setup ## Measure: make bench ARGS='latency rates --json out.json'; without ARGS every program (hours)
+	@set -e; if [ -n "$(ARGS)" ]; then exec $(BIN)/python -m benchmarks.$(ARGS); fi; \
+	for file in $$(grep -l '^ *run(measure' benchmarks/*.py benchmarks/peers/*.py | sed 's|[.]py$$||' | tr / .); do \
+	  $(BIN)/python -m $$file; done
 
 wheels: $(INSTALLED) ## Build both distributions into dist/: the engine, and its client alone (arborcast-client)
 	rm -rf build  # setuptools packs the modules of an earlier build, too

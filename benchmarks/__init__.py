@@ -1,20 +1,20 @@
-"""Programs that measure the engine, or take it apart under load: run by hand.
+"""Programs that measure the engine, or kill its parts under load: run by hand.
 
-    dispatch/       from publishers to subscribers, and what a worker does: rates, delays, growth
-    gateway/        accepting, pull points, the client library, what security costs
-    model/          topics, routing tables, the control log, the topic directory
-    operation/      the engine as a whole: starts, kills, redelivery, tables, audit
-    peers/          side by side with Apache CXF and Apache Camel
-    storms/         hours of kills, outages and load, and the judge of what they lost
-    page/           docs/benchmarks.md: runs its parts, keeps their results, writes the page
+    throughput, latency, burst      from publishers, or from the log, to subscribers
+    gateway                         what one gateway process accepts: edges, authentication, pull points, clients
+    redelivery, recovery            backlogs of dead endpoints; kills of each part
+    tables, console, engine         recording and audit; pages in a browser; starts and idling
+    federation, directory, model    links between engines; topic directories; micro-benchmarks
+    peers/                          side by side with Apache CXF, Apache Camel, and bare floors of our own
+    storms/                         hours of kills, outages and load, and the judge of what they lost
 
-    harness         arguments, tables and figures of a measurement
-    dispatching     a real broker, the dispatch job, a receiver and a loader
-    through_gateway publishers and the gateway before those
+    report      arguments, tables, JSON
+    load        the one load driver, a process of its own
+    rig         a broker, the dispatch job, a gateway and a receiver, and the check of each run
 
-`python -m benchmarks.FOLDER.NAME --help`, or `make bench ARGS=NAME`. Brokers, clusters and receivers to measure with
-are those of `tests.support`; of the tests nothing else is used here, and nothing that is installed imports this. The
-programs' own tests are in tests/unit/benchmarks; tests/chaos runs a short storm.
+`python -m benchmarks.NAME --help`, or `make bench ARGS=NAME`. Brokers, clusters and receivers are those of
+`tests.support`; nothing that is installed imports this. The programs' own tests are in tests/unit/benchmarks;
+tests/chaos runs a short storm.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Arborcast and other systems in one run, with the same publishers, receivers and checks.
-
-peers   the program
-others  the other systems, as processes; their jars, pinned in jars.xml and jars.sha256
-"""
+"""Side by side: `peers` with Apache CXF and Apache Camel, which `others` fetches and starts; `floor` and `prototype`
+with the least that does the work of the gateway and of the dispatch job."""
 
 from __future__ import annotations

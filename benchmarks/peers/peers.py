@@ -9,16 +9,12 @@ rows, and the others go on.
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from arborcast.core.eventlog.client import make_producer
 from arborcast.core.eventlog.topics import ensure_topics
@@ -26,20 +22,22 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
-from benchmarks.harness import Report, Table, run, warn
+from benchmarks.load import Traffic, send
 from benchmarks.peers.others import CamelRoutes, CxfBroker, running
-from benchmarks.through_gateway import OUTCOME, Outcome, Rig, check, rig
-from tests.support.broker import new_broker, settings_for
-from tests.support.dispatch_process import ROOT
+from benchmarks.report import Report, Table, run, wait_for, warn
+from benchmarks.rig import OUTCOME, Outcome, Rig, payload, rig
 
 # Name, publishers, subscribers.
 _CASES = (("1x1", 1, 1), ("16x1", 16, 1), ("8x10", 8, 10), ("8x50", 8, 50))
-_RATES = (50, 500)
+_RATES = (50.0, 500.0)
 _BACKLOGS = (1, 10, 50)
+_LANES = 8
 
 _URL_CONNECTION = "-Dorg.apache.cxf.transport.http.forceURLConnection=true"
 
-Run = Callable[[str, Sequence[str], int, float, float | None], Outcome]
+# Topic, paths of the subscribers, traffic.
+Run = Callable[[str, Sequence[str], Traffic], Outcome]
+Encode = Callable[[str, int, str], tuple[bytes, bytes]]
 
 
 def measure(report: Report) -> None:
@@ -49,13 +47,13 @@ def measure(report: Report) -> None:
     light = Table("light load, one subscriber", columns, "open loop")
     log = Table("from a Kafka log to HTTP", columns, "messages of 800 bytes put into the log at once, or at 50/s")
     try:
-        _ours(soap, light, log, seconds)
+        _guarded("Arborcast", soap, lambda: _ours(soap, light, log, seconds))
         for name, options in (("CXF", ()), ("CXF, URLConnection", (_URL_CONNECTION,))):
             _guarded(name, soap, partial(_cxf, name, options, soap, light, seconds))
         _guarded("Camel", log, lambda: _camel(log, seconds))
     finally:
         for table in (soap, light, log):
-            # Cases beside each other, in the order in which they were measured within each.
+            # Systems beside each other, cases in the order in which they were measured.
             order = {case: place for place, case in enumerate(dict.fromkeys(row[0] for row in table.rows))}
             table.rows.sort(key=lambda row: order[row[0]])
             report.tables.append(table)
@@ -71,223 +69,121 @@ def _guarded(name: str, table: Table, action: Callable[[], None]) -> None:
 
 
 def _ours(soap: Table, light: Table, log: Table, seconds: float) -> None:
-    with rig() as running_rig:
+    with rig(gateway=True) as bench:
 
-        def one_topic(topic: str, paths: Sequence[str], publishers: int, time_s: float, rate: float | None) -> Outcome:
-            running_rig.bench.subscribe([path[1:] for path in paths], topic=f"{{urn:t}}{topic}")
-            return running_rig.run(paths, publishers, time_s, rate, topic=topic, one_topic=True)
+        def one_topic(topic: str, paths: Sequence[str], traffic: Traffic) -> Outcome:
+            bench.subscribe([path[1:] for path in paths], f"{{urn:t}}{topic}")
+            return bench.publish(paths, replace(traffic, topic=topic, one_topic=True))
 
-        one_topic("warm", ["/warm"], 8, 3, None)
+        one_topic("warm", ["/warm"], Traffic(0, 8, 3))
         _cases("Arborcast", one_topic, soap, light, seconds)
         for case, publishers, subscribers in _CASES[1:]:
-            names = [f"own{case}-{number}" for number in range(subscribers)]
-            running_rig.bench.subscribe(names, topic=f"{{urn:t}}own{case}//.")
-            paths = [f"/{name}" for name in names]
-            running_rig.run(paths, publishers, 1, 20, topic=f"own{case}/p")
-            outcome = running_rig.run(paths, publishers, seconds, topic=f"own{case}/p")
-            soap.add(case, "Arborcast, a topic each", *outcome.cells())
-        _ours_from_log(running_rig, log, seconds)
+            paths = bench.subscribe([f"own{case}-{each}" for each in range(subscribers)], f"{{urn:t}}own{case}//.")
+            traffic = Traffic(0, publishers, seconds, topic=f"own{case}/p")
+            bench.publish(paths, replace(traffic, seconds=1, rate=20))
+            soap.add(case, "Arborcast, a topic each", *bench.publish(paths, traffic).cells())
+
+        def encode(topic: str, lane: int, mark: str) -> tuple[bytes, bytes]:
+            path = TopicPath(f"{{urn:t}}{topic}/p{lane}")
+            return notifications.encode(Notification(mark, path, payload(mark), int(time.time() * 1000)))
+
+        for subscribers in _BACKLOGS:
+            name = f"backlog{subscribers}"
+            paths = [f"/{name}-{number}" for number in range(subscribers)]
+            bench.subscribe([path[1:] for path in paths], f"{{urn:t}}{name}//.", "raw")
+            _from_log(bench, "Arborcast, raw form", log, bench.kafka.topic("notifications"), paths, encode, seconds)
 
 
 def _cases(system: str, one_topic: Run, soap: Table, light: Table, seconds: float) -> None:
     for case, publishers, subscribers in _CASES:
         paths = [f"/c{case}-{number}" for number in range(subscribers)]
-        soap.add(case, system, *one_topic(f"case{case}", paths, publishers, seconds, None).cells())
+        soap.add(case, system, *one_topic(f"case{case}", paths, Traffic(0, publishers, seconds)).cells())
     for rate in _RATES:
-        light.add(f"{rate}/s", system, *one_topic(f"rate{rate}", [f"/r{rate}"], 8, seconds, rate).cells())
+        outcome = one_topic(f"rate{rate:g}", [f"/r{rate:g}"], Traffic(0, 8, seconds, rate))
+        light.add(f"{rate:g}/s", system, *outcome.cells())
 
 
 def _cxf(name: str, options: Sequence[str], soap: Table, light: Table, seconds: float) -> None:
-    with (
-        _receiver() as url,
-        TemporaryDirectory(prefix="arborcast-bench-") as folder,
-        running(lambda place: CxfBroker(place, *options)) as broker,
-    ):
+    with rig(job=False) as bench, running(lambda place: CxfBroker(place, *options)) as broker:
         assert isinstance(broker, CxfBroker)
 
-        def one_topic(topic: str, paths: Sequence[str], publishers: int, time_s: float, rate: float | None) -> Outcome:
+        def one_topic(topic: str, paths: Sequence[str], traffic: Traffic) -> Outcome:
             for path in paths:
-                broker.subscribe(f"{url}{path}", topic)
-            _clear(url)
-            out = Path(folder) / "sent.json"
-            command = [sys.executable, "-m", "benchmarks.gateway.publishers", str(broker.port), str(publishers)]
-            command += [str(time_s), str(out), "--topic", topic, "--one-topic"]
-            subprocess.run([*command, *(["--rate", str(rate)] if rate else [])], check=True, cwd=ROOT, timeout=300)
-            told = json.loads(out.read_text())
-            arrived = _arrivals(url, set(paths), len(told["acknowledged"]) * len(paths))
-            outcome = check(told["acknowledged"], arrived, paths)
-            outcome.refused = told["refused"]
-            return outcome
+                broker.subscribe(f"{bench.receiver.url}{path}", topic)
+            bench.receiver.clear()
+            sent = send(replace(traffic, port=broker.port, topic=topic, one_topic=True))
+            return bench.checked(sent, paths, bench.cpu())
 
-        one_topic("warm", ["/warm"], 8, 3, None)
+        one_topic("warm", ["/warm"], Traffic(0, 8, 3))
         _cases(name, one_topic, soap, light, seconds)
 
 
-def _ours_from_log(running_rig: Rig, log: Table, seconds: float) -> None:
-    kafka, url = running_rig.bench.kafka, running_rig.bench.receiver_url
-
-    def encode(topic: str, lane: int, mark: str) -> tuple[bytes, bytes]:
-        path = TopicPath(f"{{urn:t}}{topic}/p{lane}")
-        return notifications.encode(Notification(mark, path, _payload(mark), int(time.time() * 1000)))
-
-    def prepare(topic: str, paths: Sequence[str]) -> None:
-        running_rig.bench.subscribe([path[1:] for path in paths], topic=f"{{urn:t}}{topic}//.", form="raw")
-
-    _from_log("Arborcast, raw form", log, kafka, kafka.topic("notifications"), url, encode, prepare, seconds)
-
-
 def _camel(log: Table, seconds: float) -> None:
-    with TemporaryDirectory(prefix="arborcast-bench-", ignore_cleanup_errors=True) as folder, _receiver() as url:
-        broker = new_broker(Path(folder) / "kafka")
-        broker.start()
-        try:
-            kafka = KafkaSettings(bootstrap_servers=settings_for(broker).bootstrap_servers, partitions=4)
-            for subscribers in _BACKLOGS:
-                # An engine's own notifications log, with its partitions, under another prefix.
-                own = KafkaSettings(
-                    bootstrap_servers=kafka.bootstrap_servers, partitions=4, prefix=f"camel{subscribers}."
-                )
-                ensure_topics(own)
-                topic = own.topic("notifications")
-                paths = [f"/backlog{subscribers}-{number}" for number in range(subscribers)]
-                urls = [f"{url}{path}" for path in paths]
-                consumers = 4 if subscribers == 1 else 1
-
-                with running(partial(_routes, kafka.bootstrap_servers, topic, urls, consumers)):
-                    _warm(own, topic, url, paths)
-                    _from_log("Camel", log, own, topic, url, _plain, lambda *_: None, seconds, (subscribers,))
-        finally:
-            broker.kill()
+    with rig(job=False) as bench:
+        for subscribers in _BACKLOGS:
+            # A notifications log of its own, with as many partitions as the engine's.
+            own: KafkaSettings = replace(bench.kafka, prefix=f"camel{subscribers}.")
+            ensure_topics(own)
+            paths = [f"/backlog{subscribers}-{number}" for number in range(subscribers)]
+            urls = [f"{bench.receiver.url}{path}" for path in paths]
+            start = partial(_routes, own, urls, 4 if subscribers == 1 else 1)
+            with running(start):
+                _warm(bench, own, paths)
+                _from_log(bench, "Camel", log, own.topic("notifications"), paths, _plain, seconds)
 
 
-def _routes(servers: str, topic: str, urls: Sequence[str], consumers: int, place: Path) -> CamelRoutes:
-    return CamelRoutes(place, servers, topic, urls, consumers)
+def _routes(kafka: KafkaSettings, urls: Sequence[str], consumers: int, place: Path) -> CamelRoutes:
+    return CamelRoutes(place, kafka.bootstrap_servers, kafka.topic("notifications"), urls, consumers)
+
+
+def _plain(_topic: str, lane: int, mark: str) -> tuple[bytes, bytes]:
+    return f"p{lane}".encode(), payload(mark)
+
+
+def _warm(bench: Rig, kafka: KafkaSettings, paths: Sequence[str]) -> None:
+    """Until each route has pushed something: then its group has found its partitions."""
+
+    def reached() -> bool:
+        _append(bench, kafka.topic("notifications"), _plain, "warm", "9", _LANES)
+        return {each.path for each in bench.receiver.arrivals(1, 1.0)} >= set(paths)
+
+    wait_for(reached, "all routes push", 90, 0.5)
+    bench.receiver.arrivals(1 << 30, 3.0)  # what is still under way
 
 
 def _from_log(
-    system: str,
-    log: Table,
-    kafka: KafkaSettings,
-    topic: str,
-    url: str,
-    encode: Callable[[str, int, str], tuple[bytes, bytes]],
-    prepare: Callable[[str, Sequence[str]], None],
-    seconds: float,
-    backlogs: Sequence[int] = _BACKLOGS,
+    bench: Rig, system: str, log: Table, topic: str, paths: Sequence[str], encode: Encode, seconds: float
 ) -> None:
-    for subscribers in backlogs:
-        name = f"backlog{subscribers}"
-        paths = [f"/{name}-{number}" for number in range(subscribers)]
-        prepare(name, paths)
-        # The same work for each case, whatever its width: so many pushes in all.
-        count = int(2_500 * seconds / (1 if subscribers == 1 else subscribers / 2))
-        log.add(f"backlog, {subscribers} subscribers", system, *_put(kafka, topic, url, paths, encode, name, count))
-        if subscribers == 1:
-            rate = 50.0
-            cells = _put(kafka, topic, url, paths, encode, name, int(rate * seconds), rate)
-            log.add(f"{rate:.0f}/s, 1 subscriber", system, *cells)
+    subscribers = len(paths)
+    name = f"backlog{subscribers}"
+    # About as many pushes in each case, whatever its width.
+    count = int(2_500 * seconds / (1 if subscribers == 1 else subscribers / 2))
+    cases = [(f"backlog, {subscribers} subscribers", count, 0.0)]
+    if subscribers == 1:
+        cases.append(("50/s, 1 subscriber", int(50 * seconds), 50.0))
+    for case, number, rate in cases:
+        bench.receiver.clear()
+        sent = _append(bench, topic, encode, name, "0", number, rate)
+        log.add(case, system, *bench.delivered(sent, paths, 1).cells())
 
 
-def _put(
-    kafka: KafkaSettings,
-    topic: str,
-    url: str,
-    paths: Sequence[str],
-    encode: Callable[[str, int, str], tuple[bytes, bytes]],
-    name: str,
-    count: int,
-    rate: float | None = None,
-) -> tuple[int | float | None, ...]:
-    """Append so many, at once or at a rate, and see what arrives."""
-    _clear(url)
-    producer = make_producer(kafka, linger_ms=0 if rate else 5)
-    sent: dict[str, float] = {}
-    began = time.time()
+def _append(
+    bench: Rig, topic: str, encode: Encode, name: str, label: str, count: int, rate: float = 0.0
+) -> dict[str, float]:
+    """Append so many, at once or at a rate. Mark -> when it was due."""
+    producer, sent, began = make_producer(bench.kafka, linger_ms=0 if rate else 5), {}, time.time()
     for number in range(count):
-        lane = number % 8
-        mark = f"{lane:03d}-{number:08d}"
-        due = began + number / rate if rate else began
+        lane = number % _LANES
+        due = began + number / rate if rate else time.time()
         if (delay := due - time.time()) > 0:
             time.sleep(delay)
+        mark = f"{label}{lane:02d}-{number:08d}"
         key, value = encode(name, lane, mark)
         producer.send(topic, key=key, value=value)
         sent[mark] = due
     producer.flush()
     producer.close(timeout=5)
-    return check(sent, _arrivals(url, set(paths), count * len(paths)), paths).cells()
-
-
-def _warm(kafka: KafkaSettings, topic: str, url: str, paths: Sequence[str]) -> None:
-    """Until each route has pushed something: its group has found its partitions then."""
-    deadline = time.monotonic() + 90
-    number = 0
-    reached: set[str] = set()
-    while reached != set(paths):
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"only {len(reached)} of {len(paths)} routes have pushed anything within 90 s")
-        producer = make_producer(kafka)
-        for lane in range(8):
-            key, value = _plain("warm", lane, f"{900 + lane}-{number:08d}")
-            producer.send(topic, key=key, value=value)
-        producer.flush()
-        producer.close(timeout=5)
-        number += 1
-        time.sleep(0.5)
-        reached |= {path for _, path, _ in _marks(url)} & set(paths)
-    # What is still on its way must not be counted later.
-    count = -1
-    while count != len(_marks(url)):
-        count = len(_marks(url))
-        time.sleep(1.0)
-
-
-def _plain(_topic: str, lane: int, mark: str) -> tuple[bytes, bytes]:
-    return f"p{lane}".encode(), _payload(mark)
-
-
-def _payload(mark: str) -> bytes:
-    return f'<b:m xmlns:b="urn:bench" mark="{mark}">{"x" * 740}</b:m>'.encode()
-
-
-@contextmanager
-def _receiver() -> Iterator[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.receiver", "--marks"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().split()[0].rstrip("/")
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _arrivals(url: str, paths: set[str], expected: int, quiet_s: float = 15.0) -> list[tuple[float, str, str]]:
-    """What came to these paths, once there is as much as expected or nothing more comes."""
-    known, since = -1, time.monotonic()
-    while True:
-        received = [each for each in _marks(url) if each[1] in paths]
-        count = sum(each[2].count(",") + 1 for each in received)
-        if count != known:
-            known, since = count, time.monotonic()
-        if count >= expected or time.monotonic() - since > quiet_s:
-            return received
-        time.sleep(0.3)
-
-
-def _marks(url: str) -> list[tuple[float, str, str]]:
-    with urllib.request.urlopen(f"{url}/_marks", timeout=60) as response:  # noqa: S310
-        answer: list[tuple[float, str, str]] = json.loads(response.read())
-        return answer
-
-
-def _clear(url: str) -> None:
-    with urllib.request.urlopen(f"{url}/_clear", timeout=60) as response:  # noqa: S310
-        response.read()
+    return sent
 
 
 if __name__ == "__main__":

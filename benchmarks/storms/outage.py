@@ -1,27 +1,33 @@
-"""An outage: Kafka does not answer for a long time, under load, and then does again.
+"""An outage under load on a whole engine: Kafka is frozen, or the disk is full; afterwards it has to go on by itself.
 
-    python -m benchmarks.storms.outage --minutes 10 [--json FILE]
+    python -m benchmarks.storms.outage kafka [--minutes 10]
+    python -m benchmarks.storms.outage disk [--minutes 2] [--disk FOLDER]
 
-The broker of a whole engine is frozen (SIGSTOP): its connections stay open and nothing ever comes back, which is worse
-than one that is gone. Publishers must be told to come back later, within their patience; afterwards everything has to
-go on by itself, and what got a 202, before, during or after, must arrive. The exit status says whether it is so.
+A frozen broker (SIGSTOP) keeps its connections open and answers nothing, which is worse than one that is gone. A full
+disk has everything of the engine on it: Kafka's logs, checkpoints, tables, parked deliveries, metrics and log files.
+Without `--disk` it is a small one in memory, which only root may mount; FOLDER is on a disk of your own, which is
+filled to its last byte, so choose it well. Meanwhile publishers get a 503, and `status` and `doctor` name a full disk.
+Everything that got a 202, before, during or after, must arrive. The exit status says whether all of it held.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from arborcast.client import Client
-from arborcast.dispatch.operations.audit import Report
+from arborcast.dispatch.operations.audit import Report as Audit
+from benchmarks.report import Report, run
 from benchmarks.storms.books import settle, states
+from benchmarks.storms.disk import Filling, small_disk
 from benchmarks.storms.judge import Findings, judge
 from benchmarks.storms.load import Publisher, first_arrival
 from benchmarks.storms.receivers import Receivers
@@ -29,92 +35,161 @@ from benchmarks.storms.record import Kill, Record, Wanted, arrivals
 from benchmarks.storms.victim import Victim
 
 TOPIC = "outage/a"
-NAME = "one"
+WELL, FAILING = "well", "failing"
+MEGABYTES = 700
 
 _BUDGET_S = 2.0
-_DRAIN_S = 180.0
+_DRAIN_S = 240.0
+
+# So that something is parked while the disk is full, and all of it is tried again soon.
+_SETTINGS = {
+    "retry.retransmissions": "100",
+    "retry.first_wait_s": "0.5",
+    "retry.longest_wait_s": "5",
+    "retry.longest_probe_s": "5",
+    "tables.interval_s": "2",
+}
 
 
 @dataclass
 class Outcome:
-    """What an outage has shown; `back_s` is from its end to the first delivery of a message accepted after it."""
+    """The result; `back_s` is from the end of the outage to the first delivery of a message accepted after it."""
 
-    seconds: float
     accepted: int
     refused: dict[str, int]
     back_s: float | None
     restarts: dict[str, int]
     findings: Findings
-    audit: Report
+    audit: Audit
+    problems: list[str] = field(default_factory=list)
 
     @property
     def well(self) -> bool:
         """Whether all that must hold did."""
-        told = set(self.refused) <= {"503"}
-        return self.back_s is not None and told and not self.findings.faults and self.audit.balanced
+        books = self.audit.balanced and not self.audit.totals.pending
+        return self.back_s is not None and books and not self.findings.faults and not self.problems
 
 
-def run(folder: Path, seconds: float, rate: float = 20.0) -> Outcome:
-    """One outage of so many seconds."""
-    victim, file = Victim(folder / "home", {}), folder / "arrivals.jsonl"
-    publisher = Publisher(f"{victim.gateway}/wsn/NotificationBroker", TOPIC, rate, poisoned=0)
-    since_ms = int(time.time() * 1000)
+# An outage of a victim for so many seconds; the problems that were found meanwhile.
+Outage = Callable[[Victim, float], list[str]]
+
+
+def frozen_kafka(victim: Victim, seconds: float) -> list[str]:
+    """The broker is stopped by a signal."""
+    (broker,) = victim.processes()["kafka"]
+    broker.send_signal(signal.SIGSTOP)
     try:
-        with Receivers(file, [NAME]) as receivers:
+        time.sleep(seconds)
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    return []
+
+
+def full_disk(disk: Path) -> Outage:
+    """The disk has no byte left."""
+
+    def outage(victim: Victim, seconds: float) -> list[str]:
+        problems = []
+        with _filled(disk) as filling:
+            filling.keep_full(seconds / 2)
+            for command in ("status", "doctor"):
+                text = victim.say(command)
+                print(f"--- {command}, with the disk full:\n{text}")
+                if str(victim.home.path) not in text or "MiB" not in text:
+                    problems.append(f"{command} does not name the full disk")
+            filling.keep_full(seconds / 2)
+        return problems
+
+    return outage
+
+
+@contextmanager
+def _filled(disk: Path) -> Iterator[Filling]:
+    filling = Filling(disk)
+    try:
+        filling.fill()
+        yield filling
+    finally:
+        filling.remove()
+
+
+def survive(home: Path, folder: Path, seconds: float, outage: Outage, parts: tuple[str, ...]) -> Outcome:
+    """One outage of an engine in `home`, which strikes these parts; `folder` is for the outside record."""
+    victim, file = Victim(home, _SETTINGS), folder / "arrivals.jsonl"
+    publisher = Publisher(f"{victim.gateway}/wsn/NotificationBroker", TOPIC, 20.0, poisoned=0)
+    since_ms = int(time.time() * 1000) - 1000
+    try:
+        with Receivers(file, [WELL, FAILING]) as receivers:
             victim.up()
+            receivers.behave(FAILING, "status/500")
             with Client(victim.gateway) as client:
-                made = client.subscribe(TOPIC, to=receivers.url(NAME))
+                made = {name: client.subscribe(TOPIC, to=receivers.url(name)) for name in (WELL, FAILING)}
             publisher.start()
-            first_arrival(file, publisher, time.time(), 60.0)
-            (broker,) = victim.processes()["kafka"]
-            frozen = time.time()
-            broker.send_signal(signal.SIGSTOP)
-            try:
-                time.sleep(seconds)
-            finally:
-                os.kill(broker.pid, signal.SIGCONT)
-            thawed = time.time()
-            arrived = first_arrival(file, publisher, thawed, _DRAIN_S)
+            before = first_arrival(file, publisher, time.time(), 60.0, WELL)
+            began = time.time()
+            problems = outage(victim, seconds)
+            over = time.time()
+            if before is None:
+                problems.append("nothing was delivered before the outage")
+            arrived = first_arrival(file, publisher, over, _DRAIN_S, WELL)
+            receivers.behave(FAILING, "well")
             publisher.stop()
-            report = settle(victim.kafka, since_ms, _DRAIN_S)
+            audit = settle(victim.kafka, since_ms, _DRAIN_S)
             restarts = victim.restarts()
-            books = states(victim.kafka, {made.address.rpartition("/")[2]: NAME})
+            books = states(victim.kafka, {each.address.rpartition("/")[2]: name for name, each in made.items()})
             record = Record(
-                [Wanted(NAME, frozenset({TOPIC}))],
+                [Wanted(name, frozenset({TOPIC})) for name in made],
                 publisher.accepted,
                 list(arrivals(file)),
-                [Kill(frozen, ("kafka",), None, arrived or thawed)],
+                # A part that ended meanwhile may have been in the middle of a push.
+                [Kill(at, parts, None, arrived or over) for at in (began, over)],
             )
     finally:
         victim.end()
-    return Outcome(
-        seconds,
-        len(publisher.accepted),
-        publisher.refused,
-        None if arrived is None else arrived - thawed,
-        restarts,
-        judge(record, books, _BUDGET_S),
-        report,
-    )
+    back_s = None if arrived is None else arrived - over
+    findings = judge(record, books, _BUDGET_S)
+    return Outcome(len(publisher.accepted), publisher.refused, back_s, restarts, findings, audit, problems)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    with tempfile.TemporaryDirectory(prefix="outage-") as folder:
-        outcome = run(Path(folder).absolute(), options.minutes * 60)
-    print(f"Kafka frozen for {outcome.seconds:g} s; {outcome.accepted:,} accepted; not accepted: {outcome.refused}")
-    print("never back" if outcome.back_s is None else f"delivered again {outcome.back_s:.1f} s after its end")
-    print(f"restarts: {outcome.restarts}")
+def run_kafka(folder: Path, seconds: float) -> Outcome:
+    """Kafka frozen for so long: publishers get a 503 and nothing else."""
+    outcome = survive(folder / "home", folder, seconds, frozen_kafka, ("kafka",))
+    if not set(outcome.refused) <= {"503"}:
+        outcome.problems.append(f"publishers got {outcome.refused}")
+    return outcome
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=("kafka", "disk"))
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--disk", type=Path, metavar="FOLDER")
+
+
+def measure(report: Report) -> bool:
+    chosen = report.options
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="outage-"))).absolute()
+        if chosen.what == "kafka":
+            outcome = run_kafka(folder, chosen.minutes * 60)
+        else:
+            disk = chosen.disk or stack.enter_context(small_disk(folder / "disk", MEGABYTES))
+            if disk is None:
+                sys.exit("only root may mount a disk to fill: give one with --disk FOLDER")
+            place = disk.absolute()
+            outcome = survive(place / "home", folder, chosen.minutes * 60, full_disk(place), ("disk",))
+    with report.table(f"{chosen.what} away for {chosen.minutes:g} minutes", "what", "figure") as table:
+        table.add("accepted", outcome.accepted)
+        for answer, count in outcome.refused.items():
+            table.add(f"not accepted: {answer}", count)
+        table.add("seconds until the next delivery", outcome.back_s)
+        for part, times in outcome.restarts.items():
+            table.add(f"restarts of {part}", times)
+        table.add("deliveries that do not balance", outcome.audit.unbalanced)
     print(outcome.findings.describe())
-    print("audit: " + ("balanced" if outcome.audit.balanced else f"{outcome.audit.unbalanced} DO NOT BALANCE"))
-    if options.json:
-        options.json.write_text(json.dumps(asdict(outcome), indent=1, default=str) + "\n")
-    sys.exit(0 if outcome.well else 1)
+    for problem in outcome.problems:
+        print(f"PROBLEM: {problem}")
+    return outcome.well
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, options)

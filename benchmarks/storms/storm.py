@@ -17,19 +17,18 @@ import dataclasses
 import itertools
 import json
 import random
-import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from arborcast.client import Client, Delivery
-from arborcast.dispatch.operations.audit import Report
+from arborcast.dispatch.operations.audit import Report as Audit
+from benchmarks.report import Report, run
 from benchmarks.storms.books import settle, states
 from benchmarks.storms.judge import Findings, judge
 from benchmarks.storms.load import POISON, Publisher, Puller
@@ -92,7 +91,7 @@ class Outcome:
 
     record: Record
     findings: Findings
-    audit: Report
+    audit: Audit
     before: dict[str, Usage]
     after: dict[str, Usage]
     refused: dict[str, int]
@@ -282,89 +281,62 @@ def _sent_since(publisher: Publisher, since: float) -> list[Any]:
     return found
 
 
-def figures(outcome: Outcome) -> dict[str, Any]:
-    """All of it as numbers."""
-    kills = outcome.record.kills
+def show(report: Report, outcome: Outcome) -> None:
+    """The outcome as tables and lines."""
+    kills, findings, audit = outcome.record.kills, outcome.findings, outcome.audit
+    twice = sum(findings.duplicates.values()) + len(findings.unexplained)
+    with report.table("the storm", "what", "figure") as table:
+        table.add("kills", len(kills))
+        table.add("seconds", outcome.seconds)
+        table.add("accepted", len(outcome.record.accepted))
+        for answer, count in outcome.refused.items():
+            table.add(f"not accepted: {answer}", count)
+        for name in ("expected", "delivered", "given_up", "dropped"):
+            table.add(f"deliveries {name.replace('_', ' ')}", getattr(findings, name))
+        for kind, found in findings.faults.items():
+            table.add(f"FAULT: {kind}", len(found))
+        table.add("duplicates per kill", twice / len(kills) if kills else 0.0)
+        table.add("audit --deep: deliveries", audit.matches)
+        table.add("audit --deep: pending", audit.totals.pending)
+        table.add("audit --deep: unbalanced", audit.unbalanced)
     times: dict[str, list[float]] = defaultdict(list)
     for kill in kills:
         if kill.delivered_again is not None:
-            times["+".join(kill.parts) if len(kill.parts) == 1 else "several at once"].append(
-                kill.delivered_again - kill.at
-            )
-    twice = sum(outcome.findings.duplicates.values()) + len(outcome.findings.unexplained)
-    return {
-        "kills": len(kills),
-        "seconds": round(outcome.seconds, 1),
-        "accepted": len(outcome.record.accepted),
-        "not_accepted": outcome.refused,
-        "expected_deliveries": outcome.findings.expected,
-        "delivered": outcome.findings.delivered,
-        "given_up": outcome.findings.given_up,
-        "dropped": outcome.findings.dropped,
-        "faults": outcome.findings.faults,
-        "problems": outcome.problems,
-        "duplicates": dict(outcome.findings.duplicates),
-        "duplicates_per_kill": round(twice / len(kills), 2) if kills else 0.0,
-        "delivered_again_s": {
-            part: {
-                "times": len(each),
-                "median": round(statistics.median(each), 2),
-                "longest": round(max(each), 2),
-            }
-            for part, each in sorted(times.items())
-        },
-        "usage_before": {part: asdict(usage) for part, usage in outcome.before.items()},
-        "usage_after": {part: asdict(usage) for part, usage in outcome.after.items()},
-        "audit": {key: value for key, value in outcome.audit.as_json().items() if key != "subscriptions"},
-    }
-
-
-def show(outcome: Outcome) -> None:
-    """All of it for a person."""
-    numbers = figures(outcome)
-    print(f"\n{numbers['kills']} kills in {numbers['seconds']:g} s, {numbers['accepted']:,} notifications accepted")
-    print(f"not accepted: {numbers['not_accepted'] or 'none'}")
-    print(outcome.findings.describe())
-    print(f"duplicates per kill: {numbers['duplicates_per_kill']:g}")
-    print(f"\n{'killed':<18} {'times':>6} {'delivered again: median s':>26} {'longest s':>10}")
-    for part, each in numbers["delivered_again_s"].items():
-        print(f"{part:<18} {each['times']:6} {each['median']:26.2f} {each['longest']:10.2f}")
-    print(f"\n{'part':<12} {'MiB before':>11} {'after':>8} {'threads':>8} {'after':>6} {'files':>6} {'after':>6}")
-    for part, before in outcome.before.items():
-        after = outcome.after[part]
-        print(
-            f"{part:<12} {before.memory_mib:11.0f} {after.memory_mib:8.0f} {before.threads:8} {after.threads:6} "
-            f"{before.descriptors:6} {after.descriptors:6}"
-        )
-    audit = outcome.audit
-    print(f"\naudit --deep: {audit.matches:,} deliveries, {audit.totals.pending:,} pending, ", end="")
-    print("balanced" if audit.balanced else f"{audit.unbalanced:,} DO NOT BALANCE")
+            name = kill.parts[0] if len(kill.parts) == 1 else "several at once"
+            times[name].append(kill.delivered_again - kill.at)
+    with report.table("delivered again after", "killed", "times", "median s", "longest s") as table:
+        for part, each in sorted(times.items()):
+            table.add(part, len(each), statistics.median(each), max(each))
+    columns = ("part", "MiB before", "MiB after", "threads before", "after", "files before", "after ")
+    with report.table("usage", *columns) as table:
+        for part, before in outcome.before.items():
+            after = outcome.after[part]
+            memory = (before.memory_mib, after.memory_mib)
+            table.add(part, *memory, before.threads, after.threads, before.descriptors, after.descriptors)
+    print(findings.describe())
     for problem in (*audit.problems[:20], *audit.notes, *outcome.problems):
         print(f"    {problem}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--minutes", type=float, help="no further kill after so long")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--rate", type=float, default=60.0, help="notifications per second, all topics together")
     parser.add_argument("--home", type=Path, help="keep everything in this new folder, to look at it afterwards")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
-    # So that no engine is left behind when somebody ends us.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    print(f"seed {options.seed}", flush=True)
+
+
+def measure(report: Report) -> bool:
+    chosen = report.options
+    print(f"seed {chosen.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="storm-") as temporary:
-        folder = options.home or Path(temporary)
+        folder = chosen.home or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        outcome = Storm(folder.absolute(), options.seed, options.rate).run(options.kills, options.minutes)
-    show(outcome)
-    if options.json:
-        options.json.write_text(json.dumps(figures(outcome), indent=1) + "\n")
+        outcome = Storm(folder.absolute(), chosen.seed, chosen.rate).run(chosen.kills, chosen.minutes)
+    show(report, outcome)
     print("\nall held" if outcome.well else "\nNOT ALL HELD")
-    sys.exit(0 if outcome.well else 1)
+    return outcome.well
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, options)

@@ -15,15 +15,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import signal
 import sqlite3
-import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -47,6 +43,7 @@ from arborcast.dispatch.tables import (
     TOPICS,
 )
 from arborcast.dispatch.tables.spec import TableSpec, is_there, open_table
+from benchmarks.report import Report, run, wait_for
 from benchmarks.storms.victim import Victim
 
 TOPIC = "rounds/all"
@@ -102,10 +99,10 @@ class Rounds:
         made = [many.subscribe(TOPIC, to=self._address()) for _ in range(self._wave)]
         subscriptions = [each.result(120) for each in made]
         one.notify(TOPIC, f"<n round={quoteattr(str(self.rounds))}/>")
-        wait_for(lambda: self._waiting() >= self._wave, "that all pushes have failed")
+        wait_for(lambda: self._waiting() >= self._wave, "all pushes have failed", _PATIENCE_S)
         for each in [many.unsubscribe(subscription) for subscription in subscriptions]:
             each.result(120)
-        wait_for(lambda: self._waiting() == 0, "that nothing waits any more")
+        wait_for(lambda: self._waiting() == 0, "nothing waits", _PATIENCE_S)
         self.rounds += self._wave
 
     def _address(self) -> str:
@@ -178,42 +175,31 @@ def _not_well(home: Path) -> float:
     return float(sum(bool(row["breaker"] != "closed" or row["sick"]) for row in latest.values()))
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Raises AssertionError when it does not come within minutes."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for this: {what}"
-        time.sleep(0.1)
-
-
-def main() -> None:
-    """See the module's own words."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, help="in place of minutes: in all, with the first waves")
     parser.add_argument("--wave", type=int, default=200, help="subscriptions at a time")
     parser.add_argument("--home", type=Path, help="keep everything in this new folder, to look at it afterwards")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
+def measure(report: Report) -> bool:
+    chosen = report.options
     with tempfile.TemporaryDirectory(prefix="rounds-", ignore_cleanup_errors=True) as temporary:
-        folder = options.home or Path(temporary)
+        folder = chosen.home or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        looks = Rounds(folder.absolute(), options.wave).run(options.minutes, options.rounds)
+        looks = Rounds(folder.absolute(), chosen.wave).run(chosen.minutes, chosen.rounds)
     first, _, last = looks
-    print(f"\n{'rounds':<52}" + "".join(f" {look.rounds:>12,}" for look in looks))
-    for name in last.figures:
-        print(f"{name:<52}" + "".join(f" {look.figures.get(name, 0):>12,.1f}" for look in looks))
-    if options.json:
-        options.json.write_text(json.dumps([asdict(look) for look in looks], indent=1) + "\n")
+    with report.table("after so many rounds", "figure", *(f"{look.rounds:,}" for look in looks)) as table:
+        for name in last.figures:
+            table.add(name, *(look.figures.get(name, 0) for look in looks))
     left = [
         name
         for name in last.figures
         if not name.startswith(("history", "memory")) and last.figures[name] > first.figures.get(name, 0)
     ]
     print("left behind: " + (", ".join(left) or "nothing"))
-    sys.exit(1 if left else 0)
+    return not left
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, options)

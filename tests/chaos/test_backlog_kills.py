@@ -1,8 +1,7 @@
 """A kill in the middle of a backlog repeats what was under way, however much the batch had pushed before.
 
 Not a matter of luck: the receiver stops to answer in the middle of the batch, so the test knows what is under way, and
-waits until everything else is written down. How much of the last tenth of a second comes again when nothing waits is
-for `python -m benchmarks.storms.backlog_kills` to measure.
+waits until everything else is written down.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from arborcast.core.eventlog.client import TopicPartition, make_consumer
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import Attempt, decode
 from arborcast.dispatch.operations.audit import audit
-from benchmarks.storms.backlog_kills import Arrivals, Kill, judge
 from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.dispatch_process import running_job
 from tests.support.receiver import Received, Receiver
@@ -111,19 +109,6 @@ def test_a_kill_repeats_what_was_under_way_and_nothing_that_was_answered(
     assert set(counted) >= {(f"/s{number}", name) for name in sent for number in range(SUBSCRIBERS)}
     again = {delivery for delivery, count in counted.items() if count > 1}
     assert again == hung, "exactly what was under way at one of the kills"
-
-
-def test_the_judge_tells_what_came_again_from_what_came_late() -> None:
-    arrivals = Arrivals()
-    arrivals.pushes = [
-        (1.0, "/a", ["n1"]),
-        (1.85, "/a", ["n2"]),
-        (1.95, "/a", ["n3", "n4"]),
-        (2.5, "/a", ["n3", "n4"]),
-        (2.6, "/b", ["n3"]),
-        (4.0, "/a", ["n3"]),
-    ]
-    assert judge(arrivals, [(2.0, 2.1), (3.0, 3.1)], 0.1) == [Kill(4, 2, 2, 1), Kill(7, 1, 0, 0)]
 
 
 def fill(log: Logs, receiver: Receiver) -> list[str]:

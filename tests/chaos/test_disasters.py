@@ -127,7 +127,7 @@ def test_a_full_disk_under_the_broker_loses_no_202(tmp_path: Path) -> None:
 
 @pytest.mark.stack
 def test_a_broker_that_does_not_answer_for_a_while(tmp_path: Path) -> None:
-    result = outage.run(tmp_path, seconds=15)
+    result = outage.run_kafka(tmp_path, seconds=15)
 
     assert result.well, f"{result}\n{result.findings.describe()}"
     assert result.accepted > 1

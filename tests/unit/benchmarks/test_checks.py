@@ -1,41 +1,75 @@
-"""What the measurements check of each run: nothing lost, nothing twice, nothing out of order goes unnoticed."""
+"""The check of each measurement notices what was lost, repeated or reordered; prepared messages are whole."""
 
 from __future__ import annotations
 
-from benchmarks.through_gateway import check
+import pytest
+from lxml import etree
+
+from benchmarks.load import Edge, Traffic, requests_of
+from benchmarks.report import percentile
+from benchmarks.rig import Arrival, check
 
 
 def sent(*marks: str) -> dict[str, float]:
     return {mark: 100.0 + number for number, mark in enumerate(marks)}
 
 
+def arrived(*each: tuple[float, str]) -> list[Arrival]:
+    return [Arrival(at, "/a", f"000-0000000{mark}" if len(mark) == 1 else mark) for at, mark in each]
+
+
+A, B = "000-00000000", "000-00000001"
+
+
 def test_all_is_well() -> None:
-    outcome = check(sent("000-00000000", "000-00000001"), [(102.0, "/a", "000-00000000,000-00000001")], ["/a"])
+    outcome = check(sent(A, B), arrived((102.0, "0"), (102.0, "1")), ["/a"])
     assert (outcome.delivered, outcome.lost, outcome.twice, outcome.disorder) == (2, 0, 0, 0)
     assert outcome.delays == [2000.0, 1000.0]
     assert outcome.per_second == 1.0
 
 
 def test_lost_at_one_of_two() -> None:
-    arrived = [(101.0, "/a", "000-00000000"), (101.0, "/b", "")]
-    outcome = check(sent("000-00000000"), arrived[:1], ["/a", "/b"])
+    outcome = check(sent(A), arrived((101.0, "0")), ["/a", "/b"])
     assert (outcome.delivered, outcome.lost) == (1, 1)
 
 
 def test_twice() -> None:
-    arrived = [(101.0, "/a", "000-00000000"), (103.0, "/a", "000-00000000")]
-    outcome = check(sent("000-00000000"), arrived, ["/a"])
+    outcome = check(sent(A), arrived((101.0, "0"), (103.0, "0")), ["/a"])
     assert (outcome.delivered, outcome.twice, outcome.disorder) == (1, 1, 0)
 
 
 def test_disorder_is_within_a_publisher() -> None:
-    arrived = [(101.0, "/a", "000-00000001"), (102.0, "/a", "001-00000000"), (103.0, "/a", "000-00000000")]
-    outcome = check(sent("000-00000000", "000-00000001", "001-00000000"), arrived, ["/a"])
+    outcome = check(sent(A, B, "001-00000000"), arrived((101.0, "1"), (102.0, "001-00000000"), (103.0, "0")), ["/a"])
     assert outcome.disorder == 1
 
 
 def test_disorder_is_within_a_topic_where_a_publisher_has_several() -> None:
-    marks = [f"000-{number:08d}" for number in range(4)]
-    swapped = [(101.0, "/a", marks[1]), (101.1, "/a", marks[0]), (101.2, "/a", marks[2]), (101.3, "/a", marks[3])]
-    assert check(sent(*marks), swapped, ["/a"], topics=2).disorder == 0
-    assert check(sent(*marks), [*swapped[2:], *swapped[:2]], ["/a"], topics=2).disorder == 2
+    marks = [f"000-0000000{number}" for number in range(4)]
+    assert check(sent(*marks), arrived((1, "1"), (1, "0"), (1, "2"), (1, "3")), ["/a"], topics=2).disorder == 0
+    assert check(sent(*marks), arrived((1, "2"), (1, "3"), (1, "1"), (1, "0")), ["/a"], topics=2).disorder == 2
+
+
+def test_messages_of_another_run_do_not_count() -> None:
+    outcome = check(sent(A), arrived((101.0, "0"), (101.0, "9")), ["/a"])
+    assert (outcome.delivered, outcome.lost, outcome.twice) == (1, 0, 0)
+
+
+def test_percentiles() -> None:
+    assert percentile(range(101), 0.99) == 99
+    assert percentile([7.0], 0.5) == 7.0
+
+
+@pytest.mark.parametrize("edge", ["soap", "old"])
+@pytest.mark.parametrize("size", [800, 30_000])
+def test_a_prepared_request_has_the_size_and_the_length_that_it_names(edge: Edge, size: int) -> None:
+    for request in requests_of(Traffic(1, edge=edge, size=size), 3):
+        head, _, body = request.partition(b"\r\n\r\n")
+        assert f"Content-Length: {len(body)}".encode() in head
+        assert etree.fromstring(body) is not None
+        assert body.count(b'mark="@@@-@@@@@@@@"') == 1
+        assert size <= len(body) < size + 1_000
+
+
+def test_a_message_in_parts_is_as_many_requests_and_one_message() -> None:
+    requests = requests_of(Traffic(1, edge="old", size=3_000, parts=10, alone=True), 0)
+    assert [f"1-{number < 9:d}-1-{number}".encode() in each for number, each in enumerate(requests)] == [True] * 10

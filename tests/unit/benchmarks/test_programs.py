@@ -1,22 +1,49 @@
-"""The programs themselves: each is found by its name, and a storm strikes everything that it may strike."""
+"""The programs: each starts and describes itself, and a storm kills every part that it may kill."""
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import random
-from collections import Counter
+import re
+import sys
 
 import pytest
 
-from benchmarks.page.results import ROOT
+from benchmarks.report import run
 from benchmarks.storms.storm import plan
 from benchmarks.storms.victim import PARTS
+from tests.support.gateway_process import ROOT
+
+PROGRAMS = sorted(
+    ".".join(file.relative_to(ROOT).with_suffix("").parts)
+    for file in (ROOT / "benchmarks").rglob("*.py")
+    if re.search(r"^ +run\(measure", file.read_text(encoding="utf-8"), re.MULTILINE)
+)
 
 
-def test_a_name_is_that_of_one_module() -> None:
-    """`make bench ARGS=NAME` says no folder."""
-    names = Counter(file.stem for file in (ROOT / "benchmarks").glob("*/*.py") if file.stem != "__init__")
-    assert names
-    assert {name for name, count in names.items() if count > 1} == set()
+def test_programs_are_found() -> None:
+    assert {"benchmarks.throughput", "benchmarks.peers.floor", "benchmarks.storms.soak"} <= set(PROGRAMS)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_describes_itself_and_takes_json(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module(name)
+    parsers: list[argparse.ArgumentParser] = []
+
+    def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+        parsers.append(parser)
+        sys.exit(0)
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    with pytest.raises(SystemExit):
+        run(module.measure, getattr(module, "options", None))
+    text = parsers[0].format_help()
+    assert f"python -m {name}" in (module.__doc__ or "")
+    assert {"--json", "--quick"} <= set(re.findall(r"--[a-z-]+", text))
+    # Each option in the description exists.
+    assert set(re.findall(r"(?<=[\[ `])--[a-z-]+", module.__doc__ or "")) <= set(re.findall(r"--[a-z-]+", text))
 
 
 @pytest.mark.parametrize("seed", range(5))

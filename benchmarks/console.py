@@ -1,0 +1,246 @@
+"""The web console over a large tree: its pages in a real browser, beside the floor of a page that is only text.
+
+    python -m benchmarks.console [--quick] [--json FILE]
+
+A control log in a real Kafka has 100,000 and then 1,000,000 topics: one node has 100,000 children, the others are a
+tree of six levels. For each page, in Chromium with a warm cache: first byte, first paint, completion, CPU of the
+server; the floor is a page of text from the same server. Then actions on the page Topics, memory, and idle CPU. No
+engine runs: figures that only its job has are missing. Asked: first paint below 300 ms, also with a million topics.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psutil
+import requests
+
+from arborcast.core.settings import KafkaSettings
+from arborcast.engine.processes.processes import free_port
+from arborcast.engine.settings.loading import toml
+from arborcast.topic_model.control_log import ControlLog
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.topics import TopicPath
+from benchmarks.report import Report, Table, cpu_s, run
+from tests.support.broker import new_broker, settings_for
+from tests.support.chromium_provision import provision
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+_CHUNK = 5_000
+_WIDE = 100_000
+_DEEP = "plant/a1/b2/c3/d4/e5"
+
+# As long as a slow machine takes to read the log.
+_PATIENCE_S = 1_200.0
+
+SCREENS = {
+    "floor: a page of text": "/static/{version}/console.css",
+    "topics": "/topics",
+    "topics, one selected": f"/topics?at={_DEEP}",
+    "topics, the node with 100,000 below": "/topics?at=wide",
+    "topics, search": "/topics?q=e5",
+    "subscriptions": "/subscriptions",
+    "deliveries: waiting": "/deliveries/waiting",
+    "deliveries: dead letters": "/deliveries/dead",
+    "queues": "/queues",
+    "engine": "/engine",
+    "cluster": "/cluster",
+    "try": "/try",
+}
+
+
+class Visit(NamedTuple):
+    """One page, in milliseconds."""
+
+    first_byte: float
+    painted: float
+    complete: float
+
+
+def measure(report: Report) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        broker = new_broker(Path(folder) / "kafka")
+        broker.start()
+        try:
+            for topics in (20_000,) if report.quick else (100_000, 1_000_000):
+                _measure(report, settings_for(broker), topics, Path(folder) / str(topics))
+        finally:
+            broker.kill()
+
+
+def _paths(topics: int) -> Iterator[TopicPath]:
+    """Half of them, at most `_WIDE`, below one node; the others in a tree of six levels, ten nodes wide."""
+    wide = min(_WIDE, topics // 2)
+    for number in range(wide):
+        yield TopicPath(f"wide/t{number:06}")
+    for number in range(topics - wide):
+        digits = f"{number:06}"
+        yield TopicPath(
+            "/".join(["plant", *(f"{level}{digit}" for level, digit in zip("abcdef", digits, strict=True))])
+        )
+
+
+def _measure(report: Report, kafka: KafkaSettings, topics: int, home: Path) -> None:
+    with closing(ControlLog(kafka)) as log:
+        log.ensure_created()
+        log.append([TopicRecord(TopicPath(_DEEP))])
+        paths = _paths(topics)
+        while some := [TopicRecord(path) for path in islice(paths, _CHUNK)]:
+            log.append(some)
+    with _console(kafka, home) as (url, process, ready_s), _browser() as browser:
+        context = browser.new_context()
+        context.set_default_timeout(_PATIENCE_S * 1_000)
+        page = context.new_page()
+        page.goto(f"{url}/topics")
+        version = page.evaluate("document.querySelector('link[rel=stylesheet]').href").split("/")[-2]
+        visits = 3 if report.quick else 9
+        columns = ("screen", "first byte ms", "first paint ms", "p50", "all there ms", "CPU ms", "paint, of floor")
+        note = "The best of some visits, their median, and until all was there the longest."
+        with report.table(f"Screens, {topics:,} topics", *columns, note=note) as table:
+            floor = 0.0
+            for name, path in SCREENS.items():
+                before = cpu_s(process)
+                seen = [_visit(page, url + path.format(version=version)) for _ in range(visits)]
+                cpu_ms = (cpu_s(process) - before) / visits * 1_000
+                painted = [each.painted for each in seen]
+                floor = floor or min(painted)
+                first_byte, complete = min(each.first_byte for each in seen), max(each.complete for each in seen)
+                median = statistics.median(painted)
+                table.add(name, first_byte, min(painted), median, complete, cpu_ms, min(painted) / floor)
+        with report.table(f"What is done, {topics:,} topics", "what", "figure") as table:
+            _doing(table, page, url, process, report.quick)
+            table.add("reading the log, seconds", ready_s)
+            table.add("memory (PSS), MiB", process.memory_full_info().pss / 2**20)
+            table.add("CPU while nobody looks, % of a core", _idle(process, report.quick))
+            # Of ten people: one browser has six connections to a server at most.
+            for _ in range(10):
+                browser.new_context().new_page().goto(f"{url}/topics")
+            table.add("CPU with ten open pages, % of a core", _idle(process, report.quick))
+        context.close()
+
+
+def _doing(table: Table, page: Page, url: str, process: psutil.Process, quick: bool) -> None:
+    """On the screen Topics, from the press of a key to the paint."""
+    times = 3 if quick else 7
+
+    def timed(name: str, prepare: Callable[[], Any], act: str, shown: str) -> None:
+        taken = []
+        for _ in range(times):
+            prepare()
+            taken.append(page.evaluate(_TIMED, [act, shown]))
+        table.add(f"{name}, ms", statistics.median(taken))
+
+    def open_topics() -> None:
+        page.goto(f"{url}/topics")
+        page.locator("li[data-path='wide']").wait_for()
+
+    timed("unfolding 100,000 children", open_topics, "li[data-path='wide'] .toggle", "li[data-path='wide'] ul li")
+    timed("unfolding ten children", open_topics, "li[data-path='plant'] .toggle", "li[data-path='plant'] ul li")
+    timed("selecting a node", open_topics, "li[data-path='plant'] .name", "#detail dl")
+
+    def unfolded() -> None:
+        page.goto(f"{url}/topics?at=wide")
+        page.locator("a[data-more]").wait_for()
+
+    timed("200 more of 100,000", unfolded, "a[data-more]", "li[data-path='wide'] ul li:nth-child(202)")
+    for what, text in (("a name that is there", "t009999"), ("nothing", "nowhere-at-all"), ("many", "e5")):
+        taken, cpu = [], cpu_s(process)
+        for _ in range(times):
+            begun = time.perf_counter()
+            requests.get(f"{url}/topics", params={"q": text}, timeout=120).raise_for_status()
+            taken.append(time.perf_counter() - begun)
+        table.add(f"a search for {what}, ms", statistics.median(taken) * 1_000)
+        table.add(f"a search for {what}, CPU ms", round((cpu_s(process) - cpu) / times * 1_000, 1))
+
+
+# Clicks, and waits until what was asked for is painted.
+_TIMED = """async ([act, shown]) => {
+  const begun = performance.now();
+  document.querySelector(act).click();
+  while (!document.querySelector(shown)) await new Promise((next) => requestAnimationFrame(next));
+  await new Promise((next) => requestAnimationFrame(() => setTimeout(next)));
+  return performance.now() - begun;
+}"""
+
+_SEEN = """() => {
+  const page = performance.getEntriesByType("navigation")[0];
+  const painted = performance.getEntriesByName("first-contentful-paint")[0];
+  return painted && page.loadEventEnd ? [page.responseStart, painted.startTime, page.responseEnd] : null;
+}"""
+
+
+def _visit(page: Page, address: str) -> Visit:
+    page.goto("about:blank")
+    page.goto(address)
+    return Visit(*page.wait_for_function(_SEEN).json_value())
+
+
+def _idle(process: psutil.Process, quick: bool) -> float:
+    time.sleep(2)
+    begun, before = time.monotonic(), cpu_s(process)
+    time.sleep(3 if quick else 15)
+    return round((cpu_s(process) - before) / (time.monotonic() - begun) * 100, 2)
+
+
+@contextmanager
+def _console(kafka: KafkaSettings, home: Path) -> Iterator[tuple[str, psutil.Process, float]]:
+    """Where it is, its process, and how long it took to read the log."""
+    home.mkdir()
+    port = free_port()
+    file = home / "arborcast.toml"
+    file.write_text(
+        f'home = {toml(str(home))}\n[stack]\nbroker = "external"\n[console]\nport = {port}\n[kafka]\n'
+        f"bootstrap_servers = {toml(kafka.bootstrap_servers)}\nprefix = {toml(kafka.prefix)}\n"
+    )
+    begun = time.monotonic()
+    process = subprocess.Popen([sys.executable, "-m", "arborcast.console", "--config", str(file)], env=dict(os.environ))
+    try:
+        url = f"http://127.0.0.1:{port}"
+        while not _ready(f"{url}/topics"):
+            assert process.poll() is None, "the console has ended"
+            assert time.monotonic() < begun + _PATIENCE_S, "the console does not become ready"
+            time.sleep(0.1)
+        yield url, psutil.Process(process.pid), time.monotonic() - begun
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _ready(url: str) -> bool:
+    try:
+        return bool(requests.get(url, timeout=120).status_code == 200)
+    except requests.ConnectionError:
+        return False
+
+
+@contextmanager
+def _browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    install = provision(lambda line: None)
+    # Its driver starts in our environment, and may need the same libraries.
+    os.environ.update(install.environment)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=install.executable,
+            args=["--no-sandbox", "--disable-dev-shm-usage"],
+            env=dict(install.environment),
+        )
+        yield browser
+        browser.close()
+
+
+if __name__ == "__main__":
+    run(measure)

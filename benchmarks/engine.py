@@ -1,0 +1,190 @@
+"""The embedded engine as a whole: its starts, what it uses when idle, lone notifications.
+
+    python -m benchmarks.engine [CASE ...] [--small] [SETTING=VALUE ...]
+
+Cases: start (up, the first delivery, down), stages (of the job's start, with and without the archive of JVM classes),
+idle (CPU and PSS of each part, and of the broker alone), lone (one notification at a time, through the gateway).
+`--small` is the small profile of docs/operations.md. Every start but the first is warm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+
+from arborcast.client import Client
+from benchmarks.report import Report, cpu_s, percentile, run, wait_for
+from benchmarks.rig import rig, settings_of
+from tests.support.command import Engine
+from tests.support.dispatch_process import DispatchProcess
+from tests.support.receiver import Receiver
+
+SMALL_PROFILE = {
+    "ARBORCAST_DISPATCH_TASK_SLOTS": "2",
+    "ARBORCAST_KAFKA_PARTITIONS": "2",
+    "ARBORCAST_DISPATCH_DRIVER_MEMORY_MB": "480",
+    "ARBORCAST_STACK_KAFKA_HEAP_MB": "128",
+}
+
+RATE = 5  # a second: each notification finds an idle engine
+
+# The job prints these, with the time, at the end of a stage.
+_STAGES = {"Spark session": "pushes may go to", "warm-up": "warmed up in", "queries": "ready to deliver"}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="start, stages, idle, lone; without: start and idle")
+    parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of idling, or of lone notifications")
+    parser.add_argument("--settle", type=float, default=30.0, help="seconds before, while the JIT finishes")
+    parser.add_argument("--small", action="store_true")
+
+
+def measure(report: Report) -> None:
+    chosen = report.options
+    if report.quick:
+        chosen.starts, chosen.seconds, chosen.settle = 1, 5.0, 1.0
+    if chosen.small:
+        os.environ.update(SMALL_PROFILE)
+    cases = [each for each in chosen.cases if "=" not in each] or ["start", "idle"]
+    if {"start", "idle", "lone"} & set(cases):
+        with tempfile.TemporaryDirectory() as folder, Receiver() as receiver:
+            engine = Engine(Path(folder) / "home")
+            try:
+                _starts(report, engine, receiver)
+                engine.up()
+                if "idle" in cases:
+                    _idle(report, engine)
+                if "lone" in cases:
+                    _lone(report, engine, receiver)
+            finally:
+                engine.down()
+    if "idle" in cases:
+        _job_and_broker(report)
+    if "stages" in cases:
+        _stages(report)
+
+
+def _starts(report: Report, engine: Engine, receiver: Receiver) -> None:
+    with report.table("starts", "start", "ready s", "delivered s", "stop s") as table:
+        for number in range(report.options.starts):
+            began = time.monotonic()
+            engine.up()
+            ready = time.monotonic() - began
+            if not number:
+                engine.run("subscribe", "bench//.", "--to", receiver.url("/bench"))
+            before = len(receiver.requests)
+            engine.run("publish", "bench/a", "-", input="<x/>")
+            wait_for(lambda: len(receiver.requests) > before, "the first notification")  # noqa: B023  # called at once
+            delivered = time.monotonic() - began
+            began = time.monotonic()
+            engine.down()
+            table.add("warm" if number else "cold", ready, delivered, time.monotonic() - began)
+
+
+def _idle(report: Report, engine: Engine) -> None:
+    """Memory is PSS where there is such a thing (see `arborcast status`)."""
+    time.sleep(report.options.settle)
+    before, began = _usage(engine), time.monotonic()
+    time.sleep(report.options.seconds)
+    after, elapsed = _usage(engine), time.monotonic() - began
+    with report.table("idle", "part", "MiB", "CPU % of a core") as table:
+        rows = [(name, used[0] / 2**20, (used[1] - before[name][1]) / elapsed * 100) for name, used in after.items()]
+        for row in [*rows, ("all", sum(row[1] for row in rows), sum(row[2] for row in rows))]:
+            table.add(*row)
+
+
+def _usage(engine: Engine) -> dict[str, tuple[float, float]]:
+    document = engine.status()
+    parts = {**document["parts"], "supervisor": document["supervisor"]}
+    return {name: (part["memory_bytes"], part["cpu_seconds"]) for name, part in parts.items()}
+
+
+def _lone(report: Report, engine: Engine, receiver: Receiver) -> None:
+    """Open loop: a late one does not delay the next."""
+    count, before, due = int(report.options.seconds * RATE), len(_arrivals(receiver)), []
+    with Client(engine.gateway) as client:
+        client.notify("bench/a", "<warm/>")
+        wait_for(lambda: len(_arrivals(receiver)) > before, "the first notification")
+        start = time.time() + 0.5
+        for number in range(count):
+            due.append(start + number / RATE)
+            time.sleep(max(0.0, due[-1] - time.time()))
+            client.notify("bench/a", f"<n>{number}</n>")
+    wait_for(lambda: len(_arrivals(receiver)) > before + count, "all notifications")
+    delays = [(at - was) * 1e3 for at, was in zip(_arrivals(receiver)[before + 1 :], due, strict=True)]
+    with report.table(f"{RATE}/s through the gateway", "sent", "p50 ms", "p99 ms", "longest ms") as table:
+        table.add(count, percentile(delays, 0.5), percentile(delays, 0.99), max(delays))
+
+
+def _arrivals(receiver: Receiver) -> list[float]:
+    """A time for each notification: on a busy machine some share a request."""
+    return [
+        request.at
+        for request in receiver.requests
+        for _ in request.headers.get("arborcast-notification-id", "").split(",")
+    ]
+
+
+def _job_and_broker(report: Report) -> None:
+    """Job and broker without the rest; then the broker alone: no engine on it can cost less."""
+    settings = settings_of([each for each in report.options.cases if "=" in each])
+    with rig(settings) as running:
+        running.warm(running.subscribe(["one"]), 5)
+        time.sleep(report.options.settle)
+        processes = running.processes()
+        before, began = {name: cpu_s(*each) for name, each in processes.items()}, time.monotonic()
+        time.sleep(report.options.seconds)
+        elapsed = time.monotonic() - began
+        with report.table("idle, job and broker", "part", "processes", "PSS MiB", "CPU % of a core") as table:
+            for name, each in processes.items():
+                memory = sum(process.memory_full_info().pss for process in each) / 2**20
+                table.add(name, len(each), memory, (cpu_s(*each) - before[name]) / elapsed * 100)
+            assert running.job is not None
+            running.job.kill()
+            time.sleep(report.options.settle / 2)  # until the broker has given up the job's sessions
+            used, began = cpu_s(*processes["kafka"]), time.monotonic()
+            time.sleep(report.options.seconds)
+            spent = (cpu_s(*processes["kafka"]) - used) / (time.monotonic() - began) * 100
+            table.add("kafka, alone", 1, None, spent)
+
+
+def _stages(report: Report) -> None:
+    found: dict[bool, list[dict[str, float]]] = {False: [], True: []}
+    with rig(job=False) as running:
+        running.subscribe(["one"])
+        jobs = {kind: DispatchProcess(running.home / str(kind), running.kafka, archive=kind) for kind in found}
+        for _ in range(report.options.starts):
+            for kind, job in jobs.items():
+                found[kind].append(_start(job))
+    with report.table("stages of the job's start, medians", "stage", "without archive s", "with s", "ratio") as table:
+        for name in found[True][0]:
+            without, with_archive = (median(each[name] for each in found[kind]) for kind in (False, True))
+            table.add(name, without, with_archive, with_archive / max(without, 0.01))
+
+
+def _start(job: DispatchProcess) -> dict[str, float]:
+    began = time.time()
+    job.start(600)
+    ready = time.time()
+    processes, log = job.processes(), job.log(20_000)
+    figures = {"ready": ready - began, "launcher and JVM": processes["driver"][0].create_time() - began}
+    last = began + figures["launcher and JVM"]
+    for stage, words in _STAGES.items():
+        *_, line = (line for line in log.splitlines() if words in line)
+        at = datetime.fromisoformat(re.split(r"\s", line)[0]).timestamp()
+        figures[stage], last = at - last, at
+    for role, members in processes.items():
+        figures[f"CPU of {role}"] = cpu_s(*members)
+    job.kill()
+    return figures
+
+
+if __name__ == "__main__":
+    run(measure, options)

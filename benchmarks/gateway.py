@@ -1,0 +1,396 @@
+"""How much one gateway process takes in, over a real broker with acks=all, without a dispatch job.
+
+    python -m benchmarks.gateway [CASE ...] [--edge soap|old|framed|zmq] [--auth WAY]
+
+Cases: notify (connections, messages in a request, rates), edges (side by side), auth (side by side), new-topics,
+overload, subscribe, memory, pull (pull points), client (the Python client). Without cases: one row for `--edge` and
+`--auth`. Variants that are compared take turns, so that other work on the machine falls on all of them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import jwt
+import psutil
+import requests
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from arborcast.client import Batching, Client, FuturesClient
+from arborcast.core.eventlog.topics import PULL_LOG
+from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.access.users_file import made, write_users
+from arborcast.ingest.operations.pull_points import PULL
+from arborcast.topic_model.records.pull import StoredMessage, encode
+from benchmarks.load import Sent, Traffic, send, sending
+from benchmarks.report import Report, cpu_s, percentile, run
+from tests.support import soap_messages as soap
+from tests.support.broker import new_broker, settings_for
+from tests.support.certificates import make_certificates
+from tests.support.gateway_process import GatewayRun, gateway_run
+from tests.support.held_port import HeldPort
+from tests.support.zmq_edges import edges_of
+
+EDGES = ("soap", "old", "framed", "zmq")
+WAYS = ("none", "basic", "bearer", "digest", "tls", "certificate")
+
+_PASSWORD = "a password of some length"  # noqa: S105  # of users that exist here only
+_ISSUER, _AUDIENCE = "https://id.example", "arborcast"
+_PAYLOAD = '<o:order xmlns:o="urn:o">' + "<o:line>widget, blue, 12</o:line>" * 10 + "</o:order>"
+
+
+@dataclass
+class Variant:
+    """One way to publish: the traffic and the processes that take it."""
+
+    name: str
+    traffic: Traffic
+    processes: tuple[psutil.Process, ...]
+
+
+@dataclass
+class Bench:
+    """A broker, and gateways as the cases need them."""
+
+    kafka: KafkaSettings
+    folder: Path
+    seconds: float
+    rounds: int
+    stack: ExitStack
+
+    def gateway(self, name: str = "plain", **how: Any) -> GatewayRun:
+        return self.stack.enter_context(gateway_run(self.folder / name, self.kafka, **how))
+
+    def variant(self, name: str, gateway: GatewayRun, **traffic: Any) -> Variant:
+        asked = {"connections": 64, "seconds": self.seconds, "keep": False} | traffic
+        return Variant(name, Traffic(gateway.port, **asked), (psutil.Process(gateway.pid),))
+
+    def edge(self, name: str, **traffic: Any) -> Variant:
+        """A gateway with one edge. `framed` and `zmq` have a port of their own."""
+        if name == "framed":
+            port = HeldPort()
+            gateway = self.gateway(name, more=f"[framed]\nport = {port.number}\n")
+            port.for_life_of(gateway)
+            found = self.variant(name, gateway, edge=name, **traffic)
+            return replace(found, traffic=replace(found.traffic, port=port.number))
+        if name == "zmq":
+            edges = self.stack.enter_context(edges_of(self.folder / name, self.kafka))
+            found = self.variant(name, edges.gateway, edge=name, **traffic)
+            port_of_asked = int(edges.address("asked").rpartition(":")[2])
+            processes = (*found.processes, psutil.Process(edges.pid))
+            return replace(found, traffic=replace(found.traffic, port=port_of_asked), processes=processes)
+        return self.variant(name, self.gateway(name), edge=name, **traffic)
+
+    def auth(self, ways: tuple[str, ...]) -> list[Variant]:
+        """The ways to authenticate, all sending the same notification."""
+        certificates = make_certificates(self.folder)
+        users = {"press": made("press", _PASSWORD, frozenset(), keep_clear=True)}
+        users["client"] = made("client", _PASSWORD, frozenset(), keep_clear=False)
+        write_users(users, self.folder / "users.toml")
+        key = ec.generate_private_key(ec.SECP256R1())
+        public = jwt.get_algorithm_by_name("ES256").to_jwk(key.public_key(), as_dict=True)
+        (self.folder / "jwks.json").write_text(json.dumps({"keys": [public]}))
+        claims = {"sub": "press", "iss": _ISSUER, "aud": _AUDIENCE, "exp": time.time() + 86_400}
+        access = (
+            f'[access]\nmethods = "basic, bearer, token, certificate"\nusers_file = "{self.folder / "users.toml"}"\n'
+            f'token_nonces = 10000000\njwks_file = "{self.folder / "jwks.json"}"\njwt_issuer = "{_ISSUER}"\n'
+            f'jwt_audience = "{_AUDIENCE}"\n'
+        )
+        plain: dict[str, Any] = {}
+        # A certificate of a client is known under TLS only.
+        asking: dict[str, Any] = {"more": access.replace(", certificate", "")}
+        tls = {"ca": certificates.authority}
+        shown = tls | {"certificate": certificates.certificate("client"), "key": certificates.key("client")}
+        basic = "Basic " + base64.b64encode(f"press:{_PASSWORD}".encode()).decode()
+        every: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+            "none": ("plain", plain, {}),
+            "basic": ("asking", asking, {"authorization": basic}),
+            "bearer": ("asking", asking, {"authorization": "Bearer " + jwt.encode(claims, key, "ES256")}),
+            "digest": ("asking", asking, {"digest": f"press:{_PASSWORD}"}),
+            "tls": ("tls", {"tls": certificates}, tls),
+            "certificate": ("asking-tls", {"tls": certificates, "more": access}, shown),
+        }
+        gateways: dict[str, GatewayRun] = {}
+        found = []
+        for way in ways:
+            name, how, traffic = every[way]
+            if name not in gateways:
+                gateways[name] = self.gateway(name, **how)
+            found.append(self.variant(way, gateways[name], **traffic))
+        return found
+
+    def compare(self, report: Report, title: str, variants: list[Variant]) -> None:
+        """Rounds of all variants in turns; medians, and ratios to the first."""
+        found: dict[str, list[tuple[Sent, float]]] = {each.name: [] for each in variants}
+        for each in variants:
+            send(replace(each.traffic, seconds=1))
+        for _ in range(self.rounds):
+            for each in variants:
+                before = cpu_s(*each.processes)
+                result = send(each.traffic)
+                accepted = max(1.0, result.per_second * each.traffic.seconds)
+                found[each.name].append((result, (cpu_s(*each.processes) - before) / accepted * 1e6))
+        beside = statistics.median(one.per_second for one, _ in found[variants[0].name])
+        columns = ("variant", "requests/s", "times the first", "p50 ms", "p99 ms", "refused", "CPU us each", "RSS MiB")
+        note = f"medians of {self.rounds} rounds of {self.seconds:g} s in turns; accepted when Kafka has acknowledged"
+        with report.table(title, *columns, note=note) as table:
+            for each in variants:
+                sent = [one for one, _ in found[each.name]]
+                rate = statistics.median(one.per_second for one in sent)
+                table.add(
+                    each.name,
+                    rate,
+                    rate / beside,
+                    statistics.median(one.p50_ms for one in sent),
+                    statistics.median(one.p99_ms for one in sent),
+                    sum(one.refused for one in sent),
+                    statistics.median(cpu for _, cpu in found[each.name]),
+                    sum(one.memory_info().rss for one in each.processes) / 2**20,
+                )
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--edge", choices=EDGES, default="soap")
+    parser.add_argument("--auth", choices=WAYS, default="none")
+    parser.add_argument("--connections", type=int, default=64)
+
+
+def measure(report: Report) -> None:
+    chosen = report.options
+    for case in chosen.cases or [""]:
+        with _bench(report) as bench:
+            if case:
+                CASES[case](report, bench)
+            elif chosen.auth != "none":
+                bench.compare(report, f"auth {chosen.auth}", bench.auth((chosen.auth,)))
+            else:
+                variant = bench.edge(chosen.edge, connections=chosen.connections)
+                bench.compare(report, f"edge {chosen.edge}", [variant])
+
+
+@contextmanager
+def _bench(report: Report) -> Iterator[Bench]:
+    seconds, rounds = (1.0, 1) if report.quick else (5.0, 4)
+    with TemporaryDirectory(prefix="arborcast-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
+        folder = Path(name)
+        broker = new_broker(folder / "kafka")
+        stack.callback(broker.kill)
+        broker.start()
+        yield Bench(settings_for(broker), folder, seconds, rounds, stack)
+
+
+def _notify(report: Report, bench: Bench) -> None:
+    gateway = bench.gateway()
+    shapes: Mapping[str, dict[str, Any]] = {
+        "64 connections": {},
+        "64 connections, ten messages each": {"messages": 10, "size": 5_000},
+        "1 connection": {"connections": 1},
+        "1,000/s": {"rate": 1_000.0},
+        "4,000/s": {"rate": 4_000.0},
+    }
+    bench.compare(report, "Notify", [bench.variant(name, gateway, **how) for name, how in shapes.items()])
+
+
+def _edges(report: Report, bench: Bench) -> None:
+    variants = [bench.edge(each) for each in EDGES]
+    framed = next(each for each in variants if each.name == "framed")
+    wide = replace(framed, name="framed, 100 on their way", traffic=replace(framed.traffic, window=100))
+    bench.compare(report, "64 connections at each edge", [*variants, wide])
+
+
+def _auth(report: Report, bench: Bench) -> None:
+    bench.compare(report, "Notify from 64 connections", bench.auth(WAYS))
+
+
+def _new_topics(report: Report, bench: Bench) -> None:
+    """A new topic is a record in the control log, which the gateway reads back before it accepts."""
+    for bound in ("MAXIMUM", "NEW_PER_MINUTE"):
+        os.environ[f"ARBORCAST_TOPICS_{bound}"] = "10000000"  # the limits are not measured
+    gateway = bench.gateway()
+    for shape, how in (("100/s", {"connections": 16, "rate": 100.0}), ("64 connections", {})):
+        known = bench.variant("known topics", gateway, **how)
+        new = bench.variant("a new topic each", gateway, new_topics=True, **how)
+        bench.compare(report, f"first and later notifications on a topic, {shape}", [known, new])
+
+
+def _overload(report: Report, bench: Bench) -> None:
+    """Ten times the connections; a user beyond its rate beside one below it."""
+    gateway = bench.gateway()
+    variants = [bench.variant(f"{count} connections", gateway, connections=count) for count in (64, 640)]
+    bench.compare(report, "ten times the connections", variants)
+    users = {name: made(name, _PASSWORD, frozenset(), keep_clear=False) for name in ("loud", "quiet")}
+    write_users(users, bench.folder / "two.toml")
+    more = f'[access]\nmethods = "basic"\nusers_file = "{bench.folder / "two.toml"}"\n'
+    limited = bench.gateway("limited", more=f"{more}[limits]\nrequests_per_s = 200\nrequest_burst = 200\n")
+
+    def user(name: str, connections: int, rate: float) -> Traffic:
+        text = base64.b64encode(f"{name}:{_PASSWORD}".encode()).decode()
+        return Traffic(limited.port, connections, bench.seconds, rate, authorization=f"Basic {text}", keep=False)
+
+    columns = ("user", "accepted/s", "refused", "p50 ms", "p99 ms")
+    with report.table("one user sends ten times its 200/s, another 50/s", *columns) as table:
+        alone = send(user("quiet", 4, 50.0))
+        with sending(user("loud", 64, 2_000.0)) as loud:
+            beside = send(user("quiet", 4, 50.0))
+        for name, sent in (("quiet, alone", alone), ("loud", loud), ("quiet, beside it", beside)):
+            table.add(name, sent.per_second, sent.refused, sent.p50_ms, sent.p99_ms)
+
+
+def _subscribe(report: Report, bench: Bench) -> None:
+    gateway, count = bench.gateway(), 200 if report.quick else 3_000
+
+    def some(worker: int) -> None:
+        with Client(gateway.base) as client:
+            for number in range(count // 16):
+                client.subscribe(f"a/b{number % 50}", to=f"http://127.0.0.1:9/{worker}/{number}")
+
+    note = "each answered after its own record was read"
+    with report.table("Subscribe, durable", "clients", "per second", note=note) as table:
+        started = time.monotonic()
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(some, range(16)))
+        table.add(16, count // 16 * 16 / (time.monotonic() - started))
+
+
+def _memory(report: Report, bench: Bench) -> None:
+    """Resident memory while many requests pass, and of idle connections of the framed edge."""
+    variant = bench.variant("", bench.gateway())
+    with report.table("memory of one worker", "requests", "RSS MiB") as table:
+        sent = 0
+        for _ in range(3 if report.quick else 20):
+            table.add(sent, variant.processes[0].memory_info().rss / 2**20)
+            sent += int(send(variant.traffic).per_second * bench.seconds)
+
+
+class _Point:
+    """A pull point of a running gateway."""
+
+    def __init__(self, gateway: GatewayRun, writer: LogWriter) -> None:
+        body = soap.envelope("<wsnt:CreatePullPoint/>")
+        answer = requests.post(f"{gateway.base}/wsn/CreatePullPoint", body, timeout=60)
+        self._url = answer.text.partition("Address>")[2].partition("<")[0]
+        self._writer = writer
+
+    def store(self, count: int) -> None:
+        """Append messages as the dispatch job does."""
+        element = soap.message(payload=f"<n>{'x' * 500}</n>").replace(
+            "<wsnt:NotificationMessage>", f'<wsnt:NotificationMessage xmlns:wsnt="{soap.WSNT}">'
+        )
+        record = encode(self._url.rpartition("/")[2], StoredMessage(element.encode()))
+        for start in range(0, count, 1_000):
+            self._writer.append_encoded([record] * min(1_000, count - start))
+
+    def pull(self, session: requests.Session, maximum: int, wait: str = "PT0S") -> int:
+        """The number of messages in one answer to GetMessages."""
+        body = (
+            f'<wsnt:GetMessages xmlns:p="{PULL}" p:Wait="{wait}"><wsnt:MaximumNumber>{maximum}</wsnt:MaximumNumber>'
+            "</wsnt:GetMessages>"
+        )
+        answer = session.post(self._url, soap.envelope(body))
+        answer.raise_for_status()
+        return answer.content.count(b"</wsnt:NotificationMessage>")
+
+    def drain(self, clients: int, maximum: int) -> float:
+        """Seconds until so many clients have fetched all of it."""
+
+        def fetch(_: int) -> None:
+            with requests.Session() as session:
+                while self.pull(session, maximum):
+                    pass
+
+        started = time.perf_counter()
+        with ThreadPoolExecutor(clients) as pool:
+            list(pool.map(fetch, range(clients)))
+        return time.perf_counter() - started
+
+
+def _pull(report: Report, bench: Bench) -> None:
+    count = 2_000 if report.quick else 20_000
+    gateway = bench.gateway(pull_messages=1_000_000, pull_bytes=2**30)
+    writer = LogWriter(bench.kafka, PULL_LOG)
+    bench.stack.callback(writer.close)
+    point, waits = _Point(gateway, writer), []
+    with requests.Session() as session:
+        for _ in range(count // 100):
+            thread = threading.Thread(target=lambda: point.pull(session, 1, "PT20S"))
+            thread.start()
+            time.sleep(0.02)  # so that it waits
+            started = time.perf_counter()
+            point.store(1)
+            thread.join()
+            waits.append((time.perf_counter() - started) * 1e3)
+    with report.table(
+        "a client that waits", "times", "p50 ms", "p99 ms", note="from the append to the answer"
+    ) as table:
+        table.add(len(waits), percentile(waits, 0.5), percentile(waits, 0.99))
+    with report.table("fetching", "clients", "messages in an answer", "messages/s") as table:
+        for clients, maximum in ((1, 256), (4, 256), (1, 1), (8, 1)):
+            messages = count if maximum > 1 else count // 20
+            point.store(messages)
+            table.add(clients, maximum, messages / point.drain(clients, maximum))
+    with report.table("a start", "messages that wait", "seconds until ready", "RSS MiB") as table:
+        for waiting in (0, count):
+            point.store(waiting)
+            gateway.kill()
+            started = time.perf_counter()
+            gateway.start()
+            taken = time.perf_counter() - started
+            table.add(waiting, taken, psutil.Process(gateway.pid).memory_info().rss / 2**20)
+
+
+def _client(report: Report, bench: Bench) -> None:
+    gateway, count = bench.gateway(), 2_000 if report.quick else 40_000
+
+    def publish(client: FuturesClient, number: int) -> None:
+        with client:
+            futures = [client.notify("plant/line1/press", _PAYLOAD) for _ in range(number)]
+        assert not any(each.exception() for each in futures)
+
+    publish(FuturesClient(gateway.base), 500)
+    process = psutil.Process()
+    with report.table("Notify with the Python client, one process", "client", "per second", "CPU us each") as table:
+        ways: tuple[tuple[str, int, Batching | None], ...] = (
+            ("Client", 0, None),
+            ("FuturesClient, 16 workers", 16, None),
+            ("FuturesClient, 16 workers, batches", 16, Batching()),
+        )
+        for name, workers, batching in ways:
+            number, started, used = count if workers else count // 10, time.monotonic(), cpu_s(process)
+            if workers:
+                publish(FuturesClient(gateway.base, workers=workers, batching=batching), number)
+            else:
+                with Client(gateway.base) as client:
+                    for _ in range(number):
+                        client.notify("plant/line1/press", _PAYLOAD)
+            table.add(name, number / (time.monotonic() - started), (cpu_s(process) - used) / number * 1e6)
+
+
+CASES: Mapping[str, Callable[[Report, Bench], None]] = {
+    "notify": _notify,
+    "edges": _edges,
+    "auth": _auth,
+    "new-topics": _new_topics,
+    "overload": _overload,
+    "subscribe": _subscribe,
+    "memory": _memory,
+    "pull": _pull,
+    "client": _client,
+}
+
+if __name__ == "__main__":
+    run(measure, options)

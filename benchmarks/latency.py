@@ -1,0 +1,267 @@
+"""Latency from the append to the log until a receiver has the push, open loop with random arrivals.
+
+    python -m benchmarks.latency [CASE ...]
+
+Cases: rates (several rates in both modes), priority (urgent messages behind a backlog), shifts (changes of mode), chain
+(three triggers in a row), queue (a work queue with three servers). Without cases: rates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import math
+import statistics
+import time
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from unittest.mock import patch
+from urllib.parse import urlsplit
+
+import msgspec
+
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.dispatch.realtime.mode_policy import Gear
+from arborcast.topic_model.records.control import (
+    ControlRecord,
+    SubscriptionRecord,
+    TopicPolicy,
+    TopicRecord,
+    TriggerRecord,
+)
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, Trigger
+from arborcast.topic_model.topics import TopicPath
+from benchmarks.report import Cell, Report, Table, percentile, run, wait_for
+from benchmarks.rig import TOPICS, Outcome, Rig, check, payload, rig, subscription
+from tests.support.dispatch_job import job_settings
+from tests.support.dispatch_job import running as running_in_process
+from tests.support.spark import new_session
+
+_MODES: tuple[Gear, ...] = ("realtime", "batch")
+_CHECKED = ("sent", "lost", "twice", "disorder", "p50 ms", "p99 ms")
+
+# A 99th percentile of fewer is only the longest one.
+_LEAST_SENT = 300
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+
+
+def measure(report: Report) -> None:
+    for case in report.options.cases or ["rates"]:
+        CASES[case](report)
+
+
+def _checked(outcome: Outcome) -> tuple[Cell, ...]:
+    return outcome.sent, outcome.lost, outcome.twice, outcome.disorder, outcome.p50_ms, outcome.p99_ms
+
+
+def _rates(report: Report) -> None:
+    columns = ("mode", "rate", *_CHECKED, "longest ms")
+    with report.table("from the log to one subscriber", *columns) as table:
+        for mode in _MODES:
+            with rig({"dispatch.gear": mode}) as running:
+                paths = running.subscribe(["one"])
+                running.warm(paths)
+                for rate in (5.0, 500.0) if report.quick else (5.0, 50.0, 500.0, 1_000.0):
+                    running.receiver.clear()
+                    seconds = 3.0 if report.quick else max(15.0, _LEAST_SENT / rate)
+                    sent = running.append_at(rate, seconds, f"r{rate:g}")
+                    outcome = running.delivered(sent, paths)
+                    table.add(mode, f"{rate:,.0f}/s", *_checked(outcome), max(outcome.delays))
+
+
+# With fifty messages in a push this receiver takes some 800 a second.
+_SLOW = "slow/0.05"
+_PACE, _URGENT = 800, 5
+
+
+def _priority(report: Report) -> None:
+    parked, read = ((2_000,), 2_000) if report.quick else ((10_000, 100_000), 20_000)
+    columns = ("mode", "where", "waiting", "priority", *_CHECKED)
+    note = "a receiver that takes 50 ms for a push of up to 50 messages; parked: pushed from the resume on"
+    with report.table("ten urgent messages a second behind a backlog", *columns, note=note) as table:
+        for mode in _MODES:
+            with rig({"dispatch.gear": mode}) as running:
+                slow = subscription("slow", f"{running.receiver.url}/{_SLOW}", "bench//.")
+                running.control([SubscriptionRecord(slow)])
+                running.warm([f"/{_SLOW}"], 20)
+                for where, waiting in (*(("parked", each) for each in parked), ("in the log", read)):
+                    running.receiver.clear()
+                    label = f"{where[0]}{waiting}"
+                    if where == "parked":
+                        _park(running, slow, label, waiting)
+                        ordinary = dict.fromkeys((f"{label}-{each:08d}" for each in range(waiting)), time.time())
+                        running.control([SubscriptionRecord(slow)])
+                    else:
+                        ordinary = running.append(label, waiting)
+                    urgent = running.append_at(10.0, 0.75 * waiting / _PACE, f"u{label}", priority=_URGENT)
+                    arrived = running.receiver.arrivals(len(ordinary) + len(urgent), 30)
+                    for priority, sent in ((0, ordinary), (_URGENT, urgent)):
+                        outcome = check(sent, arrived, [f"/{_SLOW}"], TOPICS)
+                        table.add(mode, where, waiting, priority, *_checked(outcome))
+
+
+def _park(running: Rig, slow: Subscription, label: str, count: int) -> None:
+    """Append while the subscription is paused, and wait until the log of parked deliveries has all of it."""
+    running.control([SubscriptionRecord(msgspec.structs.replace(slow, paused=True))])
+    time.sleep(1.0)  # an append without a stamp is matched by the subscriptions of that moment
+    with LogScan(running.kafka, "parked") as log:
+        before = sum(log.ends().values())
+        running.append(label, count)
+        wait_for(lambda: sum(log.ends().values()) >= before + count, "all is parked", 600, 0.5)
+
+
+_RATE, _APART_S, _BATCH_S = 200.0, 8.0, 8
+
+
+def _shifts(report: Report) -> None:
+    """The job runs in this process, and Spark's batches of real time are short: the engine has one in half an hour."""
+    times = 2 if report.quick else 8
+    columns = ("change", "times", *_CHECKED, "longest ms, median", "longest ms")
+    note = "longest: of the messages due from a second before to four seconds behind each change"
+    with (
+        rig(job=False) as running,
+        report.table(f"{_RATE:g}/s while the mode changes", *columns, note=note) as table,
+        # The shortest that Spark allows is five seconds.
+        patch("arborcast.dispatch.realtime.query._BATCH", f"{_BATCH_S} seconds"),
+    ):
+        paths = running.subscribe(["one"])
+        spark = new_session(running.home / "spark")
+        with running_in_process(spark, job_settings(running.home / "job", running.kafka, "realtime")) as job:
+            running.warm(paths, _RATE, 10)
+            # One change at least lies in each span of this length.
+            span = _BATCH_S + 1.0
+            sent = running.append_at(_RATE, times * span, "batches")
+            begins = [min(sent.values()) + number * span for number in range(times)]
+            _longest(running, table, "from a real-time batch of Spark to the next", sent, begins, (0, span))
+            began: dict[Gear, list[float]] = {"batch": [], "realtime": []}
+            with ThreadPoolExecutor(1) as beside:
+                load = beside.submit(running.append_at, _RATE, (2 * times + 1) * _APART_S, "shifts")
+                for _ in range(times):
+                    for mode, moments in began.items():
+                        time.sleep(_APART_S)
+                        moments.append(time.time())
+                        job.gears.shift(mode)
+                sent = load.result()
+            for mode, moments in began.items():
+                _longest(running, table, f"a shift to {mode}", sent, moments, (-1.0, 4.0))
+        spark.stop()
+
+
+def _longest(
+    running: Rig,
+    table: Table,
+    change: str,
+    sent: Mapping[str, float],
+    begins: list[float],
+    around_s: tuple[float, float],
+) -> None:
+    arrived = running.receiver.arrivals(len(sent))
+    outcome = check(sent, arrived, ["/one"], TOPICS)
+    first: dict[str, float] = {}
+    for each in arrived:
+        first.setdefault(each.mark, each.at)
+    longest = [
+        max(
+            (first.get(mark, math.inf) - at) * 1e3
+            for mark, at in sent.items()
+            if around_s[0] <= at - begin < around_s[1]
+        )
+        for begin in begins
+    ]
+    table.add(change, len(begins), *_checked(outcome), statistics.median(longest), max(longest))
+
+
+_STEPS = ("bench//.", "chain/one", "chain/two", "chain/three")
+
+
+def _chain(report: Report) -> None:
+    rate, seconds = 20.0, 5.0 if report.quick else 30.0
+    columns = ("mode", "way", *_CHECKED)
+    note = "each step is one more way through the log: about four times the median of a plain delivery"
+    with report.table(f"plain, and through three triggers in a row, {rate:g}/s", *columns, note=note) as table:
+        for mode in _MODES:
+            with rig({"dispatch.gear": mode}) as running:
+                running.subscribe(["plain"])
+                running.subscribe(["chain"], _STEPS[-1])
+                records: list[ControlRecord] = [TopicRecord(TopicPath(each)) for each in _STEPS[1:]]
+                for number, (on, to) in enumerate(pairwise(_STEPS)):
+                    trigger = Trigger(f"step{number}", TopicPath(to))
+                    made = Subscription(
+                        trigger.name,
+                        EndpointReference(trigger.endpoint),
+                        topics=(TopicFilter("", on, on),),
+                        trigger=trigger,
+                    )
+                    records.append(TriggerRecord(made))
+                running.control(records)
+                running.warm(["/plain", "/chain"], rate)
+                sent = running.append_at(rate, seconds, "n")
+                arrived = running.receiver.arrivals(2 * len(sent))
+                for way in ("plain", "chain"):
+                    table.add(mode, way, *_checked(check(sent, arrived, [f"/{way}"], TOPICS)))
+
+
+_SERVERS, _TAKES_S = 3, 0.01
+
+
+def _queue(report: Report) -> None:
+    burst, alone = (600, 50) if report.quick else (6_000, 300)
+    columns = ("mode", "requests/s", "of the floor", "most / least", "twice", "alone p50 ms", "alone p99 ms")
+    note = "floor: three threads with a connection to one server each"
+    paths = [f"/slow/{_TAKES_S}{'0' * number}" for number in range(_SERVERS)]  # the receiver reads the same time
+    queue = TopicPath("bench/jobs")
+    with report.table(f"a work queue, {_SERVERS} servers of {_TAKES_S * 1e3:g} ms", *columns, note=note) as table:
+        for mode in _MODES:
+            with rig({"dispatch.gear": mode}) as running:
+                floor = _floor(running.receiver.url, paths, burst)
+                url = running.receiver.url
+                running.control(
+                    [
+                        TopicRecord(queue, policy=TopicPolicy(queue=True)),
+                        *(
+                            SubscriptionRecord(subscription(f"s{number}", url + path, queue, queue=1))
+                            for number, path in enumerate(paths)
+                        ),
+                    ]
+                )
+                for label, count in (("warm", 60), ("burst", burst)):
+                    running.receiver.clear()
+                    sent = running.append(label, count, path=queue, queue=True)
+                    arrived = [each for each in running.receiver.arrivals(count) if each.mark in sent]
+                took_s = max(each.at for each in arrived) - min(each.at for each in arrived)
+                shares = Counter(each.path for each in arrived).values()
+                twice = len(arrived) - len({each.mark for each in arrived})
+                running.receiver.clear()
+                lone = running.append_at(20, alone / 20, "lone", path=queue, queue=True)
+                delays = [1e3 * (each.at - lone[each.mark]) for each in running.receiver.arrivals(len(lone))]
+                rate = (len(arrived) - 1) / took_s
+                p50, p99 = percentile(delays, 0.5), percentile(delays, 0.99)
+                table.add(mode, rate, rate / floor, max(shares) / min(shares), twice, p50, p99)
+
+
+def _floor(url: str, paths: list[str], count: int) -> float:
+    """Requests a second of threads that only post."""
+
+    def post(path: str) -> None:
+        parts = urlsplit(url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
+        for _ in range(count // len(paths)):
+            connection.request("POST", path, payload("floor-0"), {"Content-Type": "application/xml"})
+            connection.getresponse().read()
+        connection.close()
+
+    begun = time.monotonic()
+    with ThreadPoolExecutor(len(paths)) as threads:
+        list(threads.map(post, paths))
+    return count / (time.monotonic() - begun)
+
+
+CASES = {"rates": _rates, "priority": _priority, "shifts": _shifts, "chain": _chain, "queue": _queue}
+
+if __name__ == "__main__":
+    run(measure, options)

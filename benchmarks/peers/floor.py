@@ -1,0 +1,158 @@
+"""What a Notify costs the gateway beside its floor: CPU time of the process for each, in alternating rounds of one run.
+
+    python -m benchmarks.peers.floor [--quick] [--json FILE]
+
+A floor is the same HTTP server without our protocol, the same parse, an append of as many bytes, and a 202 after
+Kafka's acknowledgement; it looks at nothing that it has parsed. There are two. One appends as the gateway does, so that
+the ratio is what we do beside it. The other appends by kafka-python as it comes, a record and a wake-up of the event
+loop for each request: what somebody would write in an afternoon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import statistics
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import kafka
+import psutil
+import uvicorn
+import uvloop
+from lxml import etree
+
+from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.http.asgi import Receive, Scope, Send
+from arborcast.ingest.settings import GatewaySettings
+from arborcast.ingest.state.notification_log import NotificationLog
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.xml_reading import make_parser
+from benchmarks.load import Traffic, send
+from benchmarks.report import Report, cpu_s, run, wait_for
+from benchmarks.rig import rig
+from tests.support.held_port import HeldPort
+
+_SERVE = "--serve"
+_OWN, _PLAIN = "floor, own append", "floor, plain append"
+_CONNECTIONS = (1, 16, 64)
+
+Append = Callable[[bytes], Awaitable[None]]
+
+
+def measure(report: Report) -> None:
+    seconds, rounds = (1.0, 1) if report.quick else (4.0, 5)
+    with rig(job=False, gateway=True) as running:
+        assert running.gateway is not None
+        with _floor(_OWN, running.kafka) as own, _floor(_PLAIN, running.kafka) as plain:
+            systems = {"gateway": (running.gateway.pid, running.gateway.port), _OWN: own, _PLAIN: plain}
+            for connections in _CONNECTIONS:
+                _compare(report, systems, connections, seconds, rounds)
+
+
+def _compare(
+    report: Report, systems: dict[str, tuple[int, int]], connections: int, seconds: float, rounds: int
+) -> None:
+    cpu: dict[str, list[float]] = {name: [] for name in systems}
+    rates: dict[str, list[float]] = {name: [] for name in systems}
+    for number in range(rounds + 1):
+        for name, (pid, port) in systems.items():
+            before = cpu_s(psutil.Process(pid))
+            sent = send(Traffic(port, connections, seconds if number else 1.0, keep=False))
+            assert not sent.refused, f"{name} has refused {sent.refused}"
+            if number:  # the first warms up
+                rates[name].append(sent.per_second)
+                cpu[name].append((cpu_s(psutil.Process(pid)) - before) / (sent.per_second * seconds) * 1e6)
+    with report.table(
+        f"Notify from {connections} connections",
+        *("what", "requests/s", "CPU us each", "times the floor", "times the plain one"),
+        note=f"medians of {rounds} rounds of {seconds:g} s, taken in turns; CPU time of the process, all its threads",
+    ) as table:
+        for name in systems:
+            ratios = [statistics.median(a / b for a, b in zip(cpu[name], cpu[f], strict=True)) for f in (_OWN, _PLAIN)]
+            table.add(name, statistics.median(rates[name]), statistics.median(cpu[name]), *ratios)
+
+
+@contextmanager
+def _floor(how: str, settings: KafkaSettings) -> Iterator[tuple[int, int]]:
+    """A floor's process and port. Its topics are there already."""
+    port = HeldPort()
+    command = [sys.executable, "-m", "benchmarks.peers.floor", _SERVE, how, settings.bootstrap_servers]
+    command += [settings.prefix, str(port.number)]
+    with subprocess.Popen(command) as process:
+        try:
+            wait_for(lambda: _answers(port.number), "the floor listens")
+            yield process.pid, port.number
+        finally:
+            process.kill()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def serve(how: str, bootstrap_servers: str, prefix: str, port: str) -> None:
+    """The floor's process."""
+    settings = KafkaSettings(bootstrap_servers=bootstrap_servers, prefix=prefix)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(how, settings, int(port)))
+
+
+async def _serve(how: str, settings: KafkaSettings, port: int) -> None:
+    append = await (_own_append if how == _OWN else _plain_append)(settings)
+    parser = make_parser()
+
+    async def app(_scope: Scope, receive: Receive, send: Send) -> None:
+        body = (await receive())["body"]
+        etree.fromstring(body, parser)
+        await append(body)
+        await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    config = uvicorn.Config(
+        app, "127.0.0.1", port, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False
+    )
+    await uvicorn.Server(config).serve()
+
+
+async def _own_append(settings: KafkaSettings) -> Append:
+    log = NotificationLog(settings, GatewaySettings())
+    log.start()
+    while not log.connected:
+        await asyncio.sleep(0.05)
+    topic = TopicPath("{urn:t}plant/line1/press")
+
+    async def append(body: bytes) -> None:
+        await log.append([Notification("0" * 32, topic, body, 1)])
+
+    return append
+
+
+async def _plain_append(settings: KafkaSettings) -> Append:
+    producer = kafka.KafkaProducer(bootstrap_servers=settings.bootstrap_servers, acks="all", enable_idempotence=True)
+    loop, topic = asyncio.get_running_loop(), settings.topic("notifications")
+
+    def settle(future: asyncio.Future[None]) -> None:
+        if not future.done():
+            future.set_result(None)
+
+    async def append(body: bytes) -> None:
+        future: asyncio.Future[None] = loop.create_future()
+        sent: Any = producer.send(topic, body, b"{urn:t}plant/line1/press")
+        sent.add_callback(lambda _: loop.call_soon_threadsafe(settle, future))
+        await future
+
+    return append
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == [_SERVE]:
+        serve(*sys.argv[2:])
+        os._exit(0)
+    run(measure)

@@ -1,0 +1,327 @@
+"""The one rig: a real broker, the dispatch job under spark-submit, a receiver and a gateway, in processes of their own.
+
+Every run is checked: each accepted message has to arrive at each subscriber, once, in the order of its publisher.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from arborcast.core.eventlog.client import make_producer
+from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.settings import KafkaSettings
+from arborcast.topic_model.control_log import ControlLog
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import DeliveryForm, EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.topics import TopicPath
+from benchmarks.load import Sent, Traffic, send
+from benchmarks.report import percentile
+from tests.support.broker import new_broker, settings_for
+from tests.support.dispatch_process import ROOT, DispatchProcess, running_job
+from tests.support.gateway_process import GatewayRun, gateway_run
+
+Settings = Mapping[str, str | int | float]
+
+# The log append has this many topics, in turn: one order is within one of them.
+TOPICS = 4
+
+OUTCOME = ("sent", "delivered/s", "p50 ms", "p99 ms", "lost", "twice", "disorder", "refused")
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A message at the receiver."""
+
+    at: float
+    path: str
+    mark: str
+
+
+@dataclass
+class Outcome:
+    """The check of one run. Delays are in ms, from the moment at which a message was due."""
+
+    sent: int = 0
+    refused: int = 0
+    delivered: int = 0
+    lost: int = 0
+    twice: int = 0
+    disorder: int = 0
+    seconds: float = 0.0
+    delays: list[float] = field(default_factory=list)
+    cpu: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def per_second(self) -> float:
+        return self.delivered / self.seconds if self.seconds else 0.0
+
+    @property
+    def p50_ms(self) -> float | None:
+        return percentile(self.delays, 0.5) if self.delays else None
+
+    @property
+    def p99_ms(self) -> float | None:
+        return percentile(self.delays, 0.99) if self.delays else None
+
+    def cells(self) -> tuple[int | float | None, ...]:
+        """A row of a table with the columns OUTCOME."""
+        figures = (self.sent, self.per_second, self.p50_ms, self.p99_ms)
+        return *figures, self.lost, self.twice, self.disorder, self.refused
+
+
+def check(sent: Mapping[str, float], arrived: Sequence[Arrival], paths: Sequence[str], topics: int = 1) -> Outcome:
+    """Compare. `sent`: mark -> when it was due; a publisher's messages are in order within each of its topics."""
+    outcome = Outcome(sent=len(sent))
+    seen: dict[str, set[str]] = {path: set() for path in paths}
+    latest: defaultdict[tuple[str, str, int], int] = defaultdict(int)
+    last = 0.0
+    for each in arrived:
+        if each.path not in seen or each.mark not in sent:
+            continue
+        if each.mark in seen[each.path]:
+            outcome.twice += 1
+            continue
+        seen[each.path].add(each.mark)
+        publisher, _, text = each.mark.rpartition("-")
+        number = int(text)
+        lane = (each.path, publisher, number % topics)
+        outcome.disorder += number < latest[lane]
+        latest[lane] = max(number, latest[lane])
+        outcome.delays.append((each.at - sent[each.mark]) * 1e3)
+        last = max(last, each.at)
+    outcome.lost = sum(len(sent.keys() - marks) for marks in seen.values())
+    outcome.delivered = len(outcome.delays)
+    outcome.seconds = max(0.0, last - min(sent.values(), default=last))
+    return outcome
+
+
+class ReceiverProcess:
+    """Subscribers in one process: a path is one; the first step of the path says how it behaves."""
+
+    def __init__(self, *options: str) -> None:
+        command = [sys.executable, "-m", "tests.support.receiver", "--marks", *options]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        assert self._process.stdout is not None
+        url, *ports = self._process.stdout.readline().split()
+        self.url = url.rstrip("/")
+        self.more_ports = [int(port) for port in ports]
+        self.pid = self._process.pid
+
+    def __enter__(self) -> ReceiverProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def arrivals(self, expected: int, quiet_s: float = 20.0, paths: Sequence[str] | None = None) -> list[Arrival]:
+        """The arrivals, once there are `expected` different ones or none came for `quiet_s`."""
+        known, since = -1, time.monotonic()
+        while True:
+            found = [
+                Arrival(at, path, mark)
+                for at, path, marks in self._get("_marks")
+                if paths is None or path in paths
+                for mark in marks.split(",")
+            ]
+            if len(found) != known:
+                known, since = len(found), time.monotonic()
+            # Repeated ones must not count for those that are missing.
+            different = len({(each.path, each.mark) for each in found}) if known >= expected else known
+            if different >= expected or time.monotonic() - since > quiet_s:
+                return found
+            time.sleep(0.3)
+
+    def clear(self) -> None:
+        """Forget the arrivals."""
+        self._get("_clear")
+
+    def _get(self, name: str) -> list[tuple[float, str, str]]:
+        with urllib.request.urlopen(f"{self.url}/{name}", timeout=60) as response:  # noqa: S310 - our own receiver
+            answer: list[tuple[float, str, str]] = json.loads(response.read())
+            return answer
+
+
+class Rig:
+    """The running parts."""
+
+    def __init__(self, home: Path, kafka: KafkaSettings, broker_pid: int, receiver: ReceiverProcess) -> None:
+        self.home = home
+        self.kafka = kafka
+        self.receiver = receiver
+        self.job: DispatchProcess | None = None
+        self.gateway: GatewayRun | None = None
+        self._broker_pid = broker_pid
+        self._control = ControlLog(kafka)
+
+    def subscribe(
+        self, names: Sequence[str], topic: str = "bench//.", form: DeliveryForm = "notify", **more: Any
+    ) -> list[str]:
+        """A subscription for each name, pushed to the path of that name; these paths."""
+        self.control(
+            [
+                SubscriptionRecord(subscription(name, f"{self.receiver.url}/{name}", topic, form, **more))
+                for name in names
+            ]
+        )
+        return [f"/{name}" for name in names]
+
+    def control(self, records: Sequence[ControlRecord]) -> None:
+        """Append to the control log."""
+        for start in range(0, len(records), 5_000):
+            self._control.append(records[start : start + 5_000])
+
+    def publish(self, paths: Sequence[str], traffic: Traffic) -> Outcome:
+        """Publish at the gateway, wait until all has arrived at these paths, and check."""
+        assert self.gateway is not None
+        self.receiver.clear()
+        before = self.cpu()
+        sent = send(replace(traffic, port=self.gateway.port))
+        return self.checked(sent, paths, before, traffic.topics)
+
+    def checked(self, sent: Sent, paths: Sequence[str], before: Mapping[str, float], topics: int = 1) -> Outcome:
+        """The check of a run of the load driver that began when the CPU time was `before`."""
+        arrived = self.receiver.arrivals(len(sent.acknowledged) * len(paths), paths=paths)
+        outcome = check(sent.acknowledged, arrived, paths, topics)
+        outcome.refused = sent.refused
+        outcome.cpu = {name: used - before.get(name, 0.0) for name, used in self.cpu().items()}
+        return outcome
+
+    def append(self, label: str, count: int, topics: int = TOPICS, **more: Any) -> dict[str, float]:
+        """Append so many to the log as fast as Kafka takes them. Mark -> when it was handed over."""
+        producer, sent = make_producer(self.kafka, linger_ms=5), {}
+        for number in range(count):
+            mark = f"{label}-{number:08d}"
+            sent[mark] = time.time()
+            key, value = _record(mark, number % topics, **more)
+            producer.send(self.kafka.topic("notifications"), key=key, value=value)
+        producer.flush()
+        producer.close(timeout=5)
+        return sent
+
+    def append_at(self, rate: float, seconds: float, label: str, **more: Any) -> dict[str, float]:
+        """Open loop: random arrivals at this mean rate. Mark -> the time at which it was due."""
+        generator, producer = random.Random(1), make_producer(self.kafka)
+        due: dict[str, float] = {}
+        at = time.time() + 0.1
+        end = at + seconds
+        while at < end:
+            if (delay := at - time.time()) > 0:
+                time.sleep(delay)
+            mark = f"{label}-{len(due):08d}"
+            key, value = _record(mark, len(due) % TOPICS, **more)
+            producer.send(self.kafka.topic("notifications"), key=key, value=value)
+            due[mark] = at
+            at += generator.expovariate(rate)
+        producer.flush()
+        producer.close(timeout=5)
+        return due
+
+    def delivered(self, sent: Mapping[str, float], paths: Sequence[str], topics: int = TOPICS) -> Outcome:
+        """Wait until all of these have arrived at these paths, and check."""
+        return check(sent, self.receiver.arrivals(len(sent) * len(paths), paths=paths), paths, topics)
+
+    def warm(self, paths: Sequence[str], rate: float = 50, seconds: float = 5) -> None:
+        """Run code, connections and caches once; nothing of it is counted."""
+        self.delivered(self.append_at(rate, seconds, "warm"), paths)
+        self.receiver.clear()
+
+    def processes(self) -> dict[str, list[psutil.Process]]:
+        """Processes by part."""
+        found = self.job.processes() if self.job is not None else {}
+        if self.gateway is not None:
+            found["gateway"] = [psutil.Process(self.gateway.pid)]
+        return {**found, "kafka": [psutil.Process(self._broker_pid)], "receiver": [psutil.Process(self.receiver.pid)]}
+
+    def cpu(self) -> dict[str, float]:
+        """Seconds of CPU so far, by part."""
+        used: dict[str, float] = {}
+        for name, processes in self.processes().items():
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    # With the times of ended children: a change of mode ends workers.
+                    used[name] = used.get(name, 0.0) + sum(process.cpu_times()[:4])
+        return used
+
+
+@contextmanager
+def rig(
+    settings: Settings | None = None,
+    *,
+    partitions: int = 4,
+    job: bool = True,
+    gateway: bool = False,
+    more_ports: int = 0,
+    more: str = "",
+) -> Iterator[Rig]:
+    """The parts, started; nothing is left afterwards. `more` are sections of the gateway's settings file."""
+    with ExitStack() as stack:
+        home = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="arborcast-bench-", ignore_cleanup_errors=True))
+        )
+        broker = new_broker(home / "kafka")
+        stack.callback(broker.kill)
+        broker.start()  # before the receiver, which may take a thousand ports
+        receiver = stack.enter_context(ReceiverProcess("--more-ports", str(more_ports)))
+        assert broker.pid is not None
+        kafka = KafkaSettings(bootstrap_servers=settings_for(broker).bootstrap_servers, partitions=partitions)
+        ensure_topics(kafka)
+        made = Rig(home, kafka, broker.pid, receiver)
+        if job:
+            chosen = {"tables.interval_s": 5.0, **(settings or {})}
+            made.job = stack.enter_context(running_job(home / "job", kafka, chosen))
+        if gateway:
+            made.gateway = stack.enter_context(gateway_run(home / "gateway", kafka, more=more))
+        yield made
+
+
+def subscription(name: str, url: str, topic: str, form: DeliveryForm = "notify", **more: Any) -> Subscription:
+    """A subscription with one filter."""
+    return Subscription(
+        id=name,
+        consumer=EndpointReference(url),
+        address=f"http://127.0.0.1/wsn/subscriptions/{name}",
+        topics=(TopicFilter("", topic, topic),),
+        form=form,
+        **more,
+    )
+
+
+def payload(mark: str, size: int = 800) -> bytes:
+    """A payload of so many bytes that carries a mark."""
+    start = f'<b:m xmlns:b="urn:bench" mark="{mark}">'
+    return f"{start}{'x' * max(0, size - len(start) - 6)}</b:m>".encode()
+
+
+def settings_of(pairs: Sequence[str]) -> dict[str, str | int | float]:
+    """`dispatch.task_slots=2` and others, as given on the command line."""
+    settings: dict[str, str | int | float] = {}
+    for pair in pairs:
+        key, _, text = pair.partition("=")
+        try:
+            settings[key] = json.loads(text)
+        except ValueError:
+            settings[key] = text
+    return settings
+
+
+def _record(mark: str, topic: int, path: str = "", size: int = 800, **more: Any) -> tuple[bytes, bytes]:
+    place, now_ms = TopicPath(path or f"bench/topic{topic}"), int(time.time() * 1000)
+    made = Notification(mark, place, payload(mark, size), now_ms, **more)
+    return notifications.encode(made)

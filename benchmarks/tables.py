@@ -1,0 +1,330 @@
+"""Recording: its rate and size, questions to the tables, the audit, and its cost for the pushes.
+
+    python -m benchmarks.tables [CASE ...] [--count N]
+
+Cases: recording (from Kafka values to commits), questions (to a table of many attempts: 5 s at most are asked), audit
+(of deliveries in the logs of a real broker), cost (deliveries with the tables written and without, in turns: 10 %
+throughput, 1.5 times p50, 2 times p99 are asked). Without cases: recording and questions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from arborcast.analysis import Tables
+from arborcast.core.eventlog.writers import DurableWriter
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog, Matched
+from arborcast.dispatch.operations.audit import audit
+from arborcast.dispatch.recording.archive import notification_rows
+from arborcast.dispatch.recording.attempts_tables import EndedDeliveries
+from arborcast.dispatch.recording.upkeep import Upkeep
+from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from arborcast.engine.settings.loading import load_settings
+from arborcast.topic_model.control_log import ControlLog
+from arborcast.topic_model.expressions import parse_friendly
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.control import SubscriptionRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.topics import TopicPath
+from benchmarks.report import Report, resident, run
+from benchmarks.rig import OUTCOME, Settings, rig
+from tests.support.broker import new_broker, settings_for
+from tests.support.table_rows import Logged, attempts_tables, logged, write
+
+# What a commit holds at 1,000/s and an interval of 5 s.
+_BATCH = 5_000
+_SUBSCRIPTIONS = 1_000
+_ENDPOINTS = 100
+_START_MS = round(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
+_PAYLOAD = b'<t:reading xmlns:t="urn:t">' + b"<t:value>21.5</t:value>" * 30 + b"</t:reading>"
+
+
+def notification_id(number: int) -> str:
+    """An id as the gateway makes them, of a thousand a second."""
+    return f"{_START_MS + number:012x}7000b{number % 2**60:015x}"
+
+
+def attempt(number: int) -> Attempt:
+    """One delivery of a notification, at its first attempt; one in a hundred waits for another."""
+    delivered = number % 100 != 0
+    return Attempt(
+        notification=notification_id(number),
+        subscription=f"s{number % _SUBSCRIPTIONS:022d}",
+        topic=TopicPath(f"{{urn:t}}building/floor-{number % 50}/temperature"),
+        endpoint=f"http://receiver-{number % _ENDPOINTS}.example/inbox",
+        number=1,
+        push=f"{number // 3:016x}-{number % 7}",
+        state="delivered" if delivered else "parked",
+        accepted_ms=_START_MS + number,
+        started_ms=_START_MS + number + 90,
+        duration_ms=5.0 + number % 37,
+        error="" if delivered else "server-error",
+        detail="" if delivered else "HTTP 503",
+        status=202 if delivered else 503,
+        request_bytes=1_500,
+        reused=True,
+        batch=number // 100,
+    )
+
+
+def recording(report: Report) -> None:
+    """From Kafka values to commits."""
+    count = 20_000 if report.quick else 500_000
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        report.table(
+            "Recording", "table", "rows", "rows/s", "longest commit ms", "MB per million, joined", "rows joined/s"
+        ) as table,
+    ):
+        home = Path(folder)
+        outcomes = attempts_tables(home / "attempts", home / "deliveries")
+        outcomes.open()
+        archive = DeltaTableWriter(NOTIFICATIONS, str(home / "notifications"))
+        archive.open()
+
+        def record_attempts(begin: int, batch: int, values: list[bytes]) -> None:
+            write(outcomes, logged(values, begin))
+
+        def record_notifications(begin: int, batch: int, values: list[bytes]) -> None:
+            places = (Logged(value, 0, begin + each, _START_MS) for each, value in enumerate(values))
+            archive.append(notification_rows(places, _START_MS), "archive", batch)
+
+        for names, make, record in (
+            (("attempts", "deliveries"), attempt_values, record_attempts),
+            (("notifications",), notification_values, record_notifications),
+        ):
+            taken = [timed(lambda: record(*each)) for each in batches(count, make)]  # noqa: B023  # called at once
+            specs = [each for each in (ATTEMPTS, DELIVERIES, NOTIFICATIONS) if each.name in names]
+            joined = sum(timed(Upkeep(each, str(home / each.name), unused_hours=0).step) for each in specs)
+            size = sum(file.stat().st_size for name in names for file in (home / name).rglob("*.parquet"))
+            rate = round(count / sum(taken))
+            table.add(
+                " + ".join(names), count, rate, round(max(taken) * 1000), round(size / count, 1), round(count / joined)
+            )
+
+
+def attempt_values(begin: int, count: int) -> list[bytes]:
+    return list(attempts.encode(attempt(number) for number in range(begin, begin + count)))
+
+
+def notification_values(begin: int, count: int) -> list[bytes]:
+    return [
+        notifications.encode(
+            Notification(notification_id(number), TopicPath("{urn:t}a/b"), _PAYLOAD, _START_MS + number)
+        )[1]
+        for number in range(begin, begin + count)
+    ]
+
+
+def batches(count: int, make: Callable[[int, int], list[bytes]]) -> Iterator[tuple[int, int, list[bytes]]]:
+    for batch, begin in enumerate(range(0, count, _BATCH)):
+        yield begin, batch, make(begin, min(_BATCH, count - begin))
+
+
+def timed(act: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    act()
+    return time.perf_counter() - begin
+
+
+def questions(report: Report) -> None:
+    """The usual questions over a table of many attempts, as upkeep leaves it."""
+    count = 200_000 if report.quick else 10_000_000
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        made = home / "tables"
+        attempts_table = DeltaTableWriter(ATTEMPTS, str(made / "attempts"))
+        deliveries = EndedDeliveries(str(made / "deliveries"))
+        piece = 100_000
+        pattern = rows_of(attempt_values(0, piece))
+        for batch in range(count // piece):
+            rows = shifted(pattern, batch * piece)
+            attempts_table.extend(rows, {})
+            deliveries.append(rows, {})
+        for spec in (ATTEMPTS, DELIVERIES):
+            Upkeep(spec, str(made / spec.name), unused_hours=0).step()
+        DeltaTableWriter(RETRIES, str(made / "retries")).open()
+        tables = Tables(load_settings(home=home, environ={}))
+        middle = datetime.fromtimestamp((_START_MS + count // 2) / 1000, UTC)
+        span = {"since": middle, "until": middle + timedelta(hours=1)}
+        wanted = ds.field("notification") == notification_id(count // 2)
+        title = f"Questions over {count:,} attempts"
+        with report.table(title, "question", "seconds", note="To be answered within 5 s.") as table:
+            found = tables.attempts.arrow(where=wanted)
+            assert found.num_rows == 1
+            table.add("the attempts of one notification", round(timed(lambda: tables.attempts.arrow(where=wanted)), 2))
+            table.add("audit of one hour", round(timed(lambda: tables.audit(**span, of="tables")), 2))
+            table.add("slowest endpoints", round(timed(lambda: tables.slowest_endpoints(since=middle)), 2))
+
+
+def shifted(pattern: pa.Table, by: int) -> pa.Table:
+    """The rows of `pattern`, so many notifications later."""
+    ids = pa.array([notification_id(number) for number in range(by, by + pattern.num_rows)])
+    columns = {"notification": ids, "batch": pa.array(np.asarray(pattern["batch"]) + by // 100)}
+    for name in ("accepted_at", "started_at"):
+        moved = np.asarray(pattern[name].cast(pa.int64())) + by * 1_000
+        columns[name] = pa.array(moved).cast(pa.timestamp("us", tz="UTC"))
+    columns["day"] = columns["started_at"].cast(pa.date32())
+    columns["push"] = pa.array([f"{number // 3:016x}-{number % 7}" for number in range(by, by + pattern.num_rows)])
+    for name, column in columns.items():
+        position = pattern.column_names.index(name)
+        pattern = pattern.set_column(position, pattern.schema.field(name), column)
+    return pattern
+
+
+_FAN_OUT, _AUDIT_TOPICS, _WRITTEN_S = 10, 1_000, 600.0
+
+
+def audits(report: Report) -> None:
+    """Each notification is for ten of 10,000 subscriptions; one delivery in a hundred was parked before."""
+    count = 50_000 if report.quick else report.options.count
+    count -= count % _FAN_OUT
+    with tempfile.TemporaryDirectory() as folder:
+        broker = new_broker(Path(folder))
+        broker.start()
+        try:
+            kafka = settings_for(broker)
+            since_ms = int(time.time() * 1000)
+            _write(kafka, count)
+            before = resident()
+            shallow = audit(kafka, since_ms)
+            grown = resident() - before
+            deep = audit(kafka, since_ms, deep=True)
+        finally:
+            broker.kill()
+    assert shallow.balanced, shallow.problems[:3]
+    assert deep.balanced, deep.problems[:3]
+    assert shallow.totals.delivered == count
+    with report.table(f"audit of {count:,} deliveries", "what", "figure") as table:
+        table.add("rows read", shallow.rows)
+        table.add("audit, seconds", shallow.seconds)
+        table.add("resident memory grown by, MiB", grown / 2**20)
+        table.add("audit --deep, seconds", deep.seconds)
+
+
+def _write(kafka: KafkaSettings, count: int) -> None:
+    with closing(ControlLog(kafka)) as control:
+        control.ensure_created()
+        subscriptions = [
+            Subscription(
+                id=f"subscription-{number:08}",
+                consumer=EndpointReference(f"http://receiver{number}.example/"),
+                topics=(parse_friendly(f"plant:line{number // _FAN_OUT}"),),
+            )
+            for number in range(_AUDIT_TOPICS * _FAN_OUT)
+        ]
+        known = control.append([SubscriptionRecord(each) for each in subscriptions]) + 1
+    log, attempts = DurableWriter(kafka, "notifications"), AttemptsLog(kafka)
+    attempts.connect()
+    offsets: dict[int, int] = {}
+    made = _audited(count // _FAN_OUT)
+    number = 0
+    while batch := [each for _, each in zip(range(2_000), made, strict=False)]:
+        matched: dict[int, list[Matched]] = {}
+        for notification in batch:
+            partition = int(notification.topic[10:]) % log.partitions
+            log.send(partition, notifications.encode(notification)[1], notification.topic.encode())
+            offset = offsets[partition] = offsets.get(partition, -1) + 1
+            row = Matched(notification.id, notification.topic, notification.accepted_ms, offset, _FAN_OUT)
+            matched.setdefault(partition, []).append(row)
+        for partition, counts in matched.items():
+            attempts.add_matched(partition, number, known, counts)
+        for place, notification in enumerate(batch):
+            for each in range(_FAN_OUT):
+                subscription = subscriptions[int(notification.topic[10:]) * _FAN_OUT + each]
+                if place % 10 == 0 and each == 0:
+                    attempts.add(_row(notification, subscription, number, parked=True))
+                attempts.add(_row(notification, subscription, number))
+        log.settle(_WRITTEN_S)
+        attempts.settle(_WRITTEN_S)
+        number += 1
+    attempts.close()
+    log.close()
+
+
+def _audited(count: int) -> Iterator[Notification]:
+    for number in range(count):
+        yield Notification(
+            f"{number:032x}",
+            TopicPath(f"plant/line{number % _AUDIT_TOPICS}"),
+            b"<m>x</m>" * 40,
+            int(time.time() * 1000),
+        )
+
+
+def _row(notification: Notification, subscription: Subscription, batch: int, parked: bool = False) -> Attempt:
+    return Attempt(
+        notification=notification.id,
+        subscription=subscription.id,
+        topic=notification.topic,
+        endpoint=subscription.consumer.address,
+        number=1,
+        push=f"0123456789abcdef-{batch}",
+        state="parked" if parked else "delivered",
+        accepted_ms=notification.accepted_ms,
+        started_ms=notification.accepted_ms + 40,
+        duration_ms=3.25,
+        status=202,
+        request_bytes=1_500,
+        reused=True,
+        batch=batch,
+    )
+
+
+_CASES: dict[str, Settings] = {
+    "recorded": {},
+    "not recorded": {"tables.interval_s": 3_600.0, "tables.archive": False, "tables.max_routes": 0},
+}
+
+
+def cost(report: Report) -> None:
+    """The log of attempts is written in both cases. The order of the cases turns around in each round."""
+    rounds, backlog, seconds = (1, 3_000, 5.0) if report.quick else (3, 60_000, 30.0)
+    figures: dict[str, list[tuple[float, ...]]] = {name: [] for name in _CASES}
+    with report.table("a backlog, then 1,000/s", "round", "case", "backlog/s", *OUTCOME) as table:
+        for number in range(rounds):
+            for name in list(_CASES)[:: -1 if number % 2 else 1]:
+                with rig(_CASES[name]) as running:
+                    paths = running.subscribe(["one"])
+                    running.warm(paths, 200, min(seconds, 10))
+                    rate = running.delivered(running.append("backlog", backlog), paths).per_second
+                    running.receiver.clear()
+                    outcome = running.delivered(running.append_at(1_000, seconds, "steady"), paths)
+                figures[name].append((rate, outcome.p50_ms or 0.0, outcome.p99_ms or 0.0))
+                table.add(number + 1, name, rate, *outcome.cells())
+    with report.table("medians", "figure", *_CASES, "ratio") as table:
+        for place, figure in enumerate(("backlog/s", "p50 ms", "p99 ms")):
+            mine, other = (statistics.median(each[place] for each in figures[name]) for name in _CASES)
+            table.add(figure, mine, other, mine / other)
+
+
+CASES = {"recording": recording, "questions": questions, "audit": audits, "cost": cost}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--count", type=int, default=1_000_000, help="deliveries of the audit")
+
+
+def measure(report: Report) -> None:
+    for case in report.options.cases or ("recording", "questions"):
+        CASES[case](report)
+
+
+if __name__ == "__main__":
+    run(measure, options)

@@ -108,6 +108,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         ("/deliveries?notification=01ab", "the endpoint answered 200"),
         ("/deliveries?notification=01ab&subscription=s1", "given up"),
         ("/deliveries/waiting", "And 4 more"),
+        ("/deliveries/waiting", "now connect"),
         ("/deliveries/dead", "2 are asked for, of which 1 are shown"),
         ("/deliveries/dead/01ab?subscription=s1", "What the endpoint answered"),
         ("/deliveries/audit?since=1h", "1 do not balance"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -100,11 +101,17 @@ class Redriven(NamedTuple):
 
 
 def listed(kafka: KafkaSettings, wanted: LetterFilter, limit: int, control: ControlView | None = None) -> LetterList:
-    """Letters, the newest of each partition of the log last. Raises ExpressionError, ConfigError, InfrastructureError;
-    as all functions here."""
-    found = letters(kafka, wanted.wanted(kafka, control))
-    first = tuple(_letter(letter) for _, letter in islice(found, limit))
-    return LetterList(first, sum(1 for _ in found))
+    """Letters, the newest first. Raises ExpressionError, ConfigError, InfrastructureError; as all functions here."""
+    counted = Counter[str]()
+
+    def found() -> Iterator[Letter]:
+        for _, letter in letters(kafka, wanted.wanted(kafka, control)):
+            counted["all"] += 1
+            yield _letter(letter)
+
+    # At most `limit` of them are in memory, without their messages.
+    newest = tuple(heapq.nlargest(limit, found(), key=lambda each: each.given_up_ms))
+    return LetterList(newest, counted["all"] - len(newest))
 
 
 def whole(kafka: KafkaSettings, notification: str, subscription: str = "") -> Iterator[WholeLetter]:

@@ -16,8 +16,9 @@ from arborcast.dispatch.operations.waiting import Asked, Wait, Waiting
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.topics import TopicPath
 
-Stage = Literal["queued", "due", "under way", "awaited", "scheduled"]
-"""queued: no attempt yet; under way: its push has no answer yet; awaited: its receiver reports the result later."""
+Stage = Literal["queued", "due", "under way", "awaited", "scheduled", "held"]
+"""queued: no attempt yet; held: no attempt until its subscription is resumed; under way: its push has no answer yet;
+awaited: its receiver reports the result later."""
 
 
 class WaitingFilter(NamedTuple):
@@ -32,7 +33,7 @@ class WaitingFilter(NamedTuple):
 
 class WaitingEntry(msgspec.Struct, frozen=True):
     """A delivery, with the state of its subscription (`over` if that ended) and the result of the last attempt.
-    `next_ms` is the time of the next attempt, or of the end of the wait for a result; 0 if there is none."""
+    `next_ms` is a time after now: of the next attempt, or of the end of the wait for a result; 0 if there is none."""
 
     notification: str
     subscription: str
@@ -86,29 +87,32 @@ def _endpoint(control: ControlView, subscription: str) -> str:
 def _delivery(wait: Wait, control: ControlView, now_ms: int) -> WaitingEntry:
     name, last, tries = wait.delivery.subscription, wait.last, wait.tries
     known = control.table.get(name)
+    state = control.suspensions.state_of(known, now_ms) if known is not None else "over"
+    stage = _stage(tries, now_ms, held=state in ("suspended", "paused"))
     return WaitingEntry(
         notification=wait.notification,
         subscription=name,
-        state=control.suspensions.state_of(known, now_ms) if known is not None else "over",
+        state=state,
         endpoint=_endpoint(control, name),
         topic=wait.topic,
         priority=wait.priority,
         accepted_ms=wait.accepted_ms,
         since_ms=wait.since_ms,
         attempts=tries.number,
-        stage=_stage(tries, now_ms),
-        next_ms=tries.due_ms,
+        stage=stage,
+        next_ms=tries.due_ms if stage in ("under way", "awaited", "scheduled") else 0,
         error=last.error if last is not None else "",
         detail=last.detail if last is not None else "",
         status=last.status if last is not None else 0,
     )
 
 
-def _stage(tries: Tries, now_ms: int) -> Stage:
+def _stage(tries: Tries, now_ms: int, held: bool) -> Stage:
+    due = tries.is_due(now_ms)
+    if tries.number and tries.awaits and not due:
+        return "under way" if tries.under_way else "awaited"
+    if held:
+        return "held"
     if not tries.number:
         return "queued"
-    if tries.is_due(now_ms):
-        return "due"
-    if tries.under_way:
-        return "under way"
-    return "awaited" if tries.awaits else "scheduled"
+    return "due" if due else "scheduled"

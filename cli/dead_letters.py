@@ -26,7 +26,7 @@ from arborcast.cli.common import (
     topic_filter,
 )
 from arborcast.core.printable import one_line
-from arborcast.engine.terminal import ProgressShown, console, print_json, say
+from arborcast.engine.terminal import ProgressShown, complain, console, print_json, say
 
 if TYPE_CHECKING:
     from arborcast.admin.dead_letters import Letter, LetterFilter
@@ -67,13 +67,16 @@ def list_letters(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List dead letters, the newest of each partition of the log last."""
+    """List dead letters, the newest first."""
     from arborcast.admin.dead_letters import listed
 
     wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
     found = listed(kafka_of(config, home), wanted, limit)
     if json:
         print_json({"letters": [_facts(each) for each in found.letters], "more": found.more})
+        return
+    if not found.letters:
+        complain("no dead letters")
         return
     from rich.text import Text
 

@@ -34,6 +34,7 @@ _STAGES = {
     "under way": "its push has no answer yet; without one next {}",
     "awaited": "its receiver says how it ended by {}",
     "scheduled": "next {}",
+    "held": "next when its subscription is resumed",
 }
 
 waiting_app = typer.Typer(help="Deliveries that wait to be tried, or tried again.", no_args_is_help=True)

@@ -4,6 +4,7 @@ for."""
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
@@ -103,10 +104,14 @@ class DeliveriesScreen:
         if action not in ("redrive", "purge"):
             raise HTTPException(400, "Choose what to do: try again, or delete.")
         asked = {name: text_of(form, name).strip() for name in _LETTERS_BY}
-        wanted, control = _letters(asked), self._console.control
+        # A filter by notification has nothing left to show.
+        onward = "/deliveries/dead" + _query({} if asked["notification"] else asked)
+        # The letters of the question and no later ones.
+        until = text_of(form, "until") or datetime.now(UTC).isoformat()
+        wanted, control = _letters(asked)._replace(until=until), self._console.control
         if not text_of(form, "sure"):
             count, wrong = await _answer(self._questions.ask_log(dead_letters.count, wanted, None, control))
-            return self._page(request, "sure", asked=asked, action=action, count=count or 0, wrong=wrong)
+            return self._page(request, "sure", asked=asked, action=action, until=until, count=count or 0, wrong=wrong)
         try:
             if action == "redrive":
                 done = await self._questions.ask_log(dead_letters.redrive, wanted, None, control)
@@ -120,7 +125,7 @@ class DeliveriesScreen:
             # Also after an error: some may be done.
             self._questions.forget()
         self._console.note(visitor_of(request.scope), "; ".join(said) + ".")
-        return go("/deliveries/dead")
+        return go(onward)
 
     async def audit(self, request: Request) -> Response:
         """Whether everything that was accepted is accounted for. It costs something: only when it is asked."""
@@ -195,8 +200,13 @@ def _letters(asked: dict[str, str]) -> LetterFilter:
 
 def _values(name: str, asked: dict[str, str]) -> dict[str, Any]:
     """What the pages have in common."""
+    return {"tab": name, "asked": asked, "filters": _query(asked), "words": WORDS}
+
+
+def _query(asked: dict[str, str]) -> str:
+    """As the end of an address; empty without a filter."""
     filters = urlencode({key: value for key, value in asked.items() if value})
-    return {"tab": name, "asked": asked, "filters": filters, "words": WORDS}
+    return f"?{filters}" if filters else ""
 
 
 def _asked(request: Request, names: tuple[str, ...]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker
 from arborcast.engine.install import jars, java
 from arborcast.ingest.access.users_file import User, hash_password, write_users
 from tests.support.gateway_process import ROOT
-from tests.support.pods import IMAGES, NODE, Pod, host, missing, own_network, run, unmount_storage
+from tests.support.pods import IMAGES, NODE, Pod, host, missing, own_network, run, service_links, unmount_storage
 from tests.support.receiver import Receiver
 
 pytestmark = [pytest.mark.image, pytest.mark.long, pytest.mark.timeout(3600)]
@@ -65,6 +65,7 @@ class Cluster:
         self.policies = {
             each["metadata"]["name"]: each["spec"] for each in manifests if each["kind"] == "NetworkPolicy"
         }
+        self._links = service_links(each for each in manifests if each["kind"] == "Service")
         (config,) = (each for each in manifests if each["kind"] == "ConfigMap")
         settings = config["data"]["arborcast.toml"]
         for line, instead in (
@@ -92,7 +93,9 @@ class Cluster:
         number = next(self._numbers)
         spec = self.workloads[workload]
         claim = self._folder / "claim" if "volumeClaimTemplates" in spec else None
-        pod = Pod(f"{workload}-{number}", number, spec["template"]["spec"], self._files, self._folder, claim)
+        pod = Pod(
+            f"{workload}-{number}", number, spec["template"]["spec"], self._files, self._folder, self._links, claim
+        )
         self.pods.append(pod)
         pod.start()
         return pod

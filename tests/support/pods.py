@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -127,12 +127,15 @@ class Pod:
         spec: Manifest,
         files: Mapping[str, Mapping[str, str]],
         folder: Path,
+        links: Mapping[str, str],
         claim: Path | None = None,
     ) -> None:
-        """`files` are the contents of the ConfigMap and of the Secret, by their names with the kind before it."""
+        """`files` are the contents of the ConfigMap and of the Secret, by their names with the kind before it; `links`
+        the variables for Services."""
         self.name = name
         self._spec = spec
         self._files = files
+        self._links = links if spec.get("enableServiceLinks", True) else {}
         self._folder = folder / name
         self._starts = 0
         self._mounted: list[Path] = []
@@ -286,7 +289,7 @@ class Pod:
         confined = container["securityContext"]
         pod = self._spec["securityContext"]
         assert confined["capabilities"] == {"drop": ["ALL"]}
-        environment = dict(each.split("=", 1) for each in made["Env"])
+        environment = {**self._links, **dict(each.split("=", 1) for each in made["Env"])}
         for variable in container.get("env", ()):
             if "value" in variable:
                 environment[variable["name"]] = variable["value"]
@@ -368,6 +371,16 @@ def _give(path: Path, mode: int) -> None:
 
 def _bytes(quantity: str) -> int:
     return int(quantity[:-2]) * _UNITS[quantity[-2:]]
+
+
+def service_links(services: Iterable[Manifest]) -> dict[str, str]:
+    """The variables that a kubelet sets for the Services of a namespace, unless `enableServiceLinks` is false."""
+    found: dict[str, str] = {}
+    for each in services:
+        name, ports = each["metadata"]["name"].upper().replace("-", "_"), each["spec"]["ports"]
+        if each["spec"].get("clusterIP") != "None":
+            found |= {f"{name}_SERVICE_HOST": "10.96.0.10", f"{name}_PORT": f"tcp://10.96.0.10:{ports[0]['port']}"}
+    return found
 
 
 def seccomp() -> Manifest:

@@ -23,6 +23,7 @@ from arborcast.engine.gateway import process
 from arborcast.engine.gateway.parts import check_exposed
 from arborcast.engine.settings.loading import RESERVED_ENV, Settings, declarations, load_settings
 from arborcast.engine.settings.outbound import policy_of
+from tests.support.pods import service_links
 
 pytestmark = pytest.mark.slow
 
@@ -70,6 +71,8 @@ def settings(tmp_path: Path) -> Settings:
         for variable in container.get("env", ())
         if variable["name"].removeprefix("ARBORCAST_") not in RESERVED_ENV
     }
+    for _, pod in pods():
+        given |= service_links(of_kind("Service")) if pod.get("enableServiceLinks", True) else {}
     return load_settings(file, tmp_path, environ=given)
 
 

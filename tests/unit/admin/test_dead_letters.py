@@ -6,9 +6,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from typer.testing import CliRunner
 
 from arborcast.admin import control_log, dead_letters
 from arborcast.admin.dead_letters import LetterFilter, Redrivable
+from arborcast.cli import app
+from arborcast.cli import dead_letters as commands
 from arborcast.core.errors import ConfigError
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.dead_letters import DeadLetter
@@ -51,12 +54,20 @@ def control(monkeypatch: pytest.MonkeyPatch) -> ControlView:
     return control
 
 
+def test_an_empty_list_says_so(given: list[tuple[Delivery, DeadLetter]], monkeypatch: pytest.MonkeyPatch) -> None:
+    given.clear()
+    monkeypatch.setattr(commands, "kafka_of", lambda config, home: KAFKA)
+    result = CliRunner().invoke(app, ["dead-letters", "list"])
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no dead letters\n")
+
+
 @pytest.mark.usefixtures("given")
-def test_a_list_is_bounded_and_counts_the_others() -> None:
+def test_a_list_has_the_newest_first_and_counts_the_others() -> None:
     found = dead_letters.listed(KAFKA, LetterFilter(), 3)
-    assert [each.subscription for each in found.letters] == ["s1", "over", "s1"]
+    assert [each.subscription for each in found.letters] == ["s1", "s1", "over"]
     assert found.more == 1
-    assert (found.letters[0].given_up_ms, found.letters[0].status) == (AT_MS, 500)
+    assert [each.given_up_ms for each in found.letters] == [NOW_MS + 3_000, AT_MS, AT_MS]
+    assert found.letters[0].status == 500
     assert dead_letters.count(KAFKA, LetterFilter(subscription="s1")) == 3
     assert dead_letters.count(KAFKA, LetterFilter(subscription="s1"), 2) == 2
 

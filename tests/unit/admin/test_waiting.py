@@ -64,14 +64,19 @@ def test_without_a_state_it_is_read(monkeypatch: pytest.MonkeyPatch, control: Co
 
 
 @pytest.mark.parametrize(
-    ("tries", "stage"),
+    ("tries", "stage", "suspended", "next_ms"),
     [
-        (Tries(), "queued"),
-        (Tries(1, 1, NOW_MS - 1, NOW_MS - 2), "due"),
-        (Tries(1, 0, LATER_MS, NOW_MS, f"{UNDER_WAY}p"), "under way"),
-        (Tries(1, 0, LATER_MS, NOW_MS, "p"), "awaited"),
-        (Tries(2, 2, LATER_MS, NOW_MS), "scheduled"),
+        (Tries(), "queued", "held", 0),
+        (Tries(1, 1, NOW_MS - 1, NOW_MS - 2), "due", "held", 0),
+        (Tries(1, 0, LATER_MS, NOW_MS, f"{UNDER_WAY}p"), "under way", "under way", LATER_MS),
+        (Tries(1, 0, LATER_MS, NOW_MS, "p"), "awaited", "awaited", LATER_MS),
+        (Tries(2, 2, LATER_MS, NOW_MS), "scheduled", "held", LATER_MS),
     ],
 )
-def test_stages(monkeypatch: pytest.MonkeyPatch, control: ControlView, tries: Tries, stage: str) -> None:
-    assert {each.stage for each in listed(monkeypatch, WaitingFilter(), control, tries).waiting} == {stage}
+def test_stages(
+    monkeypatch: pytest.MonkeyPatch, control: ControlView, tries: Tries, stage: str, suspended: str, next_ms: int
+) -> None:
+    """A time of the next attempt is never in the past, and a suspended subscription has none."""
+    active, held = listed(monkeypatch, WaitingFilter(), control, tries).waiting
+    assert (active.stage, active.next_ms) == (stage, next_ms)
+    assert (held.stage, held.next_ms) == (suspended, 0 if suspended == "held" else next_ms)

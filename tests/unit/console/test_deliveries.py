@@ -108,6 +108,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         ("/deliveries?notification=01ab", "the endpoint answered 200"),
         ("/deliveries?notification=01ab&subscription=s1", "given up"),
         ("/deliveries/waiting", "And 4 more"),
+        ("/deliveries/waiting", "now connect"),
         ("/deliveries/dead", "2 are asked for, of which 1 are shown"),
         ("/deliveries/dead/01ab?subscription=s1", "What the endpoint answered"),
         ("/deliveries/audit?since=1h", "1 do not balance"),
@@ -146,14 +147,17 @@ def test_letters_are_asked_about_before(
 ) -> None:
     browser.get("/deliveries/dead?topic=a//.&since=2h")
     browser.submit("/deliveries/dead/act", action=action)
+    (_, (_, (counted, *_))) = asked
     assert [each for each, _ in asked] == [dead_letters.listed, dead_letters.count]
+    assert counted.until, "letters that are given up after the question are left alone"
     assert "2 dead letters" in browser.text
     browser.submit("/deliveries/dead/act")
     wanted = LetterFilter(topic=TopicTest("a//."), since="2h")
+    assert counted == wanted._replace(until=counted.until)
     assert asked[2:] == [
-        (function, (wanted, None, parts.console.control)),
-        # What was shown before is not shown again.
-        (dead_letters.listed, (LetterFilter(), 100, parts.console.control)),
+        (function, (counted, None, parts.console.control)),
+        # Looked up again, with the same filter.
+        (dead_letters.listed, (wanted, 100, parts.console.control)),
     ]
     assert said in browser.answer.text
 

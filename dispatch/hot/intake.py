@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -42,26 +43,28 @@ _FAN_OUT = 64
 QUEUED = "it waits for a server of its queue"
 
 
-@dataclass(frozen=True)
-class Diversions:
-    """What is not pushed, but parked, or dropped where it is timely: for `held` subscriptions, which have something
-    parked that must not be overtaken, and for `degraded` endpoints. To those of them that are `on_trial` timely
-    subscriptions are pushed to all the same. Of `watched` endpoints successes are reported. The conditions of those
-    that are `unjudged` are not asked: what they might want is parked as it is."""
+class Exclusions(NamedTuple):
+    """What the driver excludes from pushes; it is parked, or dropped where it is timely: for `held` subscriptions,
+    which have something parked that must not be overtaken, with the `parked` log read to the offsets `read`; and for
+    `degraded` endpoints. To those of them that are `on_trial` timely subscriptions are pushed to all the same. Of
+    `watched` endpoints successes are reported. The conditions of those that are `unjudged` are not asked: what they
+    might want is parked as it is."""
 
-    held: Container[str] = frozenset()
+    held: frozenset[str] = frozenset()
+    read: Mapping[int, int] = {}
     degraded: frozenset[str] = frozenset()
     watched: frozenset[str] = frozenset()
     unjudged: frozenset[str] = frozenset()
     on_trial: frozenset[str] = frozenset()
 
-    def reason(self, subscription: Subscription) -> str:
-        """Why a message for this subscription is parked rather than pushed; empty when it is pushed."""
+    def reason(self, subscription: Subscription, held: Container[str]) -> str:
+        """Why a message for this subscription is parked rather than pushed; empty when it is pushed. `held` are the
+        lanes that are held in the worker."""
         if subscription.paused:
             return "the subscription is paused"
         if subscription.policy.strict and not subscription.in_turn:
             return "strict order: each message waits for the one before it"
-        if subscription.id in self.held:
+        if subscription.id in held:
             return HELD
         return SICK if self.is_sick(subscription) else ""
 
@@ -89,7 +92,8 @@ class Intake:
     lanes: Lanes
     outcomes: BatchOutcomes
     judge: Judge
-    diversions: Diversions
+    exclusions: Exclusions
+    held: Container[str] = frozenset()
     earlier: RecoveredDeliveries = NOTHING
     intervals: Intervals = field(default_factory=Intervals)
     matched: defaultdict[int, list[Matched]] = field(default_factory=lambda: defaultdict(list))
@@ -200,7 +204,7 @@ class Intake:
             self.journal.store(subscription, received.notification)
         elif subscription.trigger is not None:
             self._publish(subscription, subscription.trigger, received, wanted)
-        elif why := self.diversions.reason(subscription):
+        elif why := self.exclusions.reason(subscription, self.held):
             # What is under way, or queued, comes first, and would be overtaken.
             if self.lanes.is_busy(subscription.id):
                 self.lanes.add(received, subscription)

@@ -6,9 +6,8 @@ batch that Spark counts as done is done.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pyspark import TaskContext
@@ -16,7 +15,7 @@ from pyspark.accumulators import Accumulator
 from pyspark.core.broadcast import Broadcast
 
 from arborcast.core import liveness
-from arborcast.dispatch.hot.intake import Diversions
+from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.intervals import Passed
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries, earlier, parked_by, recall
 from arborcast.dispatch.hot.task import PartitionTask, Progress, Taken, TaskParts, TaskStart, Updates
@@ -25,8 +24,6 @@ from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.matching.view import SharedView
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.settings import JobSettings
-from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.routing import Found, Recipients
 
 # Bytes of the notifications of a round. Many, since each round reads all rows of the batch again.
 _MOST_BYTES = 256 * 1024 * 1024
@@ -44,20 +41,19 @@ class SinkJob:
     `earlier` is what an earlier run came to; None when there was none. `begun_ms` is when this run
     began. `under_way` is the file in which it is shown how many pushes are; empty for none. Of each partition it takes
     what lies behind the offsets `done`, until that comes to `most` deliveries; `passed` is what counts there for
-    minimum intervals. `held` are the lanes that the driver holds.
+    minimum intervals.
     """
 
     settings: JobSettings
     view: SharedView
     batch: int
     begun_ms: int
-    diversions: Diversions = field(default_factory=Diversions)
+    exclusions: Exclusions = field(default_factory=Exclusions)
     earlier: Broadcast[RecoveredDeliveries] | None = None
     under_way: str = ""
     done: Mapping[int, int] = field(default_factory=dict)
     most: int = sys.maxsize
     passed: Passed = field(default_factory=dict)
-    held: frozenset[str] = frozenset()
 
 
 class RoundRows:
@@ -110,20 +106,11 @@ class RoundRows:
         return None
 
 
-class _RoundView:
-    """The view of a round: the control log was read to its end before."""
-
-    def __init__(self, recipients: Recipients) -> None:
-        self._recipients = recipients
-
-    def of(self, notification: Notification, offset: int, last_offset: int) -> Found:
-        return self._recipients.of(notification)
-
-
-def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries) -> PartitionTask:
+def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries, held: Container[str]) -> PartitionTask:
     """The task of a partition in a round."""
-    start = TaskStart(_task(), job.batch, known, job.passed, job.diversions, known.number, job.view.control)
-    parts = TaskParts(_RoundView(job.view.open()), Updates(), Progress(), Taken())
+    start = TaskStart(_task(), job.batch, known, job.passed, job.exclusions, held, known.number, job.view.control)
+    recipients = job.view.open()  # the control log was read to its end before the round
+    parts = TaskParts(lambda notification, *_: recipients.of(notification), Updates(), Progress(), Taken())
     return PartitionTask(worker, job.settings, start, parts)
 
 
@@ -142,9 +129,8 @@ def _push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], r
     try:
         known, parked = _before(job)
         held = worker.journal.parked.held
-        held.begin_batch(job.held | parked)
-        job = dataclasses.replace(job, diversions=dataclasses.replace(job.diversions, held=held))
-        task = round_task(job, worker, known)
+        held.begin_batch(job.exclusions.held | parked)
+        task = round_task(job, worker, known, held)
         taken = RoundRows(rows, job.done, job.most)
         task.run(taken)
         report = task.intake.outcomes.report

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from pyspark.accumulators import Accumulator
 from pyspark.core.broadcast import Broadcast
@@ -12,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from arborcast.core import fence
-from arborcast.dispatch.hot.intake import Diversions
+from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.intervals import Asking, Passed, recall_passed
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries, StartState
 from arborcast.dispatch.hot.sink import SinkJob, push_partition
@@ -57,29 +58,47 @@ class Rounds:
 _RECALL_S = 300.0
 
 
+class JobParts(NamedTuple):
+    """What the modes of a job share. `learn` is called with what tasks have reported."""
+
+    spark: SparkSession
+    settings: JobSettings
+    view: RoutingView
+    redeliverer: Redeliverer
+    gate: StopGate
+    metrics: JobMetrics
+    learn: Callable[[Sequence[PartitionReport]], None]
+    under_way: UnderWay | None = None
+
+    def exclusions(self, patient: bool = False) -> Exclusions:
+        """What is not pushed. `patient` is as for `Health.on_trial`."""
+        health = self.redeliverer.health
+        held, read = self.redeliverer.lanes.for_workers()
+        return Exclusions(
+            held | self.view.all_suspended(),
+            read,
+            health.degraded(),
+            health.watched(),
+            self.view.all_unjudged(),
+            health.on_trial(int(time.time() * 1000), patient=patient),
+        )
+
+    def take_reports(self, reports: Sequence[PartitionReport]) -> None:
+        """Tasks have reported."""
+        self.learn(reports)
+        self.metrics.dispatched(
+            sum(report.notifications for report in reports),
+            sum(report.deliveries for report in reports),
+            sum(report.thinned for report in reports),
+        )
+
+
 class HotPath:
     """What a batch does: read the control log to its end, hand the view to the workers, run the sink, take in what it
     reports."""
 
-    def __init__(
-        self,
-        settings: JobSettings,
-        view: RoutingView,
-        redeliverer: Redeliverer,
-        gate: StopGate,
-        metrics: JobMetrics,
-        learn: Callable[[Sequence[PartitionReport]], None],
-        under_way: UnderWay | None = None,
-    ) -> None:
-        """`learn` is called with what the tasks of a round have reported."""
-        self._settings = settings
-        self._kafka = settings.kafka
-        self._view = view
-        self._learn = learn
-        self._redeliverer = redeliverer
-        self._gate = gate
-        self._metrics = metrics
-        self._under_way = under_way
+    def __init__(self, parts: JobParts) -> None:
+        self._parts = parts
         self._reports: Accumulator[list[PartitionReport]] | None = None
         self._first_number = NO_BATCH
         self._pausing = False
@@ -89,13 +108,12 @@ class HotPath:
         """The offsets behind the last round, by partition."""
         self.clean = False
         """Whether no push was started behind these: a query was started, and no round of it is under way or failed."""
-        self._rounds = Rounds(settings.dispatch.round_s)
-        self._asking = Asking(view)
+        self._rounds = Rounds(parts.settings.dispatch.round_s)
+        self._asking = Asking(parts.view)
         self._passed: Passed = {}  # before the next batch
 
     def start(
         self,
-        spark: SparkSession,
         checkpoint: str,
         run: int,
         begin: StartState,
@@ -105,6 +123,7 @@ class HotPath:
         trigger: the next batch begins when the last is done, or as soon as something comes (Spark looks every
         `idle_poll_ms`). The redelivery has to know all that is parked. Raises InfrastructureError.
         """
+        spark, kafka, dispatch = self._parts.spark, self._parts.settings.kafka, self._parts.settings.dispatch
         self.positions = dict(begin.positions)
         self._first_number, self._write, self._pausing = run, write, False
         self.clean = True
@@ -115,11 +134,11 @@ class HotPath:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", "push")
         source = read_log(
             spark,
-            self._kafka,
+            kafka,
             "notifications",
-            starting=begin.starting(self._kafka),
-            fail_on_data_loss=self._settings.dispatch.fail_on_data_loss,
-            most=self._settings.dispatch.max_rows_per_batch,
+            starting=begin.starting(kafka),
+            fail_on_data_loss=dispatch.fail_on_data_loss,
+            most=dispatch.max_rows_per_batch,
         )
         return (
             source.select("value", "partition", "offset")
@@ -132,7 +151,7 @@ class HotPath:
     def pause(self) -> None:
         """Begin no further batch; returns when none is under way. `positions` are where to go on then."""
         self._pausing = True
-        self._gate.wait_empty()
+        self._parts.gate.wait_empty()
 
     def run_batch(self, frame: DataFrame, batch: int) -> None:
         """Dispatch one batch, by Spark's number; returns when every outcome is in the `attempts` log, or parked.
@@ -143,13 +162,13 @@ class HotPath:
         beginning of each round it is known what has become of subscriptions, what is parked and which endpoints are
         degraded, and the job can stop between two. Spark cannot plan smaller batches while a query runs.
         """
-        with self._gate.batch(), self._metrics.batch() as stages:
+        with self._parts.gate.batch(), self._parts.metrics.batch() as stages:
             if self._pausing:
                 raise StopRequested
             done: dict[int, int] = {}
             while self._round(frame, self._first_number + batch, done, stages):
                 # The next start takes the rest.
-                self._gate.pass_on()
+                self._parts.gate.pass_on()
 
     def _round(self, frame: DataFrame, number: int, done: dict[int, int], stages: Stages) -> bool:
         """Dispatch as much of a batch as one round may take, behind what is `done`; whether there is more.
@@ -157,31 +176,31 @@ class HotPath:
         The control log is read to its end first: a notification that was accepted after a Subscribe was answered meets
         that subscription. What is parked is known before the next round begins, so nothing overtakes it.
         """
+        parts, timeout_s = self._parts, self._parts.settings.kafka.request_timeout_s
         # Workers on other hosts do not see whether the lease holds.
-        fence.wait(self._gate.pass_on)
-        view = self._view.refresh(self._kafka.request_timeout_s)
-        stages.over("view", ("control", self._view.read_s))
+        fence.wait(parts.gate.pass_on)
+        view = parts.view.refresh(timeout_s)
+        stages.over("view", ("control", parts.view.read_s))
         job = SinkJob(
-            self._settings,
+            parts.settings,
             view,
             number,
             int(time.time() * 1000),
-            self._diversions(),
+            parts.exclusions(),
             self._earlier,
-            self._under_way.file if self._under_way else "",
+            parts.under_way.file if parts.under_way else "",
             done.copy(),
             self._rounds.most,
             self._passed,
-            self._held(),
         )
         began = time.monotonic()
         self.clean = False
         reports = self._run(frame, job)
         stages.over("job")
-        self._learn(reports)
+        parts.take_reports(reports)
         if any(report.repeated for report in reports):
             # What the dead worker has parked was not reported.
-            self._redeliverer.catch_up(self._kafka.request_timeout_s)
+            parts.redeliverer.catch_up(timeout_s)
         stages.over("feedback")
         rest = any(report.rest for report in reports)
         if rest:
@@ -197,37 +216,16 @@ class HotPath:
 
     def passed_before(self, positions: Mapping[int, int]) -> Passed:
         """What has passed before these positions, for minimum intervals. Raises InfrastructureError."""
-        return recall_passed(self._kafka, self._asking.policies(), positions, _RECALL_S)
+        return recall_passed(self._parts.settings.kafka, self._asking.policies(), positions, _RECALL_S)
 
     def _run(self, frame: DataFrame, job: SinkJob) -> list[PartitionReport]:
-        try:
-            reports = run_sink(frame.select("value", "partition", "offset"), job, self._accumulator(frame))
-        finally:
-            if self._under_way is not None:
-                self._under_way.clear()
-        self._metrics.dispatched(
-            sum(report.notifications for report in reports),
-            sum(report.deliveries for report in reports),
-            sum(report.thinned for report in reports),
-        )
-        return reports
-
-    def _held(self) -> frozenset[str]:
-        return self._redeliverer.lanes.for_batch() | self._view.all_suspended()
-
-    def _diversions(self) -> Diversions:
-        health = self._redeliverer.health
-        return Diversions(
-            degraded=health.degraded(),
-            watched=health.watched(),
-            unjudged=self._view.all_unjudged(),
-            on_trial=health.on_trial(int(time.time() * 1000)),
-        )
-
-    def _accumulator(self, frame: DataFrame) -> Accumulator[list[PartitionReport]]:
         if self._reports is None:
             self._reports = accumulator(frame)
-        return self._reports
+        try:
+            return run_sink(frame.select("value", "partition", "offset"), job, self._reports)
+        finally:
+            if self._parts.under_way is not None:
+                self._parts.under_way.clear()
 
 
 def accumulator(frame: DataFrame) -> Accumulator[list[PartitionReport]]:

@@ -17,7 +17,7 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import NamedTuple, Protocol
 
 from arborcast.core import liveness
@@ -25,7 +25,7 @@ from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.dispatch.delivery.capacity import Limits
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes, waits
 from arborcast.dispatch.hot.hold_buffer import HoldBuffer
-from arborcast.dispatch.hot.intake import SICK, Diversions, Intake
+from arborcast.dispatch.hot.intake import SICK, Exclusions, Intake
 from arborcast.dispatch.hot.intervals import Intervals, Passed
 from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
 from arborcast.dispatch.hot.pump import PumpRun, SlowLanes
@@ -81,12 +81,9 @@ class Rows(Protocol):
         """The next one is taken in, and came to so many deliveries."""
 
 
-class View(Protocol):
-    """The routing view."""
-
-    def of(self, notification: Notification, offset: int, last_offset: int) -> Found | None:
-        """The subscriptions of the notification at this offset; None until the view has come far enough. `last_offset`
-        is that of the last row that was read."""
+Finds = Callable[[Notification, int, int], Found | None]
+"""The subscriptions of a notification at an offset; None until the routing view has come far enough. The last argument
+is the offset of the last row that was read."""
 
 
 class Updates:
@@ -169,15 +166,16 @@ class Taken:
 
 
 class TaskStart(NamedTuple):
-    """What a task begins with. `number` is that of the task, `batch` that of the batch or run, `passed` counts for
-    minimum intervals, `control` is where the control log was read to. `parked_as` gives the number by which a
-    notification at a partition and offset is parked; None for that of the batch."""
+    """What a task begins with: its `number`, that of its `batch` or run, the deliveries `known` from before, what had
+    `passed` for minimum intervals, what is not pushed, and where the `control` log was read to. `parked_as` gives the
+    number by which a notification at a partition and offset is parked; None for that of the batch."""
 
     number: int
     batch: int
     known: RecoveredDeliveries
     passed: Passed
-    diversions: Diversions
+    exclusions: Exclusions
+    held: Container[str]
     parked_as: Callable[[int, int], int | None]
     control: int = UNSTAMPED
 
@@ -186,7 +184,7 @@ class TaskParts(NamedTuple):
     """What differs between the modes. `kept` messages may wait for a held lane to be free; `slow` are the lanes that a
     task without end does not wait for."""
 
-    view: View
+    finds: Finds
     updates: Updates
     progress: Progress
     taken: Taken
@@ -202,16 +200,17 @@ class PartitionTask:
         self.worker = worker
         self._patience_s = settings.retry.batch_wait_s
         self._allowance = push.conditions_ms, push.owner_conditions_ms
-        self._view, self._updates, self._progress, self.taken, kept, slow = parts
+        self._finds, self._updates, self._progress, self.taken, kept, slow = parts
         self._batch, self._parked_as = start.batch, start.parked_as
         lanes = make_lanes(push)
-        outcomes = BatchOutcomes(worker.journal, push, settings.retry, start.diversions.watched)
+        outcomes = BatchOutcomes(worker.journal, push, settings.retry, start.exclusions.watched)
         self.intake = Intake(
             worker.journal,
             lanes,
             outcomes,
-            self._judge(start.diversions.unjudged),
-            start.diversions,
+            self._judge(start.exclusions.unjudged),
+            start.exclusions,
+            start.held,
             start.known,
             Intervals(start.passed),
             rules=settings.topics,
@@ -262,18 +261,18 @@ class PartitionTask:
         self._updates.check()
         return self._idle_s(rows)
 
-    def divert(self, diversions: Diversions) -> None:
+    def exclude(self, exclusions: Exclusions) -> None:
         """From now on these lanes, endpoints and subscriptions are not pushed to."""
-        before, self.intake.diversions = self.intake.diversions, diversions
+        before, self.intake.exclusions = self.intake.exclusions, exclusions
         lanes, outcomes = self.intake.lanes, self.intake.outcomes
-        if lanes.size and (diversions.degraded is not before.degraded or diversions.on_trial is not before.on_trial):
+        if lanes.size and (exclusions.degraded is not before.degraded or exclusions.on_trial is not before.on_trial):
             for subscription, _ in list(lanes.waiting()):
-                if diversions.is_sick(subscription) and not before.is_sick(subscription):
+                if exclusions.is_sick(subscription) and not before.is_sick(subscription):
                     self.lanes.defer(subscription, waits(SICK))
-        outcomes.forgive(diversions.on_trial - before.on_trial)
-        outcomes.watched = diversions.watched
-        if diversions.unjudged != before.unjudged:
-            self.intake.judge = self._judge(diversions.unjudged)
+        outcomes.forgive(exclusions.on_trial - before.on_trial)
+        outcomes.watched = exclusions.watched
+        if exclusions.unjudged != before.unjudged:
+            self.intake.judge = self._judge(exclusions.unjudged)
 
     def tell_matched(self) -> None:
         """Of many at once: a record for each costs more than its push."""
@@ -295,8 +294,8 @@ class PartitionTask:
 
     def _release_kept(self, now: float) -> None:
         """What is kept back of a lane goes on, or is parked."""
-        for subscription, kept in self.intake.kept.look(self.worker.journal.parked.held, now):
-            if why := self.intake.diversions.reason(subscription):
+        for subscription, kept in self.intake.kept.look(self.intake.held, now):
+            if why := self.intake.exclusions.reason(subscription, self.intake.held):
                 self.intake.outcomes.put_off(subscription, kept, waits(why))
             else:
                 for received in kept:
@@ -315,7 +314,7 @@ class PartitionTask:
             self.taken.begin(partition, offset)
             deliveries, notification = 0, read_notification(value, partition, offset)
             if notification is not None:
-                found = self._view.of(notification, offset, rows.last_offset)
+                found = self._finds(notification, offset, rows.last_offset)
                 if found is None:
                     self._waits = True
                     return

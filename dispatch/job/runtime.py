@@ -20,7 +20,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.pushes import make_push_spans
 from arborcast.dispatch.hot.sink import SinkJob
-from arborcast.dispatch.hot.stream import HotPath, accumulator, run_sink
+from arborcast.dispatch.hot.stream import JobParts, accumulator, run_sink
 from arborcast.dispatch.job.deadlines import DeadlineWatch
 from arborcast.dispatch.job.heartbeat import keep_worker_alive
 from arborcast.dispatch.job.operator_events import OperatorEvents
@@ -185,9 +185,8 @@ class DispatchJob:
             self._redeliverer.batch_done(reports)
             deadlines.learn(reports)
 
-        hot = HotPath(settings, self._view, self._redeliverer, gate, metrics, learn, self._under_way)
         self.gears = ModeController(
-            spark, settings, hot, self._view, self._redeliverer, gate, metrics, learn, self._under_way
+            JobParts(spark, settings, self._view, self._redeliverer, gate, metrics, learn, self._under_way)
         )
         self._hot = self.gears.supervisor
         watched = {

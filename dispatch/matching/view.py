@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, Protocol
@@ -185,6 +185,42 @@ class Advance(NamedTuple):
     control: int
 
 
+class _Broadcasts:
+    """The view of batches: a base, and a broadcast with what changed since. Used by one thread, but for `sizes`."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self._view: SharedView | None = None
+        self._overlay: Overlay | None = None  # in the broadcast
+        self._version = -1  # of the history, the same
+        self._measured: tuple[Overlay, int] | None = None
+
+    @property
+    def base(self) -> SharedBase | None:
+        """That of the last view."""
+        return self._view.base if self._view is not None else None
+
+    def share(self, base: SharedBase, overlay: Overlay, version: int, past: Callable[[], PackedPast]) -> SharedView:
+        """The last view while nothing has changed, else a new one. `version` is that of the history of `past`."""
+        if self._view is None or base != self._view.base or overlay is not self._overlay or version != self._version:
+            if self._view is not None and self._view.changed is not None:
+                self._view.changed.destroy()
+            self._overlay, self._version = overlay, version
+            changes = ViewChanges(overlay, past())
+            needed = overlay.size or changes.past.pieces
+            self._view = SharedView(base, self._context.broadcast(changes) if needed else None, 0)
+        return self._view
+
+    def sizes(self) -> tuple[int, int, int]:
+        """Changes in the overlay, bytes of the base, bytes of the overlay; the latter measured once for each."""
+        overlay, view = self._overlay, self._view
+        if overlay is None or not overlay.size:
+            return 0, view.base.size if view else 0, 0
+        if self._measured is None or self._measured[0] is not overlay:
+            self._measured = overlay, overlay.packed_size()
+        return overlay.size, view.base.size if view else 0, self._measured[1]
+
+
 class RoutingView:
     """The driver's side. Batches and the redelivery use it, each in a thread of its own.
 
@@ -200,7 +236,6 @@ class RoutingView:
         min_overlay: int = MIN_OVERLAY,
         unmatched: LooksForOldest | None = None,
     ) -> None:
-        self._context = context
         self._lock = threading.Lock()
         self._unmatched = unmatched
         self._looked: float | None = None
@@ -209,33 +244,17 @@ class RoutingView:
         self._table = self._state.table
         self._follower = ControlFollower(kafka, self._apply)
         self._rebasing = SnapshotRebuilder(self._table, bases, min_overlay)
-        self._shared: SharedView | None = None
+        self._shared = _Broadcasts(context)
         self._steps: ViewSteps | None = None
         self._stepped_from: SharedBase | None = None
-        self._overlay: Overlay | None = None  # what is in the broadcast
-        self._version = -1  # of the history, the same
         self._made_at = 0.0
-        self._measured: tuple[Overlay, int] | None = None
         self.read_s = 0.0
         """Seconds that reading the control log took, of the last `refresh`."""
 
     @property
     def size(self) -> ViewSize:
         """What the workers have, as of the last `refresh`."""
-        overlay, shared = self._overlay, self._shared
-        return ViewSize(
-            self._table.statistics().subscriptions,
-            self._made_at,
-            overlay.size if overlay else 0,
-            shared.base.size if shared else 0,
-            self._packed(overlay) if overlay and overlay.size else 0,
-        )
-
-    def _packed(self, overlay: Overlay) -> int:
-        """Measured once for each, and only when somebody asks."""
-        if self._measured is None or self._measured[0] is not overlay:
-            self._measured = overlay, overlay.packed_size()
-        return self._measured[1]
+        return ViewSize(self._table.statistics().subscriptions, self._made_at, *self._shared.sizes())
 
     def refresh(self, timeout_s: float) -> SharedView:
         """Read the control log to its end and return the view of that moment.
@@ -250,12 +269,10 @@ class RoutingView:
             self._follower.read_to_end(timeout_s)
             self.read_s = time.perf_counter() - began
             base, overlay = self._rebasing.current()
-            same = overlay is self._overlay and self._history.version == self._version
-            if self._shared is None or base != self._shared.base or not same:
-                if self._shared is None or base != self._shared.base:
-                    self._made_at = time.time()
-                self._shared = self._share(base, overlay)
-            return dataclasses.replace(self._shared, control=self._follower.position)
+            if base != self._shared.base:
+                self._made_at = time.time()
+            shared = self._shared.share(base, overlay, self._history.version, self._table.packed_past)
+            return dataclasses.replace(shared, control=self._follower.position)
 
     def advance(self, timeout_s: float, anew: bool, end: int | None = None) -> Advance:
         """Read the control log to its end, or only to where somebody has just seen it end; what has changed since this
@@ -373,11 +390,3 @@ class RoutingView:
                 self._unmatched.look()
         if oldest is not None:
             self._history.forget(oldest)
-
-    def _share(self, base: SharedBase, overlay: Overlay) -> SharedView:
-        if self._shared is not None and self._shared.changed is not None:
-            self._shared.changed.destroy()
-        self._overlay, self._version = overlay, self._history.version
-        past = self._table.packed_past()
-        needed = overlay.size or past.pieces
-        return SharedView(base, self._context.broadcast(ViewChanges(overlay, past)) if needed else None, 0)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -18,6 +18,7 @@ from arborcast.core.eventlog.follower import LogFollower
 from arborcast.core.eventlog.topics import FEED_LOG, PROGRESS_LOG
 from arborcast.core.eventlog.writers import Appending, LogWriter
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.matching.bases import SharedBase
 from arborcast.dispatch.matching.view import Advance
 from arborcast.dispatch.realtime.messages import (
@@ -27,7 +28,7 @@ from arborcast.dispatch.realtime.messages import (
     decode_progress,
     encode_feeds,
 )
-from arborcast.dispatch.realtime.workers import WorkersOfRun
+from arborcast.dispatch.realtime.workers import WorkersElsewhere, WorkersHere
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.routing import ViewStep
 
@@ -79,17 +80,6 @@ class SteppingView(Protocol):
     def end_steps(self) -> None: ...
 
 
-class Exclusions(NamedTuple):
-    """What the workers know of what is not pushed."""
-
-    held: frozenset[str] = frozenset()
-    read: Mapping[int, int] = {}
-    degraded: frozenset[str] = frozenset()
-    watched: frozenset[str] = frozenset()
-    unjudged: frozenset[str] = frozenset()
-    on_trial: frozenset[str] = frozenset()
-
-
 def exclusion_changes(before: Exclusions, now: Exclusions) -> Iterator[ExclusionChange]:
     """The differences, in an order in which no lane is free too early."""
     names: defaultdict[str, list[str]] = defaultdict(list)
@@ -119,6 +109,66 @@ def _diverted(names: Mapping[str, list[str]], read: Mapping[int, int]) -> Exclus
     return msgspec.structs.replace(ExclusionChange(read=dict(read)), **sets)
 
 
+class _Feed:
+    """The log `feed` of one run. Used under the lock of `WorkerUpdates`."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        # The broker counts a record's key and some bytes of its own.
+        self._most_bytes = min(_MOST_BYTES, kafka.max_record_bytes // 2)
+        self._log = LogWriter(kafka, FEED_LOG)
+        self._under_way: Appending | None = None
+        self.began = -1
+        """Where the last base is."""
+        self.steps = 0
+        """Written since then."""
+        self._bytes = 0  # the same
+        self._beginning_bytes = 0
+        self._began_at = 0.0
+
+    def write(self, messages: list[WorkerUpdate], begins: bool) -> None:
+        """One append after the other: with a step missing, those behind it would make another view of a worker's.
+        `begins`: with a base."""
+        if begins:
+            self._bytes = 0
+        records = self._write(messages)
+        if begins:
+            self.began = self.settle() - records + 1
+            self.steps, self._beginning_bytes, self._began_at = 0, self._bytes, time.monotonic()
+        self.steps += len(messages)
+
+    def is_old(self) -> bool:
+        """Whether a worker that comes later has much to read."""
+        if time.monotonic() - self._began_at > _ANEW_S:
+            return True
+        return self.steps > _STEPS and self._bytes >= 2 * self._beginning_bytes
+
+    def settle(self) -> int:
+        """The offset of the last record; -1 when none was under way."""
+        under_way, self._under_way = self._under_way, None
+        return -1 if under_way is None else under_way.wait()
+
+    def close(self) -> None:
+        self._log.close()
+
+    def _write(self, messages: list[WorkerUpdate]) -> int:
+        """Returns in how many records."""
+        count = size = 0
+        records: list[tuple[bytes, bytes | None]] = []
+        for key, value in encode_feeds(messages, self._most_bytes):
+            if records and size + len(value) > _UNDER_WAY_BYTES:
+                self._append(records)
+                records, size = [], 0
+            records.append((key, value))
+            count, size = count + 1, size + len(value)
+            self._bytes += len(value)
+        self._append(records)
+        return count
+
+    def _append(self, records: list[tuple[bytes, bytes | None]]) -> None:
+        self.settle()
+        self._under_way = self._log.begin(records)
+
+
 class WorkerUpdates:
     """Tells the workers of one run. `told` is asked what is not to be pushed."""
 
@@ -135,19 +185,11 @@ class WorkerUpdates:
         self._view = view
         self._ask = told
         self._run = run
-        # The broker counts a record's key and some bytes of its own.
-        self._most_bytes = min(_MOST_BYTES, kafka.max_record_bytes // 2)
-        self._log = LogWriter(kafka, FEED_LOG)
-        self._under_way: Appending | None = None
+        self._feed = _Feed(kafka)
         self._bell = LogConsumer(kafka, "control", wait_ms=_WAIT_MS)
         self._told = Exclusions()
         self._control = -1
-        self._began = -1
         self._anew = True
-        self._steps = 0
-        self._bytes = 0  # written since the last beginning
-        self._beginning_bytes = 0
-        self._said_at = 0.0
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="feed-workers", daemon=True)
@@ -160,8 +202,9 @@ class WorkerUpdates:
     def ask_to_stop(self) -> None:
         """Ask the workers to take nothing more. Raises InfrastructureError."""
         with self._lock:
-            self._write([WorkerUpdate(self._run, self._began, 0, self._control, complete=False, stop=True)])
-            self._settle()
+            stop = WorkerUpdate(self._run, self._feed.began, 0, self._control, complete=False, stop=True)
+            self._feed.write([stop], begins=False)
+            self._feed.settle()
 
     def stop(self) -> None:
         """Say nothing more."""
@@ -169,7 +212,7 @@ class WorkerUpdates:
         if self._thread.is_alive():
             self._thread.join(2 * _POLL_S)
         else:
-            self._log.close()
+            self._feed.close()
         self._view.end_steps()
 
     def _keep(self) -> None:
@@ -186,7 +229,7 @@ class WorkerUpdates:
             finally:
                 self._bell.close()
             self._stopping.wait(_PAUSE_S)
-        self._log.close()
+        self._feed.close()
 
     def _follow(self) -> None:
         (end,) = self._bell.ends().values()
@@ -202,8 +245,8 @@ class WorkerUpdates:
                 self._stopping.wait(max(0.0, paced - now))
                 continue
             with self._lock:
-                self._settle()
-            if self._anew or self._ask() != self._told or self._is_old():
+                self._feed.settle()
+            if self._anew or self._ask() != self._told or self._feed.is_old():
                 self._say()
 
     def _say(self, end: int | None = None) -> None:
@@ -211,9 +254,8 @@ class WorkerUpdates:
         with self._lock:
             if self.outdated:
                 return
-            anew = self._anew or (
-                self._is_old() and self._view.is_short(sys.maxsize if self._steps > _MOST_STEPS else _SHORT_PAST)
-            )
+            most = sys.maxsize if self._feed.steps > _MOST_STEPS else _SHORT_PAST
+            anew = self._anew or (self._feed.is_old() and self._view.is_short(most))
             self._anew = True
             advance = self._view.advance(self._kafka.request_timeout_s, anew, end)
             if advance.base is not None:
@@ -224,19 +266,8 @@ class WorkerUpdates:
             told = self._ask()
             messages = self._messages(advance, told)
             if messages:
-                if advance.base is not None:
-                    self._bytes = 0
-                records = self._write(messages)
-                if advance.base is not None:
-                    self._began = self._settle() - records + 1
-                    self._steps, self._beginning_bytes, self._said_at = 0, self._bytes, time.monotonic()
-                self._steps += len(messages)
+                self._feed.write(messages, begins=advance.base is not None)
             self._told, self._control, self._anew = told, advance.control, False
-
-    def _is_old(self) -> bool:
-        if time.monotonic() - self._said_at > _ANEW_S:
-            return True
-        return self._steps > _STEPS and self._bytes >= 2 * self._beginning_bytes
 
     def _messages(self, advance: Advance, told: Exclusions) -> list[WorkerUpdate]:
         run, control = self._run, advance.control
@@ -250,41 +281,19 @@ class WorkerUpdates:
             found.insert(0, (advance.base.name, None, None))
         if not found:
             found.append((b"", None, None))  # the position alone
-        began, last = (-1 if advance.base is not None else self._began), len(found) - 1
+        began, last = (-1 if advance.base is not None else self._feed.began), len(found) - 1
         return [
             WorkerUpdate(run, began, number, control, base, step, diversion, complete=number == last)
             for number, (base, step, diversion) in enumerate(found)
         ]
 
-    def _write(self, messages: list[WorkerUpdate]) -> int:
-        """Returns in how many records. One append after the other: with a step missing, those behind it would make
-        another view of a worker's."""
-        count = size = 0
-        records: list[tuple[bytes, bytes | None]] = []
-        for key, value in encode_feeds(messages, self._most_bytes):
-            if records and size + len(value) > _UNDER_WAY_BYTES:
-                self._append(records)
-                records, size = [], 0
-            records.append((key, value))
-            count, size = count + 1, size + len(value)
-            self._bytes += len(value)
-        self._append(records)
-        return count
-
-    def _append(self, records: list[tuple[bytes, bytes | None]]) -> None:
-        self._settle()
-        self._under_way = self._log.begin(records)
-
-    def _settle(self) -> int:
-        """The offset of the last record; -1 when none was under way."""
-        under_way, self._under_way = self._under_way, None
-        return -1 if under_way is None else under_way.wait()
-
 
 class ProgressListener:
     """Hears the workers, of all runs. `report` is called with what those of the present run have learned."""
 
-    def __init__(self, kafka: KafkaSettings, report: Callable[[PartitionReport], None], workers: WorkersOfRun) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, report: Callable[[PartitionReport], None], workers: WorkersHere | WorkersElsewhere
+    ) -> None:
         self._kafka = kafka
         self._report = report
         self._workers = workers

@@ -10,19 +10,22 @@ after a crash: what is before it is settled, and what is behind it has its rows 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.eventlog.scan import LogScan
-from arborcast.core.eventlog.topics import PROGRESS_LOG
+from arborcast.core.eventlog.topics import FEED_LOG, PROGRESS_LOG
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.dispatch.delivery.health import Sign
+from arborcast.dispatch.logs.parked import roomy
 from arborcast.topic_model.routing import ViewStep
 
 VERSION = 1
@@ -33,11 +36,17 @@ _MOST_BYTES = 32 * 1024
 
 _LATE_S = 5.0
 
+# The broker holds a question for what is new for so long.
+_WAIT_MS = 2_000
+
+# How long the log is read before it is looked whether this is to end.
+_READ_S = 1.0
+
 
 class ExclusionChange(msgspec.Struct, frozen=True, array_like=True):
     """Differences in what is parked rather than pushed: lanes that are held from now on, and those that are not any
     more, after the log of parked deliveries was read up to these offsets; endpoints and subscriptions that are from now
-    on as in `Diversions`, and those that are not any more."""
+    on as in `Exclusions`, and those that are not any more."""
 
     held: frozenset[str] = frozenset()
     freed: frozenset[str] = frozenset()
@@ -257,3 +266,64 @@ class ProgressLog:
     def close(self) -> None:
         """Drop the connection and what is not acknowledged."""
         self._writer.close()
+
+
+class UpdateReader:
+    """A worker's side of the log `feed`: a thread that reads the updates of a run from its last base on."""
+
+    def __init__(self, kafka: KafkaSettings, run: int, wake: Callable[[], None]) -> None:
+        self._log = LogConsumer(kafka, FEED_LOG, wait_ms=_WAIT_MS)
+        self._run = run
+        self._wake = wake
+        self._stopping = threading.Event()
+        self._pieces = FeedPieces()
+        self._parked = LogConsumer(roomy(kafka), "parked")
+        self.parked: Mapping[int, int] = {}
+        """Where the log of parked deliveries ended when this began; known before the first update."""
+        self.messages: deque[WorkerUpdate] = deque()
+        self.error: BaseException | None = None
+        self.read_to = -1
+        """Behind the last record that was read, and not of a later run; -1 before the first."""
+        self._thread = threading.Thread(target=self._read, name="feed", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * _READ_S)
+
+    def _read(self) -> None:
+        try:
+            self.parked = self._parked.ends()
+            self._begin()
+            while not self._stopping.is_set():
+                for record in self._log.poll(_READ_S).get(0, ()):
+                    self._take(decode_feed(record.key or b"", record.value))
+                    self.read_to = record.offset + 1
+                if self.messages:
+                    self._wake()
+        except BaseException as error:
+            self.error = error
+            self._wake()
+        finally:
+            self._parked.close()
+            self._log.close()
+
+    def _begin(self) -> None:
+        """The last message says where those that count begin."""
+        (end,) = self._log.ends().values()
+        self._log.seek({0: max(0, end - 1)})
+        while not self._stopping.is_set():
+            records = self._log.poll(_READ_S).get(0, ())
+            if records:
+                last = decode_feed(records[0].key or b"", records[0].value)
+                self._log.seek({0: records[0].offset - last.back if last.began < 0 else last.began})
+                return
+
+    def _take(self, feed: WorkerUpdate) -> None:
+        if feed.run > self._run:
+            raise InfrastructureError("another run of the query has begun: this task is of an earlier one")
+        if feed.run == self._run and (whole := self._pieces.whole(feed)) is not None:
+            self.messages.append(whole)

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pyspark.core.broadcast import Broadcast
 
 from arborcast.core import fence
 from arborcast.dispatch.hot.batch_outcomes import waits
-from arborcast.dispatch.hot.intake import HELD, Diversions
+from arborcast.dispatch.hot.intake import HELD, Exclusions
 from arborcast.dispatch.hot.intervals import Passed
 from arborcast.dispatch.hot.pump import SlowLanes
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries
@@ -33,7 +32,7 @@ from arborcast.dispatch.hot.task import (
 from arborcast.dispatch.hot.worker import Worker
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.matching.bases import SharedBase
-from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress, WorkerUpdate
+from arborcast.dispatch.realtime.messages import ExclusionChange, ProgressLog, UpdateReader, WorkerProgress
 from arborcast.dispatch.realtime.view_position import TaskView
 from arborcast.dispatch.settings import JobSettings
 
@@ -79,37 +78,11 @@ def clock_of(here: bool) -> Callable[[], float]:
     return fence.clock if here else time.time
 
 
-class Feeding(Protocol):
-    """What the driver says."""
-
-    @property
-    def messages(self) -> deque[WorkerUpdate]:
-        """Those that were not heard yet."""
-
-    @property
-    def parked(self) -> Mapping[int, int]:
-        """Where the log of parked deliveries ended when this began; known before the first message."""
-
-    @property
-    def error(self) -> BaseException | None:
-        """Why nothing more comes."""
-
-
-class Telling(Protocol):
-    """What is told to the driver, without waiting for it."""
-
-    def tell(self, progress: WorkerProgress) -> None: ...
-
-    def is_late(self) -> bool: ...
-
-    def settle(self, timeout_s: float) -> None: ...
-
-
 class TaskLogs(NamedTuple):
     """The logs of a task. `control_end` says where the control log ends now."""
 
-    feeding: Feeding
-    progress: Telling
+    updates: UpdateReader
+    progress: ProgressLog
     control_end: Callable[[], int]
 
 
@@ -121,10 +94,10 @@ def realtime_task(job: RealtimeJob, worker: Worker, number: int, logs: TaskLogs)
     return PartitionTask(
         worker,
         job.settings,
-        TaskStart(number, job.run, known, job.passed, Diversions(held), RunNumbers(job, known).of),
+        TaskStart(number, job.run, known, job.passed, Exclusions(), held, RunNumbers(job, known).of),
         TaskParts(
-            view,
-            DriverUpdates(logs.feeding, view, held),
+            view.of,
+            DriverUpdates(logs.updates, view, held),
             WrittenProgress(job, number, logs.progress, view),
             Taken(_AT_ONCE, _MOST_WAITING, _MOST_BYTES),
             kept=_MOST_WAITING // 2,
@@ -155,26 +128,26 @@ class RunNumbers:
 class DriverUpdates(Updates):
     """The driver's messages: the routing view, and what is not pushed."""
 
-    def __init__(self, feeding: Feeding, view: TaskView, held: HeldLanes) -> None:
-        self._feeding = feeding
+    def __init__(self, log: UpdateReader, view: TaskView, held: HeldLanes) -> None:
+        self._log = log
         self._view = view
         self._held = held
-        self._diversions = Diversions(held)  # as of the last message
+        self._exclusions = Exclusions()  # as of the last message
         self.stop = False
 
     @property
     def complete(self) -> bool:
-        return self._view.complete and self._held.has_read(self._feeding.parked)
+        return self._view.complete and self._held.has_read(self._log.parked)
 
     def apply(self, task: PartitionTask) -> None:
-        messages = self._feeding.messages
+        messages = self._log.messages
         if messages:
             task.tell_matched()  # by the view as it was
         while messages:
             update = messages.popleft()
             if update.base:
                 self._held.begin_session()
-                self._diversions = Diversions(self._held)
+                self._exclusions = Exclusions()
                 self._view.begin(update.base)
             if update.step is not None:
                 self._view.apply(update.step)
@@ -182,20 +155,21 @@ class DriverUpdates(Updates):
                 self._divert(task, update.diverted)
             if update.complete:
                 self._held.caught_up()
-                task.divert(self._diversions)
+                task.exclude(self._exclusions)
                 if self._view.come_to(update.control):
                     task.intake.control = update.control
             self.stop = self.stop or update.stop
 
     def check(self) -> None:
-        if self._feeding.error is not None:
-            raise self._feeding.error
+        if self._log.error is not None:
+            raise self._log.error
 
     def _divert(self, task: PartitionTask, diverted: ExclusionChange) -> None:
         self._held.change(diverted.held, diverted.freed, diverted.read)
-        before = self._diversions
-        self._diversions = Diversions(
-            self._held,
+        before = self._exclusions
+        self._exclusions = Exclusions(
+            frozenset(),
+            {},
             _changed(before.degraded, diverted.degraded, diverted.recovered),
             _changed(before.watched, diverted.watched, diverted.unwatched),
             _changed(before.unjudged, diverted.unjudged, diverted.judged),
@@ -213,7 +187,7 @@ class WrittenProgress(Progress):
     """Progress as it is written to the log `progress`: the position before which all is settled, four times a second
     while it changes."""
 
-    def __init__(self, job: RealtimeJob, number: int, log: Telling, view: TaskView) -> None:
+    def __init__(self, job: RealtimeJob, number: int, log: ProgressLog, view: TaskView) -> None:
         self._job = job
         self._number = number
         self._log = log

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING
 
@@ -20,12 +20,9 @@ from pyspark import TaskContext
 
 from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.eventlog.consumer import LogConsumer
-from arborcast.core.eventlog.topics import FEED_LOG
-from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot.worker import worker_for
 from arborcast.dispatch.job import heartbeat
-from arborcast.dispatch.logs.parked import roomy
-from arborcast.dispatch.realtime.messages import FeedPieces, ProgressLog, WorkerUpdate, decode_feed
+from arborcast.dispatch.realtime.messages import ProgressLog, UpdateReader
 from arborcast.dispatch.realtime.task import RealtimeJob, TaskLogs, realtime_task
 from arborcast.dispatch.realtime.worker_lease import WorkerLease
 
@@ -37,12 +34,6 @@ logger = logging.getLogger(__name__)
 # Rows that are read ahead, and their bytes. A larger row is read alone.
 _AHEAD = 1_000
 _AHEAD_BYTES = 16 * 1024 * 1024
-
-# The broker holds a question for what is new for so long.
-_WAIT_MS = 2_000
-
-# How long the log is read before it is looked whether this is to end.
-_REST_S = 1.0
 
 
 class TaskReplaced(InfrastructureError):
@@ -85,13 +76,13 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
     with (
         closing(LogConsumer(kafka, "control")) as control,
         closing(ProgressLog(kafka)) as progress,
-        closing(_Feeding(kafka, job.run, wake)) as feeding,
-        WorkerLease(kafka, job.run, number, lambda: feeding.read_to) if elsewhere else nullcontext(),
+        closing(UpdateReader(kafka, job.run, wake)) as updates,
+        WorkerLease(kafka, job.run, number, lambda: updates.read_to) if elsewhere else nullcontext(),
     ):
-        logs = TaskLogs(feeding, progress, lambda: _end(control))
+        logs = TaskLogs(updates, progress, lambda: _end(control))
         running = realtime_task(job, worker, number, logs)
         rows = _Rows(batches, wake)
-        feeding.start()
+        updates.start()
         rows.start()
         running.run(rows)
     worker.settled()
@@ -164,64 +155,3 @@ class _Rows:
         with self._room:
             self._room.wait_for(is_room)
             self._bytes += size
-
-
-class _Feeding:
-    """What the driver says, read by a thread of its own, from where the run's last beginning is."""
-
-    def __init__(self, kafka: KafkaSettings, run: int, wake: Callable[[], None]) -> None:
-        self._log = LogConsumer(kafka, FEED_LOG, wait_ms=_WAIT_MS)
-        self._run = run
-        self._wake = wake
-        self._stopping = threading.Event()
-        self._pieces = FeedPieces()
-        self._parked = LogConsumer(roomy(kafka), "parked")
-        self.parked: Mapping[int, int] = {}
-        """Where the log of parked deliveries ended when this began; known before the first message."""
-        self.messages: deque[WorkerUpdate] = deque()
-        self.error: BaseException | None = None
-        self.read_to = -1
-        """Behind the last record that was read, and not of a later run; -1 before the first."""
-        self._thread = threading.Thread(target=self._read, name="feed", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(2 * _REST_S)
-
-    def _read(self) -> None:
-        try:
-            self.parked = self._parked.ends()
-            self._begin()
-            while not self._stopping.is_set():
-                for record in self._log.poll(_REST_S).get(0, ()):
-                    self._take(decode_feed(record.key or b"", record.value))
-                    self.read_to = record.offset + 1
-                if self.messages:
-                    self._wake()
-        except BaseException as error:
-            self.error = error
-            self._wake()
-        finally:
-            self._parked.close()
-            self._log.close()
-
-    def _begin(self) -> None:
-        """The last message says where those that count begin."""
-        (end,) = self._log.ends().values()
-        self._log.seek({0: max(0, end - 1)})
-        while not self._stopping.is_set():
-            records = self._log.poll(_REST_S).get(0, ())
-            if records:
-                last = decode_feed(records[0].key or b"", records[0].value)
-                self._log.seek({0: records[0].offset - last.back if last.began < 0 else last.began})
-                return
-
-    def _take(self, feed: WorkerUpdate) -> None:
-        if feed.run > self._run:
-            raise InfrastructureError("another run of the query has begun: this task is of an earlier one")
-        if feed.run == self._run and (whole := self._pieces.whole(feed)) is not None:
-            self.messages.append(whole)

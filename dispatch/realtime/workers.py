@@ -13,7 +13,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from arborcast.core import fence
 from arborcast.core.errors import InfrastructureError
@@ -42,52 +41,36 @@ _STARTS_S = 120.0
 _LONGEST_LOOK_S = 2.0
 
 
-class WorkersOfRun(Protocol):
-    """Those of the present run. Used under one lock."""
-
-    def begin(self, tasks: int) -> None:
-        """A run begins, of so many tasks."""
-
-    def heard(self, progress: WorkerProgress) -> None:
-        """One of its workers has said something."""
-
-    def processes(self) -> set[int]:
-        """Those of the tasks that are ready, on this host."""
-
-    def missing(self) -> str:
-        """Why the run has to be begun anew; empty as long as its workers are there."""
-
-    def end(self, newest: int) -> None:
-        """Have none of them begin anything any more; `newest` is the highest number of a run. Raises
-        InfrastructureError when that cannot be had."""
-
-    def wait_ended(self) -> None:
-        """Return when that is so."""
-
-
 class WorkersHere:
-    """On the driver's host."""
+    """The workers of the present run, on the driver's host. Used under one lock."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, tuple[int, int]] = {}  # with their processes and when these were started
 
     def begin(self, tasks: int) -> None:
+        """A run begins, of so many tasks."""
         self._tasks.clear()
 
     def heard(self, progress: WorkerProgress) -> None:
+        """A worker of the run has reported."""
         known = self._tasks.get(progress.task)
         if known is None or known[0] != progress.pid:
             self._tasks[progress.task] = progress.pid, heartbeat.started_at(progress.pid)
 
     def processes(self) -> set[int]:
+        """Those of the tasks that are ready, on this host."""
         return {pid for pid, _ in self._tasks.values()}
 
     def missing(self) -> str:
+        """Why the run has to be started again; empty as long as its workers are there."""
         gone = {pid for pid, started in self._tasks.values() if heartbeat.started_at(pid) != started}
         return f"a Python worker (pid {min(gone)}) has died" if gone else ""
 
     def end(self, newest: int) -> None:
-        """Spark stops a query without waiting for them, and what one of them still parks, or pushes, the next run would
+        """Have none of them begin anything any more; `newest` is the highest number of a run. Raises
+        InfrastructureError when that cannot be had.
+
+        Spark stops a query without waiting for them, and what one of them still parks, or pushes, the next run would
         not know."""
         deadline = time.monotonic() + _ENDS_S
         for pid, started in set(self._tasks.values()):
@@ -100,11 +83,11 @@ class WorkersHere:
         self._tasks.clear()
 
     def wait_ended(self) -> None:
-        """They have."""
+        """Return when that is so."""
 
 
 class WorkersElsewhere:
-    """On other hosts."""
+    """The same on other hosts."""
 
     def __init__(
         self,

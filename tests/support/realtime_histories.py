@@ -24,13 +24,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from arborcast.dispatch.delivery.envelope import ATTEMPT_HEADER, SUBSCRIPTION_HEADER
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.hot import task as partition_task
+from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.intervals import fold
 from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries, earlier
 from arborcast.dispatch.logs import attempts, parked
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS, Attempt, Evaluation
 from arborcast.dispatch.logs.parked import Parked
 from arborcast.dispatch.realtime import task
-from arborcast.dispatch.realtime.driver import Exclusions, exclusion_changes
+from arborcast.dispatch.realtime.driver import exclusion_changes
 from arborcast.dispatch.realtime.messages import WorkerProgress, WorkerUpdate
 from arborcast.dispatch.realtime.task import RealtimeJob
 from arborcast.topic_model.records import notifications, results

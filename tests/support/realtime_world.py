@@ -205,7 +205,7 @@ class Running:
         feeding = SimpleNamespace(messages=self.messages, parked={0: len(history.parked)}, error=None)
         logs = TaskLogs(cast(Any, feeding), cast(Any, history), lambda: 0)
         self.task = realtime_task(job, cast(Any, worker), partition, logs)
-        cast(Any, self.task._view)._view = history
+        cast(Any, self.task._updates)._view._view = history
         self.task.intake.outcomes._now = lambda: history.world.now_ms / 1000
         self.rows = Log()
         for offset, value in enumerate(history.accepted[partition][begin:], begin):

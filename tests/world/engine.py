@@ -158,7 +158,7 @@ def exchanges(kernel: Kernel, broker: Broker, network: Network) -> Mapping[tuple
 
     task_context = SimpleNamespace(get=lambda: kernel.running.task if kernel.running is not None else None)
     runtime = "arborcast.dispatch.job.runtime"
-    gears = "arborcast.dispatch.realtime.mode_controller"
+    realtime = "arborcast.dispatch.realtime.realtime_mode"
     stream = "arborcast.dispatch.hot.stream"
 
     def started_at(pid: int) -> int:
@@ -176,10 +176,11 @@ def exchanges(kernel: Kernel, broker: Broker, network: Network) -> Mapping[tuple
         (runtime, "ensure_topics"): lambda kafka: None,
         (runtime, "empty_frame"): lambda session, partitions: _NoFrame(),
         (runtime, "ThreadPoolExecutor"): lambda *arguments: _Executor(kernel),
-        (gears, "KnownEnds"): lambda *arguments: SimpleNamespace(forget=lambda: None, show=lambda ends: None),
-        (gears, "realtime_session"): lambda session: session,
-        (gears, "start_realtime"): spark.start_realtime,
-        (gears, "remove_checkpoint"): lambda session, location: None,
+        (realtime, "KnownEnds"): lambda *arguments: SimpleNamespace(forget=lambda: None, show=lambda ends: None),
+        (realtime, "realtime_session"): lambda session: session,
+        (realtime, "start_realtime"): spark.start_realtime,
+        (realtime, "remove_checkpoint"): lambda session, location: None,
+        ("arborcast.dispatch.realtime.mode_controller", "remove_checkpoint"): lambda session, location: None,
         (stream, "read_log"): spark.read_log,
         (stream, "accumulator"): lambda frame: spark.Accumulator(kernel),
         ("arborcast.dispatch.realtime.worker", "TaskContext"): task_context,

@@ -12,8 +12,9 @@ import pytest
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot import recovered, sink, stream
+from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.realtime import driver, mode_controller, recovery, task
+from arborcast.dispatch.realtime import driver, realtime_mode, recovery, task
 from arborcast.dispatch.realtime.messages import ExclusionChange, encode_feeds
 from arborcast.ingest.state import changes
 from arborcast.topic_model.subscriptions import EndpointReference
@@ -140,7 +141,9 @@ def the_clock_put_back_before_a_task_begins(history: History) -> None:
     start(history)
     history.network.receiver("http://s/").temper = "failing"
     notify(history, "a")
-    query: Any = history.engine.job.gears._query if history.engine is not None and history.engine.job else None
+    assert history.engine is not None
+    assert history.engine.job is not None
+    query: Any = history.engine.job.gears._realtime._query
     history.kernel.sleep(query._until - history.kernel.now - 3.0)
     notify(history, "a", 3)
     history.hosts["one"].ahead_s -= 3_600.0
@@ -274,7 +277,7 @@ def _of_all_partitions(self: Any) -> recovered.StartState:
     return recovered.StartState(positions, recovered.earlier(found, parked, since), self.newest(), since)
 
 
-def _said_again_and_whole(before: driver.Exclusions, now: driver.Exclusions) -> Iterator[Any]:
+def _said_again_and_whole(before: Exclusions, now: Exclusions) -> Iterator[Any]:
     """All endpoints with each difference."""
     if now != before:
         yield ExclusionChange(now.held, before.held - now.held, dict(now.read), now.degraded, now.watched)
@@ -317,7 +320,7 @@ KNOWN = (
     ),
     KnownFault(
         "what is parked after the clock was put back waits before what was parked earlier",
-        lambda: patched((task, "clock_of", _wall_clock), (mode_controller, "clock_of", _wall_clock)),
+        lambda: patched((task, "clock_of", _wall_clock), (realtime_mode, "clock_of", _wall_clock)),
         the_clock_put_back_before_a_task_begins,
         "overtaken",
     ),

@@ -26,11 +26,11 @@ WORKER = f"""
 import sys, time
 from arborcast.core import fence
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.realtime.worker import _Feeding
+from arborcast.dispatch.realtime.messages import UpdateReader
 from arborcast.dispatch.realtime.worker_lease import WorkerLease
 
 kafka = KafkaSettings(bootstrap_servers=sys.argv[1], prefix=sys.argv[2])
-feeding = _Feeding(kafka, {RUN}, lambda: None)
+feeding = UpdateReader(kafka, {RUN}, lambda: None)
 feeding.start()
 with WorkerLease(kafka, {RUN}, {TASK}, lambda: feeding.read_to):
     fence.wait()

@@ -13,7 +13,7 @@ from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, scopes
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
-from arborcast.dispatch.hot.intake import Diversions, Intake
+from arborcast.dispatch.hot.intake import Exclusions, Intake
 from arborcast.dispatch.hot.lanes import Lane, LaneLimits, Lanes
 from arborcast.dispatch.hot.pump import Pump, PumpRun
 from arborcast.dispatch.hot.sink_journal import SinkJournal
@@ -205,7 +205,7 @@ class FanOut:
         retry = RetrySettings(jitter=0.0)
         self.outcomes = BatchOutcomes(self.journal, PushSettings(), retry, now=lambda: self.now_ms / 1000)
         judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0))
-        self.intake = Intake(create_autospec(SinkJournal), self.lanes, self.outcomes, judge, Diversions())
+        self.intake = Intake(create_autospec(SinkJournal), self.lanes, self.outcomes, judge, Exclusions())
         self.most_lanes = 0
         self.transport = FakeTransport(self._answer)
         now = lambda: self.now_ms / 1000  # noqa: E731 - as short as it can be

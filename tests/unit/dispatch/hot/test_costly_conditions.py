@@ -12,7 +12,7 @@ import pytest
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot import sink
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
-from arborcast.dispatch.hot.intake import Diversions
+from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries
 from arborcast.dispatch.hot.sink import SinkJob
 from arborcast.dispatch.logs.attempts import Attempt, Matched
@@ -95,13 +95,13 @@ def filled(view: View, unjudged: frozenset[str], *payloads: bytes) -> tuple[Jour
         view,  # type: ignore[arg-type]  # what a worker asks of one
         1,
         0,
-        Diversions(held=unjudged, unjudged=unjudged),
+        Exclusions(held=unjudged, unjudged=unjudged),
     )
     rows = [
         Row(bytearray(notifications.encode(Notification(f"n{at}", TopicPath("a"), each, 1 << 60))[1]), 0, at)
         for at, each in enumerate(payloads)
     ]
-    task = sink.round_task(job, worker, RecoveredDeliveries())
+    task = sink.round_task(job, worker, RecoveredDeliveries(), unjudged)
     task._take(sink.RoundRows(rows, {}, sys.maxsize))
     task.tell_matched()
     intake = task.intake

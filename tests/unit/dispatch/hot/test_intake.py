@@ -7,7 +7,7 @@ from unittest.mock import create_autospec
 
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.hold_buffer import HoldBuffer
-from arborcast.dispatch.hot.intake import HELD, Diversions, Intake
+from arborcast.dispatch.hot.intake import HELD, Exclusions, Intake
 from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from arborcast.dispatch.hot.pump import PumpRun
 from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries, StartState, earlier
@@ -38,7 +38,8 @@ class World:
             self.lanes,
             outcomes,
             judge,
-            Diversions(held),
+            Exclusions(),
+            held,
             before,
         )
 
@@ -75,7 +76,7 @@ def test_what_is_queued_is_parked_before_what_comes_behind_it() -> None:
     assert world.lanes.take() is not None, "the first push is under way, and has both"
     world.take(3)
     world.take(4)
-    world.intake.diversions = Diversions(frozenset({"one"}))
+    world.intake.held = frozenset({"one"})
     world.take(5)
     assert world.parked == [], "whoever pushed them now might overtake what is under way"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from arborcast.dispatch.hot import intervals
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
-from arborcast.dispatch.hot.intake import Diversions, Intake
+from arborcast.dispatch.hot.intake import Exclusions, Intake
 from arborcast.dispatch.hot.intervals import Asking, Intervals, Passed, fold
 from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from arborcast.dispatch.hot.waiting import Received
@@ -55,7 +55,7 @@ class Run:
         judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0), frozenset({unjudged}))
         self.lanes = Lanes(LaneLimits(10, 10_000), DEFAULT_LIMITS)
         self.intake = Intake(
-            cast(Any, Evaluated()), self.lanes, outcomes, judge, Diversions(), intervals=self.intervals
+            cast(Any, Evaluated()), self.lanes, outcomes, judge, Exclusions(), intervals=self.intervals
         )
 
     def take(self, offset: int, at_ms: int, topic: str = "a", partition: int = 0) -> list[str]:

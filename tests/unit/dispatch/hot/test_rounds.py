@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from arborcast.dispatch.hot import sink
-from arborcast.dispatch.hot.intake import Diversions
+from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries
 from arborcast.dispatch.hot.stream import Rounds
 from arborcast.dispatch.matching.filters import Conditions
@@ -57,7 +57,7 @@ def test_a_round_takes_up_no_more_bytes_than_it_may(monkeypatch: pytest.MonkeyPa
         settings=SETTINGS,
         view=view,
         batch=1,
-        diversions=Diversions(),
+        exclusions=Exclusions(),
         earlier=None,
         passed={},
         done={},
@@ -68,7 +68,7 @@ def test_a_round_takes_up_no_more_bytes_than_it_may(monkeypatch: pytest.MonkeyPa
     taken: list[PartitionReport] = []
     rest = True
     while rest:
-        task = sink.round_task(cast(Any, job), cast(Any, worker), RecoveredDeliveries())
+        task = sink.round_task(cast(Any, job), cast(Any, worker), RecoveredDeliveries(), frozenset())
         rows = sink.RoundRows([(bytearray(value), 0, offset) for offset in range(8)], job.done, job.most)
         task._take(rows)
         task.tell_matched()

@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.sink import SinkJob
-from arborcast.dispatch.hot.stream import HotPath
+from arborcast.dispatch.hot.stream import HotPath, JobParts
 from arborcast.dispatch.matching.bases import FileBase
 from arborcast.dispatch.matching.view import SharedView
 from arborcast.dispatch.monitoring.metrics import JobMetrics
@@ -36,11 +37,12 @@ class Batches:
         self.written: list[Mapping[int, int]] = []
         self.jobs: list[SinkJob] = []
         self._rounds = list(rounds)
-        patch.setattr(HotPath, "_diversions", lambda hot: None)
-        patch.setattr(HotPath, "_held", lambda hot: frozenset())
+        patch.setattr(JobParts, "exclusions", lambda parts: Exclusions())
+        patch.setattr(JobParts, "take_reports", lambda parts, reports: None)
         patch.setattr(HotPath, "_run", lambda hot, frame, job: self._round(job))
         settings = job_settings(Path("unused"), KafkaSettings())
-        self.hot = HotPath(settings, cast(Any, View()), cast(Any, None), self.gate, JobMetrics(), lambda reports: None)
+        unused = cast(Any, None)
+        self.hot = HotPath(JobParts(unused, settings, cast(Any, View()), unused, self.gate, JobMetrics(), unused))
         patch.setattr(self.hot, "_write", self.written.append)
 
     def _round(self, job: SinkJob) -> list[PartitionReport]:
@@ -80,7 +82,7 @@ def test_a_batch_that_ends_between_two_rounds_leaves_the_positions_of_those_that
     assert not batches.hot.clean, "pushes were started behind them"
 
     stopped = Batches(monkeypatch, [report(rest=True, p0=7)])
-    monkeypatch.setattr(stopped.hot, "_learn", lambda reports: stopped.gate.close())
+    monkeypatch.setattr(JobParts, "take_reports", lambda parts, reports: stopped.gate.close())
     with pytest.raises(StopRequested):
         stopped.hot.run_batch(cast(Any, None), 0)
     assert stopped.written == [{0: 8}]

@@ -13,7 +13,7 @@ from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.health import Sign
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
-from arborcast.dispatch.hot.intake import HELD, SICK, Diversions, Intake
+from arborcast.dispatch.hot.intake import HELD, SICK, Exclusions, Intake
 from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from arborcast.dispatch.hot.pump import Pump, PumpRun
 from arborcast.dispatch.hot.sink_journal import SinkJournal
@@ -38,7 +38,7 @@ RETRY = RetrySettings(jitter=0.0, breaker_failures=2, batch_wait_s=2.0)
 TIMELY = Subscription("s", EndpointReference("http://s/"), form="raw", policy=DeliveryPolicy(reliability="timely"))
 OTHER = Subscription("o", EndpointReference("http://o/"), form="raw")
 
-NOTHING_DIVERTED = Diversions()
+NOTHING_EXCLUDED = Exclusions()
 
 NO_PULL_POINTS = create_autospec(SinkJournal)
 
@@ -49,7 +49,7 @@ class World:
     def __init__(
         self,
         answer: Callable[[PushRequest], PushResult] = lambda _: PushResult(202),
-        diversions: Diversions = NOTHING_DIVERTED,
+        exclusions: Exclusions = NOTHING_EXCLUDED,
         each_s: float = 0.0,
     ) -> None:
         self.journal = FakeJournal()
@@ -64,7 +64,7 @@ class World:
 
         self.outcomes = BatchOutcomes(self.journal, PushSettings(), RETRY, now=now)
         judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0))
-        self.intake = Intake(NO_PULL_POINTS, self.lanes, self.outcomes, judge, diversions)
+        self.intake = Intake(NO_PULL_POINTS, self.lanes, self.outcomes, judge, exclusions, exclusions.held)
         self.pump = Pump(self.transport, Envelope, 100, RETRY.batch_wait_s, now=now, clock=passed_s)
 
     def take(
@@ -154,15 +154,15 @@ def test_too_old_is_too_old_and_not_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("diversions", "why"),
+    ("exclusions", "why"),
     [
-        (Diversions(held=frozenset({"s"})), HELD),
-        (Diversions(degraded=frozenset({"http://s/"})), SICK),
-        (Diversions(held=frozenset({"s"}), degraded=frozenset({"http://s/"}), on_trial=frozenset({"http://s/"})), HELD),
+        (Exclusions(held=frozenset({"s"})), HELD),
+        (Exclusions(degraded=frozenset({"http://s/"})), SICK),
+        (Exclusions(held=frozenset({"s"}), degraded=frozenset({"http://s/"}), on_trial=frozenset({"http://s/"})), HELD),
     ],
 )
-def test_what_may_not_be_pushed_now_is_dropped(diversions: Diversions, why: str) -> None:
-    world = World(diversions=diversions)
+def test_what_may_not_be_pushed_now_is_dropped(exclusions: Exclusions, why: str) -> None:
+    world = World(exclusions=exclusions)
     world.take("n1")
     world.take("n2", reliable=True)
     world.push()
@@ -173,7 +173,7 @@ def test_what_may_not_be_pushed_now_is_dropped(diversions: Diversions, why: str)
 
 def test_an_endpoint_on_trial_is_pushed_to_for_timely_subscriptions_only() -> None:
     sick = frozenset({"http://s/", "http://o/"})
-    world = World(diversions=Diversions(degraded=sick, watched=sick, on_trial=sick))
+    world = World(exclusions=Exclusions(degraded=sick, watched=sick, on_trial=sick))
     world.outcomes.watched = sick
     world.take("n1")
     world.take("n2", to=OTHER)
@@ -278,9 +278,9 @@ def test_an_hour_of_batches_for_a_receiver_that_is_not_well(
 
     def batch(answer: PushResult) -> tuple[int, str]:
         health = driver.health
-        diversions = Diversions(frozenset(), health.degraded(), health.watched(), on_trial=health.on_trial(now_ms))
-        world = World(lambda _: answer, diversions)
-        world.outcomes.watched = diversions.watched
+        exclusions = Exclusions(degraded=health.degraded(), watched=health.watched(), on_trial=health.on_trial(now_ms))
+        world = World(lambda _: answer, exclusions)
+        world.outcomes.watched = exclusions.watched
         world.take("n")
         world.push()
         driver.batch_done([world.outcomes.take_report()])

@@ -13,7 +13,7 @@ from hypothesis import given
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot import intake
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
-from arborcast.dispatch.hot.intake import Diversions, Intake
+from arborcast.dispatch.hot.intake import Exclusions, Intake
 from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from arborcast.dispatch.hot.sink_journal import LogDelivery
 from arborcast.dispatch.hot.triggers import OwnerRates, Refused, derived_id, is_kept, published, shares
@@ -240,7 +240,7 @@ class World:
             Lanes(LaneLimits(10, 10_000), DEFAULT_LIMITS),
             BatchOutcomes(self.journal, PushSettings(), RetrySettings(), now=lambda: at_ms / 1000),
             Judge(Conditions(), Allowance(1_000.0, 1_000.0)),
-            Diversions(),
+            Exclusions(),
             rules=self.rules,
             control=at_ms // 1000,
             now=lambda: at_ms / 1000,

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.delivery.health import Sign
+from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.realtime import driver
-from arborcast.dispatch.realtime.driver import Exclusions, exclusion_changes
+from arborcast.dispatch.realtime.driver import exclusion_changes
 from arborcast.dispatch.realtime.messages import (
     ExclusionChange,
     FeedPieces,

@@ -15,10 +15,11 @@ from arborcast.core import fence
 from arborcast.core.eventlog.writers import Appending
 from arborcast.core.liveness import OwnTime
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S
 from arborcast.dispatch.matching.view import Advance
 from arborcast.dispatch.realtime import driver
-from arborcast.dispatch.realtime.driver import Exclusions, WorkerUpdates
+from arborcast.dispatch.realtime.driver import WorkerUpdates
 from arborcast.dispatch.realtime.messages import WorkerProgress, WorkerUpdate
 from arborcast.dispatch.realtime.worker_lease import LeaseRenewal
 from arborcast.dispatch.realtime.workers import WorkersElsewhere
@@ -201,10 +202,10 @@ def feeder_of(
 
     def write(messages: list[WorkerUpdate]) -> int:
         written.extend(messages)
-        feeder._under_way = Appending(lambda: len(written) - 1)
+        feeder._feed._under_way = Appending(lambda: len(written) - 1)
         return len(messages)
 
-    monkeypatch.setattr(feeder, "_write", write)
+    monkeypatch.setattr(feeder._feed, "_write", write)
     return feeder, written
 
 
@@ -267,7 +268,7 @@ def test_a_snapshot_is_written_again_only_after_as_many_bytes_of_differences(mon
         return Appending(lambda: len(sizes) - 1)
 
     feeder = WorkerUpdates(KafkaSettings(), View(), told, 10)
-    monkeypatch.setattr(feeder, "_log", SimpleNamespace(begin=begin))
+    monkeypatch.setattr(feeder._feed, "_log", SimpleNamespace(begin=begin))
     for _ in range(2_000):
         feeder._say()
     first, *following = sizes
@@ -300,7 +301,7 @@ def test_what_is_written_at_a_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -
         return Appending(wait)
 
     feeder = WorkerUpdates(KafkaSettings(), view, Exclusions, 10)
-    monkeypatch.setattr(feeder, "_log", SimpleNamespace(begin=begin))
+    monkeypatch.setattr(feeder._feed, "_log", SimpleNamespace(begin=begin))
     feeder._say()
     assert most <= 8 * 1024 * 1024
-    assert feeder._began == 0, "where a worker that comes later begins"
+    assert feeder._feed.began == 0, "where a worker that comes later begins"

@@ -1,0 +1,158 @@
+"""The real-time mode on the driver: its query, the workers of a run, and what they are told and report."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from arborcast.core import fence
+from arborcast.core.errors import InfrastructureError
+from arborcast.dispatch.hot.intervals import Passed
+from arborcast.dispatch.hot.recovered import StartState
+from arborcast.dispatch.hot.stream import JobParts
+from arborcast.dispatch.matching.bases import workers_are_here
+from arborcast.dispatch.realtime.driver import ProgressListener, WorkerUpdates
+from arborcast.dispatch.realtime.query import KnownEnds, realtime_session, start_realtime
+from arborcast.dispatch.realtime.task import RealtimeJob, clock_of
+from arborcast.dispatch.realtime.workers import WorkersHere, workers_elsewhere
+from arborcast.dispatch.spark.checkpoint import remove_checkpoint
+from arborcast.dispatch.spark.query_supervisor import StopRequested
+
+logger = logging.getLogger(__name__)
+
+_FEW_SLOTS_HERE = "gear: batch, for %d partitions need as many dispatch.task_slots, and there are %d"
+_FEW_SLOTS = (
+    "gear: batch, until the cluster has a task slot (a core of an executor) for each of the %d partitions of the "
+    "notifications log; now it has %d. Add workers or cores, or say dispatch.gear = batch"
+)
+
+
+class RealtimeMode:
+    """Starts and ends runs. Used under the lock of `ModeController`, but for `show` and `has_failed`."""
+
+    def __init__(self, parts: JobParts) -> None:
+        self._parts = parts
+        self.here = workers_are_here(parts.spark.sparkContext)
+        """Whether the workers are on the driver's host."""
+        kafka = parts.settings.kafka
+        workers = WorkersHere() if self.here else workers_elsewhere(kafka, self._wait, self._has_failed)
+        self.listener = ProgressListener(kafka, lambda report: parts.take_reports([report]), workers)
+        self._session: SparkSession | None = None
+        self._updates: WorkerUpdates | None = None
+        self._query: StreamingQuery | None = None  # the last one
+        self._ends: KnownEnds | None = None  # for that one, where its tasks are in this JVM
+        self._short = False  # of task slots
+
+    def start(
+        self,
+        run: int,
+        begin: StartState,
+        passed: Passed,
+        ends: Mapping[int, int],
+        write_start: Callable[[], None],
+    ) -> StreamingQuery:
+        """Start the query of a run. `ends` are those of the `notifications` log; `write_start` is called before a task
+        begins. Raises InfrastructureError."""
+        parts = self._parts
+        # First of all: tasks of an earlier run that are still there stop when they read of this one.
+        self.listener.begin(run, len(begin.positions))
+        self._updates = updates = WorkerUpdates(
+            parts.settings.kafka, parts.view, lambda: parts.exclusions(patient=True), run, one_base=not self.here
+        )
+        updates.start()
+        write_start()
+        if parts.under_way is not None:
+            parts.under_way.clear()
+        again = begin.since >= 0
+        job = RealtimeJob(
+            parts.settings,
+            run,
+            clock_of(self.here)(),
+            parts.spark.sparkContext.broadcast(begin.earlier) if again else None,
+            ends if again else {},
+            begin.since,
+            parts.under_way.file if parts.under_way is not None else "",
+            passed,
+            None if self.here else updates.base,
+        )
+        remove_checkpoint(parts.spark, checkpoint := parts.settings.checkpoint("realtime"))
+        if self._session is None:
+            self._session = realtime_session(parts.spark)
+        if self.here:
+            self._ends = KnownEnds(parts.spark, parts.settings.kafka.topic("notifications"), run)
+            self._ends.show(ends)
+        # Workers on other hosts do not see whether the lease of this job holds.
+        fence.wait(parts.gate.pass_on)
+        self._query = start_realtime(self._session, job, begin, checkpoint)
+        return self._query
+
+    def show(self, ends: Mapping[int, int]) -> None:
+        """The `notifications` log ends there, for tasks in this JVM."""
+        if (known := self._ends) is not None:
+            known.show(ends)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the workers need another base than that of their run."""
+        return self._updates is not None and self._updates.outdated
+
+    def drain(self, tasks: int, timeout_s: float) -> bool:
+        """Have so many tasks settle what they have; whether all have."""
+        if self._updates is None:
+            return False
+        try:
+            self._updates.ask_to_stop()
+        except InfrastructureError as error:
+            logger.warning("the workers cannot be asked to stop: %s", error)
+            return False
+        clean = self.listener.wait_stopped(tasks, timeout_s)
+        if not clean:
+            logger.warning("not everything was settled in time; some pushes will be made again")
+        return clean
+
+    def stop_updates(self) -> None:
+        """The workers of the last run get no more updates."""
+        if self._updates is not None:
+            self._updates.stop()
+            self._updates = None
+
+    def end(self) -> None:
+        """End the workers of any run before; returns when none of them begins anything any more."""
+        if self._ends is not None:
+            self._ends.forget()
+            self._ends = None
+        self.stop_updates()
+        self.listener.end_workers()
+        self.listener.wait_ended()
+
+    def has_slots(self, partitions: int) -> bool:
+        """Whether there is a task slot for each partition; those of a cluster may change."""
+        short = partitions > (slots := self._slots())
+        if short and not self._short:
+            logger.warning(_FEW_SLOTS_HERE if self.here else _FEW_SLOTS, partitions, slots)
+        self._short = short
+        return not short
+
+    def _slots(self) -> int:
+        """Those of the cluster, but for one where its executors join the tables' files, too: a task of this mode gives
+        none back."""
+        context: Any = self._parts.spark.sparkContext._jsc.sc()  # noqa: SLF001  # pyspark has no public way to this
+        slots = int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+        return slots - (self._parts.settings.tables.upkeep_by == "spark")
+
+    def _has_failed(self) -> bool:
+        """Whether Spark knows that a task of the query has failed: its worker has died, or its executor."""
+        query, tracker = self._query, self._parts.spark.sparkContext.statusTracker()
+        if query is None:
+            return False
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(str(query.runId))]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+        return any(stage is not None and stage.numFailedTasks for stage in stages)
+
+    def _wait(self, seconds: float) -> None:
+        if self._parts.gate.wait_closed(seconds):
+            raise StopRequested

@@ -172,7 +172,7 @@ def recall_since(
             here = {number for number, at in firsts.items() if record.offset >= at[record.partition]}
             found.update(
                 (each.subscription, each.notification)
-                for each in attempts.decode(record.value)
+                for each in attempts.readable(record.value)
                 if partition_of(each.topic) in here
             )
     return frozenset(found)
@@ -198,5 +198,5 @@ def _newest(record: ConsumerRecord) -> int:
 
 
 def _of_batch(value: bytes, batch: int) -> set[tuple[str, str]]:
-    rows = attempts.decode(value)
+    rows = attempts.readable(value)
     return {(each.subscription, each.notification) for each in rows if each.batch in (batch, attempts.NO_BATCH)}

@@ -10,6 +10,7 @@ record per attempt costs five times as much as one per few hundred.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 import zlib
@@ -19,11 +20,14 @@ from typing import Literal
 
 import msgspec
 
+from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.eventlog.client import Producer, make_producer
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.topic_model.topics import TopicPath
+
+logger = logging.getLogger(__name__)
 
 VERSION = 1
 
@@ -260,6 +264,18 @@ NOTHING = _encoder.encode(_Batch(VERSION, []))
 def decode(value: bytes) -> list[Attempt]:
     """The attempts in one Kafka value; raises as `decode_all`."""
     return decode_all(value)[0]
+
+
+def readable(value: bytes) -> list[Attempt]:
+    """The attempts in one Kafka value; of one that cannot be read none, and the log says so. Raises
+    RecordVersionError."""
+    try:
+        return decode(value)
+    except RecordVersionError:
+        raise
+    except InfrastructureError as error:
+        logger.error("a record of the attempts log, of %d bytes, is left out: %s", len(value), error)
+        return []
 
 
 def decode_all(value: bytes) -> tuple[list[Attempt], Evaluation | None]:

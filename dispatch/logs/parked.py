@@ -124,7 +124,7 @@ def encode(record: Parked | Tried) -> bytes:
 def decode_key(key: bytes) -> tuple[Delivery, bool]:
     """The delivery behind a Kafka key, and whether the key is that of its tries. Raises InfrastructureError."""
     try:
-        subscription, place, *tried = key.decode().split("\t")
+        subscription, place, *tried = (key or b"").decode().split("\t")
         numbers = [int(number) for number in place.split(".")]
         return Delivery(subscription, Place(*numbers)), bool(tried)
     except (ValueError, TypeError) as error:
@@ -212,6 +212,7 @@ class DeadLetterLog(DurableWriter):
         return self.send(partition, dead_letters.encode(letter), delivery.key())
 
     def forget(self, delivery: Delivery) -> None:
-        """It was sent again, or thrown away."""
-        partition = partition_of_subscription(delivery.subscription, self.partitions)
-        self.send(partition, None, delivery.key())
+        """It was sent again, or thrown away. It may be in another partition than it would be now, where partitions were
+        added: so in all of them."""
+        for partition in range(self.partitions):
+            self.send(partition, None, delivery.key())

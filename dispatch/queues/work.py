@@ -154,6 +154,8 @@ class Queues:
         return True
 
     def _has_room(self) -> bool:
+        if not self._parts.pushes.pusher.has_room(self._parts.push.max_in_flight):
+            return False
         return self._under_way < self._most and self._bytes < MOST_BYTES // _SHARE
 
     def _know(self, queue: Queue, now_ms: int) -> None:

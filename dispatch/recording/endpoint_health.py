@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import NamedTuple
+
+import pyarrow as pa
 
 from arborcast.dispatch.delivery.health import Health
 from arborcast.dispatch.recording.folds import moment
@@ -68,9 +71,15 @@ class HealthHistory(Work):
 
     def _latest(self) -> dict[str, _Seen]:
         columns = ["at", "endpoint", "breaker", "sick"]
-        rows = self._table.open().to_pyarrow_dataset().to_table(columns=columns).sort_by("at").to_pylist()
-        latest = {row["endpoint"]: _Seen(row["breaker"], row["sick"]) for row in rows}
-        return {endpoint: state for endpoint, state in latest.items() if state != _WELL}
+        latest: dict[str, tuple[datetime, _Seen]] = {}
+        for batch in self._table.open().to_pyarrow_dataset().to_batches(columns=columns):
+            rows = pa.Table.from_batches([batch]).sort_by("at").group_by("endpoint", use_threads=False)
+            for row in rows.aggregate([(each, "last") for each in ("at", "breaker", "sick")]).to_pylist():
+                at, seen = row["at_last"], _Seen(row["breaker_last"], row["sick_last"])
+                endpoint = row["endpoint"]
+                if endpoint not in latest or latest[endpoint][0] <= at:
+                    latest[endpoint] = at, seen
+        return {endpoint: state for endpoint, (_, state) in latest.items() if state != _WELL}
 
 
 def _row(endpoint: str, state: _Seen, health: Health | None, now_ms: int) -> dict[str, object]:

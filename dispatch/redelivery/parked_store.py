@@ -9,6 +9,7 @@ neither the hundred thousand that are not due, nor the million of another lane.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,13 +17,15 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from arborcast.core.errors import InfrastructureError
+from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.wall_clock import TOLERANCE_MS
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.logs.parked import UNDER_WAY, Delivery, Parked, Place, Tries
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
+
+logger = logging.getLogger(__name__)
 
 # To be raised with every change of the tables: a file of another form is rebuilt from the log.
 _FORM = 2
@@ -95,6 +98,13 @@ _READ += " FROM waiting WHERE lane = ? AND "
 _IN_ORDER = "ORDER BY turn, batch, place, redrive LIMIT ?"
 _BY_PRIORITY = "ORDER BY priority DESC, turn, batch, place, redrive LIMIT ?"
 
+# After a large transaction its journal shrinks to this size.
+_WAL_BYTES = 64 * 1024 * 1024
+
+# Of free pages, 4 KiB each, the file keeps so many for what comes; a commit gives back so many of the others.
+_FREE_PAGES = 8 * 1024
+_FREED_PAGES = 1024
+
 _SPOILT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -155,6 +165,8 @@ class ParkedStore:
         self._file = file
         # Those that we have ended and the log does not know of yet.
         self._finished: set[bytes] = set()
+        self.uncommitted = 0
+        """Bytes of messages that came since the last commit."""
         self.promised: list[tuple[str, str]] = []
         """Lanes and pushes whose results are awaited, as they become known; for `AwaitedResults` to take."""
         with self._translated():
@@ -171,7 +183,9 @@ class ParkedStore:
             raise
 
     def _open(self, log: str) -> None:
+        self._db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a new file: before anything else
         self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute(f"PRAGMA journal_size_limit={_WAL_BYTES}")
         self._db.execute("PRAGMA synchronous=NORMAL")
         form = self._one("PRAGMA user_version")
         if form == 0:
@@ -187,19 +201,26 @@ class ParkedStore:
 
     def apply(self, key: bytes, value: bytes | None, offset: int) -> str | None:
         """Fold one record of the log in; the lane that has something new to deliver, if one has. All of a lane is in
-        one partition of the log."""
+        one partition of the log. Raises RecordVersionError; another record that cannot be read is logged and left
+        out."""
         if key in self._finished:
             # What we have ended ourselves comes back as the log's own word, with all that was parked under this name
             # before it.
             if value is None:
                 self._finished.discard(key)
             return None
-        delivery, is_tries = parked.decode_key(key)
-        if value is None:
+        try:
+            delivery, is_tries = parked.decode_key(key)
+            record = None if value is None else parked.decode(value)
+        except RecordVersionError:
+            raise
+        except InfrastructureError as error:
+            logger.error("offset %d of the parked log is left out: %s", offset, error)
+            return None
+        if record is None:
             if not is_tries:
                 self.remove(delivery)
             return None
-        record = parked.decode(value)
         if isinstance(record, Parked):
             return delivery.subscription if self._add(delivery, record, offset) else None
         self.tried(delivery, record.tries)
@@ -225,6 +246,7 @@ class ParkedStore:
             ),
         )
         self._count += 1
+        self.uncommitted += len(notification)
         if tries.awaits:
             self.promised.append((lane, tries.awaits))
         return True
@@ -419,10 +441,21 @@ class ParkedStore:
         return None if value is None else bytes(value)
 
     def commit(self) -> None:
-        """Make everything so far last."""
+        """Make everything so far last, and give some of the space of what is finished back to the file system."""
         with self._translated():
             self._db.execute("COMMIT")
+            if self._one("PRAGMA freelist_count") > _FREE_PAGES:
+                # As a script: a statement that has no columns ends after its first step.
+                self._db.executescript(f"PRAGMA incremental_vacuum({_FREED_PAGES})")
             self._db.execute("BEGIN")
+        self.uncommitted = 0
+
+    def forget(self) -> None:
+        """Nothing waits and nothing is read: the log is read again from its beginning. Facts stay."""
+        for table in ("waiting", "position"):
+            self._execute(f"DELETE FROM {table}", ())  # noqa: S608 - constants
+        self._count = 0
+        self.commit()
 
     def close(self) -> None:
         """Forget what was not committed, and free the file."""

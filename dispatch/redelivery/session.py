@@ -20,7 +20,7 @@ from arborcast.core import liveness
 from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.consumer import Discontinued, LogConsumer, Replaced
-from arborcast.core.eventlog.topics import RESULTS_LOG
+from arborcast.core.eventlog.topics import CONTROL_HISTORY_MS, RESULTS_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.logs.parked import roomy
@@ -66,7 +66,10 @@ class ParkedReading:
         return all(self.positions[partition] >= end for partition, end in ends.items())
 
     def poll(self, timeout_s: float) -> Iterator[tuple[int, Sequence[ConsumerRecord]]]:
-        """What comes within this time, by partition; each counts as read when the next is asked for."""
+        """What comes within this time, by partition; each counts as read when the next is asked for. Raises
+        InfrastructureError when the log has partitions that were not there at `begin`."""
+        if len(self._log.partitions()) > len(self.positions):
+            raise InfrastructureError(f"the {self._log.name} log has got more partitions, which have to be read")
         for number, records in self._log.poll(timeout_s).items():
             if records:
                 yield number, records
@@ -95,8 +98,16 @@ _CONTROL_S = 0.2
 # Outcomes are written down this often while it is busy; also what a crash can repeat.
 _COMMIT_S = 0.1
 
-# The first fold of a log with millions in it is committed in pieces of so many records.
+# The first fold of a log with millions in it is committed in pieces of so many records, or bytes of messages.
 _FOLD_RECORDS = 20_000
+_FOLD_BYTES = 32 * 1024 * 1024
+
+# When the file was last as the log, and for how long it counts: half the time for which the log keeps null values.
+_READ_MS = "read-ms"
+_COUNTS_MS = CONTROL_HISTORY_MS // 2
+
+# While nothing happens the file says so this often that it is as the log.
+_SAYS_SO_S = 600.0
 
 # How often what is known of degraded endpoints is kept for the next start.
 _HEALTH_S = 5.0
@@ -170,7 +181,7 @@ class RedeliverySession:
         self._journal = journal
         self._moved = False
         self.figures = Figures()
-        self._counted = self._looked = self._heard = self._committed = self._health_kept = time.monotonic()
+        self._counted = self._looked = self._heard = self._committed = self._health_kept = self._kept = time.monotonic()
         self.redelivery = Redelivery(parts.context, store, transport, journal, now_ms, random.random)
 
     def begin(self, stopping: threading.Event, restore: bool) -> None:
@@ -211,7 +222,7 @@ class RedeliverySession:
         while not stopping.is_set() and not (self._reading.reached(ends) and self._results.reached(reports)):
             liveness.beat()
             unfolded += self._follow(IDLE_S)
-            if unfolded >= _FOLD_RECORDS:
+            if unfolded >= _FOLD_RECORDS or self._store.uncommitted >= _FOLD_BYTES:
                 self._commit()
                 unfolded = 0
         self._commit()
@@ -249,7 +260,7 @@ class RedeliverySession:
             self.redelivery.drive(min(left_s, _COMMIT_S))
             self._write_down()
         self._keep_health()
-        self._store.commit()
+        self._commit()
         self.figures = self._figures()
 
     def _follow(self, timeout_s: float) -> int:
@@ -320,7 +331,7 @@ class RedeliverySession:
                 self.redelivery.suspensions_are_known()
         if time.monotonic() - self._health_kept > _HEALTH_S:
             self._keep_health()
-        if self._moved:
+        if self._moved or time.monotonic() - self._kept > _SAYS_SO_S:
             self._commit()
         self._committed = time.monotonic()
         if self._committed - self._counted > IDLE_S:
@@ -334,8 +345,10 @@ class RedeliverySession:
         )
 
     def _commit(self) -> None:
+        self._store.remember(_READ_MS, b"%d" % now_ms())
         self._store.commit()
         self._moved = False
+        self._kept = time.monotonic()
 
     def _keep_health(self) -> None:
         self._health_kept = time.monotonic()
@@ -350,11 +363,20 @@ class RedeliverySession:
 
 def _opened(file: Path, log: str) -> ParkedStore:
     try:
-        return ParkedStore(file, log)
+        store = ParkedStore(file, log)
     except SpoiltFile as error:
         logger.warning("%s; it is made anew from the log", error)
         discard(file)
         return ParkedStore(file, log)
+    try:
+        if store.positions() and now_ms() - int(store.recall(_READ_MS) or 0) > _COUNTS_MS:
+            # The null values of what was finished meanwhile, by a job on another host, may be compacted away.
+            logger.info("the file of parked deliveries, %s, is older than half a day: the log is read again", file)
+            store.forget()
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def discard(file: Path) -> None:

@@ -133,7 +133,11 @@ class QuerySupervisor:
         """Around what leaves the query with nothing under way: however it ends from now on, that is no failure, and it
         is started again at once. It is stopped at the end."""
         self._planned, query = True, self._query
-        yield
+        try:
+            yield
+        except BaseException:
+            self._planned = False
+            raise
         if query is not None:
             query.stop()
 

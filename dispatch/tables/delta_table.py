@@ -51,8 +51,9 @@ def build(spec: TableSpec, records: Sequence[Record], special: Mapping[str, Buil
 
 
 def rows_of(values: Iterable[bytes]) -> pa.Table:
-    """Rows of `attempts` for the values of Kafka records, in order."""
-    return build(ATTEMPTS, [attempt for value in values for attempt in attempts.decode(value)], _ATTEMPT)
+    """Rows of `attempts` for the values of Kafka records, in order. A record that cannot be read is logged and left
+    out. Raises RecordVersionError."""
+    return build(ATTEMPTS, [attempt for value in values for attempt in attempts.readable(value)], _ATTEMPT)
 
 
 _ATTEMPT: Mapping[str, Build[Attempt]] = {

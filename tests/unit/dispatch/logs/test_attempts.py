@@ -58,6 +58,13 @@ def test_unreadable_record_is_an_error_of_ours(value: bytes) -> None:
         attempts.decode(value)
 
 
+def test_readers_leave_out_a_record_that_cannot_be_read_and_no_newer_one(caplog: pytest.LogCaptureFixture) -> None:
+    assert attempts.readable(b"\xc1") == []
+    assert "left out" in caplog.text
+    with pytest.raises(RecordVersionError):
+        attempts.readable(msgspec.msgpack.encode({"v": attempts.VERSION + 1, "attempts": []}))
+
+
 @given(st.text(), st.integers(1, 64))
 def test_all_attempts_of_a_subscription_go_to_one_partition(subscription: str, partitions: int) -> None:
     chosen = attempts.partition_of_subscription(subscription, partitions)

@@ -14,6 +14,7 @@ from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog
+from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, Place
 from arborcast.topic_model.topics import TopicPath
 
 
@@ -69,6 +70,14 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def attempt(subscription: str, number: int, batch: int = 0) -> Attempt:
     return Attempt(f"n{number}", subscription, TopicPath("a"), "http://e/", 1, "p", "delivered", 1, 2, 0.5, batch=batch)
+
+
+def test_a_dead_letter_is_forgotten_wherever_it_was_before_partitions_were_added() -> None:
+    producer = PlayedProducer()
+    log = DeadLetterLog(KafkaSettings(), lambda _: cast(Producer, producer))
+    log.forget(Delivery("s", Place(1, 0, 7)))
+    log.settle(10)
+    assert [(partition, value is None) for partition, value in producer.taken] == [(0, True), (1, True), (2, True)]
 
 
 def opened(producer: PlayedProducer) -> AttemptsLog:

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from deltalake import DeltaTable
 
 from arborcast.dispatch.delivery.health import Health
+from arborcast.dispatch.recording import endpoint_health
 from arborcast.dispatch.recording.endpoint_health import HealthHistory
 from arborcast.dispatch.recording.follower import Work
 from arborcast.dispatch.recording.recording import Recorder
@@ -68,6 +71,25 @@ def test_health_after_a_restart_is_compared_with_the_table(tmp_path: Path) -> No
 
     HealthHistory(str(tmp_path), dict, clock=lambda: 3.0).step()
     assert history(tmp_path)[-1] == ("http://bad/", "closed", False, 0)
+
+
+def test_a_start_takes_one_row_of_each_endpoint_however_often_it_changed(tmp_path: Path) -> None:
+    rows = [
+        endpoint_health._row("http://flaps/", endpoint_health._Seen("open", sick), SICK, second * 1_000)
+        for second, sick in enumerate([True, False] * 5_000)
+    ]
+    DeltaTableWriter(ENDPOINT_HEALTH, str(tmp_path)).append(ENDPOINT_HEALTH.arrow(rows), "endpoint-health", 1)
+    known = {"http://flaps/": msgspec.structs.replace(SICK, degraded=False)}
+    recorded = HealthHistory(str(tmp_path), lambda: known)
+    del rows
+    tracemalloc.start()
+    try:
+        recorded.step()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(history(tmp_path)) == 10_000, "nothing has changed"
+    assert peak < 1_000_000
 
 
 def test_routes_are_written_when_something_changed_and_only_so_many(tmp_path: Path) -> None:

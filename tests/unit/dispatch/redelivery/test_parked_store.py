@@ -10,9 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
-from arborcast.core.errors import InfrastructureError
+from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.wall_clock import TOLERANCE_MS
 from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.delivery.verdict import policy_of
@@ -364,6 +365,40 @@ def test_of_large_messages_few_are_read_at_a_time(store: ParkedStore) -> None:
     for offset in (0, 1):
         assert store.tried(delivery(offset), Tries(1, 1, 5 + offset))
     assert offsets(store.due("s", 10, 1, {delivery(0)})) == [1]
+
+
+def test_a_record_that_cannot_be_read_is_left_out_and_one_of_a_newer_version_is_not(store: ParkedStore) -> None:
+    park(store, delivery(1))
+    assert store.apply(b"none of ours", None, 10) is None
+    assert store.apply(delivery(2).key(), b"\xc1", 11) is None
+    assert store.apply(delivery(1).key(), b"\xc1", 12) is None
+    newer = msgspec.msgpack.encode({"v": parked.VERSION + 1, "record": {}})
+    with pytest.raises(RecordVersionError):
+        store.apply(delivery(2).key(), newer, 13)
+    assert offsets(store.untried("s", 9)) == [1]
+
+
+def test_the_file_shrinks_when_much_is_finished(tmp_path: Path) -> None:
+    file = tmp_path / "parked.sqlite"
+    with closing(ParkedStore(file)) as store:
+        for offset in range(80):
+            park(store, delivery(offset), payload=b"x" * MB)
+        store.commit()
+        for offset in range(80):
+            store.remove(delivery(offset))
+        for _ in range(20):
+            store.commit()
+    assert file.stat().st_size < 40 * MB
+
+
+def test_what_waits_is_forgotten_and_facts_are_not(store: ParkedStore) -> None:
+    park(store, delivery(1))
+    store.advance(0, 7)
+    store.remember("health", b"known")
+    store.forget()
+    assert (store.count, store.positions(), store.untried("s", 9)) == (0, {}, [])
+    assert store.recall("health") == b"known"
+    assert park(store, delivery(1)) == "s"
 
 
 class Ended(Journal):

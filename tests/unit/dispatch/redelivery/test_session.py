@@ -1,22 +1,33 @@
 from __future__ import annotations
 
+import dataclasses
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
+import msgspec
 import pytest
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.health import EndpointHealthRegistry
+from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.held_lanes import HeldLanes
-from arborcast.dispatch.logs.parked import Tries
+from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tries
 from arborcast.dispatch.redelivery import session
+from arborcast.dispatch.redelivery.parked_store import ParkedStore
 from arborcast.dispatch.redelivery.scheduler import RedeliveryContext
 from arborcast.dispatch.redelivery.session import SessionParts, opened_session
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support.redelivery_world import BROKEN, World
+
+DELIVERY = Delivery("s", Place(1, 0, 0))
+MESSAGE = Notification("n", TopicPath("a"), b"<x/>", 1)
 
 
 class Opened:
@@ -82,6 +93,98 @@ def test_what_was_open_when_a_session_could_not_be_made_is_closed(
         pass
 
     assert sorted(closed) == ["journal", "reading parked", "reading results", "store", "transport"]
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(("hours", "waits"), [(11, 1), (13, 0)])
+def test_a_file_that_was_not_used_for_half_a_day_is_read_again(
+    hours: int, waits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records that say that something is finished may be gone from the log by then."""
+    file, at = tmp_path / "parked.sqlite", 1_700_000_000_000
+    monkeypatch.setattr(session, "now_ms", lambda: at + hours * HOUR_MS)
+    with closing(ParkedStore(file, "log")) as store:
+        store.apply(DELIVERY.key(), parked.encode(Parked(MESSAGE, Tries())), 0)
+        store.advance(0, 1)
+        store.remember("health", b"known")
+        store.remember("read-ms", b"%d" % at)
+        store.commit()
+    with closing(session._opened(file, "log")) as store:
+        assert (store.count, store.positions()) == (waits, {0: 1} if waits else {})
+        assert store.recall("health") == b"known"
+
+
+class Records:
+    """A log of large records, one in each answer."""
+
+    def __init__(self, records: int, size: int) -> None:
+        self._left, self.positions = records, {0: 0}
+        self._message = msgspec.structs.replace(MESSAGE, payload=b"x" * size)
+
+    def ends(self) -> dict[int, int]:
+        return {0: self._left}
+
+    def reached(self, ends: Mapping[int, int]) -> bool:
+        return self.positions[0] >= ends[0]
+
+    def poll(self, timeout_s: float) -> Iterator[tuple[int, Sequence[Any]]]:
+        if self.positions[0] < self._left:
+            offset = self.positions[0]
+            key, value = Delivery("s", Place(1, 0, offset)).key(), parked.encode(Parked(self._message, Tries()))
+            yield 0, [SimpleNamespace(key=key, value=value, offset=offset)]
+            self.positions[0] += 1
+
+
+def test_a_fold_of_large_messages_is_committed_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, sizes = World(), []
+    with closing(ParkedStore(tmp_path / "parked.sqlite", "log")) as store:
+        commit = store.commit
+
+        def committed() -> None:
+            sizes.append(store.uncommitted)
+            commit()
+
+        monkeypatch.setattr(store, "commit", committed)
+        context = dataclasses.replace(parts(None).context, subscriptions=world)
+        used = dataclasses.replace(parts(None), context=context)
+        reading, results = cast(Any, Records(30, 4_000_000)), cast(Any, Records(0, 0))
+        begun = session.RedeliverySession(used, store, reading, results, world.journal, world)
+        begun.read_to_end(threading.Event())
+        assert store.count == 30
+    assert max(sizes) < 40_000_000
+
+
+class Partitions:
+    """A log whose partitions become more."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.name, self.count = "parked", 2
+
+    def partitions(self) -> list[int]:
+        return list(range(self.count))
+
+    def beginnings(self) -> dict[int, int]:
+        return dict.fromkeys(self.partitions(), 0)
+
+    ends = beginnings
+
+    def seek(self, positions: Mapping[int, int]) -> None:
+        """Nothing is in it."""
+
+    def poll(self, timeout_s: float) -> dict[int, Sequence[Any]]:
+        return {}
+
+
+def test_partitions_that_are_added_begin_another_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "LogConsumer", Partitions)
+    reading = session.ParkedReading(KafkaSettings())
+    reading.begin({})
+    assert list(reading.poll(0.0)) == []
+    cast(Any, reading)._log.count = 3
+    with pytest.raises(InfrastructureError, match="more partitions"):
+        list(reading.poll(0.0))
 
 
 @pytest.mark.parametrize("asked", ["gone", "suspend", "tried", "finished", "write_dead_letter", "record"])

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.spark import query_supervisor
 from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, StopGate, pause_after
 
@@ -77,6 +78,29 @@ def test_gives_up_and_closes_the_gate_when_nothing_helps(monkeypatch: pytest.Mon
     kept.stop(120)
     assert kept.gave_up
     assert len(tries) == query_supervisor.MAX_FAILURES
+
+
+def test_a_new_beginning_that_fails_leaves_the_next_failure_one() -> None:
+    gate = StopGate()
+    queries: list[PlayedQuery] = []
+    started = threading.Semaphore(0)
+
+    def start() -> PlayedQuery:
+        queries.append(PlayedQuery())
+        started.release()
+        return queries[-1]
+
+    kept = QuerySupervisor("test", start, gate)  # type: ignore[arg-type]
+    kept.start()
+    assert started.acquire(timeout=120)
+    assert kept.wait_running(120)
+    with pytest.raises(InfrastructureError), kept.new_beginning():
+        raise InfrastructureError("a worker does not end")
+    queries[-1].die()
+    assert started.acquire(timeout=120)
+    gate.close()
+    kept.stop(120)
+    assert kept.failures == 1
 
 
 def test_a_new_beginning_is_no_failure_and_waits_for_nothing() -> None:

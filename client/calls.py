@@ -1,7 +1,7 @@
 """Requests as values: where each goes, what it says, and how its answer is read. Nothing here talks to anybody.
 
 The methods of `Calls` are the one description of the operations: both clients have them as methods of the same name,
-with these parameters and docstrings (`client.client.performed`, `client.futures.submitted`).
+with these parameters and docstrings (`client.client.Operations`).
 
 Topics are written the way people write them (`topic_model.expressions.parse_friendly`): `a/b`, `a:b`, `a//.`,
 `{urn:plant}a/b`, or `p:a/b` with `namespaces={"p": "urn:plant"}`.

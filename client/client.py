@@ -1,21 +1,24 @@
-"""The synchronous client, and what all clients have in common: repetitions and the operations."""
+"""The synchronous client, and the base of all clients: operations, repetitions, and threads of requests-futures."""
 
 from __future__ import annotations
 
 import base64
 import inspect
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from functools import cache, wraps
+from types import MethodType
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-import requests
+from requests_futures.sessions import FuturesSession
 
 from arborcast.client.calls import Call, Calls, Namespaces, ResultT, notification_message
 from arborcast.client.publications import said_of
@@ -33,39 +36,35 @@ from arborcast.client.values import (
 from arborcast.topic_model.subscriptions import SoapVersion
 
 if TYPE_CHECKING:
+    from arborcast.client.futures import AsynchronousClient
     from arborcast.client.listener import Listener
 
 
-class BrokerSession(requests.Session):
-    """One request and its repetitions, for all clients; several threads may use it.
-
-    It is a requests.Session because that is what requests-futures runs; the connections are the transport's."""
+class BrokerSession:
+    """One request and its repetitions, as the session that requests-futures runs; several threads may use it."""
 
     def __init__(self, transport: Transport, retries: Retries, proof: tuple[str, str] = ("", "")) -> None:
         """`proof` is an address, and the Authorization header of all requests to its host and port, and no other."""
-        super().__init__()
         self._transport = transport
         self._proof = (_origin(proof[0]), proof[1])
         self._retries = retries
         self._closing = threading.Event()
 
-    def request(  # type: ignore[override]  # called by us and by requests-futures, never with the other parameters
-        self, method: str | bytes, url: str | bytes, **arguments: Any
+    def request(
+        self, method: str, address: str, *, data: bytes, headers: Mapping[str, str], repeatable: bool
     ) -> HttpAnswer:
         """POST `data` with `headers`, the very same again while that may help.
 
         With `repeatable` False it is not sent again once it may have arrived. The answer is whatever came last, a 503
         too. Raises ClientError when none came.
         """
-        address = str(url)
-        headers: dict[str, str] = {**arguments["headers"], **self.proof_for(address)}
-        repeatable: bool = arguments.get("repeatable", True)
+        headers = {**headers, **self.proof_for(address)}
         attempt = 1
         while True:
             asked: float | None = None
             problem: BrokerUnreachable | None = None
             try:
-                answer = self._transport.post(address, headers, arguments["data"])
+                answer = self._transport.post(address, headers, data)
             except BrokerUnreachable as error:
                 if not self._retries.unanswered or (not repeatable and error.sent):
                     raise
@@ -101,6 +100,14 @@ def arguments_of(call: Call[Any], soap: SoapVersion) -> dict[str, Any]:
     """What `BrokerSession.request` needs for a call, with a message id of its own."""
     body, headers = call.encode(soap, call.message_id or f"urn:uuid:{uuid4()}")
     return {"data": body, "headers": headers, "repeatable": call.repeatable}
+
+
+def answer_of(sent: Future[HttpAnswer]) -> HttpAnswer:
+    """Raises ClientError, of which ClientClosed where the client was closed before the request was sent."""
+    try:
+        return sent.result()
+    except CancelledError:
+        raise ClientClosed("the client was closed before the broker took this", sent=False) from None
 
 
 def result_of(call: Call[ResultT], answer: HttpAnswer) -> ResultT:
@@ -151,6 +158,9 @@ CallsT = TypeVar("CallsT", bound=BrokerCalls)
 class BrokerClient(ABC, Generic[CallsT]):
     """What all clients are: the requests to one broker, a session, and something to close."""
 
+    RETURNS: ClassVar[str]
+    """The annotation of methods that are operations, by the one of a result."""
+
     def __init__(
         self,
         calls: CallsT,
@@ -169,6 +179,29 @@ class BrokerClient(ABC, Generic[CallsT]):
             transport = own = RequestsTransport(timeout_s, connections)
         self._own = own  # another that we were given may be others', too: we do not close it
         self._session = BrokerSession(transport, retries or Retries(), proof)
+        self._connections = connections
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._workers = ThreadPoolExecutor(self._connections, thread_name_prefix="wsn-client")
+        self._futures = FuturesSession(executor=self._workers, session=self._session)
+
+    def _send(self, call: Call[Any]) -> Future[HttpAnswer]:
+        if self._process != os.getpid():
+            # The threads are those of the process that was forked.
+            self._start()
+        try:
+            sent: Future[HttpAnswer] = self._futures.request("POST", call.to.address, **arguments_of(call, self._soap))
+        except RuntimeError:
+            # The client was closed in another thread.
+            sent = Future()
+            sent.cancel()
+        return sent
+
+    @abstractmethod
+    def _perform(self, call: Call[Any]) -> Any:
+        """The value that a method returns for this call."""
 
     @property
     def broker(self) -> str:
@@ -188,7 +221,7 @@ class BrokerClient(ABC, Generic[CallsT]):
         if isinstance(self._calls, Calls):
             self._calls.assembler.close()
         self._session.stop_repeating()
-        self._session.close()
+        self._workers.shutdown(wait=False)
         if self._own is not None:
             self._own.close()
 
@@ -199,39 +232,77 @@ class BrokerClient(ABC, Generic[CallsT]):
         self.close()
 
 
-def describe(method: Callable[..., object], make: Callable[..., Call[Any]], result: str) -> None:
-    """Have help() show the parameters of a method of Calls, with what a client's method returns; type checkers know."""
-    returned = str(make.__annotations__["return"]).removeprefix("Call[").removesuffix("]")
-    method.__dict__["__signature__"] = inspect.signature(make).replace(return_annotation=result.format(returned))
-
-
-def performed(
-    make: Callable[Concatenate[CallsT, P], Call[ResultT]],
-) -> Callable[Concatenate[SynchronousClient[CallsT], P], ResultT]:
-    """The method of a synchronous client that makes this request and returns its result."""
-
-    @wraps(make)
-    def method(self: SynchronousClient[CallsT], /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        return self._exchange(make(self._calls, *args, **kwargs))[0]
-
-    describe(method, make, "{}")
-    return method
-
-
 class SynchronousClient(BrokerClient[CallsT]):
-    """Each call returns when it is done; see `performed`."""
+    """Each call returns when it is done."""
+
+    RETURNS = "{}"
 
     def close(self) -> None:
         """Close the connections; calls of other threads that fail from now on are not repeated."""
         self._free()
 
+    def _perform(self, call: Call[ResultT]) -> ResultT:
+        return self._exchange(call)[0]
+
     def _exchange(self, call: Call[ResultT]) -> tuple[ResultT, HttpAnswer]:
         """What every request goes through: the call's result, and the answer that it was read from."""
-        answer = self._session.request("POST", call.to.address, **arguments_of(call, self._soap))
+        answer = answer_of(self._send(call))
         return result_of(call, answer), answer
 
 
-class Client(SynchronousClient[Calls]):
+class Operation(Generic[CallsT, P, ResultT]):
+    """The method of a client that makes a request: it returns the result, in an asynchronous client its future."""
+
+    def __init__(self, make: Callable[Concatenate[CallsT, P], Call[ResultT]]) -> None:
+        self._make = make
+
+    @overload
+    def __get__(self, client: None, owner: type[BrokerClient[Any]]) -> Callable[..., Any]: ...
+
+    @overload
+    def __get__(self, client: SynchronousClient[CallsT], owner: object) -> Callable[P, ResultT]: ...
+
+    @overload
+    def __get__(self, client: AsynchronousClient[CallsT], owner: object) -> Callable[P, Future[ResultT]]: ...
+
+    def __get__(self, client: BrokerClient[CallsT] | None, owner: Any) -> Callable[..., Any]:
+        method = _method(self._make, owner.RETURNS)
+        return method if client is None else MethodType(method, client)
+
+
+@cache
+def _method(make: Callable[..., Call[Any]], returns: str) -> Callable[..., Any]:
+    @wraps(make)
+    def method(self: BrokerClient[Any], /, *args: Any, **kwargs: Any) -> Any:
+        return self._perform(make(self._calls, *args, **kwargs))
+
+    # For help(); type checkers know.
+    returned = str(make.__annotations__["return"]).removeprefix("Call[").removesuffix("]")
+    method.__dict__["__signature__"] = inspect.signature(make).replace(return_annotation=returns.format(returned))
+    return method
+
+
+class Operations:
+    """The operations of `Client` and `FuturesClient`, apart from publishing."""
+
+    subscribe = Operation(Calls.subscribe)
+    renew = Operation(Calls.renew)
+    unsubscribe = Operation(Calls.unsubscribe)
+    pause = Operation(Calls.pause)
+    resume = Operation(Calls.resume)
+    rotate_secret = Operation(Calls.rotate_secret)
+    set_credentials = Operation(Calls.set_credentials)
+    current_message = Operation(Calls.current_message)
+    create_pull_point = Operation(Calls.create_pull_point)
+    get_messages = Operation(Calls.get_messages)
+    destroy_pull_point = Operation(Calls.destroy_pull_point)
+    create_trigger = Operation(Calls.create_trigger)
+    destroy_trigger = Operation(Calls.destroy_trigger)
+    register_publisher = Operation(Calls.register_publisher)
+    destroy_registration = Operation(Calls.destroy_registration)
+
+
+class Client(Operations, SynchronousClient[Calls]):
     """Talks to one broker; several threads may share it.
 
         with Client("http://127.0.0.1:8080") as client:
@@ -305,22 +376,6 @@ class Client(SynchronousClient[Calls]):
             return replies.wait(call.message_id, until)
         finally:
             replies.end(call.message_id)
-
-    subscribe = performed(Calls.subscribe)
-    renew = performed(Calls.renew)
-    unsubscribe = performed(Calls.unsubscribe)
-    pause = performed(Calls.pause)
-    resume = performed(Calls.resume)
-    rotate_secret = performed(Calls.rotate_secret)
-    set_credentials = performed(Calls.set_credentials)
-    current_message = performed(Calls.current_message)
-    create_pull_point = performed(Calls.create_pull_point)
-    get_messages = performed(Calls.get_messages)
-    destroy_pull_point = performed(Calls.destroy_pull_point)
-    create_trigger = performed(Calls.create_trigger)
-    destroy_trigger = performed(Calls.destroy_trigger)
-    register_publisher = performed(Calls.register_publisher)
-    destroy_registration = performed(Calls.destroy_registration)
 
     def notify(
         self,

@@ -9,16 +9,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial, wraps
-from typing import Concatenate
-
-from requests_futures.sessions import FuturesSession
+from functools import partial
 
 from arborcast.client.calls import Call, Calls, Namespaces, ResultT, notification_message
-from arborcast.client.client import BrokerClient, CallsT, P, arguments_of, describe, result_of
+from arborcast.client.client import BrokerClient, CallsT, Operations, answer_of, result_of
 from arborcast.client.publications import said_of
 from arborcast.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, Transport
 from arborcast.client.values import Batching, ClientClosed, Credentials, FaultReceived, Retries
@@ -80,24 +77,11 @@ MAX_WAITING = 10_000
 
 _CLOSED = "the client is closed"
 
-_GIVEN_UP = "the client was closed before the broker took this"
-
-
-def submitted(
-    make: Callable[Concatenate[CallsT, P], Call[ResultT]],
-) -> Callable[Concatenate[AsynchronousClient[CallsT], P], Future[ResultT]]:
-    """The method of an asynchronous client that makes this request and returns the future of its result."""
-
-    @wraps(make)
-    def method(self: AsynchronousClient[CallsT], /, *args: P.args, **kwargs: P.kwargs) -> Future[ResultT]:
-        return self._submit(make(self._calls, *args, **kwargs))
-
-    describe(method, make, "Future[{}]")
-    return method
-
 
 class AsynchronousClient(BrokerClient[CallsT]):
-    """Each call returns a future at once; see `submitted`."""
+    """Each call returns a future at once."""
+
+    RETURNS = "Future[{}]"
 
     def __init__(
         self,
@@ -111,8 +95,6 @@ class AsynchronousClient(BrokerClient[CallsT]):
         transport: Transport | None,
     ) -> None:
         super().__init__(calls, soap, timeout_s, retries, workers, credentials, transport)
-        self._workers = ThreadPoolExecutor(workers, thread_name_prefix="wsn-client")
-        self._futures = FuturesSession(executor=self._workers, session=self._session)
         self._max_waiting = max_waiting
         self._waiting = 0
         self._closed = False
@@ -141,19 +123,10 @@ class AsynchronousClient(BrokerClient[CallsT]):
     def _send_rest(self) -> None:
         """Send what was taken and not sent yet; no more is taken now."""
 
-    def _submit(self, call: Call[ResultT]) -> Future[ResultT]:
+    def _perform(self, call: Call[ResultT]) -> Future[ResultT]:
         future: Future[ResultT] = self._begin()
-        self._send(call, lambda sent: self._settle(future, partial(_outcome, call, sent)))
+        self._send(call).add_done_callback(lambda sent: self._settle(future, partial(_outcome, call, sent)))
         return future
-
-    def _send(self, call: Call[ResultT], answered: Callable[[Future[HttpAnswer]], object]) -> None:
-        try:
-            sent: Future[HttpAnswer] = self._futures.request("POST", call.to.address, **arguments_of(call, self._soap))
-        except RuntimeError:
-            # The workers are gone: somebody closed the client meanwhile.
-            sent = Future()
-            sent.cancel()
-        sent.add_done_callback(answered)
 
     def _begin(self) -> Future[ResultT]:
         """Somebody begins to wait. Raises ClientClosed."""
@@ -183,7 +156,7 @@ class AsynchronousClient(BrokerClient[CallsT]):
                 self._changed.notify_all()
 
 
-class FuturesClient(AsynchronousClient[Calls]):
+class FuturesClient(Operations, AsynchronousClient[Calls]):
     """Talks to one broker without waiting for it; several threads may share it.
 
         with FuturesClient("http://127.0.0.1:8080", batching=Batching()) as client:
@@ -222,22 +195,6 @@ class FuturesClient(AsynchronousClient[Calls]):
             threading.Thread(
                 target=self._linger, args=(self._gathering,), name="wsn-client-batches", daemon=True
             ).start()
-
-    subscribe = submitted(Calls.subscribe)
-    renew = submitted(Calls.renew)
-    unsubscribe = submitted(Calls.unsubscribe)
-    pause = submitted(Calls.pause)
-    resume = submitted(Calls.resume)
-    rotate_secret = submitted(Calls.rotate_secret)
-    set_credentials = submitted(Calls.set_credentials)
-    current_message = submitted(Calls.current_message)
-    create_pull_point = submitted(Calls.create_pull_point)
-    get_messages = submitted(Calls.get_messages)
-    destroy_pull_point = submitted(Calls.destroy_pull_point)
-    create_trigger = submitted(Calls.create_trigger)
-    destroy_trigger = submitted(Calls.destroy_trigger)
-    register_publisher = submitted(Calls.register_publisher)
-    destroy_registration = submitted(Calls.destroy_registration)
 
     def notify(
         self,
@@ -280,7 +237,7 @@ class FuturesClient(AsynchronousClient[Calls]):
 
     def _send_batch(self, batch: NotifyBatch) -> None:
         call = self._calls.notify(batch.messages, said=batch.said)
-        self._send(call, lambda sent: self._batch_answered(batch, call, sent))
+        self._send(call).add_done_callback(lambda sent: self._batch_answered(batch, call, sent))
 
     def _batch_answered(self, batch: NotifyBatch, call: Call[None], sent: Future[HttpAnswer]) -> None:
         try:
@@ -314,9 +271,7 @@ class FuturesClient(AsynchronousClient[Calls]):
 
 
 def _outcome(call: Call[ResultT], sent: Future[HttpAnswer]) -> ResultT:
-    if sent.cancelled():
-        raise ClientClosed(_GIVEN_UP, sent=False)
-    return result_of(call, sent.result())
+    return result_of(call, answer_of(sent))
 
 
 def _raise(error: Exception) -> None:

@@ -16,8 +16,8 @@ from itertools import count
 from typing import IO
 
 from arborcast.client.calls import Call, Calls, ResultT, as_text, single_topic, without_declaration
-from arborcast.client.client import SynchronousClient, performed
-from arborcast.client.futures import MAX_WAITING, AsynchronousClient, submitted
+from arborcast.client.client import Operation, SynchronousClient
+from arborcast.client.futures import MAX_WAITING, AsynchronousClient
 from arborcast.client.received import Reply
 from arborcast.client.transport import CONNECTIONS, TIMEOUT_S, Transport
 from arborcast.client.values import (
@@ -165,7 +165,16 @@ class LegacyCalls:
         return _WsnProcess(self.broker, "", message, lambda reply: _done(reply, "Unsubscribe"), repeatable=False)
 
 
-class LegacyClient(SynchronousClient[LegacyCalls]):
+class LegacyOperations:
+    """The operations of `LegacyClient` and `LegacyFuturesClient`."""
+
+    create_pull_point = Operation(LegacyCalls.create_pull_point)
+    subscribe = Operation(LegacyCalls.subscribe)
+    notify = Operation(LegacyCalls.notify)
+    unsubscribe = Operation(LegacyCalls.unsubscribe)
+
+
+class LegacyClient(LegacyOperations, SynchronousClient[LegacyCalls]):
     """Talks to one old broker; several threads may share it.
 
         with LegacyClient("http://127.0.0.1:8080") as client:
@@ -193,11 +202,6 @@ class LegacyClient(SynchronousClient[LegacyCalls]):
     ) -> None:
         super().__init__(LegacyCalls(address), "1.1", timeout_s, retries, CONNECTIONS, credentials, transport)
 
-    create_pull_point = performed(LegacyCalls.create_pull_point)
-    subscribe = performed(LegacyCalls.subscribe)
-    notify = performed(LegacyCalls.notify)
-    unsubscribe = performed(LegacyCalls.unsubscribe)
-
     def notify_in_parts(
         self, topic: str, content: str | bytes | IO[bytes], *, part_bytes: int = 100_000, alone: bool = True
     ) -> None:
@@ -213,7 +217,7 @@ class LegacyClient(SynchronousClient[LegacyCalls]):
             self._exchange(call)
 
 
-class LegacyFuturesClient(AsynchronousClient[LegacyCalls]):
+class LegacyFuturesClient(LegacyOperations, AsynchronousClient[LegacyCalls]):
     """Talks to one old broker without waiting for it; several threads may share it.
 
         with LegacyFuturesClient("http://127.0.0.1:8080") as client:
@@ -238,11 +242,6 @@ class LegacyFuturesClient(AsynchronousClient[LegacyCalls]):
     ) -> None:
         calls = LegacyCalls(address)
         super().__init__(calls, "1.1", timeout_s, retries, workers, max_waiting, credentials, transport)
-
-    create_pull_point = submitted(LegacyCalls.create_pull_point)
-    subscribe = submitted(LegacyCalls.subscribe)
-    notify = submitted(LegacyCalls.notify)
-    unsubscribe = submitted(LegacyCalls.unsubscribe)
 
 
 def _in_parts(fragment_bytes: int) -> str:

@@ -38,9 +38,9 @@ from arborcast.topic_model.topics import TopicPath
 from tests.support.outbound import THIS_MACHINE
 
 
-def job_settings(home: Path, kafka: KafkaSettings, gear: Gear | None = None, **push: float) -> JobSettings:
+def job_settings(home: Path, kafka: KafkaSettings, gear: Gear | None = None, **push: float | str) -> JobSettings:
     """Settings for tests: short times. Without a gear the job chooses."""
-    settings = {"connect_timeout_s": 1.0, "total_timeout_s": 2.0, **push}
+    settings: dict[str, float | str] = {"connect_timeout_s": 1.0, "total_timeout_s": 2.0, **push}
     return JobSettings(
         home,
         kafka,

@@ -112,7 +112,6 @@ def test_what_is_pure_stays_pure() -> None:
 # The modules that call out by HTTP, and those that set limits on it. All other modules use `core.http_client`.
 _HTTP = {
     "client/client.py",
-    "client/futures.py",
     "client/transport.py",
     "core/http_client.py",
     "core/security/checked_connections.py",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -11,6 +14,7 @@ from arborcast.client import (
     BrokerUnavailable,
     BrokerUnreachable,
     Client,
+    ClientClosed,
     Credentials,
     FuturesClient,
     HttpAnswer,
@@ -19,6 +23,7 @@ from arborcast.client import (
     Transport,
 )
 from tests.support.gateway_parts import GatewayParts
+from tests.support.gateway_process import ROOT
 from tests.support.served_app import served
 
 URL = "http://broker:8080"
@@ -60,6 +65,46 @@ def test_futures_go_through_it_too() -> None:
         waiting = [client.notify("a", "<x/>"), client.notify("b", "<y/>")]
         assert [one.result(120) for one in waiting] == [None, None]
     assert len(transport.sent) == 2
+
+
+def test_a_synchronous_call_is_one_of_requests_futures_that_is_waited_for() -> None:
+    threads: list[str] = []
+
+    class Named(Scripted):
+        def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
+            threads.append(threading.current_thread().name)
+            return super().post(url, headers, body)
+
+    client = Client(URL, transport=Named(TAKEN, TAKEN))
+    assert client.notify("a", "<x/>") == "n1"
+    client.notify("a", "<x/>")
+    assert threads == ["wsn-client_0"] * 2
+    client.close()
+    with pytest.raises(ClientClosed) as refused:
+        client.notify("a", "<x/>")
+    assert not refused.value.sent
+
+
+def test_a_client_works_in_a_forked_process() -> None:
+    """Its threads are not there."""
+    code = """
+import os
+from arborcast.client import Client, HttpAnswer
+
+class Accepts:
+    def post(self, url, headers, body):
+        return HttpAnswer(202)
+
+client = Client("http://broker:8080", transport=Accepts())
+client.notify("a", "<x/>")
+child = os.fork()
+if not child:
+    client.notify("a", "<x/>")
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.stdout == "7\n", done.stderr
 
 
 def test_a_coroutine_may_wait_for_a_future() -> None:

@@ -1,0 +1,55 @@
+"""Pushes by requests-futures instead of libcurl, in both gears: real Kafka, real Spark, real HTTP, real Delta."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+
+import pytest
+
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.realtime.mode_policy import Gear
+from arborcast.dispatch.settings import JobSettings
+from tests.support.dispatch_job import Own, job_settings
+from tests.support.receiver import Receiver
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+@pytest.fixture(scope="module", params=["realtime", "batch"])
+def gear(request: pytest.FixtureRequest) -> object:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def shared_settings(kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory, gear: Gear) -> JobSettings:
+    prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
+    return job_settings(tmp_path_factory.mktemp("job"), prefixed, gear, transport="futures")
+
+
+def test_notifications_arrive_once_and_in_order(own: Own, receiver: Receiver) -> None:
+    own.subscribe("s", receiver.url("/s"), "a//.", form="raw")
+    sent = {topic: [own.notify(topic) for _ in range(20)] for topic in ("a/x", "a/y")}
+    pushes = receiver.wait_for(40, "/s", timeout=240)
+
+    arrived = [each.headers["arborcast-notification-id"] for each in pushes]
+    for topic, names in sent.items():
+        assert [each for each in arrived if each in names] == names, topic
+    assert {each.headers.get("accept-encoding") for each in pushes} == {"identity"}, "libcurl sends no such header"
+    assert len({each.connection for each in pushes}) < 40, "connections are kept"
+
+
+def test_failures_are_told_apart_and_tried_again(own: Own, receiver: Receiver) -> None:
+    own.subscribe("half", receiver.url("/half"), "a")
+    own.subscribe("hanging", receiver.url("/hang"), "a")
+    own.subscribe("private", "http://10.0.0.1/", "a")
+    sent = own.notify("a")
+    half = receiver.wait_for(2, "/half", timeout=240)
+
+    assert [each.headers["arborcast-notification-id"] for each in half] == [sent] * 2
+    first = own.attempts(3, of_batches=True)
+    assert {row["subscription"]: (row["state"], row["error"], row["status"]) for row in first} == {
+        "half": ("parked", "server-error", 500),
+        "hanging": ("parked", "timeout", 0),
+        "private": ("dead", "address", 0),
+    }

@@ -1,7 +1,13 @@
-"""Whatever is away, wrong, not allowed or full: every command says so in one plain sentence, and what to do."""
+"""What is away, wrong, not allowed or full is reported in one plain sentence with an action, whatever the command.
+
+The commands share five entries: `settings_of`, `kafka_of`, `ShellClient`, the metrics of `top` and `report`, and the
+last `except` arms of `main`. Each entry has its failures here, with one command in front of it; that every command goes
+through these entries is a matter of the source text.
+"""
 
 from __future__ import annotations
 
+import ast
 import errno
 import http.server
 import os
@@ -16,6 +22,7 @@ from typing import Any
 import pytest
 import typer
 
+import arborcast.cli as app_package
 from arborcast.cli import app, shell_client
 from arborcast.core.security import keyring
 from arborcast.engine.embedded import questions
@@ -27,88 +34,68 @@ from tests.support.served_app import served
 pytestmark = pytest.mark.slow
 
 NOBODY = "http://127.0.0.1:9"
-ID = "0" * 32
 
-# Each command, with what it must be given. `{url}` is the gateway's address, `{folder}` a folder, `{file}` a file.
-CLIENT = {
-    "subscribe": "a --to http://127.0.0.1:9/",
-    "unsubscribe": "{url}/wsn/subscriptions/x",
-    "triggers add": "t --on a --publish b --same",
-    "triggers remove": "t",
-    "rotate-secret": "{url}/wsn/subscriptions/x",
-    "publish": "a {file}",
-    "listen": "a --count 1",
-}
-LOGS = {
-    "trace": ID,
-    "why": f"-s x -m {ID}",
-    "audit": "",
-    "replay": "--since 1h --subscription x",
-    "backup": "{folder}/backup",
-    "restore": "{folder}/backup",
-    "topics list": "",
-    "topics tree": "",
-    "topics add": "a",
-    "topics remove": "a",
-    "topics move": "a b",
-    "topics rename": "a b",
-    "topics import": "{folder}/topics.json",
-    "topics export": "--format json",
-    "topics find": "1.4.A",
-    "topics match": "a",
-    "topics who": "a",
-    "subscriptions list": "",
-    "subscriptions resume": "x",
-    "triggers list": "",
-    "federation links": "",
-    "access check": "",
-    "waiting list": "",
-    "queues list": "",
-    "queues show": "x",
-    "dead-letters list": "",
-    "dead-letters show": ID,
-    "dead-letters redrive": "--yes",
-    "dead-letters purge": "--yes",
-    "keys reseal": "",
-    "keys remove": "k2",
-}
-METRICS = {"top": "--once", "report": "-o {folder}/report.html"}
-FILES = {
-    "users add": "somebody --stdin",
-    "users remove": "somebody",
-    "users list": "",
-    "users check": "somebody --stdin",
-    "keys new": "",
-    "keys list": "",
-}
-# They work without an engine, or say that there is none in words of their own.
-OTHERS = {
-    "up": "",
-    "down": "",
-    "status": "",
-    "doctor": "",
-    "fetch": "",
-    "init": "",
-    "bundle": "",
-    "config show": "",
-    "config spark": "",
-    "federation key": "{folder}/federation.key",
-    "federation members": "",
-    "federation topology": "",
-    "topics problems": "",
-}
+# One command for each way in, with what it must be given: `{url}` is the gateway's address, `{folder}` a folder.
+SETTINGS, KAFKA, METRICS = ("status", ""), ("topics list", ""), ("top", "--once")
+CLIENT = ("publish", "a {folder}/x.xml")
+
+CLI = Path(app_package.__file__).parent
 
 LIBRARY = re.compile(r"Errno|Traceback|urllib3|HTTP\w*Connection|Max retries|Unable to|codec|object at 0x|\w+Error\b")
 
 
-def _commands(command: Any, path: str = "") -> Iterator[str]:
+# What may be called in one module of cli/ alone.
+ENTRIES = {"load_settings(": "common.py", "connection.kafka_of(": "common.py", "return ShellClient(": "messages.py"}
+
+# Commands that take neither a settings file nor a data directory.
+WITHOUT_SETTINGS = {"fetch", "init", "key"}
+
+
+def commands(command: Any) -> Iterator[Any]:
+    """Every command that people can call."""
     below = getattr(command, "commands", None)
     if below is None:
-        yield path
-        return
-    for name, each in below.items():
+        yield command
+    for each in (below or {}).values():
         if not each.hidden:
-            yield from _commands(each, f"{path} {name}".strip())
+            yield from commands(each)
+
+
+def takes_settings(function: ast.FunctionDef) -> bool:
+    return {"config", "home"} <= {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
+
+
+def passed_on(function: ast.FunctionDef) -> set[str]:
+    """The functions that are called with `config` and `home`; fails where they are used in another way."""
+    names, counted = set(), 0
+    for call in (each for each in ast.walk(function) if isinstance(each, ast.Call)):
+        given = [each.id for each in call.args if isinstance(each, ast.Name) and each.id in ("config", "home")]
+        if given:
+            names.add(ast.unparse(call.func))
+            counted += len(given)
+    used = [each for each in ast.walk(function) if isinstance(each, ast.Name) and each.id in ("config", "home")]
+    assert len(used) == counted, f"{function.name} reads settings by itself: use common.settings_of"
+    return names
+
+
+def test_every_command_goes_through_the_same_entries() -> None:
+    files = {file: file.read_text(encoding="utf-8") for file in CLI.rglob("*.py") if file.name != "reference.py"}
+    functions = [
+        each
+        for text in files.values()
+        for each in ast.walk(ast.parse(text))
+        if isinstance(each, ast.FunctionDef) and takes_settings(each)
+    ]
+    names = {each.name for each in functions}
+    for function in functions:
+        if function.name != "settings_of":
+            passed = passed_on(function)
+            assert passed, f"{function.name} ignores its settings"
+            assert passed <= names, function.name
+    for file, text in files.items():
+        assert all(file.name == place for call, place in ENTRIES.items() if call in text), file.name
+    every = list(commands(typer.main.get_command(app)))
+    assert {each.callback.__name__ for each in every if each.name not in WITHOUT_SETTINGS} <= names
 
 
 @pytest.fixture
@@ -120,7 +107,6 @@ def complaint_of(engine: Engine, command: str, arguments: str, *more: str, **env
     """What the command says, which must be a sentence that anybody can read."""
     folder = engine.home.parent
     (folder / "x.xml").write_text("<x/>")
-    (folder / "topics.json").write_text('{"version": 1, "topics": []}')
     url = env.get("ARBORCAST_GATEWAY_PUBLIC_URL", NOBODY)
     words = arguments.format(url=url, folder=folder, file=folder / "x.xml").split()
     # Never another engine of this machine.
@@ -133,27 +119,22 @@ def complaint_of(engine: Engine, command: str, arguments: str, *more: str, **env
     return told
 
 
-def test_every_command_is_in_the_tables() -> None:
-    assert {*CLIENT, *LOGS, *METRICS, *FILES, *OTHERS} == {*_commands(typer.main.get_command(app))}
-
-
-@pytest.mark.parametrize("command", [*CLIENT, *LOGS, *METRICS])
-def test_without_an_engine(engine: Engine, command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [CLIENT, KAFKA, METRICS, ("audit", ""), ("backup", "{folder}/backup"), ("report", "-o {folder}/report.html")],
+)
+def test_without_an_engine(engine: Engine, command: str, arguments: str) -> None:
     engine.home.mkdir()
-    keyring.add_key(engine.home / "secrets.keys", "k1")
-    told = complaint_of(
-        engine, command, {**CLIENT, **LOGS, **METRICS}[command], ARBORCAST_ACCESS_METHODS="bearer", **BEARER
-    )
+    told = complaint_of(engine, command, arguments)
     assert re.search(r"no engine (runs|at)|there is no history", told), told
     assert "arborcast up" in told
     assert len(told.splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", CLIENT)
-def test_a_stopped_engine_is_not_taken_for_another_on_its_port(engine: Engine, command: str) -> None:
+@pytest.mark.parametrize(("command", "arguments"), [CLIENT, ("unsubscribe", "x")])
+def test_a_stopped_engine_is_not_taken_for_another_on_its_port(engine: Engine, command: str, arguments: str) -> None:
     engine.home.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as other:
-        arguments = CLIENT[command].replace("{url}/wsn/subscriptions/", "")  # by its id
         told = complaint_of(engine, command, arguments, ARBORCAST_GATEWAY_PORT=str(other.getsockname()[1]))
         other.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -169,11 +150,8 @@ def test_a_gateway_that_is_no_engines_is_where_the_settings_say(engine: Engine, 
         state_file = Home(engine.home).state_file
         state_file.parent.mkdir(parents=True, exist_ok=True)
         state_file.touch()
-    told = complaint_of(engine, "publish", CLIENT["publish"], ARBORCAST_STACK_BROKER="external")
+    told = complaint_of(engine, *CLIENT, ARBORCAST_STACK_BROKER="external")
     assert ("no engine runs in" if ran else "no engine at http://127.0.0.1:9") in told
-
-
-BEARER = {"ARBORCAST_ACCESS_JWT_AUDIENCE": "a", "ARBORCAST_ACCESS_JWT_ISSUER": "i", "ARBORCAST_ACCESS_JWKS_FILE": "x"}
 
 
 @contextmanager
@@ -209,7 +187,6 @@ def answering(answer: bytes | None) -> Iterator[int]:
 HTML = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 9\r\nConnection: close\r\n\r\n<p>no</p>"
 
 
-@pytest.mark.parametrize("command", CLIENT)
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
@@ -220,16 +197,15 @@ HTML = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 9\
     ],
 )
 def test_at_an_address_where_something_else_is(
-    engine: Engine, command: str, answer: bytes | None, told: str, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, answer: bytes | None, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if answer is None:
         monkeypatch.setattr(shell_client, "TIMEOUT_S", (1.0, 0.1))
     with answering(answer) as port:
         url = f"http://127.0.0.1:{port}"
-        assert told in complaint_of(engine, command, CLIENT[command], ARBORCAST_GATEWAY_PUBLIC_URL=url)
+        assert told in complaint_of(engine, *CLIENT, ARBORCAST_GATEWAY_PUBLIC_URL=url)
 
 
-@pytest.mark.parametrize("command", CLIENT)
 @pytest.mark.parametrize(
     ("url", "told"),
     [
@@ -239,46 +215,29 @@ def test_at_an_address_where_something_else_is(
         ("htp://x", "it looks like http://host:port"),
     ],
 )
-def test_at_an_address_that_cannot_be(engine: Engine, command: str, url: str, told: str) -> None:
+def test_at_an_address_that_cannot_be(engine: Engine, url: str, told: str) -> None:
     with answering(HTML) as plain:
-        url = url.format(plain=plain)
-        named = "{url}" in CLIENT[command]
-        if named and "://" not in url:
-            return  # it would be the id of a subscription
-        arguments = CLIENT[command].replace("{url}", url)
-        assert told in complaint_of(engine, command, arguments, *([] if named else ["--url", url]))
+        assert told in complaint_of(engine, *CLIENT, "--url", url.format(plain=plain))
 
 
 def test_somebody_who_waits_is_told_for_what(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell_client, "TIMEOUT_S", (1.0, 0.5))
     monkeypatch.setattr(shell_client, "QUIET_S", 0.05)
     with answering(None) as port:
-        said = complaint_of(engine, "publish", CLIENT["publish"], "--url", f"http://127.0.0.1:{port}")
+        said = complaint_of(engine, *CLIENT, "--url", f"http://127.0.0.1:{port}")
     first, last = said.splitlines()
     assert "has not answered yet; waiting for up to 0.5 s" in first
     assert "no engine at" in last
 
 
-@pytest.mark.parametrize("command", METRICS)
 @pytest.mark.parametrize("answer", [HTML, b"SSH-2.0-x\r\n", b""])
-def test_metrics_of_something_else(engine: Engine, command: str, answer: bytes) -> None:
+def test_metrics_of_something_else(engine: Engine, answer: bytes) -> None:
     with answering(answer) as port:
-        complaint_of(engine, command, METRICS[command], "--url", f"http://127.0.0.1:{port}")
+        complaint_of(engine, *METRICS, "--url", f"http://127.0.0.1:{port}")
 
 
 def kafka_at(*servers: str) -> dict[str, str]:
     return {"ARBORCAST_STACK_BROKER": "external", "ARBORCAST_KAFKA_BOOTSTRAP_SERVERS": ",".join(servers)}
-
-
-@pytest.mark.parametrize("command", LOGS)
-def test_where_nobody_is_kafka(engine: Engine, command: str) -> None:
-    engine.home.mkdir()
-    keyring.add_key(engine.home / "secrets.keys", "k1")
-    said = complaint_of(
-        engine, command, LOGS[command], ARBORCAST_ACCESS_METHODS="bearer", **BEARER, **kafka_at("127.0.0.1:9")
-    )
-    assert "Kafka cannot be reached: 127.0.0.1:9: nobody listens there" in said
-    assert "is it up, and does kafka.bootstrap_servers say where?" in said
 
 
 @pytest.mark.parametrize(
@@ -289,28 +248,25 @@ def test_where_something_else_is_than_kafka(
 ) -> None:
     monkeypatch.setattr(questions, "_ANSWER_S", 0.1)
     with answering(answer) as port:
-        assert told in complaint_of(engine, "topics list", "", **kafka_at(f"127.0.0.1:{port}"))
+        assert told in complaint_of(engine, *KAFKA, **kafka_at(f"127.0.0.1:{port}"))
 
 
 @pytest.mark.parametrize(
     ("servers", "told"),
     [
+        (["127.0.0.1:9"], "Kafka cannot be reached: 127.0.0.1:9: nobody listens there"),
+        (["127.0.0.1:9"], "is it up, and does kafka.bootstrap_servers say where?"),
         (["127.0.0.1:9", "no-such-host.invalid"], "there; no-such-host.invalid: there is no host of that name"),
         (["127.0.0.1:x"], "127.0.0.1:x is not host:port"),
         (["PLAINTEXT://[::1]:9"], "PLAINTEXT://[::1]:9: "),
     ],
 )
 def test_kafka_away(engine: Engine, servers: list[str], told: str) -> None:
-    assert told in complaint_of(engine, "topics list", "", **kafka_at(*servers))
+    assert told in complaint_of(engine, *KAFKA, **kafka_at(*servers))
 
 
-EVERY = {**CLIENT, **LOGS, **METRICS, **FILES, **OTHERS}
-TAKES_SETTINGS = [each for each in EVERY if each not in ("fetch", "init", "bundle", "federation key")]
-
-
-@pytest.mark.parametrize("command", TAKES_SETTINGS)
-def test_settings_that_are_not_there(engine: Engine, command: str) -> None:
-    told = complaint_of(engine, command, EVERY[command], "--config", "/nowhere/a.toml")
+def test_settings_that_are_not_there(engine: Engine) -> None:
+    told = complaint_of(engine, *SETTINGS, "--config", "/nowhere/a.toml")
     assert "/nowhere/a.toml does not exist: `arborcast init /nowhere/a.toml` writes one" in told
 
 
@@ -329,15 +285,14 @@ def test_wrong_settings(engine: Engine, content: bytes | None, told: str) -> Non
         file.mkdir()
     else:
         file.write_bytes(content)
-    assert told in complaint_of(engine, "status", "", "--config", str(file))
+    assert told in complaint_of(engine, *SETTINGS, "--config", str(file))
 
 
-@pytest.mark.parametrize("command", TAKES_SETTINGS)
-def test_a_data_directory_of_another_user(engine: Engine, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_directory_of_another_user(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.home.mkdir()
     # Root may look everywhere.
     monkeypatch.setattr(os, "access", lambda path, _mode, **_named: Path(path) != engine.home)
-    told = complaint_of(engine, command, EVERY[command])
+    told = complaint_of(engine, *SETTINGS)
     assert "this user may not look into the data directory" in told
     assert "be its owner" in told
 
@@ -346,7 +301,7 @@ def test_a_data_directory_of_another_user(engine: Engine, command: str, monkeypa
 def test_an_engine_of_another_user(engine: Engine) -> None:
     (engine.home / "run").mkdir(parents=True)
     (engine.home / "run" / "lock").touch(mode=0o000)
-    assert "may not ask whether an engine runs" in complaint_of(engine, "status", "")
+    assert "may not ask whether an engine runs" in complaint_of(engine, *SETTINGS)
 
 
 def test_a_data_directory_that_is_a_file(engine: Engine) -> None:
@@ -374,7 +329,7 @@ def failing(number: int) -> Callable[..., Any]:
 def test_a_disk_that_fails(engine: Engine, number: int, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a command knows its file, and where nobody has thought of it."""
     monkeypatch.setattr("arborcast.core.files.os.open", failing(number))
-    assert told in complaint_of(engine, "users add", FILES["users add"])
+    assert told in complaint_of(engine, "users add", "somebody --stdin")
     assert told in complaint_of(engine, "keys new", "")
     monkeypatch.setattr(keyring, "add_key", failing(number))
     unforeseen = complaint_of(engine, "keys new", "")
@@ -446,9 +401,7 @@ def test_a_server_of_plain_pages_is_not_a_broker(engine: Engine) -> None:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        told = complaint_of(
-            engine, "publish", CLIENT["publish"], "--url", f"http://127.0.0.1:{server.server_address[1]}"
-        )
+        told = complaint_of(engine, *CLIENT, "--url", f"http://127.0.0.1:{server.server_address[1]}")
     finally:
         server.shutdown()
         thread.join()

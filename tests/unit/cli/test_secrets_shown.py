@@ -31,6 +31,8 @@ def config(tmp_path: Path) -> Path:
     file = tmp_path / "arborcast.toml"
     lines = [f'home = "{tmp_path / "home"}"']
     values = secrets() | {
+        "stack.broker": "external",
+        "kafka.bootstrap_servers": "127.0.0.1:9",
         "push.proxy": f"http://user:{PASSWORD}@proxy.example:3128",
         "tracing.endpoint": f"https://user:{PASSWORD}@collector.example/v1/traces",
         "tables.storage_options": "AWS_SECRET_ACCESS_KEY=hemlig-in-options",
@@ -50,32 +52,25 @@ def test_what_sounds_like_a_secret_is_declared_one() -> None:
             assert each.info.secret or _NAMES_OF_PLACES.search(each.name), each.key
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["config", "show"],
-        ["config", "show", "--json"],
-        ["config", "spark"],
-        ["doctor"],
-        ["doctor", "--json"],
-        ["status"],
-        ["status", "--json"],
-        ["report"],
-        ["top", "--once"],
-        ["keys", "list"],
-        ["keys", "reseal"],
-        ["topics", "list"],
-        ["users", "list"],
-        ["access", "check"],
-        ["audit"],
-    ],
-    ids=" ".join,
-)
-def test_no_command_shows_one(config: Path, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(config.parent)
-    result = CliRunner().invoke(app, [*command, "--config", str(config)])
-    assert "No such option" not in result.output or command[0] in ("top", "report")
+# Each command with a text that shows how far it came: behind the place where it reads or shows the settings.
+SHOWS = {
+    "config show": "kafka.sasl_password",
+    "config show --json": '"kafka.sasl_password"',
+    "config spark": "spark.scheduler.mode",
+    "doctor": "gateway port",
+    "doctor --json": '"gateway port"',
+    "status": "no engine runs",
+    "status --json": '"running": false',
+    "topics list": "Kafka cannot be reached",
+    "audit": "Kafka cannot be reached",
+}
+
+
+@pytest.mark.parametrize("command", SHOWS)
+def test_no_command_shows_one(config: Path, command: str) -> None:
+    result = CliRunner().invoke(app, [*command.split(), "--config", str(config)], env={"COLUMNS": "200"})
     shown = result.output + str(result.exception)
+    assert SHOWS[command] in shown, shown
     for secret in [*secrets().values(), PASSWORD, "hemlig-in-options"]:
         assert secret not in shown
 

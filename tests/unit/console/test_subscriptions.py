@@ -58,6 +58,7 @@ def test_one_says_what_waits_and_what_its_endpoint_has_answered_last(
     browser: Browser, parts: ConsoleParts, asked: Asked
 ) -> None:
     browser.get("/subscriptions/s1")
+    assert browser.page.findtext("head/title") == "Subscription http://one.example/in · Arborcast"
     since = datetime.fromtimestamp(PARKED.since_ms / 1000).astimezone()
     assert (
         f"Waiting 5, the oldest since {since:%Y-%m-%d %H:%M:%S} Last answer connect connection refused" in browser.text

@@ -25,7 +25,7 @@ from arborcast.console.live import Look, Seen
 from arborcast.core.errors import ExpressionError, TopicError
 from arborcast.engine.monitoring.stack_monitor import get
 from arborcast.topic_model.projections.suspensions import State
-from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.subscriptions import Subscription, queue_topic
 
 _AT_ONCE = 100
 
@@ -48,8 +48,8 @@ class SubscriptionsScreen:
         return [
             console.get("/subscriptions", self.page),
             console.post("/subscriptions/act", self.act),
-            console.get("/subscriptions/{id}", self.one),
             console.get("/subscriptions/{id}/live", self.live),
+            console.get("/subscriptions/{id:path}", self.one),  # the id of a queue has slashes
         ]
 
     async def page(self, request: Request) -> Response:
@@ -81,6 +81,16 @@ class SubscriptionsScreen:
     async def one(self, request: Request) -> Response:
         control, name = self._console.control, request.path_params["id"]
         one, subscription = admin.one(control, name), control.table.get(name)
+        if topic := queue_topic(name):
+            return go(f"/queues?{urlencode({'queue': topic})}")
+        if subscription is not None and subscription.trigger is not None:
+            return self._console.page(
+                request,
+                "subscriptions/trigger.html",
+                one=subscription,
+                expression=" and ".join(each.text for each in subscription.topics),
+                conditions=conditions_of(subscription),
+            )
         if one is None or subscription is None:
             raise HTTPException(404, "There is no subscription of this id (any more).")
         return self._console.slow_page(

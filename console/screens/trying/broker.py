@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 from urllib.parse import quote
 
+import msgspec
+
 from arborcast.client import Client, Credentials, Remote, RemoteSubscription, Retries, UnreadableAnswer
 from arborcast.client.calls import Call
 from arborcast.client.received import ReceivedMessage, Reply, messages
@@ -42,6 +44,11 @@ class PublishRefused(ArborcastError):
 def publish(url: str, credentials: Credentials | None, topic: TopicPath, payload: str) -> str:
     """Publish as `curl` would: the id that the message has in the log. Raises PublishRefused, ClientError."""
     kind = "application/xml" if payload.lstrip().startswith("<") else "application/json"
+    if kind == "application/json":
+        try:
+            msgspec.json.decode(payload)
+        except msgspec.DecodeError as error:
+            raise PublishRefused("The message is neither XML, which begins with <, nor JSON.") from error
     headers = {"Content-Type": f"{kind}; charset=utf-8"}
     if credentials is not None:
         proof = base64.b64encode(f"{credentials.user}:{credentials.password}".encode()).decode()

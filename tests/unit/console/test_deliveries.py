@@ -121,6 +121,13 @@ def test_an_answer_is_shown_and_does_nothing(browser: Browser, page: str, words:
     assert "secret" not in browser.text
 
 
+@pytest.mark.usefixtures("asked")
+def test_the_tabs_of_a_browser_differ(browser: Browser) -> None:
+    pages = ("", "/waiting", "/dead", "/audit")
+    titles = [browser.get(f"/deliveries{each}") and browser.page.findtext("head/title") for each in pages]
+    assert titles == [f"{each} · Arborcast" for each in ("Trace", "Waiting", "Dead letters", "Audit")]
+
+
 def test_nothing_is_run_that_nobody_asked_for(browser: Browser, asked: list[Any]) -> None:
     browser.get("/deliveries")
     browser.get("/deliveries/audit")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from arborcast.admin import waiting
 from arborcast.admin.waiting import WaitingFilter
 from arborcast.core.errors import InfrastructureError
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
+from arborcast.topic_model.subscriptions import Trigger
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, console_parts
 from tests.support.console_answers import PARKED, Asked, answering
@@ -56,6 +58,7 @@ def test_one_says_what_waits_and_what_its_endpoint_has_answered_last(
     browser: Browser, parts: ConsoleParts, asked: Asked
 ) -> None:
     browser.get("/subscriptions/s1")
+    assert browser.page.findtext("head/title") == "Subscription http://one.example/in · Arborcast"
     since = datetime.fromtimestamp(PARKED.since_ms / 1000).astimezone()
     assert (
         f"Waiting 5, the oldest since {since:%Y-%m-%d %H:%M:%S} Last answer connect connection refused" in browser.text
@@ -69,6 +72,17 @@ def test_without_its_deliveries_one_is_shown(browser: Browser, monkeypatch: pyte
     browser.get("/subscriptions/s1")
     assert "no engine runs" in browser.text
     assert "a//." in browser.text
+
+
+def test_links_to_triggers_and_queues_lead_to_a_page(parts: ConsoleParts, browser: Browser) -> None:
+    made = make_subscription("t1", "a//.", consumer="trigger:mirror")
+    trigger = Trigger("mirror", TopicPath("b"))
+    parts.control.apply(SubscriptionRecord(msgspec.structs.replace(made, trigger=trigger)))
+    assert browser.get("/subscriptions/t1").status_code == 200
+    assert "Trigger mirror" in browser.text
+    assert "/topics?at=b" in browser.answer.text
+    url = browser.get("/subscriptions/queue:a/x").url
+    assert (browser.answer.status_code, url.path, url.params["queue"]) == (200, "/queues", "a/x")
 
 
 def test_no_password_of_an_address_is_shown(browser: Browser) -> None:

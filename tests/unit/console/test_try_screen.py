@@ -138,6 +138,14 @@ def test_a_topic_that_is_none_is_refused_beside_what_was_typed(
     assert gateway.asked == []
 
 
+def test_a_message_that_is_neither_xml_nor_json_is_refused(tmp_path: Path, gateway: Gateway) -> None:
+    browser = Browser(parts_with(tmp_path, gateway).app)
+    browser.get("/try")
+    assert browser.submit("/try", topic="a", payload="not xml").status_code == 400
+    assert "neither XML, which begins with <, nor JSON" in browser.text
+    assert gateway.asked == []
+
+
 def test_what_the_gateway_says_is_shown(tmp_path: Path, gateway: Gateway) -> None:
     browser = Browser(parts_with(tmp_path, gateway).app)
     browser.get("/try")

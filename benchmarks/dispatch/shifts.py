@@ -1,10 +1,10 @@
-"""What a change of gear costs those who wait: between two batches of Spark's in real time, and from gear to gear.
+"""What a change of gear costs those who wait.
 
     python -m benchmarks.dispatch.shifts [--quick] [--json FILE]
 
 200 notifications a second, all the time, open loop with random arrivals. The job runs in this process, so that it can
-be told to shift, and Spark's batches in real time are short here: the engine has one in half an hour. How long the
-longest has waited of those that were due from a second before to four seconds behind each change.
+be told to shift. How long the longest has waited of those that were due from a second before to four seconds behind
+each change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from unittest.mock import patch
 
 from pyspark.sql import SparkSession
 
@@ -30,7 +29,6 @@ TITLE = "200/s while the gear changes"
 _RATE = 200.0
 _APART_S = 8.0
 _BEFORE_S, _BEHIND_S = 1.0, 4.0
-_BATCH_S = 8
 
 
 def measure(report: Report) -> None:
@@ -39,10 +37,6 @@ def measure(report: Report) -> None:
     with surroundings() as around, report.table(TITLE, *columns) as table:
         around.subscribe(["one"])
         spark = new_session(around.home / "spark")
-        # The shortest that Spark allows is five seconds.
-        with patch("arborcast.dispatch.realtime.query._BATCH", f"{_BATCH_S} seconds"), _running(spark, around) as job:
-            _between_batches(around, table, times)
-            assert job.gears.gear == "realtime"
         with _running(spark, around) as job:
             _shifts(around, table, job, times)
         spark.stop()
@@ -50,16 +44,6 @@ def measure(report: Report) -> None:
 
 def _running(spark: SparkSession, around: Surroundings) -> AbstractContextManager[RunningJob]:
     return running(spark, job_settings(around.home / "job", around.kafka, "realtime"))
-
-
-def _between_batches(around: Surroundings, table: Table, times: int) -> None:
-    _warm(around)
-    # With the time between two of them: there is at least one change in each span of this length.
-    span_s = _BATCH_S + 1
-    sent = around.append_at(_RATE, times * span_s, "batches")
-    arrived = around.arrivals(len(sent))
-    begins = [min(sent.values()) + number * span_s for number in range(times)]
-    _add(table, "from one real-time batch of Spark's to the next", sent, arrived, begins, (0, span_s))
 
 
 def _shifts(around: Surroundings, table: Table, job: RunningJob, times: int) -> None:

@@ -127,14 +127,6 @@ TARGETS = (
         for rate in ("5", "50", "500", "1,000")
         for share, limit in ((50, 12), (99, 40))
     ),
-    Target(
-        "latency",
-        "from one real-time batch of Spark's to the next, at 200/s: the longest wait, median",
-        "shifts",
-        "ms",
-        cell(_SHIFTS, "longest ms, median", change="from one real-time batch of Spark's to the next"),
-        most=400,
-    ),
     *(
         Target(
             "latency",

@@ -26,7 +26,7 @@ from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.monitoring.under_way import UnderWay
 from arborcast.dispatch.realtime.driver import Exclusions, ProgressListener, WorkerUpdates
 from arborcast.dispatch.realtime.mode_policy import LITTLE, WORTH_ELSEWHERE_S, WORTH_HERE_S, Gear, Load, ModePolicy
-from arborcast.dispatch.realtime.query import KnownEnds, realtime_session, start_realtime
+from arborcast.dispatch.realtime.query import RUN_S, KnownEnds, realtime_session, start_realtime
 from arborcast.dispatch.realtime.recovery import RECALL_S, Recovery, next_run, notifications
 from arborcast.dispatch.realtime.task import RealtimeJob, clock_of
 from arborcast.dispatch.realtime.workers import WorkersHere, workers_elsewhere
@@ -98,6 +98,7 @@ class ModeController:
         self._returns = False  # to it, when the batch gear has done what had to come first
         self._short = False  # of task slots
         self._query: StreamingQuery | None = None  # the last one in real time
+        self._ends_at = 0.0  # by the monotonic clock, where nothing ends it earlier
         self._ends: KnownEnds | None = None  # for that one, where its tasks are in this JVM
         self._lock = threading.RLock()
         self.gear: Gear = "batch"
@@ -175,6 +176,7 @@ class ModeController:
                 if not (begin.batches or self._is_heap(begin)) and self._has_slots():
                     self.gear = "realtime"
                     self._query = self._start_realtime(self._run, begin)
+                    self._ends_at = time.monotonic() + RUN_S
                     return self._query
                 # First the backlog, or the rest of a batch that was cut off: in a batch a timely message is dropped
                 # where a newer one waits; one by one it would be pushed, also behind newer ones pushed before the
@@ -378,6 +380,9 @@ class ModeController:
                     self._hearing.end_workers()
             elif self._feeder is not None and self._feeder.outdated:
                 logger.info("many subscriptions have changed: the query is started again with all of them")
+                self._go_over("realtime")
+            elif time.monotonic() > self._ends_at:
+                logger.info("the run in real time is over: the next one goes on behind it")
                 self._go_over("realtime")
 
     def _waiting(self, ends: Mapping[int, int]) -> int:

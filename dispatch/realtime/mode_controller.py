@@ -252,6 +252,9 @@ class ModeController:
             elif self._realtime.outdated:
                 logger.info("many subscriptions have changed: the query is started again with all of them")
                 self._go_over("realtime")
+            elif self._realtime.is_over:
+                logger.info("the run in real time is over: the next one goes on behind it")
+                self._go_over("realtime")
 
     def _waiting(self, ends: Mapping[int, int]) -> int:
         at = self.positions()

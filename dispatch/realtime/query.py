@@ -25,9 +25,11 @@ from arborcast.dispatch.realtime.task import RealtimeJob
 from arborcast.dispatch.realtime.worker import push_rows
 from arborcast.dispatch.spark.source import read_log
 
-# Between two batches of Spark's nothing is delivered for some 300 ms; what a batch would give us, a place to begin
-# again, the log `progress` has.
-_BATCH = "30 minutes"
+# How long a run lasts, and one of Spark's batches: longer, so that no run has two. A task has no more of minimum
+# intervals than its run had at its start, and a second batch would begin again with those. What else a batch ends with,
+# a position, the log `progress` has. Spark counts milliseconds, and not in 32 bits everywhere: less than 24 days.
+RUN_S = 7 * 86_400.0
+_BATCH = "8 days"
 
 # Some five small messages. A row that comes alone brings as much along. With four times that, p50 at 1,000/s is twice
 # as long, and a backlog leaves no faster.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +18,7 @@ from arborcast.dispatch.hot.recovered import StartState
 from arborcast.dispatch.hot.stream import JobParts
 from arborcast.dispatch.matching.bases import workers_are_here
 from arborcast.dispatch.realtime.driver import ProgressListener, WorkerUpdates
-from arborcast.dispatch.realtime.query import KnownEnds, realtime_session, start_realtime
+from arborcast.dispatch.realtime.query import RUN_S, KnownEnds, realtime_session, start_realtime
 from arborcast.dispatch.realtime.task import RealtimeJob, clock_of
 from arborcast.dispatch.realtime.workers import WorkersHere, workers_elsewhere
 from arborcast.dispatch.spark.checkpoint import remove_checkpoint
@@ -45,6 +47,7 @@ class RealtimeMode:
         self._updates: WorkerUpdates | None = None
         self._query: StreamingQuery | None = None  # the last one
         self._ends: KnownEnds | None = None  # for that one, where its tasks are in this JVM
+        self._ends_at = math.inf  # by the monotonic clock
         self._short = False  # of task slots
 
     def start(
@@ -88,6 +91,7 @@ class RealtimeMode:
         # Workers on other hosts do not see whether the lease of this job holds.
         fence.wait(parts.gate.pass_on)
         self._query = start_realtime(self._session, job, begin, checkpoint)
+        self._ends_at = time.monotonic() + RUN_S
         return self._query
 
     def show(self, ends: Mapping[int, int]) -> None:
@@ -99,6 +103,11 @@ class RealtimeMode:
     def outdated(self) -> bool:
         """Whether the workers need another base than that of their run."""
         return self._updates is not None and self._updates.outdated
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last run has lasted its time."""
+        return time.monotonic() > self._ends_at
 
     def drain(self, tasks: int, timeout_s: float) -> bool:
         """Have so many tasks settle what they have; whether all have."""

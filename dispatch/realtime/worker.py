@@ -1,5 +1,5 @@
-"""The real-time gear in one of Spark's Python workers: for as long as a batch of Spark's lasts, which may be half an
-hour, a task pushes each notification of a partition as it comes.
+"""The real-time gear in one of Spark's Python workers: for as long as its run lasts, which may be a week, a task pushes
+each notification of a partition as it comes.
 
 One thread reads what Spark hands on and does nothing else, for it blocks there. Another reads what the driver has to
 say (who is subscribed, which lanes and endpoints to leave alone) in the log `feed`. Everything else is the main
@@ -35,10 +35,13 @@ logger = logging.getLogger(__name__)
 _AHEAD = 1_000
 _AHEAD_BYTES = 16 * 1024 * 1024
 
+# What Spark's streaming calls the number of a batch, among the properties of a task.
+_BATCH_ID = "streaming.sql.batchId"
+
 
 class TaskReplaced(InfrastructureError):
-    """Spark has given a task of a worker that died to this one. It would begin where Spark's batch has begun, long ago;
-    the query is started again instead, behind what is settled."""
+    """Spark has given this worker a task of a worker that died, or of a second batch. It would begin with the state of
+    the run's start; the query is started again instead, behind what is settled."""
 
 
 def push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -69,8 +72,8 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
     task = TaskContext.get()
     number = task.partitionId() if task is not None else 0
     elsewhere = job.base is not None
-    if task is not None and task.attemptNumber() > 0:
-        raise TaskReplaced("the worker of this task has died: the query is started again behind what is settled")
+    if task is not None and (task.attemptNumber() > 0 or task.getLocalProperty(_BATCH_ID) != "0"):
+        raise TaskReplaced("this run has had a task of this partition: the query is started again")
     worker = worker_for(job.settings, job.under_way)
     kafka, wake = job.settings.kafka, worker.transport.wake
     with (

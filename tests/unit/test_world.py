@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.known_faults import KNOWN, STILL_THERE
+from tests.world.known_faults import KNOWN
 
 pytestmark = pytest.mark.slow
 
@@ -37,13 +37,6 @@ def test_faults_that_the_dispatch_has_had_are_found() -> None:
     found = world("--known")
     assert "MISSED" not in found
     assert found.count("found: ") == len(KNOWN)
-
-
-@pytest.mark.xfail(reason="intervals begin again when a batch of Spark's ends in real time", strict=True)
-def test_faults_that_are_known_are_not_there_any_more() -> None:
-    code = "from tests.world.known_faults import *; print([find(each) for each in STILL_THERE])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str([""] * len(STILL_THERE))
 
 
 @pytest.mark.long

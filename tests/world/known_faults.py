@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,7 @@ from arborcast.dispatch.realtime import driver, realtime_mode, recovery, task
 from arborcast.dispatch.realtime.messages import ExclusionChange, encode_feeds
 from arborcast.ingest.state import changes
 from arborcast.topic_model.subscriptions import EndpointReference
+from tests.world import spark
 from tests.world.history import History
 from tests.world.oracle import Violated
 
@@ -126,13 +128,14 @@ def a_subscription_larger_than_a_third_of_a_record(history: History) -> None:
     notify(history, "a", 3)
 
 
-def an_interval_over_the_end_of_a_batch_of_sparks(history: History) -> None:
+def an_interval_of_a_day_for_nine_days(history: History) -> None:
+    """Runs in real time end, and begin."""
     begin(history)
-    subscribe(history, "s", "a", interval_ms=3_600_000)
+    subscribe(history, "s", "a", interval_ms=86_400_000)
     start(history)
-    notify(history, "a")
-    rest(history, 1_900.0)
-    notify(history, "a")
+    for _ in range(9 * 24 // 5):
+        notify(history, "a")
+        rest(history, 5 * 3_600.0)
 
 
 def the_clock_put_back_before_a_task_begins(history: History) -> None:
@@ -144,9 +147,10 @@ def the_clock_put_back_before_a_task_begins(history: History) -> None:
     assert history.engine is not None
     assert history.engine.job is not None
     query: Any = history.engine.job.gears._realtime._query
-    history.kernel.sleep(query._until - history.kernel.now - 3.0)
+    history.kernel.sleep(1_800.0)
     notify(history, "a", 3)
     history.hosts["one"].ahead_s -= 3_600.0
+    query.end_batch()
     history.kernel.sleep(4.0)
     notify(history, "a", 3)
     history.network.receiver("http://s/").temper = "well"
@@ -292,6 +296,9 @@ def _wall_clock(here: bool) -> Callable[[], float]:
     return lambda: float(time.time())
 
 
+# A task of a second batch of a run begins with the state of the first.
+_TASKS_OF_SECOND_BATCHES = ((spark.TaskOfSpark, "getLocalProperty", lambda task, name: "0"),)
+
 KAFKA = KafkaSettings(partitions=4)
 SMALL = replace(KAFKA, max_record_bytes=64 * 1024)
 
@@ -320,7 +327,9 @@ KNOWN = (
     ),
     KnownFault(
         "what is parked after the clock was put back waits before what was parked earlier",
-        lambda: patched((task, "clock_of", _wall_clock), (realtime_mode, "clock_of", _wall_clock)),
+        lambda: patched(
+            (task, "clock_of", _wall_clock), (realtime_mode, "clock_of", _wall_clock), *_TASKS_OF_SECOND_BATCHES
+        ),
         the_clock_put_back_before_a_task_begins,
         "overtaken",
     ),
@@ -364,24 +373,18 @@ KNOWN = (
         a_notify_through_another_gateway_behind_a_subscribe,
         "lost",
     ),
-)
-
-
-STILL_THERE = (
     KnownFault(
         "a minimum interval begins again with each of Spark's batches in real time",
-        contextlib.nullcontext,
-        an_interval_over_the_end_of_a_batch_of_sparks,
+        lambda: patched((realtime_mode, "RUN_S", math.inf), *_TASKS_OF_SECOND_BATCHES),
+        an_interval_of_a_day_for_nine_days,
         "interval",
     ),
 )
-"""What the world finds in the dispatch as it is."""
 
 
 def find(fault: KnownFault, tell: Callable[[str], None] = lambda line: None, put_back: bool = True) -> str:
     """What the world says of it; empty where it finds nothing."""
     history = History(fault.seed, tell, fault.kafka)
-    history.oracle.excuses_known = False
 
     def scenario(history: History) -> None:
         fault.history(history)
@@ -390,7 +393,7 @@ def find(fault: KnownFault, tell: Callable[[str], None] = lambda line: None, put
 
     with fault.put_back() if put_back else contextlib.nullcontext():
         try:
-            history.run(scenario, 3.0)
+            history.run(scenario, 10.0)
         except RuntimeError as error:
             if not isinstance(error.__cause__, AssertionError):
                 raise

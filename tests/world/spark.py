@@ -16,7 +16,8 @@ from arborcast.dispatch.spark.query_supervisor import StopRequested
 from tests.world.brokers import Broker, Partition
 from tests.world.kernel import Exit, Fiber, Host, Kernel, Process, Waiters
 
-BATCH_S = 1_800.0
+# One of Spark's batches in real time.
+BATCH_S = 8 * 86_400.0
 
 # A task that fails is tried so often.
 _ATTEMPTS = 4
@@ -51,8 +52,8 @@ class Accumulator:
 class TaskOfSpark:
     """A TaskContext."""
 
-    def __init__(self, partition: int, attempt: int) -> None:
-        self._partition, self._attempt = partition, attempt
+    def __init__(self, partition: int, attempt: int, batch: int) -> None:
+        self._partition, self._attempt, self._batch = partition, attempt, batch
         self.added: list[tuple[Accumulator, list[Any]]] = []
 
     def partitionId(self) -> int:
@@ -60,6 +61,9 @@ class TaskOfSpark:
 
     def attemptNumber(self) -> int:
         return self._attempt
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return str(self._batch) if name == "streaming.sql.batchId" else None
 
 
 class TaskFailed(Exception):
@@ -113,10 +117,12 @@ class Spark:
     def log(self, name: str, starting: dict[int, int], most: int) -> Source:
         return Source(self, self.broker.log(name), starting, most)
 
-    def run(self, partition: int, attempt: int, call: Callable[[], object], done: Callable[[bool], None]) -> Process:
+    def run(
+        self, partition: int, attempt: int, batch: int, call: Callable[[], object], done: Callable[[bool], None]
+    ) -> Process:
         """A task in a worker. `done` is called with whether it has come to its end."""
         worker = self.worker()
-        worker.task = context = TaskOfSpark(partition, attempt)
+        worker.task = context = TaskOfSpark(partition, attempt, batch)
         state = {"over": False}
 
         def finish(well: bool) -> None:
@@ -158,9 +164,11 @@ class _Row(NamedTuple):
 class Frame:
     """The rows of a batch."""
 
-    def __init__(self, spark: Spark, partitions: Sequence[Partition], stretches: dict[int, tuple[int, int]]) -> None:
+    def __init__(
+        self, spark: Spark, partitions: Sequence[Partition], stretches: dict[int, tuple[int, int]], batch: int
+    ) -> None:
         self.sparkSession = spark
-        self._partitions, self._stretches = partitions, stretches
+        self._partitions, self._stretches, self._batch = partitions, stretches, batch
 
     def select(self, *names: object) -> Frame:
         return self
@@ -195,7 +203,7 @@ class Frame:
                 waiters.notify()
 
             if spark.driver.alive:
-                spark.run(number, left[number], lambda: call(self.rows(number)), done)
+                spark.run(number, left[number], self._batch, lambda: call(self.rows(number)), done)
 
         for number in list(left):
             begin(number)
@@ -302,7 +310,7 @@ class BatchQuery(_Query):
             self.spark.driver.step()
             stretches = {number: (begin.get(number, 0), end) for number, end in ends.items()}
             self.kernel.sleep(0.03)
-            self._call(Frame(self.spark, self._partitions, stretches), batch)
+            self._call(Frame(self.spark, self._partitions, stretches, batch), batch)
             self.spark.driver.step()
             self.kernel.count("batches")
             begin, batch = ends, batch + 1
@@ -348,13 +356,14 @@ class _Rows:
 
 
 class RealtimeQuery(_Query):
-    """The query of Spark's Real-time Mode: a task for each partition, for half an hour, again and again."""
+    """The query of Spark's Real-time Mode: a task for each partition, for one of Spark's batches, again and again."""
 
     def __init__(self, spark: Spark, job: RealtimeJob, begin: StartState) -> None:
         self._job = job
         self._partitions = spark.broker.log("notifications")
         self._positions = dict(begin.positions)
         self.workers: dict[int, Process] = {}
+        self._batch = 0
         self._until = 0.0
         self._left: set[int] = set()
         super().__init__(spark, "stream execution")
@@ -380,7 +389,7 @@ class RealtimeQuery(_Query):
                         raise TaskFailed(f"the worker of task {number} has ended")
             if self.isActive:
                 self.kernel.count("Spark's batches in real time that ended")
-                self.kernel.note("batch in real time ended")
+                self._batch += 1
                 self.kernel.sleep(0.3)
 
     def _begin(self, number: int, failed: list[int]) -> None:
@@ -395,7 +404,7 @@ class RealtimeQuery(_Query):
             for _ in push_rows(self._job, self._batches(number)):
                 pass
 
-        self.workers[number] = self.spark.run(number, 0, task, done)
+        self.workers[number] = self.spark.run(number, 0, self._batch, task, done)
 
     def _batches(self, number: int) -> Iterator[_Rows]:
         partition = self._partitions[number]
@@ -418,6 +427,12 @@ class RealtimeQuery(_Query):
                 self.kernel.sleep(0.2)
             else:
                 partition.waiters.wait(min(left_s, 2.0), stretches=True)
+
+    def end_batch(self) -> None:
+        """Its time is over."""
+        self._until = self.kernel.now
+        for each in self._partitions:
+            each.waiters.notify()
 
     def stop(self) -> None:
         """Spark does not wait for its workers: those that still run end within moments."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import logging
 import socket
-import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.errors import ArborcastError, ConfigError, InfrastructureError
 from arborcast.core.security.ip_addresses import host_to_reach
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.core.telemetry.tracing import make_tracing
+from arborcast.core.threads import start_thread
 from arborcast.engine.gateway.federation import Federation, close_links
 from arborcast.engine.gateway.lease import SingletonTasks, Work, name_of
 from arborcast.engine.gateway.metrics import (
@@ -66,8 +68,7 @@ logger = logging.getLogger("arborcast.gateway")
 
 
 # Between attempts to find Kafka at start; doubled up to the second.
-_FIRST_WAIT_S = 0.25
-_LONGEST_WAIT_S = 5.0
+_BACKOFF = Backoff(0.25, 5.0)
 
 # For letting go of the control log and the directory at a stop, beside gateway.stop_timeout_s for requests under way.
 _STOP_S = 1.0
@@ -286,8 +287,7 @@ class GatewayProcess:
 
     async def _until_kafka(self, work: Callable[[], object]) -> None:
         """Do it in a thread, and again until Kafka does its part."""
-        wait = _FIRST_WAIT_S
-        while True:
+        for failures in itertools.count(1):
             try:
                 await asyncio.to_thread(work)
                 return
@@ -295,8 +295,7 @@ class GatewayProcess:
                 if error.retry_after is None:
                     raise
                 logger.warning("waiting for Kafka at %s: %s", self._settings.kafka.bootstrap_servers, error)
-                await asyncio.sleep(wait)
-                wait = min(2 * wait, _LONGEST_WAIT_S)
+                await asyncio.sleep(_BACKOFF.after(failures))
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -349,6 +348,5 @@ class GatewayProcess:
 
 async def _within(seconds: float, work: Callable[[], None]) -> None:
     """Do it in a thread that may be left behind: waiting for a broker or a server that is away must not hold a stop."""
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
+    thread = start_thread("stop", work)
     await asyncio.to_thread(thread.join, seconds)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from arborcast.core.errors import InfrastructureError
+from arborcast.core.backoff import Backoff
+from arborcast.core.threads import Service
 from arborcast.directory.entries.changes import Change, Move
 from arborcast.directory.entries.mapping import EntryProblem, Listing
 from arborcast.directory.errors import DirectoryError
@@ -30,7 +31,7 @@ _log = logging.getLogger(__name__)
 # Between two runs it rests this many times as long as a run takes, and at least this long: with a tree of any size,
 # and however fast topics come, the sync takes no more than a fifth of a core and a burst becomes one run.
 _REST, _REST_SECONDS = 4, 0.02
-_RETRY_FIRST_SECONDS, _RETRY_MAX_SECONDS = 0.2, 10.0
+_BACKOFF = Backoff(0.2, 10.0)
 # A change that the directory refuses (a name too long for it, say) is tried again after so long, not at every run.
 _REFUSED_SECONDS = 60.0
 # A directory full of foreign entries shall not fill the log.
@@ -198,9 +199,10 @@ class DirectorySync:
         self._known = _Known(directory.name, state_file)
         self._refusals = _Refusals()
         self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="topic-sync", daemon=True)
+        self._service = Service(
+            "topic-sync", self._step, delay_s=_REFUSED_SECONDS, backoff=_BACKOFF, what="the sync with the directory"
+        )
+        self._look_at = 0.0  # with refused changes: when to look at everything again
         self._paused = False
         self._allowed: Callable[[], bool] = lambda: True
         # What the directory holds, and the version up to which the tree was reconciled with it.
@@ -229,7 +231,7 @@ class DirectorySync:
             case _:
                 return
         self._tree.apply(path, value)
-        self._wake.set()
+        self._service.wake()
 
     def start(self) -> None:
         """Begin. Returns at once, whether the directory is there or not."""
@@ -237,7 +239,7 @@ class DirectorySync:
             # With an empty tree (a new control log) nothing was agreed on: the directory is read, not emptied.
             self._known.load()
         self._directory.watch(self)
-        self._thread.start()
+        self._service.start()
 
     def allow_while(self, condition: Callable[[], bool]) -> None:
         """Look at this before each run, and do nothing where it is False. Before `start`."""
@@ -250,14 +252,11 @@ class DirectorySync:
     def resume(self) -> None:
         """It is ours again: look at everything."""
         self._paused = False
-        self._wake.set()
+        self._service.wake()
 
     def close(self) -> None:
         """Stop, write down what is known, close the directory."""
-        self._closing.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._service.stop(None)
         self._directory.close()
         self._known.save()
 
@@ -269,7 +268,7 @@ class DirectorySync:
             self._status = replace(self._status, connected=True, detail="", topics=len(listing.entries))
         if not was_connected:
             _log.info("directory.connected %s: %d topics", self._directory.name, len(listing.entries))
-        self._wake.set()
+        self._service.wake()
 
     def away(self, error: DirectoryError) -> None:
         """From the directory: it cannot be read."""
@@ -280,30 +279,20 @@ class DirectorySync:
             topics = len(self._tree.topics)
             _log.warning("directory.away %s; going on with the %d topics of the control log", error, topics)
 
-    def _run(self) -> None:
-        failures = 0
-        while not self._closing.is_set():
-            if not self._wake.wait(_REFUSED_SECONDS) and self._refusals:
-                self._reconciled = None
-            self._wake.clear()
-            started = time.monotonic()
-            try:
-                self._reconcile()
-                failures = 0
-                worked = time.monotonic() - started
-            except Exception as error:
-                # Whatever it is: a sync that ended in silence would be found out when the directory is long wrong.
-                if not isinstance(error, InfrastructureError):
-                    _log.exception("directory.sync-failed")
-                failures += 1
-                pause = min(_RETRY_MAX_SECONDS, _RETRY_FIRST_SECONDS * 2.0 ** min(failures - 1, 10))
-                _log.warning("directory.sync-failed %s; again in %.1f s", error, pause)
-                self._reconciled = None  # look at everything again
-                self._wake.set()
-                worked = 0.0
-                self._closing.wait(pause)
-            self._known.save_from_time_to_time()
-            self._closing.wait(max(_REST_SECONDS, _REST * worked))
+    def _step(self) -> float:
+        started = time.monotonic()
+        if self._refusals and started >= self._look_at:
+            self._reconciled = None
+        try:
+            self._reconcile()
+        except BaseException:
+            self._reconciled = None  # look at everything again
+            raise
+        worked_s = time.monotonic() - started
+        self._known.save_from_time_to_time()
+        self._service.wait(max(_REST_SECONDS, _REST * worked_s))
+        self._look_at = time.monotonic() + _REFUSED_SECONDS
+        return _REFUSED_SECONDS
 
     def _reconcile(self) -> None:
         if self._paused or not self._allowed():
@@ -364,7 +353,7 @@ class DirectorySync:
         self._known.agree(plan.agreed, written.listing)
         # The listing may hold edits of others beside our changes: look at everything once more.
         self._reconciled = None
-        self._wake.set()
+        self._service.wake()
         self._refusals.add(changes, written.problems)
         _log.info("directory.written %d changes to %s", len(changes) - len(written.problems), self._directory.name)
         return (*refused, *written.problems)

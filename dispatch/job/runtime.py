@@ -8,7 +8,6 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -17,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from arborcast.core.eventlog.client import make_producer, translated
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import pool
 from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.pushes import make_push_spans
 from arborcast.dispatch.hot.sink import SinkJob
@@ -252,7 +252,7 @@ class DispatchJob:
 
     def _open(self) -> None:
         """Fold what is parked while Spark warms up: the one is Python and Kafka, the other the JVM and the workers."""
-        with ThreadPoolExecutor(1, "open-parked") as beside:
+        with pool("open-parked", 1) as beside:
             parked = beside.submit(self._redeliverer.start, _FIRST_READ_S)
             try:
                 self._warm_up()

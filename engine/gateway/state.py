@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import start_thread
 from arborcast.engine.gateway.parts import directory_sync, pull_limits
 from arborcast.engine.gateway.workers import Share
 from arborcast.engine.settings.loading import Settings
@@ -31,9 +33,8 @@ from arborcast.topic_model.projections.registrations import Registrations
 
 logger = logging.getLogger("arborcast.gateway")
 
-# Between attempts to find Kafka at start; doubled up to the second.
-_FIRST_WAIT_S = 0.25
-_LONGEST_WAIT_S = 5.0
+# Between attempts to find Kafka at start.
+_BACKOFF = Backoff(0.25, 5.0)
 
 # For closing the control log and the directory at a stop, beside gateway.stop_timeout_s for requests under way.
 _CLOSE_S = 1.0
@@ -163,8 +164,7 @@ class GatewayState:
 
 async def _until_kafka(kafka: KafkaSettings, work: Callable[[], object]) -> None:
     """Run `work` in a thread, again as long as Kafka does not answer."""
-    wait = _FIRST_WAIT_S
-    while True:
+    for failures in itertools.count(1):
         try:
             await asyncio.to_thread(work)
             return
@@ -172,13 +172,11 @@ async def _until_kafka(kafka: KafkaSettings, work: Callable[[], object]) -> None
             if error.retry_after is None:
                 raise
             logger.warning("waiting for Kafka at %s: %s", kafka.bootstrap_servers, error)
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, _LONGEST_WAIT_S)
+            await asyncio.sleep(_BACKOFF.after(failures))
 
 
 async def within(seconds: float, work: Callable[[], None]) -> None:
     """Run `work` in a daemon thread and return when it is done or the time is over: a server that is away must not
     delay a stop."""
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
+    thread = start_thread("stop", work)
     await asyncio.to_thread(thread.join, seconds)

@@ -175,7 +175,7 @@ def exchanges(kernel: Kernel, broker: Broker, network: Network) -> Mapping[tuple
         (runtime, "warm_up"): lambda *arguments: None,
         (runtime, "ensure_topics"): lambda kafka: None,
         (runtime, "empty_frame"): lambda session, partitions: _NoFrame(),
-        (runtime, "ThreadPoolExecutor"): lambda *arguments: _Executor(kernel),
+        (runtime, "pool"): lambda *arguments: _Executor(kernel),
         (realtime, "KnownEnds"): lambda *arguments: SimpleNamespace(forget=lambda: None, show=lambda ends: None),
         (realtime, "realtime_session"): lambda session: session,
         (realtime, "start_realtime"): spark.start_realtime,
@@ -191,5 +191,5 @@ def exchanges(kernel: Kernel, broker: Broker, network: Network) -> Mapping[tuple
         ("arborcast.dispatch.job.heartbeat", "started_at"): started_at,
         ("arborcast.dispatch.job.operator_events", "queue"): queues,
         ("arborcast.dispatch.job.deadlines", "queue"): queues,
-        ("arborcast.ingest.state.changes", "ThreadPoolExecutor"): lambda *arguments, **named: _Executor(kernel),
+        ("arborcast.ingest.state.changes", "pool"): lambda *arguments, **named: _Executor(kernel),
     }

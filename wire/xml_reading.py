@@ -207,6 +207,14 @@ def read_xml(document: bytes, content_type: bytes = b"", what: str = "the reques
     return Xml(root, document)
 
 
+def read_payload(document: bytes, content_type: bytes = b"", what: str = "the payload") -> Xml:
+    """A document whose root is a payload, for any thread. Raises MalformedMessage, as at every door."""
+    xml = read_xml(document, content_type, what)
+    check_tags(xml.document)
+    check_payload(xml.document, xml.root)
+    return xml
+
+
 def make_parser() -> etree.XMLParser:
     """A parser for UTF-8 of strangers."""
     return etree.XMLParser(

@@ -1,4 +1,4 @@
-"""Judging the endpoint references of others: where we would push to. They are read in `wire.endpoints`.
+"""Endpoint references of clients: read with their bounds, and judged, as the engine would push to them.
 
 A ConsumerReference is a URL that a stranger makes us call, so it is judged before it is stored. Where a name leads is
 for `ingest.consumers`, and decided again by the side that connects, each time it does.
@@ -6,16 +6,32 @@ for `ingest.consumers`, and decided again by the side that connects, each time i
 
 from __future__ import annotations
 
+from lxml import etree
+
 from arborcast.core.security.outbound import AddressPolicy, Refusal, place_of
 from arborcast.ingest.addresses import OwnAddresses
 from arborcast.topic_model.namespaces import WSA
 from arborcast.topic_model.projections.pull_points import PullPoints
 from arborcast.topic_model.records.control import PullPointRecord
 from arborcast.topic_model.subscriptions import EndpointReference, doubled_header
-from arborcast.wire.endpoints import Kind
-from arborcast.wire.errors import ConsumerRefused
+from arborcast.wire.endpoints import Kind, read_reference
+from arborcast.wire.errors import ConsumerRefused, InvalidRequest
+from arborcast.wire.fragments import Source
 
 _MAX_ADDRESS = 2_048
+
+# Of an address with what stands beside it. It is in each push, and up to 200 of them go to a server with one request of
+# a queue.
+_MOST_BYTES = 16 * 1024
+
+
+def read_endpoint(element: etree._Element, source: Source) -> EndpointReference:
+    """An endpoint reference of a client, see `read_reference`. Raises InvalidRequest."""
+    found = read_reference(element, source)
+    size = sum(len(part.encode()) for part in (found.address, *found.reference_parameters, *found.metadata))
+    if size > _MOST_BYTES:
+        raise InvalidRequest(f"a {etree.QName(element).localname} has {_MOST_BYTES} bytes at most, this one {size}")
+    return found
 
 
 def check_consumer(reference: EndpointReference, own: OwnAddresses, policy: AddressPolicy) -> None:

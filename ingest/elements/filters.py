@@ -252,8 +252,6 @@ def read_filters(element: etree._Element | None) -> Filters:
     for each in producer:
         check_producer(each)
     topics = tuple(read_filter(child) for child in element.iterchildren(_TOPICS))
-    for topic in topics:
-        dsub.check_topic(topic)
     return Filters(topics, content, producer, _types(element.findall(MESSAGE_TYPE)))
 
 
@@ -319,12 +317,6 @@ def read_policy(element: etree._Element | None) -> SubscriptionPolicy:
     if unknown:
         raise UnrecognizedPolicy(f"the subscription policy {unknown[0]:.200} is not known", unknown)
     delivery = read_delivery_policy(element)
-    if delivery.fragment_bytes:
-        raise UnsupportedPolicy(
-            "p:Delivery: FragmentBytes is for subscribers in the older form (SubscriberAddress); others get messages "
-            "whole",
-            (DELIVERY,),
-        )
     return SubscriptionPolicy(
         "raw" if _USE_RAW in names else "notify",
         CURRENT_MESSAGE in names,

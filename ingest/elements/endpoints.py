@@ -14,23 +14,19 @@ from arborcast.topic_model.namespaces import WSA
 from arborcast.topic_model.projections.pull_points import PullPoints
 from arborcast.topic_model.records.control import PullPointRecord
 from arborcast.topic_model.subscriptions import EndpointReference, doubled_header
+from arborcast.wire import limits
 from arborcast.wire.endpoints import Kind, read_reference
 from arborcast.wire.errors import ConsumerRefused, InvalidRequest
 from arborcast.wire.fragments import Source
-
-_MAX_ADDRESS = 2_048
-
-# Of an address with what stands beside it. It is in each push, and up to 200 of them go to a server with one request of
-# a queue.
-_MOST_BYTES = 16 * 1024
 
 
 def read_endpoint(element: etree._Element, source: Source) -> EndpointReference:
     """An endpoint reference of a client, see `read_reference`. Raises InvalidRequest."""
     found = read_reference(element, source)
     size = sum(len(part.encode()) for part in (found.address, *found.reference_parameters, *found.metadata))
-    if size > _MOST_BYTES:
-        raise InvalidRequest(f"a {etree.QName(element).localname} has {_MOST_BYTES} bytes at most, this one {size}")
+    if size > limits.REFERENCE:
+        name = etree.QName(element).localname
+        raise InvalidRequest(f"a {name} has {limits.REFERENCE} bytes at most, this one {size}")
     return found
 
 
@@ -40,8 +36,8 @@ def check_consumer(reference: EndpointReference, own: OwnAddresses, policy: Addr
     shown = repr(address[:200])
     if address.startswith(WSA):
         raise ConsumerRefused(f"the ConsumerReference {shown} is no place that can be pushed to")
-    if len(address) > _MAX_ADDRESS:
-        raise ConsumerRefused(f"the ConsumerReference's address is longer than {_MAX_ADDRESS} characters: {shown}")
+    if len(address) > limits.ADDRESS:
+        raise ConsumerRefused(f"the ConsumerReference's address is longer than {limits.ADDRESS} characters: {shown}")
     refusal = policy.check_url(address)
     if refusal is None or refusal.rule not in ("spelling", "scheme", "userinfo"):
         host, port = place_of(address)

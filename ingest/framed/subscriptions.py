@@ -28,14 +28,12 @@ from arborcast.ingest.state.pull_queues import Handout
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.records.control import ending
 from arborcast.topic_model.subscriptions import Subscription
-from arborcast.wire import frames, times
+from arborcast.wire import frames, limits, times
 from arborcast.wire.errors import InvalidRequest
 from arborcast.wire.frames import LOOSE, FrameKind, SubscribeBody
 
 logger = logging.getLogger(__name__)
 
-_MOST_WINDOW = 10_000
-_MOST_NAME = 200
 
 # So many messages are claimed at a time.
 _AT_ONCE = 100
@@ -56,10 +54,10 @@ async def subscribe(gateway: Gateway, wanted: SubscribeBody, caller: Caller | No
 
     Raises PeerError or InfrastructureError.
     """
-    if not 1 <= wanted.window <= _MOST_WINDOW:
-        raise InvalidRequest(f"window is from 1 to {_MOST_WINDOW}, not {wanted.window}")
-    if len(wanted.name) > _MOST_NAME:
-        raise InvalidRequest(f"a name may have {_MOST_NAME} characters, this one has {len(wanted.name)}")
+    if not 1 <= wanted.window <= limits.WINDOW:
+        raise InvalidRequest(f"window is from 1 to {limits.WINDOW}, not {wanted.window}")
+    if len(wanted.name) > limits.NAME:
+        raise InvalidRequest(f"a name may have {limits.NAME} characters, this one has {len(wanted.name)}")
     terminates = None if wanted.name else times.to_ms(gateway.now() + _LASTS)
     created = await create_subscription(
         gateway,

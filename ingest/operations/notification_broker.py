@@ -27,7 +27,7 @@ from arborcast.topic_model.message_types import kept_type
 from arborcast.topic_model.namespaces import ACTION_BW, WSA, WSNT, XSI, wsa, wsnt
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import Subscription
-from arborcast.wire import answers, times
+from arborcast.wire import answers, limits, times
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import PUBLICATION, Request
 from arborcast.wire.errors import InvalidRequest
@@ -43,9 +43,6 @@ _AT_A_TIME = 250
 
 # Envelope, Body, Subscribe, ConsumerReference, (EndpointReference,) ReferenceParameters, parameter.
 _PARAMETER_DEPTH = 7
-
-# Bytes.
-_MOST_PRODUCER = 16 * 1024
 
 _MESSAGE = wsnt("NotificationMessage")
 _TOPIC = wsnt("Topic")
@@ -247,9 +244,9 @@ def _read_message(
             check_payload(payload, part[0])
         elif name == _PRODUCER:
             producer = source.fragment(part_node)
-            if len(producer) > _MOST_PRODUCER:
+            if len(producer) > limits.PRODUCER:
                 raise InvalidRequest(
-                    f"NotificationMessage {number}: a wsnt:ProducerReference has {_MOST_PRODUCER} bytes at most, this "
+                    f"NotificationMessage {number}: a wsnt:ProducerReference has {limits.PRODUCER} bytes at most, this "
                     f"one {len(producer)}"
                 )
             if old:

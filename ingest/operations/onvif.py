@@ -21,7 +21,7 @@ from arborcast.topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, XPAT
 from arborcast.topic_model.expressions.item_filter import ITEM_FILTER
 from arborcast.topic_model.namespaces import WSA, WSNT
 from arborcast.topic_model.subscriptions import Subscription
-from arborcast.wire import answers, times
+from arborcast.wire import answers, limits, times
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import InvalidRequest
@@ -32,9 +32,6 @@ TEV = "http://www.onvif.org/ver10/events/wsdl"
 _TOPIC_NAMESPACE = "http://www.onvif.org/onvif/ver10/topics/topicns.xml"
 
 _CONTENT_SCHEMA = "http://www.onvif.org/onvif/ver10/schema/onvif.xsd"
-
-# What MessageLimit may grow to; clients name one in any case.
-_MAX_MESSAGES = 10_000
 
 
 def _tev(name: str) -> str:
@@ -159,7 +156,7 @@ def _message_limit(operation: etree._Element) -> int:
     text = (operation.findtext(_tev("MessageLimit")) or "1").strip()
     if not text.isdecimal() or not text.isascii() or len(text) > 10:
         raise InvalidRequest(f"MessageLimit is {text[:60]!r}, a number is needed")
-    return min(max(1, int(text)), _MAX_MESSAGES)
+    return min(max(1, int(text)), limits.WINDOW)
 
 
 def _plain(element: str, content: str, port_type: str) -> Reply:

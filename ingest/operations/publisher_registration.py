@@ -26,7 +26,7 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.records.control import registration_key as key_of
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
-from arborcast.wire import answers, times
+from arborcast.wire import answers, limits, times
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import ConsumerRefused, OperationRefused, UnacceptableTermination
@@ -34,8 +34,6 @@ from arborcast.wire.topics import read_filter
 
 # Envelope, Body, RegisterPublisher, PublisherReference, (EndpointReference,) ReferenceParameters, parameter.
 _PARAMETER_DEPTH = 7
-
-_MAX_TOPICS = 500
 
 
 async def register_publisher(gateway: Gateway, request: Request, _target: Target) -> Reply:
@@ -131,8 +129,8 @@ def _read(gateway: Gateway, request: Request, now: datetime) -> Registration:
 
 
 def _read_topics(elements: list[etree._Element]) -> tuple[TopicFilter, ...]:
-    if len(elements) > _MAX_TOPICS:
-        raise _rejected(f"a registration may name {_MAX_TOPICS} topics, this one names {len(elements)}")
+    if len(elements) > limits.REGISTERED_TOPICS:
+        raise _rejected(f"a registration may name {limits.REGISTERED_TOPICS} topics, this one names {len(elements)}")
     topics: dict[str, TopicFilter] = {}
     for element in elements:
         try:

@@ -14,12 +14,10 @@ from lxml import etree
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.namespaces import ARBORCAST_POLICY, SOAP11, SOAP12, WSA, WSSE, wsnt
 from arborcast.topic_model.subscriptions import SoapVersion
+from arborcast.wire import limits
 from arborcast.wire.errors import MalformedMessage, NotUnderstood, Packaged, UnreadableRequest, VersionMismatch
 from arborcast.wire.fragments import Source
 from arborcast.wire.xml_reading import check_tags, read_xml
-
-MAX_BLOCKS = 100
-"""So many header blocks are looked at: those of WS-Security and WS-Addressing are ten together."""
 
 _VERSIONS: dict[str, SoapVersion] = {SOAP11: "1.1", SOAP12: "1.2"}
 
@@ -40,10 +38,6 @@ _OURS = {
     f"{SOAP12}/role/next",
     f"{SOAP12}/role/ultimateReceiver",
 }
-
-
-# It is stored with each message of its request.
-_MOST_ID = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +130,8 @@ def _read(document: bytes, root: etree._Element, namespace: str, soap: SoapVersi
     if len(body) != 1:
         what = "nothing" if len(body) == 0 else f"{len(body)} elements"
         raise MalformedMessage(f"the Body must hold exactly one operation, it holds {what}")
-    if header is not None and len(header) > MAX_BLOCKS:
-        raise MalformedMessage(f"the Header holds {len(header)} blocks, {MAX_BLOCKS} are taken")
+    if header is not None and len(header) > limits.HEADER_BLOCKS:
+        raise MalformedMessage(f"the Header holds {len(header)} blocks, {limits.HEADER_BLOCKS} are taken")
     understood = PUBLICATION if body[0].tag == _NOTIFY else ""
     addressing = _addressing(header, namespace, understood) if header is not None and len(header) else None
     return Request(soap, body[0], addressing, document, root)
@@ -154,8 +148,10 @@ def _addressing(header: etree._Element, namespace: str, understood: str) -> Addr
     if not found:
         return None
     message_id = found.get("MessageID", "")
-    if len(message_id) > _MOST_ID:
-        raise MalformedMessage(f"a wsa:MessageID has {_MOST_ID} characters at most, this one {len(message_id)}")
+    if len(message_id) > limits.MESSAGE_ID:
+        raise MalformedMessage(
+            f"a wsa:MessageID has {limits.MESSAGE_ID} characters at most, this one {len(message_id)}"
+        )
     return Addressing(found.get("Action", ""), message_id, found.get("To", ""))
 
 

@@ -20,6 +20,7 @@ from collections.abc import Container
 import msgspec
 from lxml import etree
 
+from arborcast.wire import limits
 from arborcast.wire.errors import TooLarge
 from arborcast.wire.xml_reading import ATTRIBUTE
 
@@ -46,12 +47,6 @@ _GROWTH, _GROWTH_FREE = 2, 64 * 1024
 
 # Above and at the level of payloads, each element may have so many bytes on average; the shortest messages have 24.
 _NODE_BYTES, _NODES_FREE = 20, 1_000
-
-MAX_IN_SCOPE = 256
-"""So many namespaces may be declared around a payload: each message is asked about each of them."""
-
-MAX_AROUND = 16 * 1024
-"""And so many bytes may their declarations have together: they belong to what each topic is remembered by."""
 
 # So few prefixes are looked for one by one, which is quickest; each may be the end of a longer one so many times.
 _FEW, _LOOKS = 16, 16
@@ -179,8 +174,8 @@ class Source:
         if around is self._around:
             return
         scope = around.scope(self._document) if around is not None else _NO_DECLARATIONS
-        if self._bounded and len(scope) > MAX_IN_SCOPE:
-            raise TooLarge(f"{len(scope)} namespaces are declared around a payload, {MAX_IN_SCOPE} may be")
+        if self._bounded and len(scope) > limits.NAMESPACES_AROUND:
+            raise TooLarge(f"{len(scope)} namespaces are declared around a payload, {limits.NAMESPACES_AROUND} may be")
         self._scopes_left -= len(scope)
         if self._bounded and self._scopes_left < 0:
             raise TooLarge("the messages of the request declare too many namespaces of their own")
@@ -192,8 +187,10 @@ class Source:
             if len(value) > 2
         ]
         self._around_written = b"".join(declaration for _, _, declaration in self._inherited)
-        if len(self._around_written) > MAX_AROUND:
-            raise TooLarge(f"the namespaces declared around a payload are too large: {MAX_AROUND} bytes are taken")
+        if len(self._around_written) > limits.AROUND_BYTES:
+            raise TooLarge(
+                f"the namespaces declared around a payload are too large: {limits.AROUND_BYTES} bytes are taken"
+            )
 
 
 def element_between(document: bytes, start: int, end: int) -> Node:

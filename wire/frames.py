@@ -18,6 +18,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import msgspec
 
 from arborcast.core.errors import PeerError
+from arborcast.wire import limits
 
 MAGIC: Final = b"ARBC"
 VERSION: Final = 1
@@ -27,13 +28,6 @@ LOOSE: Final = 1
 
 _HEAD = struct.Struct(">4sBBHII")
 HEAD_BYTES: Final = _HEAD.size
-
-
-MOST_PROPERTIES: Final = 256
-"""Of one PUBLISH."""
-
-_MOST_DELIVERY = 16
-"""Attributes of p:Delivery in a SUBSCRIBE: there are fewer."""
 
 
 class FrameKind(IntEnum):
@@ -98,7 +92,7 @@ class PublishBody(msgspec.Struct, omit_defaults=True):
 
     topic: str
     payload: bytes
-    properties: Annotated[dict[str, str], msgspec.Meta(max_length=MOST_PROPERTIES)] = {}
+    properties: Annotated[dict[str, str], msgspec.Meta(max_length=int(limits.PROPERTIES))] = {}
     priority: int | None = None
     valid_until: int = 0
     lifespan: float = 0.0
@@ -113,7 +107,7 @@ class SubscribeBody(msgspec.Struct, omit_defaults=True):
 
     expression: str
     name: str = ""
-    delivery: Annotated[dict[str, str], msgspec.Meta(max_length=_MOST_DELIVERY)] = {}
+    delivery: Annotated[dict[str, str], msgspec.Meta(max_length=int(limits.DELIVERY_ATTRIBUTES))] = {}
     types: list[str] = []
     current: bool = False
     window: int = 100

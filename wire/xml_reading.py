@@ -21,31 +21,8 @@ from typing import NamedTuple
 
 from lxml import etree
 
+from arborcast.wire import limits
 from arborcast.wire.errors import MalformedMessage
-
-# libxml2 takes any number of attributes and declarations, and so do we, in linear time. Receivers of a payload may not:
-# many a parser compares each attribute with each other. libxml2's own bounds (256 levels, names of 50,000 characters,
-# 10 MB in one text) stay on, see `make_parser`.
-MAX_ATTRIBUTES = 1_000
-
-"""Attributes of one element, its namespace declarations among them."""
-
-MAX_DECLARATIONS = 256
-
-"""Namespace declarations of one element."""
-
-MAX_DECLARATIONS_IN_ALL = 100_000
-
-"""Of one message: clients that declare a namespace on each element need a tenth of it."""
-
-MAX_PAYLOAD_DEPTH = 200
-
-"""Levels of a payload, its root included. libxml2 reads 256; the others are for the elements around the payload, in a
-push, in the answer of a pull point, and in a document of the consumer."""
-
-MAX_PAYLOAD_DECLARATIONS = 50_000
-
-"""Namespace declarations of a payload, so that a message that was accepted here is accepted by the next broker."""
 
 # 257 declarations have 12 bytes each. What is shorter, as nearly every tag is, is not looked at.
 _LARGE = 3_000
@@ -90,15 +67,15 @@ def check_tags(document: bytes) -> None:
     if len(document) <= _LARGE:
         return
     declared = document.count(b"xmlns")
-    if declared > MAX_DECLARATIONS_IN_ALL:
-        raise MalformedMessage(f"{declared} namespaces are declared, {MAX_DECLARATIONS_IN_ALL} may be")
-    if document.count(b"=") <= MAX_DECLARATIONS:
+    if declared > limits.ALL_DECLARATIONS:
+        raise MalformedMessage(f"{declared} namespaces are declared, {limits.ALL_DECLARATIONS} may be")
+    if document.count(b"=") <= limits.DECLARATIONS:
         return
     for tag in _LARGE_TAG.finditer(document):
         _check_tag(tag[1])
 
 
-_IS_TOO_DEEP = etree.XPath(f"boolean({'/'.join(['*'] * MAX_PAYLOAD_DEPTH)})")
+_IS_TOO_DEEP = etree.XPath(f"boolean({'/'.join(['*'] * limits.PAYLOAD_LEVELS)})")
 
 
 def check_payload(payload: bytes, root: etree._Element) -> None:
@@ -107,12 +84,12 @@ def check_payload(payload: bytes, root: etree._Element) -> None:
     `payload` is the fragment as it is stored, `root` its element in the request, or the element around loose content.
     """
     # A level that holds another one has an end tag.
-    if payload.count(b"</") >= MAX_PAYLOAD_DEPTH and _IS_TOO_DEEP(root):
-        raise MalformedMessage(f"a payload has more than {MAX_PAYLOAD_DEPTH} levels")
+    if payload.count(b"</") >= limits.PAYLOAD_LEVELS and _IS_TOO_DEEP(root):
+        raise MalformedMessage(f"a payload has more than {limits.PAYLOAD_LEVELS} levels")
     declared = payload.count(b"xmlns")
-    if declared > MAX_PAYLOAD_DECLARATIONS:
-        raise MalformedMessage(f"a payload declares {declared} namespaces, {MAX_PAYLOAD_DECLARATIONS} may be")
-    if declared > MAX_DECLARATIONS:  # the declarations around the payload are in its start tag now
+    if declared > limits.PAYLOAD_DECLARATIONS:
+        raise MalformedMessage(f"a payload declares {declared} namespaces, {limits.PAYLOAD_DECLARATIONS} may be")
+    if declared > limits.DECLARATIONS:  # the declarations around the payload are in its start tag now
         _check_tag(payload[1 : payload.find(b"<", 1)])
 
 
@@ -122,10 +99,10 @@ def _check_tag(tag: bytes) -> None:
         if found[3]:  # the end of the tag; what follows is text
             return
         declarations += found[1] == b"xmlns" or found[1].startswith(b"xmlns:")
-        if declarations > MAX_DECLARATIONS:
-            raise MalformedMessage(f"an element declares more than {MAX_DECLARATIONS} namespaces")
-        if attributes > MAX_ATTRIBUTES:
-            raise MalformedMessage(f"an element has more than {MAX_ATTRIBUTES} attributes")
+        if declarations > limits.DECLARATIONS:
+            raise MalformedMessage(f"an element declares more than {limits.DECLARATIONS} namespaces")
+        if attributes > limits.ATTRIBUTES:
+            raise MalformedMessage(f"an element has more than {limits.ATTRIBUTES} attributes")
 
 
 _TAKEN = "UTF-8, US-ASCII, ISO-8859-1 and -15, windows-1252, GBK and GB18030 are taken, UTF-16 with a byte-order mark"
@@ -205,6 +182,14 @@ def read_xml(document: bytes, content_type: bytes = b"", what: str = "the reques
     if b"<!DOCTYPE" in document and root.getroottree().docinfo.internalDTD is not None:
         raise MalformedMessage(f"a document type declaration is not allowed in {what}")
     return Xml(root, document)
+
+
+def read_payload(document: bytes, content_type: bytes = b"", what: str = "the payload") -> Xml:
+    """A document whose root is a payload, for any thread. Raises MalformedMessage, as at every door."""
+    xml = read_xml(document, content_type, what)
+    check_tags(xml.document)
+    check_payload(xml.document, xml.root)
+    return xml
 
 
 def make_parser() -> etree.XMLParser:

@@ -1,4 +1,4 @@
-"""Judging the endpoint references of others: where we would push to. They are read in `wire.endpoints`.
+"""Endpoint references of clients: read with their bounds, and judged, as the engine would push to them.
 
 A ConsumerReference is a URL that a stranger makes us call, so it is judged before it is stored. Where a name leads is
 for `ingest.consumers`, and decided again by the side that connects, each time it does.
@@ -6,16 +6,28 @@ for `ingest.consumers`, and decided again by the side that connects, each time i
 
 from __future__ import annotations
 
+from lxml import etree
+
 from arborcast.core.security.outbound import AddressPolicy, Refusal, place_of
 from arborcast.ingest.addresses import OwnAddresses
 from arborcast.topic_model.namespaces import WSA
 from arborcast.topic_model.projections.pull_points import PullPoints
 from arborcast.topic_model.records.control import PullPointRecord
 from arborcast.topic_model.subscriptions import EndpointReference, doubled_header
-from arborcast.wire.endpoints import Kind
-from arborcast.wire.errors import ConsumerRefused
+from arborcast.wire import limits
+from arborcast.wire.endpoints import Kind, read_reference
+from arborcast.wire.errors import ConsumerRefused, InvalidRequest
+from arborcast.wire.fragments import Source
 
-_MAX_ADDRESS = 2_048
+
+def read_endpoint(element: etree._Element, source: Source) -> EndpointReference:
+    """An endpoint reference of a client, see `read_reference`. Raises InvalidRequest."""
+    found = read_reference(element, source)
+    size = sum(len(part.encode()) for part in (found.address, *found.reference_parameters, *found.metadata))
+    if size > limits.REFERENCE:
+        name = etree.QName(element).localname
+        raise InvalidRequest(f"a {name} has {limits.REFERENCE} bytes at most, this one {size}")
+    return found
 
 
 def check_consumer(reference: EndpointReference, own: OwnAddresses, policy: AddressPolicy) -> None:
@@ -24,8 +36,8 @@ def check_consumer(reference: EndpointReference, own: OwnAddresses, policy: Addr
     shown = repr(address[:200])
     if address.startswith(WSA):
         raise ConsumerRefused(f"the ConsumerReference {shown} is no place that can be pushed to")
-    if len(address) > _MAX_ADDRESS:
-        raise ConsumerRefused(f"the ConsumerReference's address is longer than {_MAX_ADDRESS} characters: {shown}")
+    if len(address) > limits.ADDRESS:
+        raise ConsumerRefused(f"the ConsumerReference's address is longer than {limits.ADDRESS} characters: {shown}")
     refusal = policy.check_url(address)
     if refusal is None or refusal.rule not in ("spelling", "scheme", "userinfo"):
         host, port = place_of(address)

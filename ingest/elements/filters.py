@@ -28,6 +28,7 @@ from arborcast.topic_model.subscriptions import (
     XPathFilter,
 )
 from arborcast.topic_model.tree.tree import TopicTree
+from arborcast.wire import limits
 from arborcast.wire.errors import InvalidRequest, UnknownFilters, UnrecognizedPolicy, UnsupportedPolicy
 from arborcast.wire.topics import read_filter
 
@@ -35,11 +36,7 @@ DELIVERY = f"{{{ARBORCAST_POLICY}}}Delivery"
 
 QUEUE = f"{{{ARBORCAST_POLICY}}}Queue"
 
-_MOST_CAPACITY = 1_000
-
 _ORDERS = ("acceptance", "strict")
-
-_MOST_ATTEMPTS = 1_000
 
 # The wrapper of a part has 400, with a topic of ordinary length.
 _LEAST_FRAGMENT = 500
@@ -192,8 +189,8 @@ def _seconds(ms: int | None) -> str:
 def _attempts(text: str | None) -> int | None:
     if text is None:
         return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= _MOST_ATTEMPTS):
-        raise InvalidRequest(f"p:Delivery: MaximumAttempts is a number from 1 to {_MOST_ATTEMPTS}, not {text:.100}")
+    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= limits.ATTEMPTS):
+        raise InvalidRequest(f"p:Delivery: MaximumAttempts is a number from 1 to {limits.ATTEMPTS}, not {text:.100}")
     return int(text)
 
 
@@ -208,12 +205,6 @@ _FILTERS = frozenset({_TOPICS, _CONTENT, _PRODUCER, dsub.QUERY, MESSAGE_TYPE})
 _USE_RAW = wsnt("UseRaw")
 
 _POLICIES = frozenset({_USE_RAW, CURRENT_MESSAGE, SIGNING, CREDENTIALS, DELIVERY, QUEUE})
-
-# Each is evaluated for every notification of the topics.
-_MAX_CONDITIONS = 16
-
-# One after the other is compared with the type of a notification.
-_MAX_TYPES = 64
 
 _EVERY_TYPE = "*"
 
@@ -241,19 +232,17 @@ def read_filters(element: etree._Element | None) -> Filters:
         raise UnknownFilters(f"the filter {unknown[0]:.200} is not offered", unknown)
     content = tuple(each for child in element.iterchildren(_CONTENT, dsub.QUERY) for each in _content(child))
     producer = tuple(map(_condition, element.iterchildren(_PRODUCER)))
-    if len(content) > _MAX_CONDITIONS:
-        raise ContentExpressionError(f"a Filter may have {_MAX_CONDITIONS} wsnt:MessageContent, not {len(content)}")
-    if len(producer) > _MAX_CONDITIONS:
+    if len(content) > limits.CONDITIONS:
+        raise ContentExpressionError(f"a Filter may have {limits.CONDITIONS} wsnt:MessageContent, not {len(content)}")
+    if len(producer) > limits.CONDITIONS:
         raise ProducerExpressionError(
-            f"a Filter may have {_MAX_CONDITIONS} wsnt:ProducerProperties, not {len(producer)}"
+            f"a Filter may have {limits.CONDITIONS} wsnt:ProducerProperties, not {len(producer)}"
         )
     for each in content:
         check_content(each)
     for each in producer:
         check_producer(each)
     topics = tuple(read_filter(child) for child in element.iterchildren(_TOPICS))
-    for topic in topics:
-        dsub.check_topic(topic)
     return Filters(topics, content, producer, _types(element.findall(MESSAGE_TYPE)))
 
 
@@ -267,9 +256,9 @@ def _types(elements: list[etree._Element]) -> tuple[str, ...]:
     words = [] if len(element) else (element.text or "").split()
     if words == [_EVERY_TYPE]:
         return ()
-    if not 0 < len(words) <= _MAX_TYPES:
+    if not 0 < len(words) <= limits.TYPES:
         raise UnknownFilters(
-            f"p:MessageType holds QNames with spaces between them, from 1 to {_MAX_TYPES}, or * for all types",
+            f"p:MessageType holds QNames with spaces between them, from 1 to {limits.TYPES}, or * for all types",
             (MESSAGE_TYPE,),
         )
     try:
@@ -319,12 +308,6 @@ def read_policy(element: etree._Element | None) -> SubscriptionPolicy:
     if unknown:
         raise UnrecognizedPolicy(f"the subscription policy {unknown[0]:.200} is not known", unknown)
     delivery = read_delivery_policy(element)
-    if delivery.fragment_bytes:
-        raise UnsupportedPolicy(
-            "p:Delivery: FragmentBytes is for subscribers in the older form (SubscriberAddress); others get messages "
-            "whole",
-            (DELIVERY,),
-        )
     return SubscriptionPolicy(
         "raw" if _USE_RAW in names else "notify",
         CURRENT_MESSAGE in names,
@@ -346,8 +329,8 @@ def _capacity(element: etree._Element | None, names: list[str]) -> int:
                 (QUEUE, other),
             )
     text = element.get("Capacity", "1").strip()
-    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= _MOST_CAPACITY):
-        raise UnsupportedPolicy(f"p:Queue: Capacity is a number from 1 to {_MOST_CAPACITY}, not {text:.100}", (QUEUE,))
+    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= limits.CAPACITY):
+        raise UnsupportedPolicy(f"p:Queue: Capacity is a number from 1 to {limits.CAPACITY}, not {text:.100}", (QUEUE,))
     return int(text)
 
 

@@ -26,6 +26,7 @@ from arborcast.core.security.signatures import find_certificate, key_of, new_sec
 from arborcast.core.settings import SecretSettings
 from arborcast.topic_model.namespaces import ARBORCAST_POLICY
 from arborcast.topic_model.subscriptions import Protection, SigningSecret, Subscription
+from arborcast.wire import limits
 from arborcast.wire.errors import InvalidRequest, UnsupportedPolicy
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,6 @@ SECRET = _name("Secret")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # RFC 6750's b64token.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-_MAX_CREDENTIALS = 8_192
 
 # Each push carries a signature by each; more than a few are the mark of a client that subscribes in a loop.
 _MAX_SECRETS = 4
@@ -106,8 +106,8 @@ def read_credentials(parent: etree._Element) -> PushCredentials:
         if not _TOKEN.fullmatch(token):
             raise InvalidRequest("p:Bearer is no token: letters, digits and . _ ~ + / - are, and = at the end")
         authorization = b"Bearer " + token.encode()
-    if len(authorization) > _MAX_CREDENTIALS:
-        raise InvalidRequest(f"credentials may have {_MAX_CREDENTIALS} bytes, these have {len(authorization)}")
+    if len(authorization) > limits.CREDENTIALS:
+        raise InvalidRequest(f"credentials may have {limits.CREDENTIALS} bytes, these have {len(authorization)}")
     return PushCredentials(authorization, certificate)
 
 

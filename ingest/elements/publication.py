@@ -14,13 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-import msgspec
 from lxml import etree
 
 from arborcast.topic_model.message_types import read_type
 from arborcast.topic_model.namespaces import SOAP11, SOAP12
 from arborcast.topic_model.records.notifications import MOST_PRIORITY, Notification
-from arborcast.wire import times
+from arborcast.wire import limits, times
 from arborcast.wire.envelope import PUBLICATION, Request, is_for_us
 from arborcast.wire.errors import InvalidRequest
 
@@ -37,10 +36,8 @@ _ATTRIBUTES = frozenset({_MESSAGES, VALID_UNTIL, LIFESPAN, TYPE, PRIORITY, RELIA
 # As xsd:boolean is written.
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
-_LONGEST_MS = 366 * 86_400_000
-
-# It is read once for each message.
-_MOST_MERGE = 1_000
+# The end of the year 9999.
+_LAST_MS = 253_402_300_799_999
 
 # What SOAP and its security put on a header block.
 _AROUND = (
@@ -76,25 +73,12 @@ class Publication(NamedTuple):
 NOTHING_SAID = Publication()
 
 
-class Said(NamedTuple):
-    """Notifications, and by their ids what was said of them: that counts from when they are accepted."""
-
-    notifications: list[Notification]
-    publications: Mapping[str, Publication]
-
-
-def apply(notifications: list[Notification], said: Mapping[int, Publication], messages: int) -> Said:
-    """The notifications of so many messages as their publisher wants them. One message may mean several of them."""
+def by_id(
+    notifications: Sequence[Notification], said: Mapping[int, Publication], messages: int
+) -> Mapping[str, Publication]:
+    """The options of so many messages by the ids of their notifications. One message may mean several of them."""
     numbers = range(1, messages + 1) if messages == len(notifications) else [1] * len(notifications)
-    publications: dict[str, Publication] = {}
-    wanted: list[Notification] = []
-    for number, each in zip(numbers, notifications, strict=True):
-        publication = said.get(number)
-        if publication is not None:
-            publications[each.id] = publication
-            each = msgspec.structs.replace(each, type=publication.type or each.type, reliable=publication.reliable)
-        wanted.append(each)
-    return Said(wanted, publications)
+    return {each.id: said[number] for number, each in zip(numbers, notifications, strict=True) if number in said}
 
 
 def of_request(request: Request, messages: int) -> Mapping[int, Publication]:
@@ -144,7 +128,9 @@ def priority_of(text: str, where: str) -> int:
     return number
 
 
-def duration_ms(text: str, where: str, least_ms: int = 1, most: tuple[int, str] = (_LONGEST_MS, "a year")) -> int:
+def duration_ms(
+    text: str, where: str, least_ms: int = 1, most: tuple[int, str] = (limits.LIFESPAN_MS, "a year")
+) -> int:
     """A duration in milliseconds; what is more than nothing is one at least. `where` begins the sentence when it cannot
     be read, is too short, or longer than the `most`, in milliseconds and in words. Raises InvalidRequest."""
     try:
@@ -156,6 +142,25 @@ def duration_ms(text: str, where: str, least_ms: int = 1, most: tuple[int, str] 
         least = {0: "not negative", 1: "more than nothing"}.get(least_ms, f"at least {least_ms} ms")
         raise InvalidRequest(f"{where} is {least} and at most {most[1]}, not {text:.100}")
     return found_ms
+
+
+def checked_key(key: str) -> str:
+    """The key by which a publication that is repeated is known; raises InvalidRequest."""
+    if not (key.isascii() and (key.isprintable() or not key)) or len(key) > limits.KEY:
+        raise InvalidRequest(f"an Idempotency-Key is up to {limits.KEY} printable characters of ASCII")
+    return key
+
+
+def said_in(valid_until_ms: int, lifespan_s: float, kind: str, priority: int | None, reliable: bool) -> Publication:
+    """The same options as numbers; 0, empty and None for those that are not given. Raises InvalidRequest."""
+    if priority is not None and abs(priority) > MOST_PRIORITY:
+        raise InvalidRequest(f"priority is from {-MOST_PRIORITY} to {MOST_PRIORITY}, not {priority}")
+    if not 0 <= valid_until_ms <= _LAST_MS:
+        raise InvalidRequest(f"valid_until is in milliseconds since 1970, not {valid_until_ms}")
+    if not 0 <= lifespan_s <= limits.LIFESPAN_MS / 1000:
+        raise InvalidRequest(f"lifespan is more than nothing and at most a year, in seconds, not {lifespan_s}")
+    lifespan_ms = max(1, int(lifespan_s * 1000)) if lifespan_s else 0
+    return Publication(valid_until_ms, lifespan_ms, _type(kind, {}, "a PUBLISH") if kind else "", priority, reliable)
 
 
 def _in_header(request: Request) -> list[etree._Element]:
@@ -213,8 +218,8 @@ def _boolean(text: str, where: str) -> bool:
 
 
 def _merge(text: str, where: str) -> str:
-    if len(text) > _MOST_MERGE:
-        raise InvalidRequest(f"{where}: Merge has {_MOST_MERGE} characters at most, this one {len(text)}")
+    if len(text) > limits.MERGE:
+        raise InvalidRequest(f"{where}: Merge has {limits.MERGE} characters at most, this one {len(text)}")
     return text
 
 

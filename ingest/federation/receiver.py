@@ -17,13 +17,13 @@ from typing import TypeVar
 from arborcast.core.errors import InfrastructureError, PeerError, RecordVersionError, TopicError, TopicNotSupported
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.telemetry.tracing import read_traceparent
-from arborcast.ingest.access.grants import check_reserved
 from arborcast.ingest.elements.publication import Publication
 from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.http.inflight import SMALL
-from arborcast.ingest.operations.acceptance import accept, check_types
+from arborcast.ingest.operations import publishing
 from arborcast.ingest.operations.gateway import Gateway
+from arborcast.ingest.operations.publishing import Checked, PublishRequest
 from arborcast.ingest.state.repeats import RepeatMemory, accepted_lately, steady_now
 from arborcast.topic_model.message_types import MOST as MOST_TYPE
 from arborcast.topic_model.patterns.patterns import parse_normal
@@ -44,7 +44,7 @@ from arborcast.topic_model.topics import TopicPath, parse_path
 from arborcast.topic_model.tree.distribution import distribution_of
 from arborcast.wire import times
 from arborcast.wire.errors import Forbidden, InvalidRequest, MalformedMessage, PeerRefused
-from arborcast.wire.xml_reading import check_payload, check_tags, read_xml
+from arborcast.wire.xml_reading import read_payload
 
 logger = logging.getLogger(__name__)
 
@@ -117,8 +117,7 @@ class PeerReceiver:
         self._check_way(push.sender, push.to)
         if len(push.notifications) > MOST_TOGETHER:
             raise MalformedMessage(f"a push has at most {MOST_TOGETHER} notifications, not {len(push.notifications)}")
-        fresh: dict[bytes, Notification] = {}
-        said: dict[str, Publication] = {}
+        fresh: dict[bytes, Checked] = {}
         others: list[asyncio.Future[None]] = []
         for each in push.notifications:
             if not each.path or each.path[-1] != push.sender:
@@ -132,23 +131,21 @@ class PeerReceiver:
                 self.dropped["repeat"] += 1
                 others.append(self._under_way[known])
             else:
-                notification = self._read(each)
-                if notification is not None:
-                    fresh[known] = notification
-                    priority = max(-MOST_PRIORITY, min(each.priority, MOST_PRIORITY))
-                    said[each.id] = Publication(max(0, each.valid_until_ms), priority=priority)
+                checked = await self._read(each)
+                if checked is not None:
+                    fresh[known] = checked
         if fresh:
-            await self._store(fresh, said)
+            await self._store(fresh)
             self.taken[push.sender] += len(fresh)
         for other in others:
             await asyncio.shield(other)
 
-    async def _store(self, fresh: Mapping[bytes, Notification], said: Mapping[str, Publication]) -> None:
+    async def _store(self, fresh: Mapping[bytes, Checked]) -> None:
         # Who comes with the same meanwhile waits for us, and shares our fate.
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._under_way.update(dict.fromkeys(fresh, outcome))
         try:
-            await self._accept(list(fresh.values()), said)
+            await self._accept(list(fresh.values()))
         except BaseException as error:
             outcome.set_exception(error if isinstance(error, Exception) else InfrastructureError("it stops", 1))
             outcome.exception()  # mostly nobody else waits
@@ -162,35 +159,32 @@ class PeerReceiver:
             for known in fresh:
                 del self._under_way[known]
 
-    async def _accept(self, notifications: Sequence[Notification], said: Mapping[str, Publication]) -> None:
+    async def _accept(self, requests: Sequence[Checked]) -> None:
         try:
-            await accept(self._gateway, notifications, said)
+            await publishing.store(self._gateway, publishing.joined(requests))
         except TopicNotSupported as error:
-            if len(notifications) == 1:
-                self._drop("topic", notifications[0].topic, error)
+            if len(requests) == 1:
+                self._drop("topic", requests[0].notifications[0].topic, error)
                 return
             # More new topics at once than may be in a minute; one by one they come in as there is room for them.
-            for each in notifications:
-                await self._accept([each], said)
-                self._memory.add(_fingerprint(each.id), self._clock())
+            for each in requests:
+                await self._accept([each])
+                self._memory.add(_fingerprint(each.notifications[0].id), self._clock())
 
-    def _read(self, forwarded: Forwarded) -> Notification | None:
+    async def _read(self, forwarded: Forwarded) -> Checked | None:
         """What can be stored of it; None for what is dropped, and counted."""
-        gateway = self._gateway
         try:
-            notification = read_forwarded(forwarded, times.to_ms(gateway.now()))
+            notification = read_forwarded(forwarded, times.to_ms(self._gateway.now()))
         except MalformedMessage as error:
             self._drop("unreadable", forwarded.topic, error)
             return None
+        priority = max(-MOST_PRIORITY, min(forwarded.priority, MOST_PRIORITY))
+        said = {notification.id: Publication(max(0, forwarded.valid_until_ms), priority=priority)}
         try:
-            check_reserved([notification.topic])
-            gateway.check_new([notification.topic] if notification.topic not in gateway.table.topics else [])
-            if gateway.topics.check_types:
-                check_types(gateway.table.topics, [notification])
+            return await publishing.check(self._gateway, PublishRequest([notification], None, said))
         except (TopicNotSupported, InvalidRequest, Forbidden) as error:
             self._drop("topic", notification.topic, error)
             return None
-        return notification
 
     def _drop(self, why: str, topic: TopicPath, error: Exception) -> None:
         self.dropped[why] += 1
@@ -283,9 +277,7 @@ def _fingerprint(notification_id: str) -> bytes:
 
 def _check_xml(data: bytes) -> None:
     """Raises MalformedMessage for what is no element that can be put into another document as it is."""
-    root, document = read_xml(data, what="what another engine sends")
-    check_tags(document)
-    check_payload(document, root)
+    document = read_payload(data, what="what another engine sends").document
     if document != data or data.lstrip().startswith(b"<?xml "):
         raise MalformedMessage("what another engine sends is an element in UTF-8, without an XML declaration")
 

@@ -24,6 +24,7 @@ from arborcast.topic_model.namespaces import ARBORCAST_POLICY, MESSAGE_TYPE, WSA
 from arborcast.topic_model.patterns.patterns import EVERYTHING, parse_normal
 from arborcast.topic_model.subscriptions import DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire import limits
 from arborcast.wire.errors import InvalidRequest
 from arborcast.wire.fragments import Source
 from arborcast.wire.frames import MessageBody, SubscribeBody
@@ -37,9 +38,6 @@ _OPEN, _CLOSE = f'<wsnt:GetMessagesResponse xmlns:wsnt="{WSNT}">'.encode(), b"</
 
 # GetMessagesResponse, NotificationMessage, Message, payload.
 _PAYLOAD_DEPTH = 4
-
-# Names and values of the properties of one PUBLISH: a message has them around its payload.
-_MOST_CHARACTERS = 16 * 1024
 
 
 @lru_cache(1_000)
@@ -65,8 +63,10 @@ def loose_payload(text: bytes) -> bytes:
 def producer_with(properties: Mapping[str, str]) -> bytes:
     """A wsnt:ProducerReference with these properties, self-contained. Raises InvalidRequest."""
     size = sum(len(name) + len(value) for name, value in properties.items())
-    if size > _MOST_CHARACTERS:
-        raise InvalidRequest(f"the properties of a message may have {_MOST_CHARACTERS} characters, these have {size}")
+    if size > limits.PROPERTY_CHARACTERS:
+        raise InvalidRequest(
+            f"the properties of a message may have {limits.PROPERTY_CHARACTERS} characters, these have {size}"
+        )
     reference = etree.Element(wsnt("ProducerReference"), nsmap={"wsnt": WSNT, "wsa": WSA, "p": ARBORCAST_POLICY})
     etree.SubElement(reference, wsa("Address")).text = _ANONYMOUS
     inside = etree.SubElement(etree.SubElement(reference, wsa("Metadata")), _PROPERTIES)

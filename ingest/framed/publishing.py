@@ -13,27 +13,21 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from arborcast.core.errors import InfrastructureError, PeerError
-from arborcast.ingest.access.grants import check_publish, owner_of
-from arborcast.ingest.addresses import Target
-from arborcast.ingest.elements.publication import Publication
+from arborcast.ingest.elements.publication import checked_key, said_in
 from arborcast.ingest.framed.messages import loose_payload, producer_with, topic_of
 from arborcast.ingest.http.inflight import SMALL, Inflight, Reservation
-from arborcast.ingest.operations.acceptance import accept
-from arborcast.ingest.operations.gateway import Gateway, check_fan_out, check_topics
-from arborcast.ingest.operations.publish import checked_key, read_payload
+from arborcast.ingest.operations.gateway import Gateway
+from arborcast.ingest.operations.http_publish import read_payload
+from arborcast.ingest.operations.publishing import Checked, PublishingClient, PublishRequest, check, joined, store
 from arborcast.topic_model.grants import Caller
-from arborcast.topic_model.message_types import kept_type, read_type
-from arborcast.topic_model.records.notifications import MOST_PRIORITY, Notification
+from arborcast.topic_model.message_types import kept_type
+from arborcast.topic_model.records.notifications import Notification
 from arborcast.wire import frames, times
-from arborcast.wire.endpoints import Kind as AddressKind
 from arborcast.wire.envelope import Request
-from arborcast.wire.errors import InvalidRequest
 from arborcast.wire.frames import LOOSE, Frame, FrameKind, ReceiptBody
 from arborcast.wire.xml_reading import memory_to_read
 
 logger = logging.getLogger(__name__)
-
-_BROKER = Target(AddressKind.BROKER)
 
 # So many frames are stored together; then others have their turn.
 _AT_ONCE = 100
@@ -43,11 +37,6 @@ _MOST_FRAMES = 1_000
 _MOST_BYTES = 4 * 1024 * 1024
 
 _FULL = "many publications wait"
-
-_LONGEST_LIFESPAN_S = 366 * 86_400.0
-
-# The end of the year 9999.
-_LAST_MS = 253_402_300_799_999
 
 
 class FrameSender(Protocol):
@@ -60,12 +49,14 @@ class FrameSender(Protocol):
 
 
 class _Wanted(NamedTuple):
-    """A notification that may be stored, and what its publisher says of it."""
+    """A frame whose notification may be stored."""
 
     frame: Frame
-    notification: Notification
-    said: Publication
-    owner: str
+    checked: Checked
+
+    @property
+    def notification(self) -> Notification:
+        return self.checked.notifications[0]
 
 
 class Publisher:
@@ -137,19 +128,13 @@ class Publisher:
             self._reader = None
 
     async def _read(self, frame: Frame) -> _Wanted:
-        """What a frame wants stored. Raises PeerError or InfrastructureError."""
+        """The request of a frame, checked. Raises PeerError or InfrastructureError."""
         gateway = self._gateway
         caller, client = self._enter(frame)
         body = frames.read_body(frame, frames.PublishBody)
-        topic = topic_of(body.topic)
-        check_publish(caller, (topic,), gateway.table.topics)
-        check_topics(gateway, _BROKER, [(topic, ())])
-        gateway.check_new((topic,))
-        said = _said(body)
+        topic, key = topic_of(body.topic), checked_key(body.key)
+        said = said_in(body.valid_until, body.lifespan, body.type.strip(), body.priority, body.reliable)
         request = await self._payload(loose_payload(body.payload) if frame.flags & LOOSE else body.payload)
-        request.caller, request.client = caller, client
-        check_fan_out(gateway, request, (topic,))
-        await gateway.admit({topic: ""})
         source = request.source(1)
         notification = Notification(
             gateway.ids.next(),
@@ -157,11 +142,13 @@ class Publisher:
             source.fragment(source.node(request.operation)),
             times.to_ms(gateway.now()),
             producer=producer_with(body.properties) if body.properties else b"",
-            message_id=checked_key(body.key),
-            type=said.type or kept_type(str(request.operation.tag)),
-            reliable=said.reliable,
+            message_id=key,
+            type=kept_type(str(request.operation.tag)),
         )
-        return _Wanted(frame, notification, said, owner_of(caller))
+        publisher = PublishingClient(caller, client)
+        checked = await check(gateway, PublishRequest([notification], publisher, {notification.id: said}))
+        await gateway.admit({topic: ""})
+        return _Wanted(frame, checked)
 
     async def _payload(self, payload: bytes) -> Request:
         reservation = Reservation(self._inflight)
@@ -182,9 +169,8 @@ class Publisher:
 
     async def _accept(self, together: Sequence[_Wanted]) -> None:
         try:
-            said = {each.notification.id: each.said for each in together}
             # All of one owner: the connection is of one client.
-            new = await accept(self._gateway, [each.notification for each in together], said, owner=together[0].owner)
+            new = await store(self._gateway, joined([each.checked for each in together]))
         except (PeerError, InfrastructureError) as error:
             if len(together) > 1 and isinstance(error, PeerError):
                 for each in together:  # one of them is refused, and the others are not to be
@@ -225,18 +211,3 @@ class Publisher:
         elif not self._reads and share <= 0.5:
             self._reads = True
             self._link.read(True, _FULL)
-
-
-def _said(body: frames.PublishBody) -> Publication:
-    if body.priority is not None and abs(body.priority) > MOST_PRIORITY:
-        raise InvalidRequest(f"priority is from {-MOST_PRIORITY} to {MOST_PRIORITY}, not {body.priority}")
-    if not 0 <= body.valid_until <= _LAST_MS:
-        raise InvalidRequest(f"valid_until is in milliseconds since 1970, not {body.valid_until}")
-    if not 0 <= body.lifespan <= _LONGEST_LIFESPAN_S:
-        raise InvalidRequest(f"lifespan is more than nothing and at most a year, in seconds, not {body.lifespan}")
-    try:
-        kind = read_type(body.type.strip(), {}) if body.type else ""
-    except ValueError as error:
-        raise InvalidRequest(f"type: {error}") from error
-    lifespan_ms = max(1, int(body.lifespan * 1000)) if body.lifespan else 0
-    return Publication(body.valid_until, lifespan_ms, kind, body.priority, body.reliable)

@@ -17,12 +17,12 @@ from typing import Any, cast
 from arborcast.ingest.access.gate import CERTIFICATE
 from arborcast.ingest.access.rates import PeerConnections
 from arborcast.ingest.access.settings import LimitSettings
-from arborcast.ingest.framed.session import MOST_UNKNOWN_BYTES, Counts, Edge, FramedSession, FrameLimits
+from arborcast.ingest.framed.session import Counts, Edge, FramedSession, FrameLimits
 from arborcast.ingest.http.inflight import RETRY_AFTER_S, Inflight, Reservation
 from arborcast.ingest.http.tls import ServerTls, TlsAcceptor
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.settings import FramedSettings
-from arborcast.wire import frames
+from arborcast.wire import frames, limits
 from arborcast.wire.frames import Decoder, FrameError, FrameKind
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def __init__(self, server: FramedServer) -> None:
         self._server = server
-        self._decoder = Decoder(min(MOST_UNKNOWN_BYTES, server.edge.limits.max_frame_bytes))
+        self._decoder = Decoder(min(limits.UNKNOWN_CLIENT, server.edge.limits.max_frame_bytes))
         self._memory: Reservation | None = None  # for the frame that is not whole
         self._held: frozenset[str] = frozenset()  # why it is not read
         self._transport: asyncio.Transport | None = None

@@ -10,7 +10,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from lxml import etree
 
@@ -22,7 +22,7 @@ from arborcast.ingest.framed.subscriptions import Sender
 from arborcast.ingest.http.inflight import SMALL, Inflight, Reservation
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.topic_model.grants import Caller
-from arborcast.wire import frames
+from arborcast.wire import frames, limits
 from arborcast.wire.errors import AccessRefused, InvalidRequest, NotAuthenticated, TooLarge, TooManyRequests
 from arborcast.wire.frames import Frame, FrameError, FrameKind, ReceiptBody
 
@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 # Whoever may not come in any more, or may do less, is seen so soon on a connection that is there.
 _ASK_AGAIN_S = 60.0
-
-_MOST_SUBSCRIPTIONS = 1_000
 
 # SUBSCRIBE and UNSUBSCRIBE that are under way at a time; while more wait, the connection is not read.
 _MOST_ASKED = 16
@@ -41,9 +39,6 @@ _MOST_UNANSWERED = 20_000
 
 # So many subscriptions of a connection claim messages at a time: what they have claimed is in memory until it is sent.
 _MOST_CLAIMING = 8
-
-MOST_UNKNOWN_BYTES: Final = 16 * 1024
-"""A frame of a client that is not known yet, and what it sends until then."""
 
 # Why a connection is not read.
 _CONNECTING, _ASKED = "CONNECT is under way", "many requests wait"
@@ -126,8 +121,8 @@ class FramedSession:
         counts[name] = counts.get(name, 0) + 1
         if self._early is not None:
             self._early.append(frame)
-            if sum(len(each.body) for each in self._early) > MOST_UNKNOWN_BYTES:
-                raise FrameError(f"before CONNECTED {MOST_UNKNOWN_BYTES} bytes are taken: wait for it")
+            if sum(len(each.body) for each in self._early) > limits.UNKNOWN_CLIENT:
+                raise FrameError(f"before CONNECTED {limits.UNKNOWN_CLIENT} bytes are taken: wait for it")
             return
         if not self.connected and frame.kind not in _ANY_TIME:
             if frame.kind == FrameKind.CONNECT:
@@ -297,8 +292,8 @@ class FramedSession:
     async def _subscribe(self, frame: Frame) -> str:
         caller, client = self._enter(frame)
         wanted = frames.read_body(frame, frames.SubscribeBody)
-        if len(self._consumers) + self._subscribing >= _MOST_SUBSCRIPTIONS:
-            raise InvalidRequest(f"a connection may have {_MOST_SUBSCRIPTIONS} subscriptions")
+        if len(self._consumers) + self._subscribing >= limits.CONNECTION_SUBSCRIPTIONS:
+            raise InvalidRequest(f"a connection may have {limits.CONNECTION_SUBSCRIPTIONS} subscriptions")
         self._subscribing += 1
         try:
             made = await subscriptions.subscribe(self._edge.gateway, wanted, caller, client)

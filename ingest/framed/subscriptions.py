@@ -18,27 +18,22 @@ from datetime import timedelta
 from typing import Protocol
 
 from arborcast.core.errors import InfrastructureError, PeerError, UnknownResource
-from arborcast.ingest.access.grants import check_subscribe, owner_of
-from arborcast.ingest.addresses import resource_id
-from arborcast.ingest.elements import dsub
+from arborcast.ingest.access.grants import owner_of
+from arborcast.ingest.elements.filters import SubscriptionPolicy
 from arborcast.ingest.framed.messages import filters_of, message_of, policy_of
-from arborcast.ingest.operations.current_message import check_few, send_current_messages
-from arborcast.ingest.operations.gateway import Gateway, check_room
-from arborcast.ingest.operations.notification_broker import check_supported, commit_new
+from arborcast.ingest.operations.gateway import Gateway
+from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
 from arborcast.ingest.operations.subscription_manager import managed_subscription, replace
 from arborcast.ingest.state.pull_queues import Handout
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.records.control import ending
-from arborcast.topic_model.subscriptions import EndpointReference, Subscription
-from arborcast.wire import frames, times
-from arborcast.wire.endpoints import Kind as AddressKind
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.wire import frames, limits, times
 from arborcast.wire.errors import InvalidRequest
 from arborcast.wire.frames import LOOSE, FrameKind, SubscribeBody
 
 logger = logging.getLogger(__name__)
 
-_MOST_WINDOW = 10_000
-_MOST_NAME = 200
 
 # So many messages are claimed at a time.
 _AT_ONCE = 100
@@ -59,43 +54,23 @@ async def subscribe(gateway: Gateway, wanted: SubscribeBody, caller: Caller | No
 
     Raises PeerError or InfrastructureError.
     """
-    if not 1 <= wanted.window <= _MOST_WINDOW:
-        raise InvalidRequest(f"window is from 1 to {_MOST_WINDOW}, not {wanted.window}")
-    if len(wanted.name) > _MOST_NAME:
-        raise InvalidRequest(f"a name may have {_MOST_NAME} characters, this one has {len(wanted.name)}")
-    filters = filters_of(wanted)
-    check_subscribe(caller, filters.topics)
-    for expression in filters.topics:
-        dsub.check_topic(expression)
-        check_supported(gateway, expression)
-    await gateway.changes.catch_up()
-    now, owner = gateway.now(), owner_of(caller)
-    identifier = _durable_id(owner, wanted.name) if wanted.name else resource_id()
-    address = gateway.own.resource(AddressKind.SUBSCRIPTION, identifier)
-    made = Subscription(
-        id=identifier,
-        consumer=EndpointReference(address),
-        address=address,
-        topics=filters.topics,
-        types=filters.types,
-        policy=policy_of(wanted),
-        created_ms=times.to_ms(now),
-        terminates_ms=None if wanted.name else times.to_ms(now + _LASTS),
-        owner=owner,
-        pull_point=identifier,
+    if not 1 <= wanted.window <= limits.WINDOW:
+        raise InvalidRequest(f"window is from 1 to {limits.WINDOW}, not {wanted.window}")
+    if len(wanted.name) > limits.NAME:
+        raise InvalidRequest(f"a name may have {limits.NAME} characters, this one has {len(wanted.name)}")
+    terminates = None if wanted.name else times.to_ms(gateway.now() + _LASTS)
+    created = await create_subscription(
+        gateway,
+        SubscriptionRequest(
+            filters_of(wanted),
+            caller,
+            client,
+            policy=SubscriptionPolicy(current_message=wanted.current, delivery=policy_of(wanted)),
+            terminates_ms=terminates,
+            id=_durable_id(owner_of(caller), wanted.name) if wanted.name else "",
+        ),
     )
-    if wanted.current:
-        await check_few(gateway, made, client)
-    async with gateway.locks.hold(identifier):
-        there = gateway.table.get(identifier)
-        if there is not None and _same(there, made):
-            return there
-        if there is None:
-            check_room(gateway, owner)
-        made, since = await commit_new(gateway, made)
-    if wanted.current:
-        await send_current_messages(gateway, made, since)
-    return made
+    return created.subscription
 
 
 async def unsubscribe(gateway: Gateway, identifier: str, caller: Caller | None) -> None:
@@ -109,10 +84,6 @@ async def unsubscribe(gateway: Gateway, identifier: str, caller: Caller | None) 
 def _durable_id(owner: str, name: str) -> str:
     digest = hashlib.blake2b(f"{owner}\n{name}".encode(), digest_size=18).digest()
     return f"d{base64.urlsafe_b64encode(digest).decode()}"
-
-
-def _same(one: Subscription, other: Subscription) -> bool:
-    return (one.selector(), one.types, one.policy) == (other.selector(), other.types, other.policy)
 
 
 class Way(Protocol):

@@ -35,9 +35,9 @@ from arborcast.ingest.http.cross_origin import admit
 from arborcast.ingest.http.inflight import RESERVATION, SMALL, FreedMemory, Inflight, Reservation
 from arborcast.ingest.operations import (
     current_message,
+    http_publish,
     notification_broker,
     onvif,
-    publish,
     publisher_registration,
     pull_points,
     push_results,
@@ -105,8 +105,6 @@ _OPERATIONS: dict[tuple[str, Kind], Operation] = {
 _NAMES = frozenset(name for name, _ in _OPERATIONS)
 
 _NOTIFY = wsnt("Notify")
-
-_SUBSCRIBE = wsnt("Subscribe")
 
 _ACCEPTED: dict[str, Any] = {
     "type": "http.response.start",
@@ -178,7 +176,7 @@ class GatewayApp:
                 return
             send = admitted
             target = target_of(path)
-            if path.startswith(publish.PATH):
+            if path.startswith(http_publish.PATH):
                 await self._publish(scope, path, receive, send, reservation)
             elif path.startswith(push_results.PATH):
                 await self._result(scope, path, receive, send)
@@ -203,7 +201,7 @@ class GatewayApp:
         if scope["method"] != "POST":
             await _send_not_post(send, scope, "a notification's payload")
             return
-        publishing = publish.Publish(path, scope["headers"], self._limit)
+        publishing = http_publish.Publish(path, scope["headers"], self._limit)
         await self._answer(scope, Target(Kind.BROKER), receive, send, reservation, publishing)
 
     async def _result(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
@@ -229,7 +227,7 @@ class GatewayApp:
             logger.exception("PushResult failed")
             self._requests.add("PushResult", "500")
             self._refused.add("Defect")
-            await _send_fault(send, publish.DEFECT)
+            await _send_fault(send, http_publish.DEFECT)
         else:
             self._requests.add("PushResult", "204")
             await send(_NO_CONTENT)
@@ -242,7 +240,7 @@ class GatewayApp:
         receive: Receive,
         send: Send,
         reservation: Reservation,
-        publishing: publish.Publish | None = None,
+        publishing: http_publish.Publish | None = None,
     ) -> None:
         """A request with SOAP or, with `publishing`, without."""
         headers: Headers = scope["headers"]
@@ -274,7 +272,7 @@ class GatewayApp:
                 self._accept_seconds.observe(time.perf_counter() - began)
         except (PeerError, InfrastructureError) as error:
             content_type = header(headers, b"content-type")
-            answer = self._refusal(error, request, content_type) if publishing is None else publish.refused(error)
+            answer = self._refusal(error, request, content_type) if publishing is None else http_publish.refused(error)
             self._requests.add(operation, str(answer.status))
             self._refused.add(type(error).__name__)
             await _send_fault(send, answer, close=isinstance(error, (TooLarge, Compressed)))
@@ -282,7 +280,7 @@ class GatewayApp:
             logger.exception("%s failed", operation)
             self._requests.add(operation, "500")
             self._refused.add("Defect")
-            await _send_fault(send, faults.of_defect(*_manner(request)) if publishing is None else publish.DEFECT)
+            await _send_fault(send, faults.of_defect(*_manner(request)) if publishing is None else http_publish.DEFECT)
         else:
             if isinstance(reply, Reply):
                 self._requests.add(operation, "200")
@@ -293,7 +291,7 @@ class GatewayApp:
                 await send(_NO_BODY)
 
     async def _parse(
-        self, body: bytes, content_type: bytes, reservation: Reservation, publishing: publish.Publish | None
+        self, body: bytes, content_type: bytes, reservation: Reservation, publishing: http_publish.Publish | None
     ) -> Request:
         memory = memory_to_read(body, self._elements)
         if len(body) <= SMALL:
@@ -325,7 +323,7 @@ class GatewayApp:
     async def _perform(self, known: Operation, request: Request, target: Target) -> Reply | Stored | None:
         # Another gateway may have created, changed or ended a moment ago what this is about, and its record is still on
         # its way to us.
-        if target.id or known.name == _SUBSCRIBE:
+        if target.id:
             await self._gateway.changes.catch_up()
         tracing = self._gateway.tracing
         if tracing is None:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.wire import limits
 
 # Large requests often come together: once, when they are through, and not again at once.
 _PAUSE_S = 1.0
@@ -62,7 +63,7 @@ class FreedMemory:
         loop.run_in_executor(None, trim)
 
 
-SMALL: Final = 64 * 1024
+SMALL: Final = limits.SMALL_REQUEST
 
 """A body up to this is read without a reservation, and parsed on the event loop.
 

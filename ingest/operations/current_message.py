@@ -25,6 +25,7 @@ from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.routing.history import standing
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire import limits
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import InvalidRequest, OperationRefused, UnsupportedPolicy
 from arborcast.wire.times import to_ms
@@ -118,9 +119,6 @@ class RetainedMessages:
         raise InfrastructureError("the current messages change faster than they can be read", RETRY_AFTER_S)
 
 
-# Current messages that one Subscribe may ask for. A subscriber that wants more has to ask for fewer topics.
-_MAX_MESSAGES = 1_000
-
 # So many current messages are in memory at a time.
 _AT_A_TIME = 16
 
@@ -153,10 +151,10 @@ async def check_few(gateway: Gateway, subscription: Subscription, client: str) -
     """Raises UnsupportedPolicy when more topics of a subscription have a current message than can be sent at once,
     TooManyRequests when so many pushes have been caused by its client in the last minute: these count as its own."""
     paths = await _topics_with_message(gateway, subscription)
-    if len(paths) > _MAX_MESSAGES:
+    if len(paths) > limits.CURRENT_MESSAGES:
         raise UnsupportedPolicy(
-            f"{len(paths)} topics of this subscription have a current message, at most {_MAX_MESSAGES} can be sent: "
-            "subscribe to fewer, or without this policy",
+            f"{len(paths)} topics of this subscription have a current message, at most {limits.CURRENT_MESSAGES} can "
+            "be sent: subscribe to fewer, or without this policy",
             (CURRENT_MESSAGE,),
         )
     if gateway.gate is not None:

@@ -11,12 +11,12 @@ from typing import Protocol
 
 import msgspec
 
-from arborcast.core.errors import UnknownResource
 from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
 from arborcast.core.telemetry.tracing import Tracing
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.addresses import NotificationIds, OwnAddresses, Target
-from arborcast.ingest.consumers import DnsCheck, OwnershipProof
+from arborcast.ingest.consumers import DnsCheck, OwnershipProof, check_name
+from arborcast.ingest.elements.endpoints import judge_consumer
 from arborcast.ingest.elements.protection import Protector
 from arborcast.ingest.elements.topics import TopicSets
 from arborcast.ingest.http.asgi import Receive, Scope, Send
@@ -27,18 +27,19 @@ from arborcast.ingest.state.changes import CommitsChanges, KeyedLocks, SharedCom
 from arborcast.ingest.state.fragment_log import HoldsParts
 from arborcast.ingest.state.pull_queues import PullQueues
 from arborcast.ingest.state.repeats import Repeats
-from arborcast.topic_model.namespaces import wsa, wsnt
+from arborcast.topic_model.namespaces import wsa
 from arborcast.topic_model.projections.owners import Owners
 from arborcast.topic_model.projections.pull_points import PullPoints
-from arborcast.topic_model.projections.registrations import Registrations, permits
+from arborcast.topic_model.projections.registrations import Registrations
 from arborcast.topic_model.projections.suspensions import Suspensions
+from arborcast.topic_model.records.control import PullPointRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
-from arborcast.wire import times
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
-from arborcast.wire.errors import NotRegistered, OperationRefused
+from arborcast.wire.errors import OperationRefused
 from arborcast.wire.times import utc_now
 
 
@@ -217,22 +218,6 @@ class Operation:
     """Whether a request may be as large as a body may; others are small, and what they say is walked through."""
 
 
-def check_room(gateway: Gateway, owner: str) -> None:
-    """Raises OperationRefused when an owner has as many subscriptions as may be. Those without one are not counted.
-
-    Several requests of one owner at the same moment may go beyond the bound by their number.
-    """
-    limit = gateway.settings.subscriptions_per_owner
-    if not limit or not owner:
-        return
-    held = gateway.owners.subscriptions(owner)
-    if held >= limit:
-        raise OperationRefused(
-            f"{owner!r} has {held} subscriptions, and {limit} may be: end some that are not needed any more",
-            "SubscribeCreationFailedFault",
-        )
-
-
 def check_share(gateway: Gateway, owner: str, held: int, limit: int, what: str, fault: str) -> None:
     """Raises OperationRefused when an owner has its share of what there may be `limit` of. Those without an owner are
     not counted."""
@@ -245,62 +230,19 @@ def check_share(gateway: Gateway, owner: str, held: int, limit: int, what: str, 
         )
 
 
-def check_fan_out(gateway: Gateway, request: Request, topics: Iterable[TopicPath]) -> None:
-    """Raises TooManyRequests for a publisher whose notifications have been pushed too often in the last minute.
-
-    Counted by who subscribes to these topics now, in our view: those who subscribe a moment later do not count.
-    """
-    if gateway.gate is not None:
-        table = gateway.table
-        gateway.gate.publishes(request.client, lambda: sum(map(table.fan_out, topics)))
-
-
-def check_sender(gateway: Gateway, request: Request, target: Target, notifications: Sequence[Notification]) -> None:
-    """See that the sender of a Notify may publish all of it.
-
-    A notification comes from a registration when the request was posted to the registration's own address (the
-    ConsumerReference of the answer to RegisterPublisher), when the message's ProducerReference has the address that
-    was registered as PublisherReference, or when its SubscriptionReference is our subscription at that publisher. Each
-    is as good as the network lets it be: whoever can read a reference can repeat it. See `check_topics` for errors.
-    """
-    if gateway.settings.requires_registration or target.kind is Kind.REGISTRATION:
-        topics = (notification.topic for notification in notifications)
-        senders = list(_senders(request))
-        if len(senders) == 1:  # one message may mean several notifications (`elements.dsub`)
-            senders *= len(notifications)
-        check_topics(gateway, target, zip(topics, senders, strict=True))
+def endpoint_of(
+    gateway: Gateway, reference: EndpointReference, outbound: AddressPolicy | None = None
+) -> tuple[EndpointReference, PullPointRecord | None]:
+    """An endpoint of a client, and the pull point of ours that this is, None for an address that may be called;
+    `outbound` instead of the gateway's policy. Raises ConsumerRefused."""
+    point = judge_consumer(reference, gateway.own, gateway.pull_points, outbound or gateway.outbound)
+    return (reference, None) if point is None else (EndpointReference(point.address), point)
 
 
-def check_topics(gateway: Gateway, target: Target, sent: Iterable[tuple[TopicPath, Iterable[str]]]) -> None:
-    """Each topic comes with the addresses that may tell where it comes from.
-
-    Raises UnknownResource when the request went to a registration that is not in force, NotRegistered when no
-    registration of the sender covers a topic and the settings require one.
-    """
-    now_ms = times.to_ms(gateway.now())
-    named = gateway.registrations.get(target.id) if target.kind is Kind.REGISTRATION else None
-    if target.kind is Kind.REGISTRATION and (named is None or named.expired(now_ms)):
-        raise UnknownResource(f"there is no registration {target.id[:200]!r} (any more)")
-    if not gateway.settings.requires_registration:
-        return
-    for topic, addresses in sent:
-        known = [one for address in addresses for one in gateway.registrations.known_as(address)]
-        if named is not None:
-            known.append(named)
-        if not any(permits(one, topic, now_ms) for one in known):
-            raise NotRegistered(
-                f"only registered publishers may publish here, and no registration of this one covers the topic {topic}"
-                if known
-                else "only registered publishers may publish here: send RegisterPublisher, then Notify to the "
-                "ConsumerReference of the answer, or with a wsnt:ProducerReference equal to the PublisherReference"
-            )
-
-
-def _senders(request: Request) -> Iterator[list[str]]:
-    for message in request.operation.iterchildren(wsnt("NotificationMessage")):
-        references = message.iterchildren(wsnt("ProducerReference"), wsnt("SubscriptionReference"))
-        yield [
-            (address.text or "").strip()
-            for reference in references
-            for address in reference.iterdescendants(wsa("Address"))
-        ]
+async def check_callable(gateway: Gateway, url: str, owner: str, *, once: bool = False) -> None:
+    """See that the host of an endpoint may be reached and, where that is required, that the endpoint agrees to be
+    called; `once`: one that agreed within the last hour is not asked again. Raises ConsumerRefused, or
+    InfrastructureError when it cannot be asked now."""
+    await check_name(gateway.dns_check, url)
+    if gateway.proof is not None:
+        await (gateway.proof.ask_once(url, owner) if once else gateway.proof.ask(url, owner))

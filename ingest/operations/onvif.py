@@ -11,27 +11,20 @@ from datetime import timedelta
 from lxml import etree
 
 from arborcast.core.errors import UnknownResource
-from arborcast.ingest import addresses
-from arborcast.ingest.access.grants import check_subscribe, owner_of
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.filters import read_filters, read_policy
-from arborcast.ingest.operations.current_message import check_few, send_current_messages
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_room
-from arborcast.ingest.operations.notification_broker import (
-    check_supported,
-    commit_new,
-    requested_termination,
-    termination_element,
-)
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
+from arborcast.ingest.operations.notification_broker import requested_termination, termination_element
+from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
 from arborcast.ingest.operations.subscription_manager import locked_subscription, replace
 from arborcast.topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, XPATH
 from arborcast.topic_model.expressions.item_filter import ITEM_FILTER
 from arborcast.topic_model.namespaces import WSA, WSNT
-from arborcast.topic_model.subscriptions import EndpointReference, Subscription
-from arborcast.wire import answers, times
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.wire import answers, limits, times
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
-from arborcast.wire.errors import InvalidRequest, OperationRefused
+from arborcast.wire.errors import InvalidRequest
 
 TEV = "http://www.onvif.org/ver10/events/wsdl"
 
@@ -39,9 +32,6 @@ TEV = "http://www.onvif.org/ver10/events/wsdl"
 _TOPIC_NAMESPACE = "http://www.onvif.org/onvif/ver10/topics/topicns.xml"
 
 _CONTENT_SCHEMA = "http://www.onvif.org/onvif/ver10/schema/onvif.xsd"
-
-# What MessageLimit may grow to; clients name one in any case.
-_MAX_MESSAGES = 10_000
 
 
 def _tev(name: str) -> str:
@@ -52,44 +42,27 @@ async def create_pull_point_subscription(gateway: Gateway, request: Request, _ta
     """Create a subscription whose messages wait to be pulled from its own address."""
     operation = request.operation
     now = gateway.now()
-    filters = read_filters(operation.find(_tev("Filter")))
-    check_subscribe(request.caller, filters.topics)
-    for expression in filters.topics:
-        check_supported(gateway, expression)
-    policy = read_policy(operation.find(_tev("SubscriptionPolicy")))
-    if policy.form != "notify":
-        raise OperationRefused("a pull point keeps whole messages, not raw ones", "UnsupportedPolicyRequestFault")
     asked = operation.find(_tev("InitialTerminationTime"))
     if asked is not None:
         terminates_ms = requested_termination(asked, now, initial=True)
     else:
         terminates_ms = times.to_ms(now + timedelta(seconds=gateway.settings.pull_subscription_s))
-    identifier = addresses.resource_id()
-    address = gateway.own.resource(Kind.SUBSCRIPTION, identifier)
-    created = Subscription(
-        id=identifier,
-        consumer=EndpointReference(address),
-        address=address,
-        topics=filters.topics,
-        content=filters.content,
-        producer=filters.producer,
-        types=filters.types,
-        soap=request.soap,
-        addressing=request.addressing is not None,
-        created_ms=times.to_ms(now),
-        terminates_ms=terminates_ms,
-        owner=owner_of(request.caller),
-        pull_point=identifier,
+    created, *_ = await create_subscription(
+        gateway,
+        SubscriptionRequest(
+            read_filters(operation.find(_tev("Filter"))),
+            request.caller,
+            request.client,
+            policy=read_policy(operation.find(_tev("SubscriptionPolicy"))),
+            terminates_ms=terminates_ms,
+            soap=request.soap,
+            addressing=request.addressing is not None,
+        ),
     )
-    if policy.current_message:
-        await check_few(gateway, created, request.client)
-    check_room(gateway, created.owner)
-    created, since = await commit_new(gateway, created)
-    if policy.current_message:
-        await send_current_messages(gateway, created, since)
     body = (
         f'<tev:CreatePullPointSubscriptionResponse xmlns:tev="{TEV}" xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">'
-        f"<tev:SubscriptionReference><wsa:Address>{answers.text(address)}</wsa:Address></tev:SubscriptionReference>"
+        f"<tev:SubscriptionReference><wsa:Address>{answers.text(created.address)}</wsa:Address>"
+        "</tev:SubscriptionReference>"
         f"<wsnt:CurrentTime>{times.written(now)}</wsnt:CurrentTime>"
         f"{termination_element(created)}</tev:CreatePullPointSubscriptionResponse>"
     )
@@ -183,7 +156,7 @@ def _message_limit(operation: etree._Element) -> int:
     text = (operation.findtext(_tev("MessageLimit")) or "1").strip()
     if not text.isdecimal() or not text.isascii() or len(text) > 10:
         raise InvalidRequest(f"MessageLimit is {text[:60]!r}, a number is needed")
-    return min(max(1, int(text)), _MAX_MESSAGES)
+    return min(max(1, int(text)), limits.WINDOW)
 
 
 def _plain(element: str, content: str, port_type: str) -> Reply:

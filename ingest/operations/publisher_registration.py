@@ -9,10 +9,10 @@ from lxml import etree
 from arborcast.core.errors import ExpressionError, UnknownDialect, UnknownResource
 from arborcast.ingest.access.grants import check_offer, may_manage, owner_of
 from arborcast.ingest.addresses import Target, resource_id
-from arborcast.ingest.consumers import check_name
-from arborcast.ingest.elements.endpoints import check_consumer
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_share
-from arborcast.ingest.operations.notification_broker import check_supported, requested_termination
+from arborcast.ingest.elements.endpoints import check_consumer, read_endpoint
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_callable, check_share
+from arborcast.ingest.operations.notification_broker import requested_termination
+from arborcast.ingest.operations.subscribing import check_supported
 from arborcast.topic_model.expressions import XPATH
 from arborcast.topic_model.namespaces import ACTION_BRW, WSA, WSN_BR, wsn_br
 from arborcast.topic_model.patterns.patterns import parse_normal
@@ -26,16 +26,14 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.records.control import registration_key as key_of
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
-from arborcast.wire import answers, times
-from arborcast.wire.endpoints import Kind, read_reference
+from arborcast.wire import answers, limits, times
+from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import ConsumerRefused, OperationRefused, UnacceptableTermination
 from arborcast.wire.topics import read_filter
 
 # Envelope, Body, RegisterPublisher, PublisherReference, (EndpointReference,) ReferenceParameters, parameter.
 _PARAMETER_DEPTH = 7
-
-_MAX_TOPICS = 500
 
 
 async def register_publisher(gateway: Gateway, request: Request, _target: Target) -> Reply:
@@ -49,9 +47,7 @@ async def register_publisher(gateway: Gateway, request: Request, _target: Target
     registration = _read(gateway, request, now)
     if registration.demand and registration.publisher is not None:
         try:
-            await check_name(gateway.dns_check, registration.publisher.address)
-            if gateway.proof is not None:
-                await gateway.proof.ask(registration.publisher.address, registration.owner)
+            await check_callable(gateway, registration.publisher.address, registration.owner)
         except ConsumerRefused as error:
             raise _not_called(error) from error
     singles = (parse_normal(topic.normal).single_topic() for topic in registration.topics)
@@ -109,7 +105,7 @@ def consumer_address(gateway: Gateway, registration: Registration) -> str:
 def _read(gateway: Gateway, request: Request, now: datetime) -> Registration:
     operation = request.operation
     reference = operation.find(wsn_br("PublisherReference"))
-    publisher = read_reference(reference, request.source(_PARAMETER_DEPTH)) if reference is not None else None
+    publisher = read_endpoint(reference, request.source(_PARAMETER_DEPTH)) if reference is not None else None
     topics = _read_topics(list(operation.iterchildren(wsn_br("Topic"))))
     check_offer(request.caller, topics)
     for topic in topics:
@@ -133,8 +129,8 @@ def _read(gateway: Gateway, request: Request, now: datetime) -> Registration:
 
 
 def _read_topics(elements: list[etree._Element]) -> tuple[TopicFilter, ...]:
-    if len(elements) > _MAX_TOPICS:
-        raise _rejected(f"a registration may name {_MAX_TOPICS} topics, this one names {len(elements)}")
+    if len(elements) > limits.REGISTERED_TOPICS:
+        raise _rejected(f"a registration may name {limits.REGISTERED_TOPICS} topics, this one names {len(elements)}")
     topics: dict[str, TopicFilter] = {}
     for element in elements:
         try:

@@ -29,7 +29,7 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.topic_model.records.results import ANSWER, AskedRequest, may_answer
-from arborcast.wire import answers, times
+from arborcast.wire import answers, limits, times
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import InvalidRequest, OperationRefused
@@ -47,7 +47,6 @@ _MAXIMUM_NUMBER = 256
 # CXF's client names a queue that outlives it so: asking again for the name gets the same pull point. Clients of HPwsn
 # write the name as text.
 _NAME_ATTRIBUTE = "pullPointQueueName"
-_MAX_NAME = 200
 
 # So many ends go into one append.
 _AT_ONCE = 500
@@ -80,9 +79,9 @@ async def open_pull_point(gateway: Gateway, name: str, owner: str, *, provisiona
     HPwsn's clients make one for each subscription and use none: theirs are provisional, and the address of one that
     became the endpoint of a subscription is found by its name, too.
     """
-    if len(name) > _MAX_NAME:
+    if len(name) > limits.NAME:
         raise OperationRefused(
-            f"the name of a pull point may have {_MAX_NAME} characters, this one has {len(name)}",
+            f"the name of a pull point may have {limits.NAME} characters, this one has {len(name)}",
             "UnableToCreatePullPointFault",
         )
     until_ms = times.to_ms(gateway.now()) + gateway.settings.endpoint_idle_s * 1000 if provisional else 0

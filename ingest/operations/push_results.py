@@ -22,7 +22,7 @@ from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.recent import Recent
 from arborcast.core.security.keyring import KeyFile, Marks, UnknownKey
 from arborcast.core.settings import KafkaSettings, SecretSettings
-from arborcast.ingest.operations import publish
+from arborcast.ingest.operations import http_publish
 from arborcast.ingest.state.changes import KeyedLocks
 from arborcast.topic_model.records import results
 from arborcast.topic_model.records.results import PATH, Result, State
@@ -120,7 +120,7 @@ def results_for(kafka: KafkaSettings, secrets: SecretSettings) -> PushResults:
 
 def refused(error: PeerError | InfrastructureError) -> Answer:
     """What is answered to a result that is not taken."""
-    answer = publish.refused(error)
+    answer = http_publish.refused(error)
     return Answer(error.status, answer.body, answer.content_type) if isinstance(error, ResultRefused) else answer
 
 

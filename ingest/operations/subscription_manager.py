@@ -20,7 +20,7 @@ from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.namespaces import ACTION_BW, ARBORCAST_POLICY, WSNT, wsnt
 from arborcast.topic_model.records.control import SubscriptionRecord, Tombstone, ending, suspension_key
 from arborcast.topic_model.subscriptions import Subscription
-from arborcast.wire import times
+from arborcast.wire import limits, times
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import InvalidRequest
@@ -146,8 +146,6 @@ def _empty(element: str, port_type: str) -> Reply:
 _ANYWHERE = frozenset({Kind.SUBSCRIPTION, Kind.BROKER})
 """What a subscription's address offers; at the broker's address the subscription must be named in the message."""
 
-_LONGEST_OVERLAP_MS = 366 * 86_400_000
-
 _ROTATE, _SET = "RotateSecret", "SetCredentials"
 
 
@@ -160,7 +158,7 @@ async def rotate_secret(gateway: Gateway, request: Request, target: Target) -> R
         wanted = request.operation.get("Overlap")
         if wanted is not None:
             try:
-                overlap_ms = min(round(times.duration_s(wanted, now) * 1000), _LONGEST_OVERLAP_MS)
+                overlap_ms = min(round(times.duration_s(wanted, now) * 1000), limits.LIFESPAN_MS)
             except ValueError as error:
                 raise InvalidRequest(f"Overlap: {error}") from error
         now_ms = times.to_ms(now)

@@ -21,12 +21,13 @@ import msgspec
 from lxml import etree
 
 from arborcast.core.errors import ConditionError, TopicNotSupported, UnknownResource
-from arborcast.ingest.access.grants import check_publish, check_subscribe, may_manage, owner_of
+from arborcast.ingest.access.grants import check_subscribe, may_manage, owner_of
 from arborcast.ingest.addresses import Target, resource_id
 from arborcast.ingest.elements.filters import DELIVERY, SubscriptionPolicy, read_filters, read_policy
-from arborcast.ingest.operations.acceptance import check_types
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_share, check_topics
-from arborcast.ingest.operations.notification_broker import PAYLOAD_DEPTH, check_supported
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_share
+from arborcast.ingest.operations.notification_broker import PAYLOAD_DEPTH
+from arborcast.ingest.operations.publishing import PublishingClient, check_rights, check_types
+from arborcast.ingest.operations.subscribing import check_filters
 from arborcast.topic_model.expressions import XPathPattern, compile_normal
 from arborcast.topic_model.expressions.conditions import compile_condition, parse_document
 from arborcast.topic_model.message_types import kept_type
@@ -53,10 +54,8 @@ async def create_trigger(gateway: Gateway, request: Request, target: Target) -> 
     """Make a trigger. Its owner may subscribe to the one, and publish to the other: asked now, and not again."""
     trigger, wanted = _read(gateway, request)
     check_subscribe(request.caller, wanted.topics)
-    for expression in wanted.topics:
-        check_supported(gateway, expression)
-    check_publish(request.caller, (trigger.topic,), gateway.table.topics)
-    check_topics(gateway, target, [(trigger.topic, ())])
+    check_rights(gateway, PublishingClient(request.caller, request.client, target), (trigger.topic,))
+    check_filters(gateway, wanted.topics)
     _check_sense(gateway, trigger, wanted)
     async with gateway.locks.hold(("trigger", trigger.name)):
         await gateway.changes.catch_up()

@@ -16,7 +16,7 @@ from arborcast.client import Client
 from arborcast.client.framed import Connection, ConnectionFactory, Message
 from arborcast.core.errors import ArborcastError
 from arborcast.core.settings import KafkaSettings
-from arborcast.wire.xml_reading import MAX_PAYLOAD_DEPTH
+from arborcast.wire.limits import PAYLOAD_LEVELS
 from tests.support.dispatch_job import job_settings, running
 from tests.support.zmq_edges import Edges, edges_of, wait_for
 
@@ -146,13 +146,13 @@ def test_what_comes_in_by_one_door_goes_out_by_every_other(edges: Edges, root: s
     topics = (f"{root}/a", f"{root}/a/b", f"{root}/c")
     with opened(way_in, edges) as publisher, opened(way_out, edges) as subscriber:
         inbox = subscriber.subscribe(f"{root}/a")
-        publisher.publish(topics[0], deep(MAX_PAYLOAD_DEPTH))
+        publisher.publish(topics[0], deep(PAYLOAD_LEVELS))
         for number in range(40):
             for topic in topics:
                 publisher.publish(topic, f"<n>{number}</n>")
         wait_for(lambda: len(inbox.got()) >= 81, "what was asked for")
         found = inbox.got()
-    found.remove((topics[0], deep(MAX_PAYLOAD_DEPTH)))
+    found.remove((topics[0], deep(PAYLOAD_LEVELS)))
     for topic in topics[:2]:
         assert [payload for where, payload in found if where == topic] == [f"<n>{number}</n>" for number in range(40)]
     assert len(found) == 80
@@ -166,7 +166,7 @@ def test_what_is_wrong_is_refused_at_every_door_and_nothing_of_it_comes(edges: E
             (f"{root}//.", "<x/>"),
             (root, "<x>"),
             (f"{root}[", "<x/>"),
-            (root, deep(MAX_PAYLOAD_DEPTH + 1)),
+            (root, deep(PAYLOAD_LEVELS + 1)),
             (root, "<!DOCTYPE x []><x/>" if way_in != "zmq" else "<x>&e;</x>"),
         ):
             with pytest.raises(ArborcastError):

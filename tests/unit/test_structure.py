@@ -139,7 +139,6 @@ THREADS = {
     "client/futures.py",
     "client/http_server.py",
     "client/queues/replies.py",
-    "dispatch/hot/sink.py",
     "dispatch/matching/bases.py",
     "dispatch/matching/unmatched.py",
     "dispatch/realtime/driver.py",
@@ -151,7 +150,6 @@ THREADS = {
     "dispatch/spark/query_supervisor.py",
     "engine/terminal.py",  # a timer that is cancelled
     "ingest/consumers.py",
-    "ingest/demand/worker.py",
     "ingest/federation/member.py",
     "ingest/operations/current_message.py",
     "ingest/operations/push_results.py",
@@ -161,7 +159,6 @@ THREADS = {
 
 # Classes with more than _MOST_ATTRIBUTES attributes. To be emptied: nothing may be added.
 HEAVY = {
-    "directory.sync.sync.DirectorySync",
     "ingest.federation.member.FederationMember",
     "ingest.framed.session.FramedSession",
     "ingest.http.http_protocol.GatewayProtocol",
@@ -170,13 +167,7 @@ HEAVY = {
     "ingest.zeromq.edge.ZmqEdge",
     "dispatch.delivery.envelope.Envelope",
     "dispatch.delivery.transport.curl.CurlTransport",
-    "dispatch.hot.stream.HotPath",
-    "dispatch.matching.view.RoutingView",
-    "dispatch.realtime.driver.WorkerUpdates",
-    "dispatch.realtime.mode_controller.ModeController",
-    "dispatch.realtime.task.Task",
     "dispatch.redelivery.redeliverer.Redeliverer",
-    "engine.gateway.process.GatewayProcess",
 }
 _MOST_ATTRIBUTES = 15
 

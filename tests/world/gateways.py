@@ -11,7 +11,7 @@ from typing import Any, TypeVar, TypeVarTuple, cast
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
-from arborcast.ingest.operations import acceptance
+from arborcast.ingest.operations.publishing import Checked, store
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.ingest.state.changes import ControlChanges, LogEnd
 from arborcast.ingest.state.log_view import ControlLogView
@@ -153,7 +153,7 @@ class GatewayProcess:
             loop.call_soon_threadsafe(lambda: loop.create_task(run()))
 
     def accept(self, notifications: Sequence[Notification], done: Callable[[Any], None]) -> None:
-        self.call(lambda: acceptance.accept(cast(Any, self._gateway), notifications), done)
+        self.call(lambda: store(cast(Any, self._gateway), Checked(notifications, {}, "", None)), done)
 
     def commit(self, records: Sequence[ControlRecord], done: Callable[[Any], None]) -> None:
         self.call(lambda: self.changes.commit(records), done)

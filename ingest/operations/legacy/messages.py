@@ -16,6 +16,7 @@ from arborcast.topic_model.namespaces import WSNT, WSNT_SLASH, wsa
 from arborcast.topic_model.records.packages import MOST_IDENTIFICATION, Fragment, read_fragment, write_package
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire import limits
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import InvalidRequest, TooLarge
 from arborcast.wire.fragments import Node, Source
@@ -36,9 +37,6 @@ _ENVELOPE_DEPTH = 3
 _PACKAGE = ("Identification", "Fragment")
 
 _NO_PACKAGE = Fragment(), ""
-
-# Loose content is asked about each of them; older clients declare three or four.
-_MAX_IN_SCOPE = 64
 
 
 @dataclass(frozen=True)
@@ -264,8 +262,8 @@ def _payload(content: etree._Element, node: Node, source: Source, *, strip: bool
 
 def _scope(content: etree._Element) -> dict[str, str]:
     scope = {prefix or "": uri for prefix, uri in content.nsmap.items()}
-    if len(scope) > _MAX_IN_SCOPE:
-        raise TooLarge(f"{len(scope)} namespaces are declared around a message, {_MAX_IN_SCOPE} may be")
+    if len(scope) > limits.LOOSE_NAMESPACES:
+        raise TooLarge(f"{len(scope)} namespaces are declared around a message, {limits.LOOSE_NAMESPACES} may be")
     return scope
 
 

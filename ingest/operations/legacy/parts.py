@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from arborcast.core.errors import ArborcastError, InfrastructureError, PeerError
-from arborcast.ingest.access.grants import check_publish, owner_of
+from arborcast.ingest.access.grants import owner_of
 from arborcast.ingest.addresses import Target, derived_id
-from arborcast.ingest.operations.acceptance import accept
-from arborcast.ingest.operations.gateway import Gateway, check_fan_out, check_topics
+from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.legacy import messages
 from arborcast.ingest.operations.legacy.messages import Part
 from arborcast.ingest.operations.legacy.text import decoded_once
+from arborcast.ingest.operations.publishing import PublishingClient, PublishRequest, check_rate, check_rights, publish
 from arborcast.topic_model.message_types import kept_type
 from arborcast.topic_model.projections.open_messages import OpenMessage
 from arborcast.topic_model.records.fragments import Reason, StoredPart, key_of
@@ -46,9 +46,9 @@ _LARGE = 64 * 1024
 async def take(gateway: Gateway, part: Part, target: Target, request: Request) -> None:
     """Return when the part is stored and, if it was the one that was missing, the message is. Raises PeerError, or
     InfrastructureError."""
-    check_publish(request.caller, (part.topic,), gateway.table.topics)
-    check_topics(gateway, target, [(part.topic, ())])
-    gateway.check_new((part.topic,))
+    publisher, topics = PublishingClient(request.caller, request.client, target), (part.topic,)
+    check_rights(gateway, publisher, topics)
+    gateway.check_new(topics)
     held = gateway.parts.messages
     fragment = part.fragment
     stored = StoredPart(
@@ -67,7 +67,7 @@ async def take(gateway: Gateway, part: Part, target: Target, request: Request) -
     if known is None:
         await _check(gateway, stored)
         if stored.last:
-            check_fan_out(gateway, request, (part.topic,))
+            check_rate(gateway, publisher, topics)
         offset = await gateway.parts.commit(stored)
         if why := held.refused(offset):
             raise _contradicts(stored, why)  # another gateway was faster
@@ -175,7 +175,7 @@ async def _accept_whole(gateway: Gateway, message: OpenMessage, parts: Sequence[
         traceparent=first.traceparent,
         type=kept_type(kind),
     )
-    await accept(gateway, [whole], accepted_ms=message.accepted_ms)
+    await publish(gateway, PublishRequest([whole], None, accepted_ms=message.accepted_ms))
 
 
 async def give_up(gateway: Gateway, message: OpenMessage, reason: Reason, detail: str = "") -> None:

@@ -55,8 +55,8 @@ async def _subscribe(gateway: Gateway, request: Request, _target: Target) -> Rep
     if unknown:
         # Who gets more than it asked for is worse off than who gets an error.
         raise UnknownFilters(f"the filter {unknown[0]:.200} is not offered beside SubscriberAddress", tuple(unknown))
-    subscription, _ = await subscribed(gateway, read_subscribe(request.operation), request.caller)
-    return subscribe_reply(subscription, gateway.now())
+    created = await subscribed(gateway, read_subscribe(request.operation), request.caller)
+    return subscribe_reply(created.subscription, gateway.now())
 
 
 _OLD_SUBSCRIBE = Operation(_SUBSCRIBE, _subscribe, frozenset({Kind.BROKER}))

@@ -25,8 +25,9 @@ from arborcast.ingest.operations.legacy.messages import joined
 from arborcast.topic_model.records.peers import Forwarded
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire import fragments, xml_reading
-from arborcast.wire.envelope import MAX_BLOCKS, parse
+from arborcast.wire.envelope import parse
 from arborcast.wire.errors import MalformedMessage
+from arborcast.wire.limits import HEADER_BLOCKS, PAYLOAD_DECLARATIONS, PAYLOAD_LEVELS
 from tests.support import legacy_messages
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
@@ -205,7 +206,7 @@ def test_what_is_refused_goes_nowhere_and_costs_no_more(name: str, ordinary: int
 @pytest.mark.parametrize("number", [1_000, 10_000, 400_000])
 def test_headers_are_counted_before_they_are_looked_at(number: int) -> None:
     body = soap.envelope(soap.notify(), header="<b/>" * number)
-    with pytest.raises(MalformedMessage, match=f"{number} blocks, {MAX_BLOCKS} are taken"):
+    with pytest.raises(MalformedMessage, match=f"{number} blocks, {HEADER_BLOCKS} are taken"):
         parse(body)
 
 
@@ -297,8 +298,8 @@ def by_another_engine(_: GatewayParts, text: str) -> int:
 def test_every_door_takes_the_same_payloads(door: Callable[[GatewayParts, str], int]) -> None:
     """What is taken can be read by a parser with libxml2's bounds wherever it is handed out."""
     for taken, refused in (
-        (deep(xml_reading.MAX_PAYLOAD_DEPTH), deep(xml_reading.MAX_PAYLOAD_DEPTH + 1)),
-        (wide(xml_reading.MAX_PAYLOAD_DECLARATIONS - 10), wide(xml_reading.MAX_PAYLOAD_DECLARATIONS + 1)),
+        (deep(PAYLOAD_LEVELS), deep(PAYLOAD_LEVELS + 1)),
+        (wide(PAYLOAD_DECLARATIONS - 10), wide(PAYLOAD_DECLARATIONS + 1)),
     ):
         assert door(GatewayParts(), taken) < 300, door
         parts = GatewayParts()

@@ -290,7 +290,7 @@ def test_long_requests_are_equal_byte_for_byte(parts: GatewayParts) -> None:
 
 def test_where_an_answer_is_awaited_is_bounded_in_bytes(parts: GatewayParts) -> None:
     assert parts.post(asking(USER.replace("me<", "m" * 16_000 + "<"))).status == 202
-    assert "wsa:ReplyTo" in parts.post(asking(USER.replace("me<", "m" * 16_400 + "<"))).reason
+    assert "a ReplyTo has" in parts.post(asking(USER.replace("me<", "m" * 16_400 + "<"))).reason
     assert len(parts.notifications.accepted) == 1
 
 

@@ -27,7 +27,7 @@ from arborcast.ingest.zeromq.edge import ZmqEdge
 from arborcast.topic_model.records.control import SubscriptionRecord, TriggerRecord
 from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.topic_model.subscriptions import EndpointReference, Peer, Subscription
-from arborcast.wire import frames
+from arborcast.wire import frames, limits
 from arborcast.wire.errors import NotAuthenticated, TooManyRequests
 from arborcast.wire.frames import Decoder, Frame, FrameKind
 from tests.support.framed import FramedEdge, framed_edge
@@ -697,7 +697,7 @@ def test_of_one_connection_few_requests_are_under_way(
         return await original(*arguments)
 
     monkeypatch.setattr(subscriptions, "subscribe", slow)
-    monkeypatch.setattr(session, "_MOST_SUBSCRIPTIONS", 20)
+    monkeypatch.setattr(limits, "CONNECTION_SUBSCRIPTIONS", 20)
     raw = dial(edge)
     raw.send(b"".join(frames.encode(FrameKind.SUBSCRIBE, n, frames.SubscribeBody("a")) for n in range(2, 42)))
     wait_for(lambda: now == 16 and edge.server.counts.received["SUBSCRIBE"] == 40)

@@ -12,7 +12,7 @@ from arborcast.ingest.settings import GatewaySettings, TopicSettings
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TriggerEnded, TriggerRecord
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Trigger
 from arborcast.topic_model.topics import TopicPath
-from arborcast.wire.xml_reading import MAX_PAYLOAD_DEPTH
+from arborcast.wire.limits import PAYLOAD_LEVELS
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import START, GatewayParts, HttpAnswer, live
 from tests.support.guarded_gateway import ANNA, BERT, OLGA, Clock, guarded
@@ -160,8 +160,8 @@ def test_what_it_publishes_can_be_handed_out(parts: GatewayParts) -> None:
     def levels(number: int) -> str:
         return "<a>" * number + "</a>" * number
 
-    created(parts.post(create("deep", payload=levels(MAX_PAYLOAD_DEPTH))))
-    answer = parts.post(create("deeper", payload=levels(MAX_PAYLOAD_DEPTH + 1)))
+    created(parts.post(create("deep", payload=levels(PAYLOAD_LEVELS))))
+    answer = parts.post(create("deeper", payload=levels(PAYLOAD_LEVELS + 1)))
     assert answer.status >= 400
     assert "200 levels" in answer.reason
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.fence import clock
 from arborcast.core.settings import KafkaSettings
-from arborcast.ingest.operations.acceptance import accept
+from arborcast.ingest.operations.publishing import PublishRequest, publish
 from arborcast.ingest.state.changes import ControlChanges, GatewayPositions, KeyedLocks, LogEnd, SharedCommits
 from arborcast.ingest.state.log_view import ControlLogView
 from arborcast.topic_model.control_view import ControlView
@@ -319,7 +319,7 @@ def test_a_notification_is_not_accepted_when_the_end_of_the_log_is_unknown(monke
         monkeypatch.setattr(parts.gateway.changes, "keep_up", worker.changes.keep_up)
         parts.table.apply(TopicRecord(TopicPath("a")), 0)
         with pytest.raises(InfrastructureError, match="Kafka is away"):
-            await accept(parts.gateway, [Notification("n", TopicPath("a"), b"<x/>", 0)])
+            await publish(parts.gateway, PublishRequest([Notification("n", TopicPath("a"), b"<x/>", 0)], None))
         assert parts.notifications.accepted == []
 
     asyncio.run(scenario())
@@ -336,7 +336,7 @@ def test_a_notification_has_the_position_of_what_another_gateway_has_answered_fo
             parts.table.apply(TopicRecord(TopicPath("b")), 1)
 
         monkeypatch.setattr(parts.gateway.changes, "keep_up", keep_up)
-        await accept(parts.gateway, [Notification("n", TopicPath("a"), b"<x/>", 0)])
+        await publish(parts.gateway, PublishRequest([Notification("n", TopicPath("a"), b"<x/>", 0)], None))
         assert [each.control for each in parts.notifications.accepted] == [2]
 
     asyncio.run(scenario())

@@ -13,7 +13,6 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from arborcast.core.errors import InfrastructureError, PeerError, TopicError, TopicNotSupported
-from arborcast.ingest.access.grants import check_publish, owner_of
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.publication import (
     LIFESPAN,
@@ -23,15 +22,16 @@ from arborcast.ingest.elements.publication import (
     TYPE,
     VALID_UNTIL,
     Publication,
+    checked_key,
     read_said,
 )
-from arborcast.ingest.operations.acceptance import accept
-from arborcast.ingest.operations.gateway import Gateway, Operation, Stored, check_fan_out, check_topics
+from arborcast.ingest.operations.gateway import Gateway, Operation, Stored
+from arborcast.ingest.operations.publishing import PublishingClient, PublishRequest, publish
 from arborcast.topic_model import legacy_content
 from arborcast.topic_model.message_types import kept_type
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath, parse_path
-from arborcast.wire import times
+from arborcast.wire import times, xml_reading
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import (
     AccessRefused,
@@ -44,15 +44,12 @@ from arborcast.wire.errors import (
     WrongMedia,
 )
 from arborcast.wire.faults import Answer, seconds_until
-from arborcast.wire.xml_reading import check_payload, check_tags, read_xml
 
 PATH = "/publish/"
 
 _XML = (b"application/xml", b"text/xml")
 
 _JSON = b"application/json"
-
-_MOST_KEY = 200
 
 # Headers that say what p:Publication does in a Notify.
 _SAID = {
@@ -72,9 +69,7 @@ _TEXT = b"text/plain; charset=utf-8"
 
 def read_payload(payload: bytes, content_type: bytes = b"", what: str = "the body") -> Request:
     """A request around a payload's element, for any thread. Raises UnreadableRequest."""
-    root, document = read_xml(payload, content_type, what)
-    check_tags(document)
-    check_payload(document, root)
+    root, document = xml_reading.read_payload(payload, content_type, what)
     request = Request("1.1", root, None, document, root)
     request.source(1)
     return request
@@ -111,14 +106,7 @@ class Publish:
         return payload
 
     async def _publish(self, gateway: Gateway, request: Request, target: Target) -> Stored:
-        topic = self._path()
-        check_publish(request.caller, (topic,), gateway.table.topics)
-        # Nothing names the sender but the address, so where registration is required nobody can be known.
-        check_topics(gateway, target, [(topic, ())])
-        gateway.check_new((topic,))
-        check_fan_out(gateway, request, (topic,))
-        source = request.source(1)
-        said = self._said()
+        topic, said, source = self._path(), self._said(), request.source(1)
         notification = Notification(
             gateway.ids.next(),
             topic,
@@ -126,11 +114,11 @@ class Publish:
             times.to_ms(gateway.now()),
             message_id=checked_key(self._headers.get(b"idempotency-key", b"").decode("latin-1")),
             traceparent=request.traceparent,
-            type=said.type or kept_type(str(request.operation.tag)),
-            reliable=said.reliable,
+            type=kept_type(str(request.operation.tag)),
         )
-        new = await accept(gateway, [notification], {notification.id: said}, owner=owner_of(request.caller))
-        return Stored([notification.id] if new else ())
+        publisher = PublishingClient(request.caller, request.client, target)
+        published = await publish(gateway, PublishRequest([notification], publisher, {notification.id: said}))
+        return Stored(published.ids)
 
     def _path(self) -> TopicPath:
         try:
@@ -148,13 +136,6 @@ class Publish:
                 except UnicodeDecodeError as error:
                     raise InvalidRequest(f"the header {name.decode()} is not UTF-8") from error
         return read_said(texts, {}, "the headers")
-
-
-def checked_key(key: str) -> str:
-    """The key by which a publication that is repeated is known; raises InvalidRequest."""
-    if not (key.isascii() and (key.isprintable() or not key)) or len(key) > _MOST_KEY:
-        raise InvalidRequest(f"an Idempotency-Key is up to {_MOST_KEY} printable characters of ASCII")
-    return key
 
 
 _STATUS: Mapping[type[PeerError], int] = {

@@ -1,0 +1,312 @@
+"""Publishing, the same at every door: rights, registration, types, new topics, rates, reply addresses, repetitions.
+
+A door translates what it receives into a `PublishRequest` and calls `publish`. The framed edge stores several requests
+together, so it calls the two halves, `check` and `store`, itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+from lxml import etree
+
+from arborcast.core.errors import UnknownResource
+from arborcast.ingest.access.grants import check_publish, check_reserved, may_manage, owner_of
+from arborcast.ingest.addresses import Target
+from arborcast.ingest.elements.publication import NOTHING_SAID, Publication
+from arborcast.ingest.operations.gateway import AnswersPeers, Gateway, check_callable, endpoint_of
+from arborcast.ingest.state.repeats import fingerprint
+from arborcast.topic_model.grants import Caller
+from arborcast.topic_model.projections.registrations import permits
+from arborcast.topic_model.records.notifications import MOST_PRIORITY, UNSTAMPED, Notification, type_of
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.subscriptions import EndpointReference
+from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.tree import TopicTree
+from arborcast.wire import times
+from arborcast.wire.endpoints import Kind
+from arborcast.wire.errors import ConsumerRefused, InvalidRequest, NotRegistered
+
+# Bytes of a payload that is written as canonical XML, which is done on the event loop: a few milliseconds. libxml2's
+# time grows with the square of the namespace declarations.
+_MOST_CANONICAL = 16 * 1024
+
+NO_PUBLICATIONS: Mapping[str, Publication] = {}
+
+_BROKER = Target(Kind.BROKER)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishingClient:
+    """The client that publishes, and the address to which it sent its request."""
+
+    caller: Caller | None = None
+    """None without authentication."""
+    client: str = ""
+    """The key of its rates."""
+    target: Target = _BROKER
+
+
+class PublishRequest(NamedTuple):
+    """The notifications of one request, in their order."""
+
+    notifications: Sequence[Notification]
+    publisher: PublishingClient | None
+    """None where rights were checked before: a push of another engine, a message whose parts were accepted."""
+    said: Mapping[str, Publication] = NO_PUBLICATIONS
+    """Delivery options, by the id of the notification."""
+    senders: Callable[[], Sequence[Iterable[str]]] | None = None
+    """Producer addresses in each notification; called only where a registration may be required."""
+    reply_to: Callable[[], EndpointReference | None] | None = None
+    """The address for the answer; called only where one of the topics is a queue."""
+    accepted_ms: int | None = None
+    """The time of acceptance, where it is not the present: that of a message whose parts arrived earlier."""
+
+
+class Checked(NamedTuple):
+    """A request that may be stored."""
+
+    notifications: Sequence[Notification]
+    said: Mapping[str, Publication]
+    owner: str
+    accepted_ms: int | None
+
+
+class Published(NamedTuple):
+    """The ids under which a request is stored, in the order of its notifications; none for a repetition, which is
+    stored under other ids."""
+
+    ids: Sequence[str]
+
+
+async def publish(gateway: Gateway, request: PublishRequest) -> Published:
+    """Check a request and store it: when this returns, it is in the log. Raises as `check` and `store`."""
+    checked = await check(gateway, request)
+    new = await store(gateway, checked)
+    return Published([each.id for each in checked.notifications] if new else ())
+
+
+async def check(gateway: Gateway, request: PublishRequest) -> Checked:
+    """See that the request may be stored, and count it for its client's rates.
+
+    Raises Forbidden, NotRegistered, UnknownResource, InvalidRequest, TopicNotSupported, TooManyTopics, TooManyRequests,
+    or another InfrastructureError.
+    """
+    notifications, publisher = request.notifications, request.publisher
+    topics = [each.topic for each in notifications]
+    if publisher is None:
+        check_reserved(topics)
+    else:
+        check_rights(gateway, publisher, topics, request.senders)
+    if gateway.topics.check_types:
+        check_types(gateway.table.topics, notifications, request.said)
+    gateway.check_new(topics)
+    if publisher is not None:
+        check_rate(gateway, publisher, topics)
+        if request.reply_to is not None:
+            notifications = await _with_reply_to(gateway, publisher, notifications, request.reply_to)
+    return Checked(
+        notifications, request.said, "" if publisher is None else owner_of(publisher.caller), request.accepted_ms
+    )
+
+
+async def store(gateway: Gateway, checked: Checked) -> bool:
+    """Store a checked request, unless it is a repetition: False, it is stored under other ids.
+
+    Raises TopicNotSupported, TooManyTopics or another InfrastructureError.
+    """
+    request = b""
+    if gateway.repeats.enabled:
+        said = [checked.said.get(each.id, NOTHING_SAID) for each in checked.notifications]
+        request = fingerprint(checked.notifications, checked.owner, said)
+    if request:
+        return await gateway.repeats.once(request, lambda: _store(gateway, checked, request))
+    await _store(gateway, checked)
+    return True
+
+
+def joined(requests: Sequence[Checked]) -> Checked:
+    """Requests of one owner without message ids, as one request."""
+    first = requests[0]
+    if len(requests) == 1:
+        return first
+    said = {name: each for request in requests for name, each in request.said.items()}
+    return first._replace(notifications=[each for request in requests for each in request.notifications], said=said)
+
+
+def check_rights(
+    gateway: Gateway,
+    publisher: PublishingClient,
+    topics: Sequence[TopicPath],
+    senders: Callable[[], Sequence[Iterable[str]]] | None = None,
+) -> None:
+    """See that a client may publish on these topics: by the policy, by the facts of each topic, by its registration.
+
+    A notification comes from a registration when the request was sent to the registration's own address (the
+    ConsumerReference of the answer to RegisterPublisher), when the message's ProducerReference has the address that
+    was registered as PublisherReference, or when its SubscriptionReference is our subscription at that publisher. Each
+    is as good as the network lets it be: a client that can read a reference can repeat it.
+
+    Raises Forbidden; UnknownResource when the request went to a registration that is not in force; NotRegistered when
+    no registration of the sender covers a topic and the settings require one.
+    """
+    check_publish(publisher.caller, topics, gateway.table.topics)
+    target, required = publisher.target, gateway.settings.requires_registration
+    if not required and target.kind is not Kind.REGISTRATION:
+        return
+    now_ms = times.to_ms(gateway.now())
+    named = gateway.registrations.get(target.id) if target.kind is Kind.REGISTRATION else None
+    if target.kind is Kind.REGISTRATION and (named is None or named.expired(now_ms)):
+        raise UnknownResource(f"there is no registration {target.id[:200]!r} (any more)")
+    if not required:
+        return
+    addresses: Sequence[Iterable[str]] = [()] * len(topics) if senders is None else senders()
+    if len(addresses) == 1:  # one message may mean several notifications (`elements.dsub`)
+        addresses = list(addresses) * len(topics)
+    for topic, sent_from in zip(topics, addresses, strict=True):
+        known = [one for address in sent_from for one in gateway.registrations.known_as(address)]
+        if named is not None:
+            known.append(named)
+        if not any(permits(one, topic, now_ms) for one in known):
+            raise NotRegistered(
+                f"only registered publishers may publish here, and no registration of this one covers the topic {topic}"
+                if known
+                else "only registered publishers may publish here: send RegisterPublisher, then Notify to the "
+                "ConsumerReference of the answer, or with a wsnt:ProducerReference equal to the PublisherReference"
+            )
+
+
+def check_rate(gateway: Gateway, publisher: PublishingClient, topics: Iterable[TopicPath]) -> None:
+    """Raises TooManyRequests for a publisher whose notifications have been pushed too often in the last minute.
+
+    Counted by the current subscribers of these topics, in our view: those that subscribe a moment later do not count.
+    """
+    if gateway.gate is not None:
+        table = gateway.table
+        gateway.gate.publishes(publisher.client, lambda: sum(map(table.fan_out, topics)))
+
+
+def check_types(
+    tree: TopicTree, notifications: Sequence[Notification], said: Mapping[str, Publication] = NO_PUBLICATIONS
+) -> None:
+    """Raises InvalidRequest when a notification is of none of the types that its topic names; one that names none has
+    them all."""
+    for number, each in enumerate(notifications, start=1):
+        record = tree.get(each.topic)
+        if record is None or not record.message_types:
+            continue
+        kind = said.get(each.id, NOTHING_SAID).type or type_of(each)
+        if kind not in record.message_types:
+            raise InvalidRequest(
+                f"message {number} is of the type {kind:.200}, and the topic {each.topic:.200} takes "
+                f"{' '.join(record.message_types):.500}"
+            )
+
+
+async def _with_reply_to(
+    gateway: Gateway,
+    publisher: PublishingClient,
+    notifications: Sequence[Notification],
+    read: Callable[[], EndpointReference | None],
+) -> Sequence[Notification]:
+    """The notifications with the address for their answers, where one of their topics is a queue; judged as a
+    ConsumerReference is. Raises InvalidRequest."""
+    policy = gateway.table.topics.policy
+    reply_to = read() if any(policy(each.topic).queue for each in notifications) else None
+    if reply_to is None:
+        return notifications
+    if not notifications[0].message_id:
+        raise InvalidRequest("a request with a wsa:ReplyTo needs a wsa:MessageID, which its answer names")
+    if len(notifications) > 1:
+        raise InvalidRequest("a Notify with a wsa:ReplyTo holds one message, for one answer")
+    try:
+        reply_to, point = endpoint_of(gateway, reply_to)
+        if point is not None and not may_manage(publisher.caller, point.owner):
+            # As for one that is not there.
+            raise ConsumerRefused(f"the ConsumerReference is a pull point that is not there: {point.id!r}")
+        if point is None:
+            await check_callable(gateway, reply_to.address, owner_of(publisher.caller), once=True)
+    except ConsumerRefused as error:
+        raise InvalidRequest(str(error).replace("ConsumerReference", "wsa:ReplyTo")) from error
+    return [msgspec.structs.replace(notifications[0], reply_to=reply_to, reply_point="" if point is None else point.id)]
+
+
+def merge_key(payload: bytes, key: str) -> bytes:
+    """By what equal requests are known: the payload as exclusive canonical XML, a longer one byte for byte, and what
+    the publisher has named them. Empty where the payload cannot be read."""
+    if len(payload) > _MOST_CANONICAL:
+        return hashlib.blake2b(key.encode() + b"\0\0" + payload, digest_size=16).digest()
+    try:
+        parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
+        written = etree.tostring(etree.fromstring(payload, parser), method="c14n", exclusive=True, with_comments=False)
+    except (etree.XMLSyntaxError, etree.C14NError):
+        return b""
+    return hashlib.blake2b(key.encode() + b"\0" + written, digest_size=16).digest()
+
+
+def _accepted(
+    notification: Notification,
+    table: RoutingTable,
+    said: Publication,
+    facts: Mapping[str, Any],
+    split_bytes: int,
+    federation: AnswersPeers | None,
+) -> Notification:
+    """A notification as it is stored: `facts` are those of its request, the rest is what its publisher says of it, else
+    what its topic does. `split_bytes` is for topics that say split."""
+    tree = table.topics
+    policy, priority = tree.policy(notification.topic), said.priority
+    distribution, fast = "", False
+    if federation is not None:
+        # Where it was accepted first it was said where it goes, if it was said at all.
+        distribution = notification.distribution or tree.distribution(notification.topic)
+        fast = tree.is_fast(notification.topic, federation.inside_fast)
+    if priority is None:
+        # A directory may say more than there is.
+        priority = max(-MOST_PRIORITY, min(policy.priority, MOST_PRIORITY))
+    return msgspec.structs.replace(
+        notification,
+        prefixes=tree.prefixes.complete(notification.topic, notification.prefixes),
+        valid_until_ms=said.until_ms(facts["accepted_ms"]),
+        priority=priority,
+        type=said.type or notification.type,
+        reliable=said.reliable or notification.reliable or policy.reliable,
+        split_bytes=split_bytes if policy.split else 0,
+        queue=policy.queue,
+        merge=merge_key(notification.payload, said.merge) if policy.queue and policy.merge else b"",
+        distribution=distribution,
+        fast=fast,
+        unchanged=UNSTAMPED if notification.only else table.changed_before(notification.topic),
+        **facts,
+    )
+
+
+async def _store(gateway: Gateway, checked: Checked, request: bytes = b"") -> None:
+    """`request` is the fingerprint of the request; it is in each record, so that it is known after a restart."""
+    # All topics first: between two messages of a request nothing may be awaited, or another request could get between.
+    notifications, said, table = checked.notifications, checked.said, gateway.table
+    if new := {each.topic: each.prefixes for each in notifications if each.topic not in table.topics}:
+        await gateway.admit(new)
+    await gateway.changes.keep_up()
+    # It belongs to the subscriptions that are there now, whenever it is matched.
+    accepted_ms = times.to_ms(gateway.now()) if checked.accepted_ms is None else checked.accepted_ms
+    facts: dict[str, bytes | int] = {"control": table.position, "accepted_ms": accepted_ms}
+    if request:
+        facts |= {"request": request, "request_size": len(notifications)}
+    split_bytes, federation = gateway.fragments.bytes, gateway.federation
+    stored = [
+        _accepted(each, table, said.get(each.id, NOTHING_SAID), facts, split_bytes, federation)
+        for each in notifications
+    ]
+    # The last of each topic that keeps it.
+    retained = {each.topic: each for each in stored if gateway.retains(each.topic)}
+    context = stored[0].traceparent
+    if gateway.tracing is None or not context:
+        await gateway.notifications.append(stored, list(retained.values()))
+        return
+    with gateway.tracing.span("append", "producer", context, {"arborcast.notifications": len(stored)}):
+        await gateway.notifications.append(stored, list(retained.values()))

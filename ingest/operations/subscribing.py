@@ -1,0 +1,299 @@
+"""Creating subscriptions, the same at every door: rights, filters, endpoint, proof, quota, renewal, current messages.
+
+A door translates what it receives into a `SubscriptionRequest` and calls `create_subscription`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from arborcast.core.errors import ExpressionError, TopicNotSupported
+from arborcast.core.security.outbound import AddressPolicy
+from arborcast.ingest.access.grants import check_fill, check_serve, check_subscribe, may_manage, owner_of
+from arborcast.ingest.addresses import resource_id
+from arborcast.ingest.consumers import check_name
+from arborcast.ingest.elements import dsub
+from arborcast.ingest.elements.filters import DELIVERY, QUEUE, Filters, SubscriptionPolicy, check_server
+from arborcast.ingest.operations.current_message import Since, check_few, send_current_messages
+from arborcast.ingest.operations.gateway import Gateway, check_callable, endpoint_of
+from arborcast.topic_model.expressions import XPathPattern, compile_normal
+from arborcast.topic_model.grants import Caller
+from arborcast.topic_model.patterns.patterns import Pattern
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, ending_pull_point
+from arborcast.topic_model.routing.rest import selects_any
+from arborcast.topic_model.subscriptions import (
+    DEFAULT_POLICY,
+    BoundEndpoint,
+    EndpointReference,
+    SoapVersion,
+    Subscription,
+    TopicFilter,
+)
+from arborcast.wire import times
+from arborcast.wire.endpoints import Kind
+from arborcast.wire.errors import ConsumerRefused, OperationRefused, UnsupportedPolicy
+
+_DEFAULT = SubscriptionPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRequest:
+    """What a subscriber asks for."""
+
+    filters: Filters
+    caller: Caller | None
+    """None without authentication."""
+    client: str = ""
+    """The key of its rates."""
+    consumer: EndpointReference | None = None
+    """Where to push, or a pull point of ours; None: messages wait at the subscription itself."""
+    policy: SubscriptionPolicy = _DEFAULT
+    terminates_ms: int | None = None
+    id: str = ""
+    """The id of a durable subscription, derived from its name; empty for a new id."""
+    endpoint: str = ""
+    """The id of a pull point that becomes a further address of the subscription, as HPwsn's clients use theirs."""
+    paused: bool = False
+    soap: SoapVersion = "1.1"
+    addressing: bool = False
+
+
+class CreatedSubscription(NamedTuple):
+    """The subscription in force."""
+
+    subscription: Subscription
+    new: bool
+    """False for the equal one that was there."""
+    secret: str = ""
+    """The signing secret that was made for it, empty for none."""
+
+
+async def create_subscription(gateway: Gateway, request: SubscriptionRequest) -> CreatedSubscription:
+    """Create a subscription. One to the same endpoint with the same filters is renewed instead; a durable one of the
+    same id is kept where its filters and its policy are the same, and replaced otherwise.
+
+    Raises Forbidden, ExpressionError, TopicNotSupported, UnsupportedPolicy, ConsumerRefused, OperationRefused,
+    TooManyRequests, InvalidRequest, or InfrastructureError.
+    """
+    filters, policy = request.filters, request.policy
+    check_subscribe(request.caller, filters.topics)
+    if policy.queue:
+        check_serve(request.caller, filters.topics)
+    # Another gateway may have made the pull point, or the equal subscription, a moment ago.
+    await gateway.changes.catch_up()
+    check_filters(gateway, filters.topics)
+    if policy.queue:
+        check_server(filters, gateway.table.topics)
+    wanted = subscription_of(gateway, request)
+    if policy.current_message:
+        await check_few(gateway, wanted, request.client)
+    if wanted.pushed:
+        if gateway.table.find_equal(wanted) is None:
+            await check_callable(gateway, wanted.consumer.address, wanted.owner)
+        else:
+            await check_name(gateway.dns_check, wanted.consumer.address)
+    async with (
+        gateway.locks.hold(("pull point", wanted.pull_point or request.endpoint or wanted.id)),
+        gateway.locks.hold(("durable", request.id) if request.id else wanted.identity()),
+    ):
+        created, since = await _commit(gateway, request, wanted)
+    if since is not None and policy.current_message:
+        await send_current_messages(gateway, created.subscription, since)
+    return created
+
+
+def check_filters(gateway: Gateway, topics: Iterable[TopicFilter]) -> None:
+    """Raises ExpressionError or TopicNotSupported for expressions that cost too much, or select nothing here."""
+    for expression in topics:
+        dsub.check_topic(expression)
+        check_supported(gateway, expression)
+
+
+def check_supported(gateway: Gateway, expression: TopicFilter) -> None:
+    """Raises ExpressionError for an expression that costs too much, of it TopicNotSupported for one that, with a fixed
+    topic set, selects nothing and never will.
+    """
+    pattern = compile_normal(expression.normal)
+    if isinstance(pattern, Pattern) and pattern.steps > gateway.settings.expression_steps:
+        raise ExpressionError(
+            f"the expression has {pattern.steps} steps from the first wildcard of each alternative on, "
+            f"{gateway.settings.expression_steps} are taken: use fewer alternatives, or several subscriptions",
+        )
+    if not gateway.topics.fixed:
+        return
+    tree = gateway.table.topics
+    if not (pattern.select(tree) if isinstance(pattern, XPathPattern) else selects_any(pattern, tree)):
+        raise TopicNotSupported(f"the expression {expression.text!r} selects no topic of the fixed topic set")
+
+
+def subscription_of(
+    gateway: Gateway, request: SubscriptionRequest, outbound: AddressPolicy | None = None
+) -> Subscription:
+    """The subscription that is asked for, as it would be made now; `outbound` instead of the gateway's policy.
+
+    Raises ConsumerRefused, Forbidden, OperationRefused, UnsupportedPolicy.
+    """
+    policy, identifier = request.policy, request.id or resource_id()
+    address = gateway.own.resource(Kind.SUBSCRIPTION, identifier)
+    form, delivery = policy.form, policy.delivery
+    if form != "legacy" and delivery.fragment_bytes:
+        raise UnsupportedPolicy(
+            "p:Delivery: FragmentBytes is for subscribers in the older form (SubscriberAddress); others get messages "
+            "whole",
+            (DELIVERY,),
+        )
+    if request.consumer is None:
+        consumer, pull_point = EndpointReference(address), identifier
+    else:
+        consumer, point = endpoint_of(gateway, request.consumer, outbound)
+        pull_point = ""
+        if point is not None:
+            check_fill(request.caller, point)
+            pull_point = point.id
+    if pull_point:
+        if form == "raw":
+            raise OperationRefused("a pull point keeps whole messages, not raw ones", "UnsupportedPolicyRequestFault")
+        if policy.queue:
+            raise UnsupportedPolicy(
+                "with p:Queue requests are pushed: a pull point cannot say that it is idle", (QUEUE,)
+            )
+        if form == "legacy":  # the older form, and the size of its parts, are forms of pushes
+            form, delivery = "notify", DEFAULT_POLICY
+    filters = request.filters
+    return Subscription(
+        id=identifier,
+        consumer=consumer,
+        address=address,
+        topics=filters.topics,
+        content=filters.content,
+        producer=filters.producer,
+        types=filters.types,
+        form=form,
+        policy=delivery,
+        soap=request.soap,
+        addressing=request.addressing,
+        created_ms=times.to_ms(gateway.now()),
+        terminates_ms=request.terminates_ms,
+        paused=request.paused,
+        owner=owner_of(request.caller),
+        pull_point=pull_point,
+        queue=policy.queue,
+    )
+
+
+async def _commit(
+    gateway: Gateway, request: SubscriptionRequest, wanted: Subscription
+) -> tuple[CreatedSubscription, Since | None]:
+    """Also returns since when the subscription is as it is; None where nothing was asked that was not there."""
+    if request.consumer is not None and wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
+        raise ConsumerRefused("the pull point was destroyed at this moment")
+    bound, ended = _bound(gateway, request) if wanted.pushed else (None, [])
+    while (existing := _existing(gateway, request, wanted)) is not None:
+        async with gateway.locks.hold(existing.id):
+            if gateway.table.get(existing.id) != existing:
+                continue  # changed or ended while its lock was awaited
+            if request.id:
+                if (existing.selector(), existing.types, existing.policy) == (
+                    wanted.selector(),
+                    wanted.types,
+                    wanted.policy,
+                ):
+                    return CreatedSubscription(existing, False), None
+                made, since = await _commit_new(gateway, wanted)
+                return CreatedSubscription(made, False), since
+            return await _renew(gateway, request, existing, wanted, ended)
+    _check_room(gateway, wanted.owner)
+    wanted, secret = _protected(gateway, request, wanted)
+    made, since = await _commit_new(gateway, msgspec.structs.replace(wanted, endpoint=bound), ended)
+    if ended:
+        gateway.pulls.forget(request.endpoint)
+    return CreatedSubscription(made, True, secret), since
+
+
+def _existing(gateway: Gateway, request: SubscriptionRequest, wanted: Subscription) -> Subscription | None:
+    return gateway.table.get(wanted.id) if request.id else gateway.table.find_equal(wanted)
+
+
+async def _renew(
+    gateway: Gateway,
+    request: SubscriptionRequest,
+    existing: Subscription,
+    wanted: Subscription,
+    ended: list[ControlRecord],
+) -> tuple[CreatedSubscription, Since]:
+    """Its subscriber wants messages, whether or not it remembers that it paused, until the new termination time and in
+    the form in which it asks now. It is protected as requested, else as it was."""
+    renewed = msgspec.structs.replace(
+        existing,
+        terminates_ms=wanted.terminates_ms,
+        paused=wanted.paused,
+        addressing=wanted.addressing,
+        queue=wanted.queue,
+        policy=wanted.policy,
+    )
+    renewed, secret = _protected(gateway, request, renewed)
+    records = [*ended, *gateway.suspensions.taking_back(existing.id)]
+    since = Since(gateway.table.position - 1, times.to_ms(gateway.now()))
+    if renewed != existing:
+        records.insert(0, SubscriptionRecord(renewed))
+    if records:
+        since = since._replace(offset=await gateway.changes.commit(records))
+    if ended:
+        gateway.pulls.forget(request.endpoint)
+    return CreatedSubscription(renewed, False, secret), since
+
+
+async def _commit_new(
+    gateway: Gateway, subscription: Subscription, also: list[ControlRecord] | None = None
+) -> tuple[Subscription, Since]:
+    """Put a new subscription into the log, made at this moment: what is accepted later belongs to it. With it go the
+    records `also`; a provisional pull point that it fills lasts from now on."""
+    made = msgspec.structs.replace(subscription, created_ms=times.to_ms(gateway.now()))
+    records: list[ControlRecord] = [SubscriptionRecord(made), *(also or ())]
+    point = gateway.pull_points.get(made.pull_point)
+    if point is not None and point.until_ms:
+        records.append(msgspec.structs.replace(point, until_ms=0))
+    return made, Since(await gateway.changes.commit(records), made.created_ms, new=True)
+
+
+def _protected(gateway: Gateway, request: SubscriptionRequest, subscription: Subscription) -> tuple[Subscription, str]:
+    requested = request.policy.protection
+    if requested is None:
+        return subscription, ""
+    return gateway.protector.grant(subscription, requested, times.to_ms(gateway.now()))
+
+
+def _check_room(gateway: Gateway, owner: str) -> None:
+    """Raises OperationRefused when an owner has as many subscriptions as may be. Those without one are not counted.
+
+    Several requests of one owner at the same moment may go beyond the bound by their number.
+    """
+    limit = gateway.settings.subscriptions_per_owner
+    if not limit or not owner:
+        return
+    held = gateway.owners.subscriptions(owner)
+    if held >= limit:
+        raise OperationRefused(
+            f"{owner!r} has {held} subscriptions, and {limit} may be: end some that are not needed any more",
+            "SubscribeCreationFailedFault",
+        )
+
+
+def _bound(gateway: Gateway, request: SubscriptionRequest) -> tuple[BoundEndpoint | None, list[ControlRecord]]:
+    """The endpoint of a subscription that names a pull point, and the records that end the pull point, which has no
+    further use. None and none where it is in use, or belongs to another owner."""
+    points, named = gateway.pull_points, request.endpoint
+    if not named:
+        return None, []
+    point = points.get(named)
+    if point is None:
+        # It was bound before, or ended unused: its address is the subscriber's all the same.
+        bound = BoundEndpoint(named, points.endpoints.name_of(named, owner_of(request.caller)))
+        return (None if points.is_there(named) else bound), []
+    if not points.is_provisional(named) or not may_manage(request.caller, point.owner):
+        return None, []
+    return BoundEndpoint(named, point.name), ending_pull_point(named, "destroyed", times.to_ms(gateway.now()))

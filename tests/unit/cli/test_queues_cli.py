@@ -11,6 +11,7 @@ import arborcast.admin.control_log
 from arborcast.admin import queues as admin
 from arborcast.admin.queues import JobFigures, QueueRequests, RequestStatus
 from arborcast.cli import app, queues
+from arborcast.core.errors import ConfigError
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console_answers import INSPECTIONS, JOB, QUEUE_RECORDS
@@ -52,6 +53,12 @@ def test_one_shows_who_works_for_how_long_and_what_waits() -> None:
     assert lines[2] == "server s9 at https://camera3.example:8443/inspect, 1 at a time, paused"
     assert lines[3].endswith("r1  priority 5, sent 2 times")
     assert lines[4].endswith("r2  priority 0")
+
+
+@pytest.mark.usefixtures("world")
+def test_a_topic_that_is_no_queue_is_refused() -> None:
+    with pytest.raises(ConfigError, match="nope is no work queue"):
+        CliRunner().invoke(app, ["queues", "show", "nope", "--url", "http://job:1"], catch_exceptions=False)
 
 
 @pytest.mark.usefixtures("world")

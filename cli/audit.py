@@ -124,7 +124,8 @@ def _print(report: Report) -> None:
         table.add_row(name, f"{tally.matches:,}", *(f"{getattr(tally, state):,}" for state in states))
     out.print(table)
     if report.duplicates:
-        say(f"{report.duplicates:,} deliveries were taken more than once")
+        were = "delivery was" if report.duplicates == 1 else "deliveries were"
+        say(f"{report.duplicates:,} {were} taken more than once")
     for note in report.notes:
         say(one_line(f"note: {note}"))
     for problem in report.problems:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Iterator
 
@@ -59,6 +61,14 @@ def test_an_empty_list_says_so(given: list[tuple[Delivery, DeadLetter]], monkeyp
     monkeypatch.setattr(commands, "kafka_of", lambda config, home: KAFKA)
     result = CliRunner().invoke(app, ["dead-letters", "list"])
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no dead letters\n")
+
+
+@pytest.mark.usefixtures("given")
+def test_times_in_json_are_iso_8601(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "kafka_of", lambda config, home: KAFKA)
+    result = CliRunner().invoke(app, ["dead-letters", "list", "--json", "--limit", "1"])
+    (found,) = json.loads(result.stdout)["letters"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", found["given_up"])
 
 
 @pytest.mark.usefixtures("given")

@@ -62,8 +62,8 @@ def audit(
 
     The exit status is 0 when all balances, 1 when something does not, 2 when that could not be found out.
     """
-    since_ms = moment_ms("--since", since)
-    until_ms = moment_ms("--until", until) if until else None
+    since_ms = moment_ms("since", since)
+    until_ms = moment_ms("until", until) if until else None
     from arborcast.admin.audit import audit as examine
 
     try:

@@ -248,7 +248,7 @@ def replay(
     """Deliver what matches a subscription's filters again, to it alone, labelled as a replay."""
     from arborcast.admin.replay import plan
 
-    since_ms, until_ms = moment_ms("--since", since), moment_ms("--until", until) if until else None
+    since_ms, until_ms = moment_ms("since", since), moment_ms("until", until) if until else None
     kafka = kafka_of(config, home)
     with ProgressShown() as progress:
         planned = plan(kafka, subscription, since_ms, until_ms, topic_filter(topic, namespace), limit, progress)

@@ -42,8 +42,8 @@ class LetterFilter(NamedTuple):
             self.endpoint,
             self.notification,
             self.topic.test(kafka, control),
-            moment_ms("--since", self.since) if self.since else None,
-            moment_ms("--until", self.until) if self.until else None,
+            moment_ms("since", self.since) if self.since else None,
+            moment_ms("until", self.until) if self.until else None,
             self.reason,
         )
 

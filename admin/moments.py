@@ -6,5 +6,10 @@ from datetime import UTC, datetime
 
 
 def moment(ms: int) -> str:
-    """Milliseconds since the epoch as local time."""
+    """Milliseconds since the epoch as local time, for a person."""
     return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
+
+
+def iso(ms: int) -> str:
+    """The same as ISO 8601, for JSON."""
+    return moment(ms).replace(" ", "T")

@@ -13,7 +13,7 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-def beginning(text: str, now: float, option: str = "--since") -> float:
+def beginning(text: str, now: float, what: str = "since") -> float:
     """Seconds of the epoch, for a span before `now` (30m, 2h) or an ISO time (this machine's zone if it names none).
 
     Raises ConfigError for anything else.
@@ -25,11 +25,11 @@ def beginning(text: str, now: float, option: str = "--since") -> float:
         at = datetime.fromisoformat(text.strip())
     except ValueError as error:
         raise ConfigError(
-            f"{option} {text}: write a span such as 30m, 2h or 7d, or a time such as 2026-01-31T12:00"
+            f"{what} {text}: write a span such as 30m, 2h or 7d, or a time such as 2026-01-31T12:00"
         ) from error
     return (at if at.tzinfo else at.astimezone()).timestamp()
 
 
-def moment_ms(option: str, text: str) -> int:
+def moment_ms(what: str, text: str) -> int:
     """Milliseconds of the epoch, for a span before now (1h) or an ISO time. Raises ConfigError."""
-    return int(beginning(text, time.time(), option) * 1000)
+    return int(beginning(text, time.time(), what) * 1000)

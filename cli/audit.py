@@ -62,8 +62,8 @@ def audit(
 
     The exit status is 0 when all balances, 1 when something does not, 2 when that could not be found out.
     """
-    since_ms = moment_ms("--since", since)
-    until_ms = moment_ms("--until", until) if until else None
+    since_ms = moment_ms("since", since)
+    until_ms = moment_ms("until", until) if until else None
     from arborcast.admin.audit import audit as examine
 
     try:
@@ -124,7 +124,8 @@ def _print(report: Report) -> None:
         table.add_row(name, f"{tally.matches:,}", *(f"{getattr(tally, state):,}" for state in states))
     out.print(table)
     if report.duplicates:
-        say(f"{report.duplicates:,} deliveries were taken more than once")
+        were = "delivery was" if report.duplicates == 1 else "deliveries were"
+        say(f"{report.duplicates:,} {were} taken more than once")
     for note in report.notes:
         say(one_line(f"note: {note}"))
     for problem in report.problems:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arborcast.admin.moments import moment
+from arborcast.admin.moments import iso
 from arborcast.core.errors import ConfigError
 from arborcast.engine.terminal import complain, noting_silence
 
@@ -180,4 +180,4 @@ def document(value: Any) -> Any:
 def _member(name: str, value: Any) -> tuple[str, Any]:
     if not name.endswith("_ms"):
         return name, document(value)
-    return name.removesuffix("_ms"), moment(value) if value else "" if value == 0 else value
+    return name.removesuffix("_ms"), iso(value) if value else "" if value == 0 else value

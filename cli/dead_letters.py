@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arborcast.admin.moments import moment
+from arborcast.admin.moments import iso, moment
 from arborcast.admin.times import moment_ms
 from arborcast.cli.common import (
     FATES,
@@ -222,8 +222,8 @@ def _facts(letter: Letter) -> dict[str, Any]:
         "subscription": letter.subscription,
         "endpoint": letter.endpoint,
         "topic": letter.topic,
-        "accepted": moment(letter.accepted_ms),
-        "given_up": moment(letter.given_up_ms),
+        "accepted": iso(letter.accepted_ms),
+        "given_up": iso(letter.given_up_ms),
         "state": letter.state,
         "attempts": letter.attempts,
         "error": letter.error,
@@ -248,7 +248,7 @@ def replay(
     """Deliver what matches a subscription's filters again, to it alone, labelled as a replay."""
     from arborcast.admin.replay import plan
 
-    since_ms, until_ms = moment_ms("--since", since), moment_ms("--until", until) if until else None
+    since_ms, until_ms = moment_ms("since", since), moment_ms("until", until) if until else None
     kafka = kafka_of(config, home)
     with ProgressShown() as progress:
         planned = plan(kafka, subscription, since_ms, until_ms, topic_filter(topic, namespace), limit, progress)

@@ -71,7 +71,7 @@ def backup(
         from arborcast.admin.data_directory import drill as prove
 
         with ProgressShown() as progress:
-            stock = prove(settings, lambda: kafka_of(config, home), folder, moment_ms("--since", since), progress)
+            stock = prove(settings, lambda: kafka_of(config, home), folder, moment_ms("since", since), progress)
         if json:
             print_json(stock._asdict())
         else:

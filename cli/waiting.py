@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arborcast.admin.moments import moment
+from arborcast.admin.moments import iso, moment
 from arborcast.cli.common import (
     FATES,
     ConfigOption,
@@ -85,10 +85,10 @@ def _facts(each: WaitingEntry) -> dict[str, Any]:
         "endpoint": each.endpoint,
         "topic": each.topic,
         "priority": each.priority,
-        "accepted": moment(each.accepted_ms),
-        "since": moment(each.since_ms),
+        "accepted": iso(each.accepted_ms),
+        "since": iso(each.since_ms),
         "attempts": each.attempts,
-        "next": _next(each),
+        "next": iso(each.next_ms) if each.next_ms else "",
         "error": each.error,
         "detail": each.detail,
         "status": each.status or "",

@@ -34,6 +34,9 @@ _BELOW_SYSTEM = f"{SYSTEM}/"
 MAX_PATH_LENGTH = 4096
 MAX_DEPTH = 64
 
+NAME_RULE: Final = "a name has letters, digits, - _ and ., and begins with a letter or _"
+"""What an NCName is, for refusals."""
+
 # NCName of "Namespaces in XML 1.0", written with the ranges of XML 1.0 fifth edition.
 _NAME_START = (
     "A-Z_a-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c-\u200d\u2070-\u218f"
@@ -81,7 +84,7 @@ def make_path(steps: Iterable[Step]) -> TopicPath:
     parent = ""
     for namespace, name in steps:
         if not is_ncname(name):
-            raise TopicError(f"{name[:200]!r} is not a legal topic name (an NCName is needed)")
+            raise TopicError(f"{name[:200]!r} is not a legal topic name: {NAME_RULE}")
         if not is_namespace(namespace):
             raise TopicError(f"the namespace {namespace[:200]!r} is no legal URI")
         if namespace == parent:
@@ -109,7 +112,7 @@ def split_path(path: str) -> Iterator[Step]:
     while position < end:
         match = _step.match(path, position)
         if match is None or (match.end() < end and path[match.end()] != "/") or match.end() == end - 1:
-            raise TopicError(f"{path[:200]!r} is not a canonical topic path")
+            raise TopicError(f"{path[:200]!r} is not a canonical topic path: at position {position}, {NAME_RULE}")
         namespace, name = match.groups()
         parent = parent if namespace is None else namespace
         yield parent, name

@@ -176,7 +176,7 @@ class DeliveriesScreen:
 def _audit(kafka: KafkaSettings, since: str, subscription: str) -> Report:
     from arborcast.admin.audit import audit
 
-    return audit(kafka, moment_ms("--since", since), subscription=subscription, patience_s=_PATIENCE_S)
+    return audit(kafka, moment_ms("since", since), subscription=subscription, patience_s=_PATIENCE_S)
 
 
 async def _answer(question: Awaitable[T]) -> tuple[T | None, str]:

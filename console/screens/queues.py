@@ -48,15 +48,15 @@ class QueuesScreen:
         async def one(age_s: float) -> Seen:
             try:
                 path = topic_named(wanted, self._console.control.table.topics)
+                figures, waits = await asyncio.gather(
+                    self._figures(age_s),
+                    self._console.questions.recent_log(admin.requests, path, _AT_ONCE, age_s=age_s),
+                )
+                scrape = figures.value.scrape if figures.value else None
+                one = admin.queue(self._console.control, scrape, path)
             except ArborcastError as error:
                 refused = Answer(None, str(error), time.time(), 0.0)
                 return self._console.seen(request, refused, "queues/one-shown.html")
-            figures, waits = await asyncio.gather(
-                self._figures(age_s),
-                self._console.questions.recent_log(admin.requests, path, _AT_ONCE, age_s=age_s),
-            )
-            scrape = figures.value.scrape if figures.value else None
-            one = admin.queue(self._console.control, scrape, path)
             return self._console.seen(request, waits, "queues/one-shown.html", one=one, waits=waits.value, shown=_SHOWN)
 
         async def everything(age_s: float) -> Seen:

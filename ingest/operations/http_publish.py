@@ -79,7 +79,7 @@ class Publish:
     """One request: its topic is in the path, how it is to be delivered in its headers."""
 
     def __init__(self, path: str, headers: Sequence[tuple[bytes, bytes]], limit: int) -> None:
-        self._topic = path.removeprefix(PATH).rstrip("/")
+        self._topic = path.removeprefix(PATH).removesuffix("/")
         self._headers = dict(reversed(headers))  # of several of one name the first counts
         self._limit = limit
         self.operation = Operation("Publish", self._publish, frozenset(), carries_messages=True)

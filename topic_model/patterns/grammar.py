@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from arborcast.core.errors import ExpressionError
-from arborcast.topic_model.topics import MAX_DEPTH, NAMESPACE, NCNAME
+from arborcast.topic_model.topics import MAX_DEPTH, NAME_RULE, NAMESPACE, NCNAME
 
 MAX_EXPRESSION_LENGTH: Final = 65_536  # characters; a hundred times the longest that real clients send
 MAX_ALTERNATIVES: Final = 256
@@ -142,7 +142,8 @@ def _scan_name(text: str, position: int) -> tuple[str, int]:
     match = _name.match(text, position)
     if match is None:
         found = f", not {text[position]!r}" if position < len(text) else "; the expression ends too early"
-        refuse(text, position, f"a name, * or . is needed here{found}")
+        hint = "; # and + of MQTT are //. and *" if text[position : position + 1] in ("#", "+") else f"; {NAME_RULE}"
+        refuse(text, position, f"a name, * or . is needed here{found}{hint}")
     return match.group(), match.end()
 
 

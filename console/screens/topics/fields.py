@@ -13,7 +13,7 @@ from arborcast.console.console import text_of
 from arborcast.core.errors import TopicError
 from arborcast.core.printable import as_json, printable
 from arborcast.topic_model.records.control import FAST, RELIABLE, SPLIT, TopicPolicy, TopicRecord
-from arborcast.topic_model.topics import TopicPath, is_ncname, parse_path
+from arborcast.topic_model.topics import NAME_RULE, TopicPath, is_ncname, parse_path
 from arborcast.topic_model.tree.distribution import EVERYWHERE, GROUP, LOCAL, TO, is_distribution
 from arborcast.topic_model.tree.plans import check_record
 
@@ -124,10 +124,7 @@ def path_of(below: str, values: Mapping[str, str]) -> TopicPath:
         raise TopicError("a topic needs a name")
     for part in [] if "{" in name else name.split("/"):
         if not is_ncname(part):
-            raise TopicError(
-                f"{part[:200]!r} is not a legal topic name: letters, digits, - _ and . are, and a letter or _ at the "
-                "beginning"
-            )
+            raise TopicError(f"{part[:200]!r} is not a legal topic name: {NAME_RULE}")
     step = f"{{{namespace}}}{name}" if namespace and not name.startswith("{") else name
     return parse_path(f"{below}/{step}" if below else step)
 

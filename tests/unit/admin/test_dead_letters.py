@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Iterator
 
@@ -62,6 +64,14 @@ def test_an_empty_list_says_so(given: list[tuple[Delivery, DeadLetter]], monkeyp
 
 
 @pytest.mark.usefixtures("given")
+def test_times_in_json_are_iso_8601(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "kafka_of", lambda config, home: KAFKA)
+    result = CliRunner().invoke(app, ["dead-letters", "list", "--json", "--limit", "1"])
+    (found,) = json.loads(result.stdout)["letters"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", found["given_up"])
+
+
+@pytest.mark.usefixtures("given")
 def test_a_list_has_the_newest_first_and_counts_the_others() -> None:
     found = dead_letters.listed(KAFKA, LetterFilter(), 3)
     assert [each.subscription for each in found.letters] == ["s1", "s1", "over"]
@@ -89,5 +99,5 @@ def test_a_letter_with_its_message() -> None:
 
 @pytest.mark.usefixtures("given")
 def test_a_time_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--since"):
+    with pytest.raises(ConfigError, match="^since --help"):
         dead_letters.listed(KAFKA, LetterFilter(since="--help"), 1)

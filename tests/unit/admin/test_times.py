@@ -22,6 +22,6 @@ def test_times() -> None:
         beginning("yesterday", 0)
 
 
-def test_an_error_names_the_option() -> None:
-    with pytest.raises(ConfigError, match=r"^--until --help: write a span"):
-        moment_ms("--until", "--help")
+def test_an_error_names_the_field_as_pages_and_commands_do() -> None:
+    with pytest.raises(ConfigError, match=r"^until --help: write a span"):
+        moment_ms("until", "--help")

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from arborcast.admin.moments import moment
+from arborcast.admin.moments import iso
 from arborcast.admin.triggers import ListedTrigger, listed
 from arborcast.cli import app
 from arborcast.topic_model.control_view import ControlView
@@ -45,4 +45,4 @@ def test_json_has_the_same_facts(control: ControlView, monkeypatch: pytest.Monke
         *("trigger", "id", "state", "expression", "only_if"),
         *("publishes", "payload", "owner", "created"),
     ]
-    assert one["created"] == moment(5_000)
+    assert one["created"] == iso(5_000)

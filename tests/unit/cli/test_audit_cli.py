@@ -54,10 +54,10 @@ def test_it_says_what_it_counts_in_words_that_need_no_manual(monkeypatch: pytest
     assert "7 notifications and 11 system notices accepted between" in text
     assert "system notices are the engine's own notifications, below the topic {urn:arborcast}system" in text
     assert "subscription deliveries delivered given up expired cancelled dropped waiting" in text
-    report.replays = 2
-    assert "5 notifications, 2 replayed ones and 11 system notices accepted" in " ".join(
-        CliRunner().invoke(app, ["audit"], env={"COLUMNS": "200"}).output.split()
-    )
+    report.replays, report.duplicates = 2, 1
+    text = " ".join(CliRunner().invoke(app, ["audit"], env={"COLUMNS": "200"}).output.split())
+    assert "5 notifications, 2 replayed ones and 11 system notices accepted" in text
+    assert "1 delivery was taken more than once" in text
     report.triggered = 1
     assert "4 notifications, 1 of triggers, 2 replayed ones and 11 system notices accepted" in " ".join(
         CliRunner().invoke(app, ["audit"], env={"COLUMNS": "200"}).output.split()

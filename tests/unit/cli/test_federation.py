@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from arborcast.admin import federation
 from arborcast.admin.federation import Groups, GroupStatus, MemberList
-from arborcast.admin.moments import moment
+from arborcast.admin.moments import iso
 from arborcast.cli import app
 from arborcast.core.errors import ConfigError
 from arborcast.ingest.federation.keys import parse_secrets
@@ -115,8 +115,8 @@ def test_json_is_made_from_the_values(tmp_path: Path, monkeypatch: pytest.Monkey
         "url": "https://n2.example:8080/federation",
         "state": "active",
         "topics": ["plant//alarm", "building//."],
-        "since": moment(LINKS[0].since_ms),
+        "since": iso(LINKS[0].since_ms),
         "waiting": 41,
-        "waiting_since": moment(LINKS[0].waiting_since_ms),
+        "waiting_since": iso(LINKS[0].waiting_since_ms),
     }
     assert (second["waiting"], second["waiting_since"]) == (0, "")

@@ -11,6 +11,7 @@ import arborcast.admin.control_log
 from arborcast.admin import queues as admin
 from arborcast.admin.queues import JobFigures, QueueRequests, RequestStatus
 from arborcast.cli import app, queues
+from arborcast.core.errors import ConfigError
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console_answers import INSPECTIONS, JOB, QUEUE_RECORDS
@@ -55,6 +56,12 @@ def test_one_shows_who_works_for_how_long_and_what_waits() -> None:
 
 
 @pytest.mark.usefixtures("world")
+def test_a_topic_that_is_no_queue_is_refused() -> None:
+    with pytest.raises(ConfigError, match="nope is no work queue"):
+        CliRunner().invoke(app, ["queues", "show", "nope", "--url", "http://job:1"], catch_exceptions=False)
+
+
+@pytest.mark.usefixtures("world")
 def test_json_has_the_same_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     labels, reports, inspections = json.loads(asked("list", "--json")[0])
     assert [each["queue"] for each in (labels, reports)] == ["labels", "reports"]
@@ -80,7 +87,7 @@ def test_json_has_the_same_facts(monkeypatch: pytest.MonkeyPatch) -> None:
         ],
     }
     monkeypatch.setattr(queues, "moment", lambda ms: f"at {ms}")
-    monkeypatch.setattr("arborcast.cli.common.moment", lambda ms: f"at {ms}")
+    monkeypatch.setattr("arborcast.cli.common.iso", lambda ms: f"at {ms}")
     shown = json.loads(asked("show", INSPECTIONS, "--json")[0])
     assert shown == {
         **inspections,

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import arborcast.admin.control_log
 import arborcast.cli.subscriptions
-from arborcast.admin.moments import moment
+from arborcast.admin.moments import iso
 from arborcast.cli import app
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.expressions import parse_friendly
@@ -55,7 +55,7 @@ def test_json_has_times_as_text_and_the_number_of_further_ones(monkeypatch: pyte
     found = json.loads("".join(lines))
     assert found["more"] == 1
     (away,) = found["subscriptions"]
-    assert away.pop("suspended") == {"at": moment(2_000), "failing_since": moment(1_000), "reason": "refused"}
+    assert away.pop("suspended") == {"at": iso(2_000), "failing_since": iso(1_000), "reason": "refused"}
     assert away == {
         "subscription": "away",
         "state": "suspended",
@@ -65,7 +65,7 @@ def test_json_has_times_as_text_and_the_number_of_further_ones(monkeypatch: pyte
         "expression": "a//.",
         "owner": "",
         "address": "http://b/away",
-        "created": moment(5_000),
+        "created": iso(5_000),
         "terminates": None,
     }
 

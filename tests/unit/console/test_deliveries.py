@@ -75,7 +75,7 @@ REPORT = Report(
     notifications=3,
     matches=7,
     waiting=1,
-    duplicates=2,
+    duplicates=1,
     totals=TALLY,
     subscriptions={"s1": TALLY},
     unbalanced=1,
@@ -112,6 +112,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         ("/deliveries/dead", "2 are asked for, of which 1 are shown"),
         ("/deliveries/dead/01ab?subscription=s1", "What the endpoint answered"),
         ("/deliveries/audit?since=1h", "1 do not balance"),
+        ("/deliveries/audit?since=1h", "1 more has not been looked at yet. 1 delivery was taken more than once."),
     ],
 )
 def test_an_answer_is_shown_and_does_nothing(browser: Browser, page: str, words: str) -> None:

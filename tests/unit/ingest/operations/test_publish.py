@@ -73,6 +73,8 @@ def test_a_large_body_is_read_in_a_thread() -> None:
     [
         ("", b"<r/>", "text/xml", 400, "at least one name"),
         ("a//b", b"<r/>", "text/xml", 400, "canonical"),
+        ("a//", b"<r/>", "text/xml", 400, "canonical"),
+        ("café/1st", b"<r/>", "text/xml", 400, "at position 5, a name has letters"),
         ("1a", b"<r/>", "text/xml", 400, "canonical"),
         ("a/*", b"<r/>", "text/xml", 400, "canonical"),
         ("a", b"<r/>", "application/x-www-form-urlencoded", 415, "application/json"),

@@ -85,6 +85,7 @@ class Traffic:
 class Sent:
     """The result. `acknowledged`: mark -> seconds since the epoch at which the message was due."""
 
+    accepted: int = 0
     per_second: float = 0.0
     refused: int = 0
     p50_ms: float = 0.0
@@ -264,7 +265,8 @@ class Load:
         while any(each.waiting for each in connections) and time.time() < end:
             await asyncio.sleep(0.01)
         self.refused += sum(each.waiting for each in connections)
-        return self._result(elapsed)
+        # What waited for its answer at the end counts in open loop, and so does the time until the answer.
+        return self._result(elapsed if asked.rate is None else time.time() - started)
 
     def run_zmq(self) -> Sent:
         """At the ZeroMQ edge: REQ sockets, each with one message on its way."""
@@ -293,7 +295,8 @@ class Load:
 
     def _result(self, elapsed: float) -> Sent:
         p50, p99 = (percentile(self._latencies, share) * 1e3 for share in (0.5, 0.99))
-        return Sent(len(self._latencies) / elapsed, self.refused, p50, p99, self._acknowledged)
+        count = len(self._latencies)
+        return Sent(count, count / elapsed, self.refused, p50, p99, self._acknowledged)
 
 
 def requests_of(asked: Traffic, number: int) -> list[bytes]:

@@ -127,6 +127,7 @@ class Connection(asyncio.Protocol):
         self._number = number
         self._requests = requests
         self._count = 0
+        self._due = 0.0
         self._begun: deque[tuple[str, float]] = deque()
         self._held: deque[float] = deque()
         self._rest = b""
@@ -160,9 +161,11 @@ class Connection(asyncio.Protocol):
         parts = self._load.traffic.parts
         mark = f"{self._number:03d}-{self._count // parts:08d}"
         request = self._requests[self._count % len(self._requests)].replace(_MARK, mark.encode())
+        if self._count % parts == 0:
+            self._due = due
         self._count += 1
-        # A message in parts is acknowledged with its last one.
-        self._begun.append(("" if self._count % parts else mark, due))
+        # A message in parts is acknowledged with its last part, and due when its first one was.
+        self._begun.append(("" if self._count % parts else mark, self._due))
         return self._load.filled(request)
 
     def data_received(self, data: bytes) -> None:

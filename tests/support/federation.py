@@ -9,9 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,16 +29,9 @@ from tests.support.dispatch_process import DispatchProcess
 from tests.support.gateway_process import ROOT, GatewayRun
 from tests.support.held_port import HeldPort
 from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
 
 _WAIT_S = 240.0
-
-
-def until(condition: Callable[[], bool], what: Callable[[], object] = lambda: "", timeout: float = _WAIT_S) -> None:
-    """Wait for it."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what()}"
-        time.sleep(0.1)
 
 
 class AdministratorRun:
@@ -62,7 +54,7 @@ class AdministratorRun:
         command += ["--port", str(self.port), "--state", str(self._state)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
-        until(self._answers, self.log.read_text)
+        wait_until(self._answers, self.log.read_text)
 
     def kill(self) -> None:
         """kill -9."""
@@ -239,7 +231,7 @@ def federation(
             taken = name in fixed
             engines.append(EngineRun(folder, kafka, administrator, name, line=lines, fixed=taken, datagrams=datagrams))
             engines[-1].gateway.start()
-            until(
+            wait_until(
                 lambda: [each.engine for each in administrator.topology.members] == [each.name for each in engines],
                 engines[-1].gateway.log.read_text,
             )

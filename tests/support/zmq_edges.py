@@ -6,7 +6,6 @@ import signal
 import socket as network
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.engine.monitoring.samples import Scrape
 from tests.support.gateway_process import ROOT, GatewayRun
 from tests.support.held_port import HeldPort
+from tests.support.waiting import wait_until
 
 NAMES = ("subscribe", "publish", "pipeline", "asked", "tasks", "results")
 
@@ -134,7 +134,4 @@ def edges_of(folder: Path, kafka: KafkaSettings, more: str = "", zmq_more: str =
 
 
 def wait_for(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 240
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+    wait_until(true, what)

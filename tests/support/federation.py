@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import urllib.request
@@ -26,15 +24,16 @@ from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.federation.topology import Topology
 from arborcast.topic_model.records.notifications import Notification, notification_in
 from tests.support.dispatch_process import DispatchProcess
-from tests.support.gateway_process import ROOT, GatewayRun
+from tests.support.gateway_process import GatewayRun
 from tests.support.held_port import HeldPort
+from tests.support.process import LoggedProcess
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
 _WAIT_S = 240.0
 
 
-class AdministratorRun:
+class AdministratorRun(LoggedProcess):
     """The administrator; it can be killed and started again."""
 
     def __init__(self, folder: Path) -> None:
@@ -44,25 +43,14 @@ class AdministratorRun:
         self.key_file.chmod(0o600)
         self.port = HeldPort().for_life_of(self)
         self.url = f"http://127.0.0.1:{self.port}"
-        self.log = folder / "administrator.log"
-        self._state = folder / "members.json"
-        self._process: subprocess.Popen[bytes] | None = None
+        command = [sys.executable, "-m", "arborcast.engine.administrator", "--key-file", str(self.key_file)]
+        command += ["--port", str(self.port), "--state", str(folder / "members.json")]
+        super().__init__(command, folder / "administrator.log")
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        command = [sys.executable, "-m", "arborcast.engine.administrator", "--key-file", str(self.key_file)]
-        command += ["--port", str(self.port), "--state", str(self._state)]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
-        wait_until(self._answers, self.log.read_text)
-
-    def kill(self) -> None:
-        """kill -9."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> int:
-        """In order; the exit status."""
-        return self._end(signal.SIGTERM)
+        super().start()
+        self.wait_for(self._answers, "it answers")
 
     @property
     def topology(self) -> Topology:
@@ -75,13 +63,6 @@ class AdministratorRun:
             return bool(opener.open(f"{self.url}/health/live", timeout=5).status == 200)
         except OSError:
             return False
-
-    def _end(self, number: signal.Signals) -> int:
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        process.send_signal(number)
-        return process.wait(60)
 
 
 class Line:

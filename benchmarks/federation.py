@@ -23,7 +23,7 @@ from arborcast.topic_model.topics import TopicPath
 from benchmarks.report import Report, run, wait_for
 from benchmarks.rig import OUTCOME, ReceiverProcess, check, payload
 from tests.support.broker import new_broker, settings_for
-from tests.support.federation import EngineRun, carried, federation, until
+from tests.support.federation import EngineRun, carried, federation
 
 _HERE, _THERE, _GROUP = "/here", "/there", "/group"
 _SURE, _FAST = TopicPath("load/sure"), TopicPath("load/fast")
@@ -55,7 +55,9 @@ def measure(report: Report) -> None:
             names = ["G/a", "G/b"]
             with federation(Path(folder) / "group", kafka, names, jobs=True, datagrams=True) as (_, (a, b)):
                 _subscribe(b, receiver.url + _GROUP)
-                until(lambda: bool(carried(a, "peer-fast.b") and carried(a, "peer-b")))
+                wait_for(
+                    lambda: bool(carried(a, "peer-fast.b") and carried(a, "peer-b")), "both links carry messages", 240
+                )
                 with closing(ControlLog(a.kafka)) as log:
                     log.append([TopicRecord(_FAST, policy=TopicPolicy(routing="group fast")), TopicRecord(_SURE)])
                 _warm(a, receiver, [_GROUP], [_SURE, _FAST])

@@ -142,8 +142,8 @@ class Bench:
             for each in variants:
                 before = cpu_s(*each.processes)
                 result = send(each.traffic)
-                accepted = max(1.0, result.per_second * each.traffic.seconds)
-                found[each.name].append((result, (cpu_s(*each.processes) - before) / accepted * 1e6))
+                used = (cpu_s(*each.processes) - before) / max(1, result.accepted) * 1e6
+                found[each.name].append((result, used))
         beside = statistics.median(one.per_second for one, _ in found[variants[0].name])
         columns = ("variant", "requests/s", "times the first", "p50 ms", "p99 ms", "refused", "CPU us each", "RSS MiB")
         note = f"medians of {self.rounds} rounds of {self.seconds:g} s in turns; accepted when Kafka has acknowledged"
@@ -274,7 +274,7 @@ def _memory(report: Report, bench: Bench) -> None:
         sent = 0
         for _ in range(3 if report.quick else 20):
             table.add(sent, variant.processes[0].memory_info().rss / 2**20)
-            sent += int(send(variant.traffic).per_second * bench.seconds)
+            sent += send(variant.traffic).accepted
 
 
 class _Point:

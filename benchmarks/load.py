@@ -85,6 +85,7 @@ class Traffic:
 class Sent:
     """The result. `acknowledged`: mark -> seconds since the epoch at which the message was due."""
 
+    accepted: int = 0
     per_second: float = 0.0
     refused: int = 0
     p50_ms: float = 0.0
@@ -126,6 +127,7 @@ class Connection(asyncio.Protocol):
         self._number = number
         self._requests = requests
         self._count = 0
+        self._due = 0.0
         self._begun: deque[tuple[str, float]] = deque()
         self._held: deque[float] = deque()
         self._rest = b""
@@ -159,9 +161,11 @@ class Connection(asyncio.Protocol):
         parts = self._load.traffic.parts
         mark = f"{self._number:03d}-{self._count // parts:08d}"
         request = self._requests[self._count % len(self._requests)].replace(_MARK, mark.encode())
+        if self._count % parts == 0:
+            self._due = due
         self._count += 1
-        # A message in parts is acknowledged with its last one.
-        self._begun.append(("" if self._count % parts else mark, due))
+        # A message in parts is acknowledged with its last part, and due when its first one was.
+        self._begun.append(("" if self._count % parts else mark, self._due))
         return self._load.filled(request)
 
     def data_received(self, data: bytes) -> None:
@@ -264,7 +268,8 @@ class Load:
         while any(each.waiting for each in connections) and time.time() < end:
             await asyncio.sleep(0.01)
         self.refused += sum(each.waiting for each in connections)
-        return self._result(elapsed)
+        # What waited for its answer at the end counts in open loop, and so does the time until the answer.
+        return self._result(elapsed if asked.rate is None else time.time() - started)
 
     def run_zmq(self) -> Sent:
         """At the ZeroMQ edge: REQ sockets, each with one message on its way."""
@@ -293,7 +298,8 @@ class Load:
 
     def _result(self, elapsed: float) -> Sent:
         p50, p99 = (percentile(self._latencies, share) * 1e3 for share in (0.5, 0.99))
-        return Sent(len(self._latencies) / elapsed, self.refused, p50, p99, self._acknowledged)
+        count = len(self._latencies)
+        return Sent(count, count / elapsed, self.refused, p50, p99, self._acknowledged)
 
 
 def requests_of(asked: Traffic, number: int) -> list[bytes]:

@@ -67,7 +67,7 @@ def _compare(
             assert not sent.refused, f"{name} has refused {sent.refused}"
             if number:  # the first warms up
                 rates[name].append(sent.per_second)
-                cpu[name].append((cpu_s(psutil.Process(pid)) - before) / (sent.per_second * seconds) * 1e6)
+                cpu[name].append((cpu_s(psutil.Process(pid)) - before) / max(1, sent.accepted) * 1e6)
     with report.table(
         f"Notify from {connections} connections",
         *("what", "requests/s", "CPU us each", "times the floor", "times the plain one"),

@@ -6,12 +6,9 @@ python -m benchmarks.peers.others pin       write jars.sha256 anew, after a chan
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +21,7 @@ from arborcast.engine.install import jars, java
 from arborcast.engine.install.jars import default_cache
 from arborcast.engine.processes import processes
 from tests.support import soap_messages as soap
+from tests.support.process import LoggedProcess
 
 _FOLDER = Path(__file__).parent
 _PINS = _FOLDER / "jars.sha256"
@@ -67,37 +65,12 @@ def _verify(place: Path, pinned: dict[str, str]) -> None:
         raise RuntimeError(f"{wrong[0][0]} in {place} is not what {_PINS.name} says; remove the folder, or: pin")
 
 
-class Other:
-    """A process of another system, and how to talk to it."""
+class Other(LoggedProcess):
+    """A process of another system; it is started at once."""
 
     def __init__(self, folder: Path, command: Sequence[str], environment: dict[str, str] | None = None) -> None:
-        self._log = folder / "other.log"
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-                start_new_session=True,
-                env={**os.environ, **(environment or {})},
-            )
-
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-        """Wait until it is ready. Raises RuntimeError with the end of its log."""
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"it did not start:\n{self.log()}")
-            time.sleep(0.1)
-
-    def log(self) -> str:
-        """The end of what it has printed."""
-        return self._log.read_text(encoding="utf-8", errors="replace")[-3000:]
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait(30)
+        super().__init__(command, folder / "other.log", cwd=folder, env=environment)
+        self.start()
 
 
 class CxfBroker(Other):
@@ -111,7 +84,7 @@ class CxfBroker(Other):
         # No port of its own for ActiveMQ, nothing on disk.
         command += ["-brokerUrl", "vm://measured?broker.persistent=false&broker.useJmx=false", "-jmxEnable", "false"]
         super().__init__(folder, command)
-        self.wait_until(lambda: _answers(f"{self._broker}?wsdl"))
+        self.wait_for(lambda: _answers(f"{self._broker}?wsdl"), "the broker answers")
 
     def subscribe(self, url: str, topic: str) -> None:
         """One subscription to a topic without structure, the only kind that it knows."""

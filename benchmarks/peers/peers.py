@@ -9,7 +9,6 @@ rows, and the others go on.
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -63,7 +62,7 @@ def measure(report: Report) -> None:
 def _guarded(name: str, table: Table, action: Callable[[], None]) -> None:
     try:
         action()
-    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+    except (RuntimeError, OSError, AssertionError) as error:
         warn(f"{name}: {error}")
         table.add("-", f"{name}: failed, {str(error).splitlines()[0][:120]}", *[None] * len(OUTCOME))
 

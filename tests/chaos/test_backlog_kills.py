@@ -20,6 +20,7 @@ from arborcast.dispatch.operations.audit import audit
 from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.dispatch_process import running_job
 from tests.support.receiver import Received, Receiver
+from tests.support.waiting import wait_until
 
 SUBSCRIBERS = 6
 EACH = 100
@@ -61,10 +62,11 @@ class Stubborn:
 
     def wait_until_all_hang(self) -> set[Delivery]:
         """What is under way: one push of each subscriber."""
-        deadline = time.monotonic() + 300
-        while len(self.hung) < SUBSCRIBERS:
-            assert time.monotonic() < deadline, f"only {len(self.hung)} pushes hang, {len(self.arrived)} have arrived"
-            time.sleep(0.02)
+        wait_until(
+            lambda: len(self.hung) >= SUBSCRIBERS,
+            lambda: f"only {len(self.hung)} pushes hang, {len(self.arrived)} have arrived",
+            timeout_s=300,
+        )
         return set(self.hung)
 
 

@@ -22,12 +22,12 @@ from benchmarks.storms import outage
 from benchmarks.storms.books import everything
 from benchmarks.storms.disk import Filling, small_disk
 from tests.support.broker import new_broker, settings_for
-from tests.support.command import wait_until
 from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.dispatch_process import DispatchProcess, running_job
 from tests.support.gateway_process import gateway_run
 from tests.support.receiver import Receiver
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka]
 
@@ -71,12 +71,12 @@ def test_a_broker_killed_while_it_is_told_loses_no_202(tmp_path: Path, own_broke
     with gateway_run(tmp_path / "gateway", kafka) as gateway, Publishing(gateway.broker) as publishing:
         for _ in range(2):
             before, refused = len(publishing.accepted), len(publishing.refused)
-            wait_until(lambda: len(publishing.accepted) > before + 100, 60, "a hundred more are accepted")  # noqa: B023  # called at once
+            wait_until(lambda: len(publishing.accepted) > before + 100, "a hundred more are accepted")  # noqa: B023  # called at once
             own_broker.kill()
-            wait_until(lambda: len(publishing.refused) > refused, 60, "somebody is told")  # noqa: B023  # called at once
+            wait_until(lambda: len(publishing.refused) > refused, "somebody is told")  # noqa: B023  # called at once
             own_broker.start()
         before = len(publishing.accepted)
-        wait_until(lambda: len(publishing.accepted) > before + 100, 60, "the gateway comes back by itself")
+        wait_until(lambda: len(publishing.accepted) > before + 100, "the gateway comes back by itself")
     assert_told_and_kept(publishing, kafka)
 
 
@@ -111,15 +111,15 @@ def test_a_full_disk_under_the_broker_loses_no_202(tmp_path: Path) -> None:
         try:
             broker.start()
             with gateway_run(tmp_path / "gateway", kafka) as gateway, Publishing(gateway.broker) as publishing:
-                wait_until(lambda: len(publishing.accepted) > 100, 60, "a hundred are accepted")
+                wait_until(lambda: len(publishing.accepted) > 100, "a hundred are accepted")
                 filling = Filling(disk)
                 filling.fill()
-                wait_until(lambda: bool(publishing.refused), 60, "somebody is told")
+                wait_until(lambda: bool(publishing.refused), "somebody is told")
                 filling.remove()
                 broker.kill()
                 broker.start()
                 before = len(publishing.accepted)
-                wait_until(lambda: len(publishing.accepted) > before + 100, 60, "the gateway comes back by itself")
+                wait_until(lambda: len(publishing.accepted) > before + 100, "the gateway comes back by itself")
             assert_told_and_kept(publishing, kafka)
         finally:
             broker.kill()
@@ -170,12 +170,8 @@ QUICK: dict[str, str | int | float] = {
 def assert_all_is_well(kafka: KafkaSettings, accepted: set[str], *receivers: Receiver) -> None:
     for receiver in receivers:
         receiver.behave("/in", "")
-        wait_until(
-            lambda receiver=receiver: accepted <= ids(receiver),  # type: ignore[misc]
-            60,
-            "everything accepted has arrived",
-        )
-    wait_until(lambda: not audit(kafka, 0, patience_s=1).totals.pending, 60, "nothing waits any more")
+        wait_until(lambda: accepted <= ids(receiver), "everything accepted has arrived")  # noqa: B023  # called at once
+    wait_until(lambda: not audit(kafka, 0, patience_s=1).totals.pending, "nothing waits any more")
     report = audit(kafka, 0, deep=True)
     assert report.balanced, report.problems
 
@@ -200,9 +196,9 @@ def test_files_torn_by_a_crash_are_mended(tmp_path: Path, kafka_settings: KafkaS
     ):
         subscribe_both(log, well, failing)
         accepted = {log.notify("a/b") for _ in range(50)}
-        wait_until(lambda: ids(well) == accepted, 60, "the first fifty")
+        wait_until(lambda: ids(well) == accepted, "the first fifty")
         commits = tmp_path / "tables" / "attempts" / "_delta_log"
-        wait_until(lambda: commits.is_dir() and len(list(commits.glob("*.json"))) > 1, 60, "rows in the table")
+        wait_until(lambda: commits.is_dir() and len(list(commits.glob("*.json"))) > 1, "rows in the table")
         job.kill()
         # All at once is more than one crash does.
         for kind in ("offsets", "commits"):
@@ -216,7 +212,7 @@ def test_files_torn_by_a_crash_are_mended(tmp_path: Path, kafka_settings: KafkaS
         assert "it is made anew from the log" in job.log(100_000)
         # The tables have it all, too.
         table = tmp_path / "tables" / "attempts"
-        wait_until(lambda: delivered(table) == {(name, to) for name in accepted for to in BOTH}, 60, "all rows")
+        wait_until(lambda: delivered(table) == {(name, to) for name in accepted for to in BOTH}, "all rows")
 
 
 def delivered(table: Path) -> set[tuple[str, str]]:
@@ -234,7 +230,7 @@ def test_a_full_disk_stops_nothing_for_good(tmp_path: Path, kafka_settings: Kafk
                 job.start()
                 subscribe_both(log, well, failing)
                 accepted = {log.notify("a/b") for _ in range(20)}
-                wait_until(lambda: ids(well) == accepted, 60, "the first twenty")
+                wait_until(lambda: ids(well) == accepted, "the first twenty")
                 filling = Filling(disk)
                 filling.fill()
                 for _ in range(100):
@@ -276,16 +272,16 @@ def test_a_clock_that_is_wrong_by_an_hour_and_is_put_right(tmp_path: Path, kafka
         accepted = set()
         for shift in (HOUR_S, 0):
             accepted |= {log.notify("a/b") for _ in range(10)}
-            wait_until(lambda: accepted <= ids(well), 60, "they have arrived")  # noqa: B023  # called at once
+            wait_until(lambda: accepted <= ids(well), "they have arrived")  # noqa: B023  # called at once
             before = len(failing.requests)
-            wait_until(lambda: len(failing.requests) > before, 60, "the other one is tried again")  # noqa: B023  # called at once
+            wait_until(lambda: len(failing.requests) > before, "the other one is tried again")  # noqa: B023  # called at once
             job.kill()
             (tmp_path / "clock" / "sitecustomize.py").write_text(_SHIFTED.format(shift=shift))
             job.start()
         before = len(failing.requests)
-        wait_until(lambda: len(failing.requests) > before, 60, "the other one is tried again")
+        wait_until(lambda: len(failing.requests) > before, "the other one is tried again")
         accepted |= {log.notify("a/b") for _ in range(10)}
-        wait_until(lambda: accepted <= ids(well), 60, "everything has arrived where all was well")
+        wait_until(lambda: accepted <= ids(well), "everything has arrived where all was well")
         report = audit(kafka_settings, 0, deep=True)
         assert report.balanced, report.problems
         totals = report.totals

@@ -11,8 +11,8 @@ import pytest
 from arborcast.client import Client
 from arborcast.core.settings import KafkaSettings
 from tests.chaos.test_disasters import Publishing, assert_told_and_kept
-from tests.support.command import wait_until
 from tests.support.gateway_process import gateway_run
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.kafka]
 
@@ -66,7 +66,7 @@ def test_a_clock_that_is_put_ahead_and_back_stops_nothing_and_ends_nothing(
         for step, shift in enumerate((0, STEP_S, 0, -STEP_S, 0)):
             clock.put(shift)
             before = len(publishing.accepted)
-            wait_until(lambda: len(publishing.accepted) > before + 50, 60, f"fifty are accepted at {shift} s")  # noqa: B023  # called at once
+            wait_until(lambda: len(publishing.accepted) > before + 50, f"fifty are accepted at {shift} s")  # noqa: B023  # called at once
             assert gateway.health("ready") == 200
             # Puts it into the pull point, claims it, hands it out, settles it.
             client.notify("other/x", f"<n>{step}</n>", to=pull_point)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import running_job, with_suppressed_kill
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad, ids
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
 
@@ -50,10 +50,7 @@ def test_killed_drivers_change_nothing_of_what_passes(
                 job.start()
             receiver.wait_for(len(receiver.received("/each")) + 30, "/each", timeout=240)
         passing = load.passing(INTERVAL_MS)
-        deadline = time.monotonic() + 240
-        while not passing <= set(ids(receiver, "/each")):
-            assert time.monotonic() < deadline, passing - set(ids(receiver, "/each"))
-            time.sleep(0.2)
+        wait_until(lambda: passing <= set(ids(receiver, "/each")), lambda: passing - set(ids(receiver, "/each")))
         report = audit(kafka_settings, 0, deep=True, patience_s=60)
     assert set(ids(receiver, "/each")) == passing
     assert report.balanced, report.problems

@@ -20,11 +20,11 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.audit import audit
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath
-from tests.support.command import wait_until
 from tests.support.dispatch_job import logs
 from tests.support.dispatch_process import DispatchProcess, running_job, with_suppressed_kill
 from tests.support.gateway_process import gateway_run
 from tests.support.queue_server import QueueServer
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
 
@@ -60,7 +60,7 @@ class Users:
 
     def wait_for_more(self, count: int) -> None:
         goal = len(self.answered) + count
-        wait_until(lambda: len(self.answered) >= goal, 300, f"{count} more answers")
+        wait_until(lambda: len(self.answered) >= goal, f"{count} more answers", timeout_s=300)
 
     def _ask(self, number: int) -> None:
         # A gateway that has just begun asks to come back in some seconds.

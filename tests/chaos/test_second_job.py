@@ -14,6 +14,7 @@ from arborcast.core.settings import KafkaSettings
 from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import DispatchProcess
 from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
 
@@ -58,10 +59,7 @@ def test_only_one_works_at_a_time(tmp_path: Path, kafka_settings: KafkaSettings)
             for process in everything:
                 process.send_signal(signal.SIGSTOP)
             first.start()
-            deadline = time.monotonic() + 240
-            while len(ids(receiver)) < 2 + BACKLOG:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            wait_until(lambda: len(ids(receiver)) >= 2 + BACKLOG)
             time.sleep(1)
             arrived = len(receiver.requests)
             for process in reversed(everything):

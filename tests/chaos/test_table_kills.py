@@ -8,7 +8,6 @@ commits half done. What counts is the log: a push that a crash repeated is two a
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +25,7 @@ from arborcast.topic_model.records import notifications
 from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import DispatchProcess, running_job
 from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
 
@@ -213,8 +213,5 @@ class Written:
         return found
 
 
-def wait(condition: Callable[[], bool], job: DispatchProcess, what: str, timeout: float = 90.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"waited for {what}\n{job.log()}"
-        time.sleep(0.05)
+def wait(condition: Callable[[], bool], job: DispatchProcess, what: str) -> None:
+    wait_until(condition, lambda: f"{what}\n{job.log()}")

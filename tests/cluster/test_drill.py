@@ -11,9 +11,10 @@ import pytest
 import requests
 
 from arborcast.engine.processes import processes
-from tests.support.command import COMMAND, Engine, wait_until
+from tests.support.command import COMMAND, Engine
 from tests.support.receiver import Receiver
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message, subscribe, topic_expression
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.stack]
 
@@ -41,7 +42,7 @@ def test_a_lost_data_directory_comes_back(tmp_path: Path) -> None:
                 post(engine, subscribe(target, topic_expression("t:drill//.")))
             for number in range(COUNT):
                 post(engine, f"<wsnt:Notify>{message('t:drill/a', f'<x>{number}</x>')}</wsnt:Notify>")
-            wait_until(lambda: len(receiver.received("/well")) > 0, 60, "something is delivered")
+            wait_until(lambda: len(receiver.received("/well")) > 0, "something is delivered")
 
             drill = subprocess.run(
                 [COMMAND, "backup", "--drill", str(tmp_path / "backup"), "--home", str(engine.home)],
@@ -59,6 +60,6 @@ def test_a_lost_data_directory_comes_back(tmp_path: Path) -> None:
             assert report["notifications"] >= COUNT
             # The restored engine goes on: who was away has what waited for it.
             with Receiver(port=away) as back:
-                wait_until(lambda: len(back.requests) > 0, 90, "what waited is tried again")
+                wait_until(lambda: len(back.requests) > 0, "what waited is tried again")
         finally:
             engine.down()

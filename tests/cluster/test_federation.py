@@ -21,8 +21,9 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
 from arborcast.engine.administrator.members import GONE_S
 from tests.support import legacy_messages as legacy
-from tests.support.federation import AdministratorRun, Arrivals, EngineRun, carried, federation, until
+from tests.support.federation import AdministratorRun, Arrivals, EngineRun, carried, federation
 from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -82,9 +83,9 @@ def test_three_groups_get_what_they_want_and_once(
         for engine, topic in zip(engines, ("ALL//.", "ALL/ALARM//.", "ALL/ALARM/ALARM1//."), strict=True):
             subscribe(engine, topic, receiver.url(f"/wide/{engine.name}"))
         for engine in engines:
-            until(lambda: all(linked(engine, f"peer-group.{g}") for g in "GHI" if g != engine.name[0]))  # noqa: B023
-        until(lambda: linked(a, "peer-group.I", "ALL/ALARM/ALARM1//.", "func//."))
-        until(lambda: linked(b, "peer-group.G", "ALL//.", "func//."))
+            wait_until(lambda: all(linked(engine, f"peer-group.{g}") for g in "GHI" if g != engine.name[0]))  # noqa: B023
+        wait_until(lambda: linked(a, "peer-group.I", "ALL/ALARM/ALARM1//.", "func//."))
+        wait_until(lambda: linked(b, "peer-group.G", "ALL//.", "func//."))
         for engine, topic in zip(engines, ("func/one", "func/two", "func/three"), strict=True):
             with Client(engine.gateway.broker) as client:
                 for number in range(50):
@@ -94,8 +95,8 @@ def test_three_groups_get_what_they_want_and_once(
                 client.notify(topic, "<x/>")
         for engine in engines:
             receiver.wait_for(1, f"/{engine.name}")
-            until(lambda: len(set(arrivals.ids(f"/{engine.name}"))) == 150, timeout=240)  # noqa: B023
-        until(lambda: [len(set(arrivals.ids(f"/wide/{each.name}"))) for each in engines] == [3, 2, 1])
+            wait_until(lambda: len(set(arrivals.ids(f"/{engine.name}"))) == 150)  # noqa: B023
+        wait_until(lambda: [len(set(arrivals.ids(f"/wide/{each.name}"))) for each in engines] == [3, 2, 1])
         time.sleep(5)  # whatever went in a circle would come again
         for engine in engines:
             there = arrivals.ids(f"/{engine.name}")
@@ -119,7 +120,7 @@ def test_three_groups_get_what_they_want_and_once(
                 number += 1
                 time.sleep(0.1)
         os.kill(c.gateway.pid, signal.SIGCONT)
-        until(lambda: len({each.id for each in c.notifications() if each.topic == "func/one"}) == number)
+        wait_until(lambda: len({each.id for each in c.notifications() if each.topic == "func/one"}) == number)
         arrived = [each.payload for each in c.notifications() if each.topic == "func/one"]
         assert arrived == [b"<n>%d</n>" % each for each in range(number)]
 
@@ -129,8 +130,8 @@ def test_the_representative_may_die(tmp_path: Path, kafka_settings: KafkaSetting
     with federation(tmp_path, kafka_settings, ["G/a", "G/d", "H/b"], jobs=True) as (administrator, engines):
         a, d, b = engines
         subscribe(b, "load//.", receiver.url("/b"))
-        until(lambda: linked(a, "peer-group.H", "load//."))
-        until(lambda: linked(d, "peer-a", "load//."))
+        wait_until(lambda: linked(a, "peer-group.H", "load//."))
+        wait_until(lambda: linked(d, "peer-a", "load//."))
         accepted: dict[str, list[str]] = {"a": [], "d": []}
         stop = threading.Event()
         threads = [
@@ -139,22 +140,26 @@ def test_the_representative_may_die(tmp_path: Path, kafka_settings: KafkaSetting
         ]
         for thread in threads:
             thread.start()
-        until(lambda: len(b.notifications()) > 50)
+        wait_until(lambda: len(b.notifications()) > 50)
         a.kill()
-        until(lambda: _represents(administrator, "G") == "d")
-        until(lambda: linked(d, "peer-group.H", "load//."))
+        wait_until(lambda: _represents(administrator, "G") == "d")
+        wait_until(lambda: linked(d, "peer-group.H", "load//."))
         before = len(b.notifications())
-        until(lambda: len(b.notifications()) > before + 50)
+        wait_until(lambda: len(b.notifications()) > before + 50)
         stop.set()
         for thread in threads:
             thread.join(120)
         assert len(accepted["d"]) > 100
-        until(lambda: set(accepted["d"]) <= {each.id for each in b.notifications()}, lambda: _missing(accepted["d"], b))
+        wait_until(
+            lambda: set(accepted["d"]) <= {each.id for each in b.notifications()}, lambda: _missing(accepted["d"], b)
+        )
 
         # What only the dead one had comes when it is started again.
         a.gateway.start()
         a.start_job()
-        until(lambda: set(accepted["a"]) <= {each.id for each in b.notifications()}, lambda: _missing(accepted["a"], b))
+        wait_until(
+            lambda: set(accepted["a"]) <= {each.id for each in b.notifications()}, lambda: _missing(accepted["a"], b)
+        )
         ids = [each.id for each in b.notifications()]
         assert len(ids) - len(set(ids)) == 0, "what came twice was known"
         again = administrator.topology.named("a")
@@ -172,7 +177,7 @@ def test_a_minute_without_a_network_between_two_groups(pair: Pair, receiver: Rec
         add_topic(b, topic)
     for engine in engines:
         subscribe(engine, "minute//.", receiver.url(f"/{engine.name}"))
-    until(lambda: all("minute//." in carried(*each) for each in ((a, "peer-group.H"), (b, "peer-group.G"))))
+    wait_until(lambda: all("minute//." in carried(*each) for each in ((a, "peer-group.H"), (b, "peer-group.G"))))
     accepted: dict[str, list[str]] = {"minute/one": [], "minute/two": [], "minute/three": []}
     stop = threading.Event()
     threads = [
@@ -181,7 +186,7 @@ def test_a_minute_without_a_network_between_two_groups(pair: Pair, receiver: Rec
     ]
     for thread in threads:
         thread.start()
-    until(lambda: all(len(_from_others(each)) > 20 for each in engines))
+    wait_until(lambda: all(len(_from_others(each)) > 20 for each in engines))
 
     for engine in engines:
         assert engine.line is not None
@@ -193,9 +198,9 @@ def test_a_minute_without_a_network_between_two_groups(pair: Pair, receiver: Rec
     near = {"minute/one": a, "minute/two": a, "minute/three": b}
     for topic, engine in near.items():
         so_far = set(accepted[topic])
-        until(lambda: so_far <= set(arrivals.ids(f"/{engine.name}")))  # noqa: B023
+        wait_until(lambda: so_far <= set(arrivals.ids(f"/{engine.name}")))  # noqa: B023
     administrator.start()
-    until(lambda: [each.state for each in administrator.topology.members] == ["live", "live"])
+    wait_until(lambda: [each.state for each in administrator.topology.members] == ["live", "live"])
     time.sleep(_APART_S / 2)
     meanwhile = {topic: set(ids[before[topic] :]) for topic, ids in accepted.items()}
     passed = {each for engine in engines for each in _from_others(engine)}
@@ -205,7 +210,7 @@ def test_a_minute_without_a_network_between_two_groups(pair: Pair, receiver: Rec
         assert engine.line is not None
         engine.line.mend()
 
-    until(
+    wait_until(
         lambda: all(
             set(_from_others(far)) & meanwhile[topic] for topic, far in (("minute/one", b), ("minute/three", a))
         )
@@ -215,10 +220,10 @@ def test_a_minute_without_a_network_between_two_groups(pair: Pair, receiver: Rec
         thread.join(120)
     for topic, ids in accepted.items():
         far = b if near[topic] is a else a
-        until(lambda: set(ids) <= {each.id for each in far.notifications()}, lambda: _missing(ids, far))  # noqa: B023
+        wait_until(lambda: set(ids) <= {each.id for each in far.notifications()}, lambda: _missing(ids, far))  # noqa: B023
         known = set(ids)
         assert [each.id for each in far.notifications() if each.id in known] == ids, "once, and in order"
-        until(lambda: known <= set(arrivals.ids(f"/{far.name}")))  # noqa: B023
+        wait_until(lambda: known <= set(arrivals.ids(f"/{far.name}")))  # noqa: B023
         assert list(dict.fromkeys(each for each in arrivals.ids(f"/{far.name}") if each in known)) == ids
 
 
@@ -240,16 +245,16 @@ def test_messages_in_parts_reach_old_and_new_subscribers_elsewhere(pair: Pair, a
                 legacy_client.subscribe(topic, to=each.url)
             for each in (new, new_apart):
                 client.subscribe(f"{topic}//.", to=each.url)
-        until(lambda: f"{topic}//." in carried(a, "peer-group.H"))
+        wait_until(lambda: f"{topic}//." in carried(a, "peer-group.H"))
         contents = [f"<m n='{parts}'>{'é<v>some words</v>' * (60 * parts)}</m>" for parts in (1, 3, 10)]
         for number, content in enumerate(contents):
             for text in legacy.in_parts(topic, content, 2_000, alone=alone, identification=f"me:{number}"):
                 assert "success!" in legacy.post(f"{a.gateway.base}/wsnprocess/", text).text
         for name in ("old", "new"):
-            until(lambda: len(got[name]) >= len(contents), lambda: got)  # noqa: B023
+            wait_until(lambda: len(got[name]) >= len(contents), lambda: got)  # noqa: B023
             assert sorted(each.payload.decode() for each in got[name]) == sorted(contents)
         for name in ("old apart", "new apart"):
-            until(lambda: len("".join(_contents(got[name]))) >= len("".join(contents)), lambda: got)  # noqa: B023
+            wait_until(lambda: len("".join(_contents(got[name]))) >= len("".join(contents)), lambda: got)  # noqa: B023
             assert sorted(_contents(got[name])) == sorted(contents)
         assert all(len(each.payload) <= _SPLIT_BYTES for each in got["old apart"])
         assert len(got["old apart"]) > len(contents)
@@ -268,8 +273,8 @@ def test_within_a_group_what_is_fast_leaves_as_datagrams_and_all_else_is_confirm
         add_topic(a, "fast", "--routing", "group fast")
         subscribe(b, "fast//.", receiver.url("/b"))
         subscribe(b, "sure//.", receiver.url("/b"))
-        until(lambda: linked(a, "peer-fast.b", "fast//.", "sure//."), a.gateway.log.read_text)
-        until(lambda: linked(a, "peer-b", "fast//.", "sure//."))
+        wait_until(lambda: linked(a, "peer-fast.b", "fast//.", "sure//."), a.gateway.log.read_text)
+        wait_until(lambda: linked(a, "peer-b", "fast//.", "sure//."))
         small: list[str] = []
         confirmed: list[str] = []
         with Client(a.gateway.broker) as client:
@@ -279,10 +284,10 @@ def test_within_a_group_what_is_fast_leaves_as_datagrams_and_all_else_is_confirm
                 time.sleep(0.02)
             confirmed.append(client.notify("fast/x", f"<n>{'1' * 20_000}</n>"))
             confirmed.append(client.notify("fast/x", "<n/>", reliable=True))
-        until(lambda: set(confirmed) <= set(arrivals.ids("/b")), lambda: _missing(confirmed, b))
+        wait_until(lambda: set(confirmed) <= set(arrivals.ids("/b")), lambda: _missing(confirmed, b))
         # On one machine none is lost, unless the kernel has had no room for it.
-        until(lambda: b.gateway.metric('arborcast_federation_datagrams_total{outcome="taken"}') == len(small))
-        until(lambda: set(small) <= set(arrivals.ids("/b")), lambda: _missing(small, b))
+        wait_until(lambda: b.gateway.metric('arborcast_federation_datagrams_total{outcome="taken"}') == len(small))
+        wait_until(lambda: set(small) <= set(arrivals.ids("/b")), lambda: _missing(small, b))
         ids = arrivals.ids("/b")
         assert len(ids) == len(set(ids)) == len(small) + len(confirmed)
         assert {each.path for each in b.notifications()} == {("G/a",)}
@@ -293,7 +298,7 @@ def test_within_a_group_what_is_fast_leaves_as_datagrams_and_all_else_is_confirm
             rows = [row for some in found for row in some if row.subscription.startswith("peer-")]
             return {row.notification: (row.subscription, row.state, row.detail) for row in rows}
 
-        until(lambda: sent().keys() == {*small, *confirmed}, sent)
+        wait_until(lambda: sent().keys() == {*small, *confirmed}, sent)
         said = "sent as a datagram, which nobody confirms"
         assert {sent()[each] for each in small} == {("peer-fast.b", "delivered", said)}
         assert {sent()[each][:2] for each in confirmed} == {("peer-b", "delivered")}
@@ -306,7 +311,7 @@ def test_what_an_engine_does_not_take_is_dropped_there(pair: Pair, receiver: Rec
     add_topic(b, "plant/known")
     add_topic(b, "plant/typed", "--type", "temperature")
     subscribe(b, "plant//.", receiver.url("/b"))
-    until(lambda: "plant//." in carried(a, "peer-group.H"))
+    wait_until(lambda: "plant//." in carried(a, "peer-group.H"))
     wanted: list[str] = []
     with Client(a.gateway.broker) as client:
         for number in range(40):
@@ -314,8 +319,8 @@ def test_what_an_engine_does_not_take_is_dropped_there(pair: Pair, receiver: Rec
             client.notify("plant/unknown", f"<n>{number}</n>")
             client.notify("plant/typed", f"<pressure>{number}</pressure>")
             wanted.append(client.notify("plant/typed", f"<temperature>{number}</temperature>"))
-    until(lambda: set(wanted) <= set(arrivals.ids("/b")), lambda: _missing(wanted, b))
-    until(lambda: b.gateway.metric('arborcast_federation_dropped_total{reason="topic"}') == 80)
+    wait_until(lambda: set(wanted) <= set(arrivals.ids("/b")), lambda: _missing(wanted, b))
+    wait_until(lambda: b.gateway.metric('arborcast_federation_dropped_total{reason="topic"}') == 80)
     assert {each.id for each in b.notifications() if each.topic.startswith("plant/")} == set(wanted)
     for topic in ("plant/known", "plant/typed"):
         ids = [each.id for each in b.notifications() if each.topic == topic]

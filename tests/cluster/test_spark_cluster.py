@@ -22,12 +22,13 @@ from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.realtime.messages import read_progress
 from arborcast.dispatch.realtime.mode_policy import WORTH_ELSEWHERE_S, Gear, ModePolicy
 from tests.support.bare_python import bare_python
-from tests.support.command import Engine, wait_until
+from tests.support.command import Engine
 from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import Bundle, DispatchProcess, running_job
 from tests.support.receiver import Receiver
 from tests.support.spark_cluster import SparkCluster, running_cluster
 from tests.support.steady_load import PATHS, assert_all_arrived, counted, under_load, wait_for_more
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -114,7 +115,9 @@ def test_lost_worker_loses_nothing_and_reorders_nothing(
         assert_all_arrived(receiver, accepted, duplicates_allowed=400, timeout=300)
         assert_nothing_waits(kafka_settings, len(accepted))
         if more:
-            wait_until(lambda: by_spark(job.home / "tables" / "attempts"), 300, "Spark joined files of attempts")
+            wait_until(
+                lambda: by_spark(job.home / "tables" / "attempts"), "Spark joined files of attempts", timeout_s=300
+            )
         first_attempts = [name for name in counted(receiver, FLAPPING) if name in set(accepted)]
         assert first_attempts == accepted, "whatever the speed, first attempts leave in the order of acceptance"
 
@@ -262,10 +265,7 @@ def test_a_cluster_with_too_few_slots_has_batches_until_there_are_more(
         assert "gear: batch, until the cluster has a task slot (a core of an executor) for each of the 3" in job.log()
         assert not partitions_in_real_time(kafka)
         cluster.add_worker()
-        deadline = time.monotonic() + 240
-        while not partitions_in_real_time(kafka):
-            assert time.monotonic() < deadline, job.log()
-            time.sleep(0.2)
+        wait_until(lambda: bool(partitions_in_real_time(kafka)), job.log)
         wait_for_more(receiver, timeout=180)
         accepted = load.stop()
         assert_all_arrived(receiver, accepted, duplicates_allowed=0, timeout=300)
@@ -282,14 +282,10 @@ def test_a_heap_is_for_batches_and_what_comes_then_for_real_time(
             IN_BOTH_PARTITIONS[number % 2] for number in range(ModePolicy(WORTH_ELSEWHERE_S).heap + 1_000)
         )
         with running_job(tmp_path, kafka_settings, bundle=bundle) as job:
-            deadline = time.monotonic() + 300
-            while "gear: realtime" not in job.log(1_000_000):
-                assert time.monotonic() < deadline, job.log()
-                time.sleep(0.2)
+            wait_until(lambda: "gear: realtime" in job.log(1_000_000), job.log, timeout_s=300)
             accepted += [log.notify(IN_BOTH_PARTITIONS[number % 2]) for number in range(100)]
-            while len(arrived := counted(receiver, BESIDE)) < len(accepted):
-                assert time.monotonic() < deadline, f"{len(arrived)} of {len(accepted)}"
-                time.sleep(0.2)
+            wait_until(lambda: len(counted(receiver, BESIDE)) >= len(accepted), f"all {len(accepted)} arrive")
+            arrived = counted(receiver, BESIDE)
             assert partitions_in_real_time(kafka_settings)
     assert set(arrived.values()) == {1}
     for number in range(2):
@@ -358,10 +354,7 @@ def test_a_python_without_our_packages_is_named(
     try:
         with contextlib.suppress(RuntimeError):  # it may be ready: its warm-up failing is no reason to stop
             job.start()
-        deadline = time.monotonic() + 60
-        while "ModuleNotFoundError: No module named" not in job.log(1_000_000):
-            assert time.monotonic() < deadline, job.log()
-            time.sleep(0.2)
+        wait_until(lambda: "ModuleNotFoundError: No module named" in job.log(1_000_000), job.log)
     finally:
         job.kill()
 
@@ -396,7 +389,8 @@ def running(job: DispatchProcess) -> bool:
 
 
 def wait_for_executors(cluster: SparkCluster, count: int, without: int = 0, timeout: float = 180.0) -> None:
-    deadline = time.monotonic() + timeout
-    while len([each for each in cluster.executors() if each.pid != without]) < count:
-        assert time.monotonic() < deadline, "the cluster has started no new executor"
-        time.sleep(0.1)
+    wait_until(
+        lambda: len([each for each in cluster.executors() if each.pid != without]) >= count,
+        "the cluster has started no new executor",
+        timeout_s=timeout,
+    )

@@ -24,9 +24,9 @@ from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from tests.support.certificates import Certificates, make_certificates
-from tests.support.command import wait_until
 from tests.support.console import submitted
 from tests.support.routing import make_subscription
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -58,7 +58,7 @@ def console(
     process = subprocess.Popen([sys.executable, "-m", "arborcast.console", "--config", str(file)])
     try:
         url = f"http{'s' * bool(tls)}://127.0.0.1:{port}"
-        wait_until(lambda: _answers(process, f"{url}/topics", tls), PATIENCE_S, "the console shows topics")
+        wait_until(lambda: _answers(process, f"{url}/topics", tls), "the console shows topics", timeout_s=PATIENCE_S)
         yield url, psutil.Process(process.pid)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
@@ -98,7 +98,7 @@ def test_topics_are_defined_and_what_others_write_appears(
         assert read_tree(kafka_settings).policy(TopicPath("a/c")) == TopicPolicy(priority=7)
 
         log.append([TopicRecord(TopicPath("elsewhere"))])
-        wait_until(lambda: "elsewhere" in browser.get("/topics").text, PATIENCE_S, "the page shows it")
+        wait_until(lambda: "elsewhere" in browser.get("/topics").text, "the page shows it", timeout_s=PATIENCE_S)
 
         page = browser.get("/topics?at=a/c")
         log.append([TopicRecord(TopicPath("a/c"), policy=TopicPolicy(priority=8))])

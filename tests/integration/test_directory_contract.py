@@ -18,8 +18,9 @@ from arborcast.directory.stores.contract import Directory
 from arborcast.directory.sync.sync import DirectorySync
 from arborcast.topic_model.records.control import TopicRemoved
 from arborcast.topic_model.topics import parse_path
-from tests.support.directory import Log, Watch, eventually, topic
+from tests.support.directory import Log, Watch, topic
 from tests.support.slapd import SUFFIX, Slapd
+from tests.support.waiting import wait_until
 
 _bases = itertools.count()
 
@@ -236,15 +237,15 @@ def test_both_ways_without_ping_pong(home: Home, directory: Directory, engines: 
     put(directory, "a")
     engine = Engine(home, tmp_path / "state")
     engines.append(engine)
-    eventually(lambda: set(engine.log.topics()) == {"a"})
+    wait_until(lambda: set(engine.log.topics()) == {"a"})
     engine.log.append([topic("ours/x", code="1")])
-    eventually(lambda: set(directory.load().entries) == {"a", "ours/x"})
+    wait_until(lambda: set(directory.load().entries) == {"a", "ours/x"})
     home.add("topicName=theirs", topicName="theirs")
-    eventually(lambda: set(engine.log.topics()) == {"a", "ours/x", "theirs"})
+    wait_until(lambda: set(engine.log.topics()) == {"a", "ours/x", "theirs"})
     home.delete("topicName=a")
-    eventually(lambda: set(engine.log.topics()) == {"ours/x", "theirs"})
+    wait_until(lambda: set(engine.log.topics()) == {"ours/x", "theirs"})
     engine.log.append([TopicRemoved(parse_path("theirs"))])
-    eventually(lambda: set(directory.load().entries) == {"ours/x"})
+    wait_until(lambda: set(directory.load().entries) == {"ours/x"})
     # In the end both hold the same, and the log has one record per step: nothing went back and forth.
     assert [type(record).__name__ for record in engine.log.records] == [
         "TopicRecord",
@@ -263,7 +264,7 @@ def test_edits_while_the_engine_was_down_are_told_apart(
 ) -> None:
     put(directory, "keep", "gone-there", "gone-here")
     engine = Engine(home, tmp_path / "state")
-    eventually(lambda: len(engine.log.topics()) == 3)
+    wait_until(lambda: len(engine.log.topics()) == 3)
     engine.close()
     home.delete("topicName=gone-there")
     home.add("topicName=new-there", topicName="new-there")
@@ -271,8 +272,8 @@ def test_edits_while_the_engine_was_down_are_told_apart(
     again = Engine(home, tmp_path / "state", engine.log)
     engines.append(again)
     expected = {"keep", "new-there", "new-here"}
-    eventually(lambda: set(again.log.topics()) == expected)
-    eventually(lambda: set(directory.load().entries) == expected)
+    wait_until(lambda: set(again.log.topics()) == expected)
+    wait_until(lambda: set(directory.load().entries) == expected)
 
 
 def test_an_append_that_fails_is_tried_again(
@@ -283,7 +284,7 @@ def test_an_append_that_fails_is_tried_again(
     log.failures = [InfrastructureError("no broker", 1.0), InfrastructureError("no broker", 1.0)]
     engine = Engine(home, tmp_path / "state", log)
     engines.append(engine)
-    eventually(lambda: set(engine.log.topics()) == {"a"})
+    wait_until(lambda: set(engine.log.topics()) == {"a"})
     assert log.failures == []
 
 
@@ -293,7 +294,7 @@ def test_many_edits_on_both_sides_end_equal(
     put(directory, "theirs")
     engine = Engine(home, tmp_path / "state")
     engines.append(engine)
-    eventually(lambda: set(engine.log.topics()) == {"theirs"})
+    wait_until(lambda: set(engine.log.topics()) == {"theirs"})
     for number in range(30):
         engine.log.append([topic(f"ours/t{number}", code=f"o{number}")])
         if number % 3 == 0:
@@ -303,6 +304,6 @@ def test_many_edits_on_both_sides_end_equal(
             engine.log.append([TopicRemoved(parse_path(f"ours/t{number - 2}"))])
     expected = {"theirs"} | {f"theirs/t{n}" for n in range(0, 30, 3)}
     expected |= {f"ours/t{n}" for n in range(30) if n % 5 != 2}
-    eventually(lambda: set(engine.log.topics()) == expected)
-    eventually(lambda: directory.load().records() == engine.log.topics())
+    wait_until(lambda: set(engine.log.topics()) == expected)
+    wait_until(lambda: directory.load().records() == engine.log.topics())
     assert directory.load().records()[parse_path("ours/t3")] == topic("ours/t3", priority=4)

@@ -19,10 +19,11 @@ from lxml import etree
 
 from arborcast.cli.reference import metric_names
 from arborcast.engine.monitoring.samples import Scrape
-from tests.support.command import Engine, wait_until
+from tests.support.command import Engine
 from tests.support.gateway_process import ROOT
 from tests.support.receiver import Received, Receiver
 from tests.support.soap_messages import MEDIA_TYPES, WSNT, envelope, message, subscribe, topic_expression
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.stack]
 
@@ -109,7 +110,7 @@ def test_the_first_path(engine: Engine, receiver: Receiver, soap: str) -> None:
     notify(engine, f"t:{root}/ab", "not below a", soap)
     notify(engine, f"t:{root}/a/b/c", "3", soap)
     # In any order: order is kept per topic, and these may be in different partitions.
-    wait_until(lambda: sorted(everything_pushed(receiver, "/tree")) == ["1", "2", "3"], 300, "three messages")
+    wait_until(lambda: sorted(everything_pushed(receiver, "/tree")) == ["1", "2", "3"], "three messages", timeout_s=300)
     assert everything_pushed(receiver, "/exact") == ["2"]
     request = next(r for r in receiver.requests if r.path == "/exact")
     ((topic, _),) = pushed(request)
@@ -122,7 +123,7 @@ def test_the_first_path(engine: Engine, receiver: Receiver, soap: str) -> None:
     assert address
     assert post(engine, "<wsnt:Unsubscribe/>", soap, address).status_code == 200
     notify(engine, f"t:{root}/a/b", "4", soap)
-    wait_until(lambda: "4" in everything_pushed(receiver, "/tree"), 300, "the fourth message")
+    wait_until(lambda: "4" in everything_pushed(receiver, "/tree"), "the fourth message", timeout_s=300)
     assert everything_pushed(receiver, "/exact") == ["2"]
     assert post(engine, "<wsnt:Unsubscribe/>", soap, address).status_code == 500
     assert "ResourceUnknownFault" in post(engine, "<wsnt:Unsubscribe/>", soap, address).text
@@ -131,7 +132,7 @@ def test_the_first_path(engine: Engine, receiver: Receiver, soap: str) -> None:
         table = DeltaTable(str(engine.home / "tables" / "attempts")).to_pyarrow_table()
         return [row["topic"] for row in table.to_pylist() if row["endpoint"] == receiver.url("/exact")]
 
-    wait_until(lambda: rows() == [f"{{urn:t}}{root}/a/b"], 300, "one row in the attempts table")
+    wait_until(lambda: rows() == [f"{{urn:t}}{root}/a/b"], "one row in the attempts table", timeout_s=300)
 
 
 def test_the_commands_of_the_tour(engine: Engine) -> None:
@@ -213,7 +214,7 @@ def test_nobody_else_reads_what_the_engine_writes(engine: Engine) -> None:
 def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiver, tmp_path: Path) -> None:
     engine.run_here("subscribe", "seen//.", "--to", receiver.url("/seen"))
     notify(engine, "seen/a", "first")
-    wait_until(lambda: everything_pushed(receiver, "/seen") == ["first"], 300, "the first message")
+    wait_until(lambda: everything_pushed(receiver, "/seen") == ["first"], "the first message", timeout_s=300)
     metrics = engine.status()["addresses"]["metrics"]
 
     def readings() -> Scrape:
@@ -227,7 +228,7 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
     for _ in range(20):
         body = "".join(message("seen/a", f"<x>{number}</x>") for number in range(50))
         assert post(engine, f"<wsnt:Notify>{body}</wsnt:Notify>").status_code == 202
-    wait_until(lambda: len(everything_pushed(receiver, "/seen")) >= 1_001, 300, "a thousand messages")
+    wait_until(lambda: len(everything_pushed(receiver, "/seen")) >= 1_001, "a thousand messages", timeout_s=300)
 
     def delivered(now: Scrape) -> float:
         return now.sum("arborcast_attempts_total", state="delivered")
@@ -240,7 +241,7 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
         grown = all(now.sum(name) > before.sum(name) for name in OF_PUSHES)
         return grown and min(delivered(now) - delivered(before), accepted(now) - accepted(before)) >= 1_000
 
-    wait_until(lambda: counted(readings()), 300, "all of them counted")
+    wait_until(lambda: counted(readings()), "all of them counted", timeout_s=300)
     after = readings()
     assert logged() == said, "a busy engine that is well has nothing to say"
     # The first message may have been missing before.
@@ -259,7 +260,7 @@ def test_a_busy_engine_is_seen_and_says_nothing(engine: Engine, receiver: Receiv
         assert after.sum("jvm_gc_collection_seconds_count", component=part) >= 1
         assert after.sum("jvm_classes_currently_loaded", component=part) > 1_000
     # A batch that ends while we look is settled a moment later.
-    wait_until(lambda: readings().sum("arborcast_dispatch_lag_records", query="push") == 0, 300, "no lag")
+    wait_until(lambda: readings().sum("arborcast_dispatch_lag_records", query="push") == 0, "no lag", timeout_s=300)
     assert after.by("arborcast_dispatch_gear", "gear") in ({"realtime": 1, "batch": 0}, {"realtime": 0, "batch": 1})
 
     frame = engine.run_here("top", "--once").stdout.splitlines()
@@ -311,7 +312,7 @@ def test_stopping_waits_for_no_receiver_and_the_next_start_goes_on(engine: Engin
         notify(engine, f"stuck{path}", "2")
     for path in new:
         receiver.wait_for(1, path, timeout=300)
-    wait_until(lambda: everything_pushed(receiver, "/stay") == ["before"], 300, "the first message")
+    wait_until(lambda: everything_pushed(receiver, "/stay") == ["before"], "the first message", timeout_s=300)
     log = engine.home / "log" / "supervisor.log"
     said = log.stat().st_size
     engine.down()
@@ -330,8 +331,14 @@ def test_stopping_waits_for_no_receiver_and_the_next_start_goes_on(engine: Engin
         return [text for each in receiver.requests[before:] if each.path == path for _, text in pushed(each)]
 
     # What was tried waits for its own time, and holds up nobody behind it.
-    wait_until(lambda: all(sorted(since(path)) == expected[path] for path in expected), 300, "all that hung, and once")
-    wait_until(lambda: everything_pushed(receiver, "/stay") == ["before", "after"], 300, "the second, and each once")
+    wait_until(
+        lambda: all(sorted(since(path)) == expected[path] for path in expected),
+        "all that hung, and once",
+        timeout_s=300,
+    )
+    wait_until(
+        lambda: everything_pushed(receiver, "/stay") == ["before", "after"], "the second, and each once", timeout_s=300
+    )
 
 
 def interrupt(running: subprocess.Popen[str], moment: str) -> None:
@@ -359,6 +366,6 @@ def test_ctrl_c_while_it_starts(tmp_path: Path, moment: str) -> None:
 @pytest.mark.chaos
 def test_a_killed_supervisor_leaves_no_process_and_the_next_one_starts_until_ctrl_c(engine: Engine) -> None:
     os.kill(engine.status()["pid"], signal.SIGKILL)
-    wait_until(lambda: engine.processes() == [], 300, "everything ended with its supervisor")
+    wait_until(lambda: engine.processes() == [], "everything ended with its supervisor", timeout_s=300)
     interrupt(engine.start("up", "--gateway-port", "0", "--kafka-port", "0"), "ready: ")
     assert engine.processes() == []

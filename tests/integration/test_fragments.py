@@ -26,6 +26,7 @@ from arborcast.topic_model.records.packages import read_package
 from tests.support import legacy_messages as legacy
 from tests.support.broker import settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka]
 
@@ -77,11 +78,8 @@ def stored(kafka: KafkaSettings, topic: str) -> list[Notification]:
 
 
 def wait_for(kafka: KafkaSettings, topic: str, count: int) -> list[Notification]:
-    deadline = time.monotonic() + 120
-    while len(found := stored(kafka, topic)) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count}"
-        time.sleep(0.2)
-    return found
+    wait_until(lambda: len(stored(kafka, topic)) >= count, f"{count} on {topic}", every_s=0.2)
+    return stored(kafka, topic)
 
 
 @pytest.mark.parametrize("alone", [False, True])

@@ -16,9 +16,9 @@ from arborcast.client.listener import Listener, ReceivedMessage
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.tables import INCOMPLETE
 from tests.support import legacy_messages as legacy
-from tests.support.command import wait_until
 from tests.support.dispatch_job import RunningJob, job_settings, running
 from tests.support.gateway_process import GatewayRun, gateway_run
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -50,7 +50,7 @@ class Got:
         self.listener = Listener(self.messages.append)
 
     def wait_for(self, count: int) -> list[str]:
-        wait_until(lambda: len(self.messages) >= count, 120, f"{count} messages")
+        wait_until(lambda: len(self.messages) >= count, f"{count} messages")
         return sorted(each.payload.decode() for each in self.messages)
 
 
@@ -107,7 +107,7 @@ def test_a_message_of_the_standard_comes_in_parts_to_an_old_subscriber_that_asks
         text = f"<x>{'words &amp; more ' * 200}</x>"
         new.notify("whole", text)
         assert got.wait_for(1) == [text.replace("&amp;", "&")]
-        wait_until(lambda: any(e.part and not e.part.fragment.more for e in apart), 120, "the last part")
+        wait_until(lambda: any(e.part and not e.part.fragment.more for e in apart), "the last part")
         assert len(apart) > 5
         assert len({each.part.identification for each in apart if each.part}) == 1
 
@@ -131,7 +131,7 @@ def test_what_stays_incomplete_is_an_event_and_a_row(engine: Engine) -> None:
             is_there = DeltaTable.is_deltatable(location)
             return DeltaTable(location).to_pyarrow_table().to_pylist() if is_there else []
 
-        wait_until(lambda: bool(rows()), 120, "a row")
+        wait_until(lambda: bool(rows()), "a row")
         (row,) = rows()
         found = {name: row[name] for name in ("identification", "topic", "reason", "had", "missing")}
         assert found == {

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tests.support.certificates import make_certificates
 from tests.support.dispatch_job import job_settings, running
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.held_port import HeldPort
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka]
 
@@ -48,13 +48,6 @@ def job(spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings) -> I
         yield
 
 
-def wait_for(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 240
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 @pytest.mark.spark
 @pytest.mark.chaos
 def test_a_durable_subscription_loses_nothing_to_a_gateway_that_is_killed(edge: Edge, job: None) -> None:
@@ -64,16 +57,16 @@ def test_a_durable_subscription_loses_nothing_to_a_gateway_that_is_killed(edge: 
         subscriber.session().consumer("a", got.append, name="archive")
         producer = publisher.session().producer("a")
         sent += [producer.send(f"<n>{number}</n>") for number in range(100)]
-        wait_for(lambda: len(got) >= 20, "the first messages")
+        wait_until(lambda: len(got) >= 20, "the first messages")
         edge.gateway.kill()
-        wait_for(subscriber.lost.is_set, "the connection is lost")
+        wait_until(subscriber.lost.is_set, "the connection is lost")
         with pytest.raises(BrokerUnavailable):
             producer.send("<n>lost</n>")
     edge.gateway.start()
     with edge.connection() as connection:
         connection.session().consumer("a", got.append, name="archive")
         sent += [connection.session().producer("a").send(f"<n>{number}</n>") for number in range(100, 120)]
-        wait_for(lambda: {each.id for each in got} >= set(sent), "all of them")
+        wait_until(lambda: {each.id for each in got} >= set(sent), "all of them")
     # What was on its way to the gateway's death comes when its claim has run out, behind what came later.
     later = sent[100:]
     assert list(dict.fromkeys(each.id for each in got if each.id in set(later))) == later
@@ -86,7 +79,7 @@ def test_properties_text_and_what_is_said_of_a_message_arrive(edge: Edge, job: N
         session = connection.session()
         session.consumer("a", got.append)
         name = session.producer("a").send(Outgoing("4 < 5", {"unit": "bar"}, is_text=True, priority=5))
-        wait_for(lambda: bool(got), "the message")
+        wait_until(lambda: bool(got), "the message")
     assert got == [Message(b"4 < 5", "a", name, {"unit": "bar"}, is_text=True)]
 
 

@@ -21,6 +21,7 @@ from arborcast.dispatch.job import lease
 from arborcast.dispatch.job.lease import HOLD_S, LEASE_S, is_held
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from tests.support.broker import settings_for
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -86,10 +87,7 @@ class Job:
 
     def wait_for_pushes(self, more_than: int = 0) -> None:
         """Until it has pushed more often than that."""
-        deadline = time.monotonic() + 120
-        while len(self.pushes()) <= more_than:
-            assert time.monotonic() < deadline, f"process {self.process.pid} does not push"
-            time.sleep(0.05)
+        wait_until(lambda: len(self.pushes()) > more_than, lambda: f"process {self.process.pid} does not push")
 
     def release(self) -> None:
         assert self.process.stdin is not None

@@ -18,7 +18,8 @@ from arborcast.client import Client
 from arborcast.client.later import Later
 from arborcast.client.listener import Listener, ReceivedMessage
 from arborcast.client.values import Delivery
-from tests.support.command import Engine, wait_until
+from tests.support.command import Engine
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.stack]
 
@@ -66,7 +67,7 @@ class Patient:
                 self.taken[message.notification_id] = message.later()
 
     def of(self, notification: str) -> Later:
-        wait_until(lambda: notification in self.taken, 120, f"{notification} was pushed")
+        wait_until(lambda: notification in self.taken, f"{notification} was pushed")
         return self.taken[notification]
 
     def attempts(self, notification: str) -> list[int]:
@@ -109,7 +110,7 @@ def driver_of(engine: Engine) -> int:
 
 def until_told(engine: Engine, notification: str, outcome: str) -> str:
     """What its trace says in the end: why, and all steps."""
-    wait_until(lambda: story(engine, notification).get("outcome") == outcome, 120, f"{notification} is {outcome}")
+    wait_until(lambda: story(engine, notification).get("outcome") == outcome, f"{notification} is {outcome}")
     return json.dumps(story(engine, notification))
 
 

@@ -11,12 +11,13 @@ import pytest
 
 from arborcast.admin.control_log import read_tree
 from arborcast.client import Client, ClientError, FuturesClient
-from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.eventlog.topics import LEASE_LOG, ensure_topics
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.gateway.lease import HOLD_S, LeaseKeeper
+from arborcast.engine.gateway.lease import LeaseKeeper, decode
 from arborcast.ingest.state.changes import GatewayPositions
-from tests.support.command import wait_until
 from tests.support.gateway_process import GatewayRun, gateway_run
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka]
 
@@ -74,9 +75,9 @@ def test_a_gateway_asks_nothing_of_kafka_until_another_one_comes(kafka_settings:
     keepers = [LeaseKeeper(kafka_settings, f"h/{port}", lambda _: None, its) for port, its in ((1, one), (2, other))]
     keepers[0].start()
     try:
-        wait_until(lambda: one.shown and one.newest() is not None, 120, "the first is the sole one")
+        wait_until(lambda: one.shown and one.newest() is not None, "the first is the sole one")
         keepers[1].start()
-        wait_until(lambda: other.shown, 120, "the second is known")
+        wait_until(lambda: other.shown, "the second is known")
         assert one.newest() is None
         assert other.newest() is None
     finally:
@@ -102,21 +103,21 @@ def test_duties_are_taken_over_from_one_that_was_killed(tmp_path: Path, pair: tu
     assert not duties(one), "who comes back does not take them away"
 
 
-def test_duties_are_handed_over_at_once_by_one_that_stops(pair: tuple[GatewayRun, GatewayRun]) -> None:
-    # A machine that stalls may make one of them late, and not each.
-    takes_s = (handed_over(*who) for who in (pair, pair[::-1]) * 3)
-    assert any(each < HOLD_S for each in takes_s), "it was told, and did not wait until the lease was over"
-
-
-def handed_over(one: GatewayRun, other: GatewayRun) -> float:
-    """How long it took the other one to have the duties when the one that had them had stopped."""
-    one.wait_for(lambda: duties(one), "the first has them")
+def test_a_gateway_that_stops_releases_the_lease(
+    kafka_settings: KafkaSettings, pair: tuple[GatewayRun, GatewayRun]
+) -> None:
+    """A released lease is free at once (`test_what_is_released_is_free_at_once` of the lease)."""
+    one, other = pair
+    one.wait_for(lambda: duties(one), "the first leads")
     assert one.stop() == 0
-    stopped = time.monotonic()
-    other.wait_for(lambda: duties(other), "handed over")
-    took_s = time.monotonic() - stopped
-    one.start()
-    return took_s
+    other.wait_for(lambda: duties(other), "the other leads")
+    with LogScan(kafka_settings, LEASE_LOG) as log:
+        records = [decode(each.key, each.value) for each in log.read_all()]
+    terms = [each.term for each in records if each.term]
+    first = [each for each in records if each.term == terms[0]]
+    assert first[-1].kind == "release", "the last record of the first term"
+    assert {each.holder for each in first if each.kind != "claim"} == {first[-1].holder}
+    assert max(terms) == terms[0] + 1, "the other has claimed the next term, once"
 
 
 def test_codes_from_places_are_given_by_one_of_them_whichever_that_is(

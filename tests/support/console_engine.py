@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.chromium import require_chromium
-from tests.support.command import COMMAND, Engine, wait_until
+from tests.support.command import COMMAND, Engine
 from tests.support.console_example import IMAGES
 from tests.support.slapd import ENGINE_DN, ENGINE_PASSWORD, SUFFIX, Slapd
+from tests.support.waiting import wait_until
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def _take_pictures(minutes: float) -> None:
             start_new_session=True,
         )
         try:
-            wait_until(lambda: engine.status().get("ready", False), 300, "the engine is ready")
+            wait_until(lambda: engine.status().get("ready", False), "the engine is ready", timeout_s=300)
             time.sleep(minutes * 60)
             console = engine.status()["addresses"]["console"]
             browser = playwright.chromium.launch(

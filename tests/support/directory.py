@@ -135,11 +135,3 @@ class Log:
     def topics(self) -> dict[TopicPath, TopicRecord]:
         with self._lock:
             return {record.path: canonical(record) for record in self.tree.records()}
-
-
-def eventually(condition: Callable[[], bool], timeout: float = WAIT_SECONDS) -> None:
-    """Return when the condition holds; fail after the timeout."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout} s"
-        time.sleep(0.005)

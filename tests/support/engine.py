@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +17,7 @@ import psutil
 from arborcast.engine.embedded import state
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.state import EngineStatus, PartState
+from tests.support.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -89,7 +90,7 @@ class FakeEngine:
         return process.pid
 
     def wait_for(self, part: str, wanted: PartState, restarts: int = 0) -> None:
-        until(
+        wait_until(
             lambda: (
                 (known := state.read(self.home.state_file)) is not None
                 and part in known.parts
@@ -99,7 +100,7 @@ class FakeEngine:
         )
 
     def wait_ready(self) -> None:
-        until(lambda: (known := state.read(self.home.state_file)) is not None and known.ready)
+        wait_until(lambda: (known := state.read(self.home.state_file)) is not None and known.ready)
 
     def wait_for_line(self, start: str) -> None:
         """Reads what was reported up to a line that starts so."""
@@ -136,15 +137,6 @@ def fake_engine(home: Path, parts: Sequence[tuple[str, str] | FullPart], **setti
     finally:
         process.kill()
         process.communicate()
-
-
-def until(condition: Callable[[], T], timeout: float = 120.0) -> T:
-    """Waits until the condition is true and gives its value."""
-    deadline = time.monotonic() + timeout
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-    return value
 
 
 def gone(pid: int) -> bool:

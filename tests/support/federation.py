@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
 import socket
-import subprocess
 import sys
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,22 +24,16 @@ from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.federation.topology import Topology
 from arborcast.topic_model.records.notifications import Notification, notification_in
 from tests.support.dispatch_process import DispatchProcess
-from tests.support.gateway_process import ROOT, GatewayRun
+from tests.support.gateway_process import GatewayRun
 from tests.support.held_port import HeldPort
+from tests.support.process import LoggedProcess
 from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
 
 _WAIT_S = 240.0
 
 
-def until(condition: Callable[[], bool], what: Callable[[], object] = lambda: "", timeout: float = _WAIT_S) -> None:
-    """Wait for it."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what()}"
-        time.sleep(0.1)
-
-
-class AdministratorRun:
+class AdministratorRun(LoggedProcess):
     """The administrator; it can be killed and started again."""
 
     def __init__(self, folder: Path) -> None:
@@ -52,25 +43,14 @@ class AdministratorRun:
         self.key_file.chmod(0o600)
         self.port = HeldPort().for_life_of(self)
         self.url = f"http://127.0.0.1:{self.port}"
-        self.log = folder / "administrator.log"
-        self._state = folder / "members.json"
-        self._process: subprocess.Popen[bytes] | None = None
+        command = [sys.executable, "-m", "arborcast.engine.administrator", "--key-file", str(self.key_file)]
+        command += ["--port", str(self.port), "--state", str(folder / "members.json")]
+        super().__init__(command, folder / "administrator.log")
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        command = [sys.executable, "-m", "arborcast.engine.administrator", "--key-file", str(self.key_file)]
-        command += ["--port", str(self.port), "--state", str(self._state)]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
-        until(self._answers, self.log.read_text)
-
-    def kill(self) -> None:
-        """kill -9."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> int:
-        """In order; the exit status."""
-        return self._end(signal.SIGTERM)
+        super().start()
+        self.wait_for(self._answers, "it answers")
 
     @property
     def topology(self) -> Topology:
@@ -83,13 +63,6 @@ class AdministratorRun:
             return bool(opener.open(f"{self.url}/health/live", timeout=5).status == 200)
         except OSError:
             return False
-
-    def _end(self, number: signal.Signals) -> int:
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        process.send_signal(number)
-        return process.wait(60)
 
 
 class Line:
@@ -239,7 +212,7 @@ def federation(
             taken = name in fixed
             engines.append(EngineRun(folder, kafka, administrator, name, line=lines, fixed=taken, datagrams=datagrams))
             engines[-1].gateway.start()
-            until(
+            wait_until(
                 lambda: [each.engine for each in administrator.topology.members] == [each.name for each in engines],
                 engines[-1].gateway.log.read_text,
             )

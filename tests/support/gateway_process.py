@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,11 +14,11 @@ from arborcast.core.settings import KafkaSettings
 from tests.support import soap_messages as soap
 from tests.support.certificates import Certificates
 from tests.support.held_port import HeldPort
+from tests.support.process import ROOT as ROOT
+from tests.support.process import LoggedProcess
 
-ROOT = Path(__file__).parents[2]
 
-
-class GatewayRun:
+class GatewayRun(LoggedProcess):
     """One gateway under one settings file; it can be killed and started again on the same port.
 
     With `tls` it listens with the certificate `server`, and knows clients by those of the same authority; `session`
@@ -48,7 +44,6 @@ class GatewayRun:
         self.session.verify = tls.authority if tls else True
         self.broker = f"{self.base}/wsn/NotificationBroker"
         folder.mkdir(parents=True, exist_ok=True)
-        self.log = folder / "gateway.log"
         self.config = folder / "arborcast.toml"
         settings = {"port": self.port} | gateway
         self.config.write_text(
@@ -60,34 +55,14 @@ class GatewayRun:
             + (_tls_section(tls) if tls else "")
             + more
         )
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int:
-        """Process id of the running gateway."""
-        assert self._process is not None
-        return self._process.pid
+        command = [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(self.config)]
+        super().__init__(command, folder / "gateway.log")
 
     def start(self, *, ready: bool = True) -> None:
         """Start the process; with `ready`, wait until it takes requests."""
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(self.config)],
-                stdout=log,
-                stderr=log,
-                cwd=ROOT,
-                start_new_session=True,
-            )
+        super().start()
         if ready:
             self.wait_for(lambda: self.health("ready") == 200, "ready")
-
-    def stop(self) -> int:
-        """Ask it to stop; returns the exit status."""
-        return self._end(signal.SIGTERM)
-
-    def kill(self) -> int:
-        """kill -9."""
-        return self._end(signal.SIGKILL)
 
     def health(self, which: str) -> int:
         """Status of /health/live or /health/ready, 0 when nobody answers."""
@@ -102,21 +77,6 @@ class GatewayRun:
             if line.startswith(f"{name} "):
                 return float(line.rpartition(" ")[2])
         raise KeyError(name)
-
-    def wait_for(self, condition: Callable[[], bool], what: str, timeout: float = 120) -> None:
-        """Poll until the condition holds."""
-        deadline = time.monotonic() + timeout
-        while not condition():
-            assert self._process is None or self._process.poll() is None, f"the gateway ended: {self.log.read_text()}"
-            assert time.monotonic() < deadline, f"not {what} after {timeout} s: {self.log.read_text()}"
-            time.sleep(0.02)
-
-    def _end(self, number: signal.Signals) -> int:
-        if self._process is None:
-            return 0
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, number)
-        return self._process.wait(120)
 
 
 def _tls_section(tls: Certificates) -> str:

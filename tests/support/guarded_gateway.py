@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from arborcast.ingest.access.policy import read_policy
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users import FileUsers, Guesses, Users
 from arborcast.ingest.access.users_file import User, hash_password, write_users
+from tests.support import make
 from tests.support.gateway_parts import GatewayParts
 
 WSSE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-secext-1.0.xsd"
@@ -35,13 +37,11 @@ groups = ["operators"]
 NOW = 1_700_000_000.0
 
 
-class Clock:
-    """A clock that stands until it is put forward."""
+@dataclass
+class Clock(make.Clock):
+    """At the time of these tokens."""
 
-    now = NOW
-
-    def __call__(self) -> float:
-        return self.now
+    now: float = NOW
 
 
 def guarded(folder: Path, clock: Callable[[], float], policy: str = POLICY) -> GatewayParts:

@@ -6,7 +6,6 @@ It knows nothing of our code: messages are read with a plain XML parser and writ
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,6 +14,8 @@ from types import TracebackType
 
 import requests
 from lxml import etree
+
+from tests.support.waiting import wait_until
 
 WSNT = "http://docs.oasis-open.org/wsn/b-2"
 WSA = "http://www.w3.org/2005/08/addressing"
@@ -109,10 +110,9 @@ class Publisher:
 
     def wait_for(self, condition: Callable[[], bool], what: str, timeout: float = 120.0) -> None:
         """Poll until the condition holds."""
-        deadline = time.monotonic() + timeout
-        while not condition():
-            assert time.monotonic() < deadline, f"not {what} after {timeout} s; asked: {self.operations}"
-            time.sleep(0.01)
+        wait_until(
+            lambda: condition(), lambda: f"not {what} after {timeout} s; asked: {self.operations}", timeout_s=timeout
+        )
 
     def _answer(self, path: str, body: bytes) -> tuple[int, bytes]:
         root = etree.fromstring(body)

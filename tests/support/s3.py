@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import requests
 
 from arborcast.engine.processes import processes
+from tests.support.process import LoggedProcess
 
 # What an operator would put into the environment of the job; see docs/operations.md.
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
@@ -31,24 +30,13 @@ def s3_server(folder: Path, bucket: str) -> Iterator[dict[str, str]]:
     """The server with an empty bucket; what the environment has to say to reach it."""
     port = processes.free_port()
     url = f"http://127.0.0.1:{port}"
-    with (folder / "s3.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", _SERVER, str(port)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    server = LoggedProcess([sys.executable, "-W", "ignore", "-c", _SERVER, str(port)], folder / "s3.log")
+    server.start()
     try:
-        deadline = time.monotonic() + 120
-        while not _made(f"{url}/{bucket}"):
-            assert process.poll() is None, (folder / "s3.log").read_text()
-            assert time.monotonic() < deadline, "the S3 server does not answer"
-            time.sleep(0.1)
+        server.wait_for(lambda: _made(f"{url}/{bucket}"), "the S3 server answers")
         yield {**CREDENTIALS, "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
     finally:
-        process.kill()
-        process.wait()
+        server.kill()
 
 
 def _made(url: str) -> bool:

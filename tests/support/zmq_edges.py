@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import socket as network
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,20 +13,21 @@ import zmq
 
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.monitoring.samples import Scrape
-from tests.support.gateway_process import ROOT, GatewayRun
+from tests.support.gateway_process import GatewayRun
 from tests.support.held_port import HeldPort
+from tests.support.process import LoggedProcess
+from tests.support.waiting import wait_until
 
 NAMES = ("subscribe", "publish", "pipeline", "asked", "tasks", "results")
 
 
-class Edges:
+class Edges(LoggedProcess):
     """The process, where its sockets are, and sockets that connect to them."""
 
     def __init__(self, folder: Path, kafka: KafkaSettings, more: str = "", zmq_more: str = "") -> None:
         self._ports = {name: HeldPort() for name in (*NAMES, "framed", "metrics")}
         for port in self._ports.values():
             port.for_life_of(self)
-        self._log = folder / "zmq.log"
         self._alive = folder / "alive"
         addresses = "".join(f'{name} = "{self.address(name)}"\n' for name in NAMES)
         self.framed = f"framed://127.0.0.1:{self._ports['framed'].number}"
@@ -40,51 +38,20 @@ class Edges:
             f'tasks_topics = "jobs//."\nmetrics_port = {self._ports["metrics"].number}\n{zmq_more}',
         )
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._process: subprocess.Popen[bytes] | None = None
+        command = [sys.executable, "-m", "arborcast.engine.gateway.zmq_edge", "--config", str(self.gateway.config)]
+        super().__init__([*command, "--alive", str(self._alive)], folder / "zmq.log")
 
     def address(self, name: str) -> str:
         return f"tcp://127.0.0.1:{self._ports[name].number}"
 
     def start(self) -> None:
         self._alive.unlink(missing_ok=True)
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "arborcast.engine.gateway.zmq_edge", "--config", str(self.gateway.config)),
-                    *("--alive", str(self._alive)),
-                ],
-                stdout=log,
-                stderr=log,
-                cwd=ROOT,
-                start_new_session=True,
-            )
-        wait_for(lambda: self._alive.exists() or self.ended is not None, "the edges are open")
-        assert self.ended is None, self.log
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def ended(self) -> int | None:
-        assert self._process is not None
-        return self._process.poll()
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def stop(self) -> int:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(120)
+        super().start()
+        self.wait_for(self._alive.exists, "the edges are open")
 
     def close(self) -> None:
         self._context.destroy(linger=0)
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(120)
+        self.kill()
 
     def socket(self, kind: int, name: str) -> zmq.Socket[bytes]:
         opened = self._context.socket(kind)
@@ -134,7 +101,4 @@ def edges_of(folder: Path, kafka: KafkaSettings, more: str = "", zmq_more: str =
 
 
 def wait_for(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 240
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+    wait_until(true, what)

@@ -12,10 +12,10 @@ import pytest
 import requests
 
 from tests.support.chromium import Visitors, faults, overflow
-from tests.support.command import wait_until
 from tests.support.console_engine import ConsoleEngine
 from tests.support.receiver import Receiver
 from tests.support.slapd import SUFFIX
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -65,6 +65,11 @@ def define(page: Page, known: ConsoleEngine, name: str, priority: int) -> None:
     page.get_by_text("not saved yet").first.wait_for()
 
 
+def texts(values: object) -> list[str]:
+    """The values of an attribute; ldap3 gives the one value of some by itself."""
+    return [str(each) for each in (values if isinstance(values, list) else [values])]
+
+
 def save(page: Page) -> None:
     page.get_by_role("link", name="Review and save").click()
     page.get_by_role("button", name=re.compile("^Save")).click()
@@ -85,14 +90,16 @@ def test_two_trees_with_a_policy_each_are_in_ldap_when_they_are_saved(
     assert entries(console_engine, tree) == [], "nothing is written before it is saved"
     save(page)
     wait_until(
-        lambda: all(entries(console_engine, each) for each in (tree, f"{tree}b")), WAIT_S, "both entries are in LDAP"
+        lambda: all(entries(console_engine, each) for each in (tree, f"{tree}b")),
+        "both entries are in LDAP",
+        timeout_s=WAIT_S,
     )
     (first,) = entries(console_engine, tree)
     assert first["dn"] == f"topicName={tree},{console_engine.base}"
-    assert first["topicPriority"] in (5, "5", ["5"], [5])
+    assert texts(first["topicPriority"]) == ["5"]
     assert sorted(first["topicPublisher"]) == ["anna", "group:plant"]
     (second,) = entries(console_engine, f"{tree}b")
-    assert second["topicPriority"] in (-7, "-7", ["-7"], [-7])
+    assert texts(second["topicPriority"]) == ["-7"]
     listed = console_engine.engine.run_here("topics", "list").stdout
     assert tree in listed
 
@@ -103,7 +110,7 @@ def test_an_edit_in_ldap_appears_on_the_page(visit: Visitors, console_engine: Co
     page = visit()
     define(page, console_engine, tree, 1)
     save(page)
-    wait_until(lambda: bool(entries(console_engine, tree)), WAIT_S, "the entry is in LDAP")
+    wait_until(lambda: bool(entries(console_engine, tree)), "the entry is in LDAP", timeout_s=WAIT_S)
     with console_engine.slapd.admin() as connection:
         connection.modify(f"topicName={tree},{console_engine.base}", {"topicCode": [(ldap3.MODIFY_REPLACE, ["9.4.A"])]})
 
@@ -111,7 +118,7 @@ def test_an_edit_in_ldap_appears_on_the_page(visit: Visitors, console_engine: Co
         page.goto(f"{console_engine.console}/topics?at={tree}")
         return page.get_by_label("Code", exact=True).input_value() == "9.4.A"
 
-    wait_until(shown, WAIT_S, "the code is on the page")
+    wait_until(shown, "the code is on the page", timeout_s=WAIT_S)
 
 
 def test_a_word_in_ldap_that_is_no_routing_word_is_listed_until_it_is_mended(
@@ -122,7 +129,7 @@ def test_a_word_in_ldap_that_is_no_routing_word_is_listed_until_it_is_mended(
     page = visit()
     define(page, console_engine, tree, 1)
     save(page)
-    wait_until(lambda: bool(entries(console_engine, tree)), WAIT_S, "the entry is in LDAP")
+    wait_until(lambda: bool(entries(console_engine, tree)), "the entry is in LDAP", timeout_s=WAIT_S)
 
     def write(word: str) -> None:
         change = {"topicRoutingPolicy": [(ldap3.MODIFY_REPLACE, [word])]}
@@ -146,7 +153,7 @@ def test_two_people_edit_one_topic_and_nobody_overwrites_anything(
     first, second = visit(), visit()
     define(first, console_engine, tree, 1)
     save(first)
-    wait_until(lambda: bool(entries(console_engine, tree)), WAIT_S, "the entry is in LDAP")
+    wait_until(lambda: bool(entries(console_engine, tree)), "the entry is in LDAP", timeout_s=WAIT_S)
     for page, priority in ((first, 11), (second, 22)):
         page.goto(f"{console_engine.console}/topics?at={tree}")
         page.get_by_label("Priority").fill(str(priority))
@@ -164,8 +171,8 @@ def test_two_people_edit_one_topic_and_nobody_overwrites_anything(
     second.get_by_role("button", name=re.compile("^Save")).click()
     wait_until(
         lambda: entries(console_engine, tree)[0]["topicPriority"] in (22, "22", ["22"], [22]),
-        WAIT_S,
         "the second one's priority is in LDAP",
+        timeout_s=WAIT_S,
     )
 
 
@@ -187,8 +194,8 @@ def test_a_message_that_is_published_arrives_beside_it_and_nothing_is_left(
     page.goto(f"{console_engine.console}/engine")
     wait_until(
         lambda: tree not in console_engine.engine.run_here("subscriptions", "list").stdout,
-        WAIT_S,
         "the subscription has ended with the page",
+        timeout_s=WAIT_S,
     )
     # What became of it is one click away.
     page.go_back()
@@ -210,9 +217,11 @@ def test_charts_live(visit: Visitors, console_engine: ConsoleEngine, receiver: R
     assert "kafka, reserved" in page.locator("#chart-heap").inner_text()
     heights = "[...document.querySelectorAll('.chart')].map(each => each.getBoundingClientRect().height)"
     before, size = page.locator("#chart-memory").inner_html(), page.evaluate(heights)
-    wait_until(lambda: page.locator("#chart-memory").inner_html() != before, WAIT_S, "the chart has moved")
+    wait_until(lambda: page.locator("#chart-memory").inner_html() != before, "the chart has moved", timeout_s=WAIT_S)
     assert page.evaluate(heights) == size, "the layout jumps"
-    wait_until(lambda: receiver.url("/live") in page.locator("#engine-slowest").inner_text(), WAIT_S, "the endpoint")
+    wait_until(
+        lambda: receiver.url("/live") in page.locator("#engine-slowest").inner_text(), "the endpoint", timeout_s=WAIT_S
+    )
     page.get_by_role("link", name="1 hour").click()
     page.locator("#chart-cpu polyline").first.wait_for(state="attached")
 
@@ -254,7 +263,7 @@ def test_everything_goes_without_a_mouse(visit: Visitors, console_engine: Consol
     tab_to(page, "Save 1 record")
     page.keyboard.press("Enter")
     is_saved(page)
-    wait_until(lambda: bool(entries(console_engine, tree)), WAIT_S, "the entry is in LDAP")
+    wait_until(lambda: bool(entries(console_engine, tree)), "the entry is in LDAP", timeout_s=WAIT_S)
     page.goto(f"{console_engine.console}/try")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")

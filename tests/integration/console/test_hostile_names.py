@@ -18,9 +18,9 @@ from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from tests.support.chromium import Visitors
-from tests.support.command import wait_until
 from tests.support.console import console_parts, served
 from tests.support.routing import make_subscription
+from tests.support.waiting import wait_until
 from tests.unit.engine.monitoring.test_report import samples
 
 pytestmark = pytest.mark.browser
@@ -97,7 +97,7 @@ def test_it_is_text_on_every_page(address: str, visit: Visitors) -> None:
     # What comes later is put into the page by script.
     page.goto(f"{address}/engine")
     before = page.locator("#chart-memory").inner_html()
-    wait_until(lambda: page.locator("#chart-memory").inner_html() != before, 300, "what is live has come")
+    wait_until(lambda: page.locator("#chart-memory").inner_html() != before, "what is live has come", timeout_s=300)
     assert "javascript:alert(1)" in page.locator("#engine-slowest").inner_text()
     assert page.locator("[onerror]").count() == 0
     page.goto(f"{address}/try")

@@ -33,6 +33,7 @@ from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import Logs, attempt_rows, job_settings, logs, running, subscription
 from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
 from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -236,10 +237,7 @@ def test_who_follows_in_steps_stays_with_a_base_until_all_is_said_anew(
                 stepped.apply(step)
             assert len(stepped.match(TopicPath("a"))) == number + 1
         assert not view.is_short(past=19)
-        deadline = time.monotonic() + 240
-        while not view.is_short(past=20):
-            assert time.monotonic() < deadline, "no new base"
-            time.sleep(0.01)
+        wait_until(lambda: view.is_short(past=20), "no new base")
         advance = view.advance(120, anew=True)
         assert advance.base not in (None, first)
         assert sum(step.overlay.size for step in advance.steps) == 0, "it is all in the base"

@@ -22,6 +22,7 @@ from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
+from tests.support.make import Clock
 
 pytestmark = pytest.mark.kafka
 
@@ -39,15 +40,8 @@ def archived(location: Path) -> list[str]:
     return sorted(DeltaTable(str(location)).to_pyarrow_table().column("notification").to_pylist())
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def archive(kafka: KafkaSettings, location: Path) -> tuple[Archive, Clock]:
-    clock = Clock()
+    clock = Clock(0.0)
     return Archive(kafka, str(location), 5.0, clock), clock
 
 

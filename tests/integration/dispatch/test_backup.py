@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import time
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -35,6 +34,7 @@ from tests.support.command import Engine
 from tests.support.dispatch_job import job_settings, logs, running, subscription, trigger
 from tests.support.held_port import HeldPort
 from tests.support.receiver import Received, Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -88,10 +88,7 @@ def test_what_was_owed_is_delivered_by_another_engine(
             log.end("over")
             with running(spark, job_settings(tmp_path / "one", kafka_settings)):
                 publish(60)
-                deadline = time.monotonic() + 240
-                while len(records(kafka_settings, "dead")) < 60 // TOPICS:
-                    assert time.monotonic() < deadline, "what is refused is given up"
-                    time.sleep(0.1)
+                wait_until(lambda: len(records(kafka_settings, "dead")) >= 60 // TOPICS, "what is refused is given up")
                 publish(240)  # some of it is under way while the backup is taken
                 manifest = backup.backup(kafka_settings, tmp_path / "backup", LIMITS)
                 accepted = total
@@ -106,10 +103,10 @@ def test_what_was_owed_is_delivered_by_another_engine(
         assert all(delivery.subscription == "refused" and delivery.place.redrive for delivery, _ in letters)
         assert not before & {delivery.key() for delivery, _ in letters}, "new letters cannot take their places"
         with Receiver(port=away) as back, running(spark, job_settings(tmp_path / "two", other)):
-            deadline = time.monotonic() + 240
-            while len(numbers(back.received("/away"))) < accepted:
-                assert time.monotonic() < deadline, f"{len(numbers(back.received('/away')))} of {accepted}"
-                time.sleep(0.2)
+            wait_until(
+                lambda: len(numbers(back.received("/away"))) >= accepted,
+                lambda: f"{len(numbers(back.received('/away')))} of {accepted}",
+            )
             report = audit(other, 0, deep=True, patience_s=120)
             assert report.balanced, report.problems[:3]
             assert in_order(numbers(back.received("/away")))

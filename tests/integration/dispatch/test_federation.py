@@ -16,7 +16,8 @@ from arborcast.client import Client
 from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.dispatch.realtime.mode_policy import Gear
 from tests.support.dispatch_job import RunningJob, job_settings, running
-from tests.support.federation import AdministratorRun, EngineRun, federation, until
+from tests.support.federation import AdministratorRun, EngineRun, federation
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -46,12 +47,12 @@ def test_what_is_wanted_elsewhere_goes_there_in_order_and_nothing_else(
     administrator, a, b, _ = two
     with Client(b.gateway.broker) as there, Client(a.gateway.broker) as here:
         there.subscribe("all/alarm//.", to="http://127.0.0.1:9/somebody")
-        until(lambda: [each["topics"] for each in links_of(a)] == [["all/alarm//."]], a.gateway.log.read_text)
+        wait_until(lambda: [each["topics"] for each in links_of(a)] == [["all/alarm//."]], a.gateway.log.read_text)
         assert [(each["link"], each["to"], each["state"]) for each in links_of(a)] == [("peer-group.H", "H/", "active")]
         for number in range(20):
             here.notify("all/alarm/fire", f"<n>{number}</n>")
             here.notify("all/other", "<n/>")
-        until(lambda: len(b.notifications()) >= 20, lambda: b.notifications())
+        wait_until(lambda: len(b.notifications()) >= 20, lambda: b.notifications())
         assert [each.payload for each in b.notifications()] == [b"<n>%d</n>" % number for number in range(20)]
         assert {each.path for each in b.notifications()} == {("G/a",)}
         sent = {each.id for each in a.notifications() if each.topic == "all/alarm/fire"}
@@ -63,8 +64,8 @@ def test_what_is_wanted_elsewhere_goes_there_in_order_and_nothing_else(
             here.notify("all/alarm/fire", f"<n>{number}</n>")
         administrator.kill()
         b.gateway.start()
-        until(lambda: len(b.notifications()) >= 60, lambda: b.notifications())
+        wait_until(lambda: len(b.notifications()) >= 60, lambda: b.notifications())
         assert [each.payload for each in b.notifications()] == [b"<n>%d</n>" % number for number in range(60)]
         administrator.start()
-        until(lambda: {each.state for each in administrator.topology.members} == {"live"})
+        wait_until(lambda: {each.state for each in administrator.topology.members} == {"live"})
     assert administrator.stop() == 0

@@ -28,6 +28,7 @@ from arborcast.topic_model.subscriptions import DeliveryPolicy, Protection, Sign
 from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import Logs, Own, job_settings, running, subscription
 from tests.support.receiver import Received, Receiver, refusing_url
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -53,10 +54,11 @@ def ids(receiver: Receiver, path: str) -> list[str]:
 
 
 def wait_for_ids(receiver: Receiver, path: str, expected: int, timeout: float = 120.0) -> list[str]:
-    deadline = time.monotonic() + timeout
-    while len(ids(receiver, path)) < expected:
-        assert time.monotonic() < deadline, f"{len(ids(receiver, path))} of {expected} arrived at {path}"
-        time.sleep(0.02)
+    wait_until(
+        lambda: len(ids(receiver, path)) >= expected,
+        lambda: f"{len(ids(receiver, path))} of {expected} arrived at {path}",
+        timeout_s=timeout,
+    )
     return ids(receiver, path)
 
 

@@ -32,10 +32,10 @@ from arborcast.dispatch.settings import JobSettings
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference
 from tests.support.broker import settings_for
-from tests.support.command import wait_until
 from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, logs, running, subscription
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -55,11 +55,8 @@ def ids(receiver: Receiver, path: str) -> list[str]:
 
 
 def wait_for(receiver: Receiver, path: str, wanted: int) -> list[str]:
-    deadline = time.monotonic() + 240
-    while len(set(found := ids(receiver, path))) < wanted:
-        assert time.monotonic() < deadline, f"{len(set(found))} of {wanted} at {path}"
-        time.sleep(0.05)
-    return found
+    wait_until(lambda: len(set(ids(receiver, path))) >= wanted, f"{wanted} at {path}")
+    return ids(receiver, path)
 
 
 def some_more(receiver: Receiver, path: str, count: int = 40) -> None:
@@ -357,14 +354,9 @@ def test_what_has_a_row_does_not_come_again_however_long_an_older_message_is_und
         with running(spark, dataclasses.replace(settings, kafka=kafka, push=push, retry=retry)) as job:
             sent = [log.accept("b") for _ in range(20)]
             wait_for(receiver, "/all", len(sent))
-            deadline = time.monotonic() + 240
-            while rows_of(kafka, "all") < len(sent):
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            wait_until(lambda: rows_of(kafka, "all") >= len(sent))
             before = ends_of(kafka, PROGRESS_LOG)[0]
-            while ends_of(kafka, PROGRESS_LOG)[0] < before + 3:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            wait_until(lambda: ends_of(kafka, PROGRESS_LOG)[0] >= before + 3)
             receiver.behave("/held", "")
             assert kill_workers()
             sent.append(log.accept("b"))
@@ -469,7 +461,7 @@ def test_a_notification_for_many_reaches_each_once_and_another_topic_passes_it(
         sent = log.notify_many(["many", "many", other])
         wait_for(receiver, "/other", 2)
         passed = len(receiver.requests) - before
-        wait_until(lambda: len(receiver.requests) >= before + 2 * len(many) + 1, 240, "that all have it")
+        wait_until(lambda: len(receiver.requests) >= before + 2 * len(many) + 1, "that all have it")
         report = audit(settings.kafka, 0, deep=True, patience_s=120)
 
     arrived = defaultdict(list)

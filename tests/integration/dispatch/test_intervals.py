@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from arborcast.topic_model.subscriptions import DeliveryPolicy
 from tests.support.dispatch_job import Logs, job_settings, kill_workers, running, subscription
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad, ids
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -65,10 +65,7 @@ def test_what_passes_does_not_depend_on_crashes_shifts_and_starts(
     assert len(passing) < 0.5 * len(load.sent)
     with running(spark, settings):
         receiver.wait_for(len(load.sent), "/all", timeout=240)
-        deadline = time.monotonic() + 120
-        while not passing <= set(ids(receiver, "/each")):
-            assert time.monotonic() < deadline, passing - set(ids(receiver, "/each"))
-            time.sleep(0.2)
+        wait_until(lambda: passing <= set(ids(receiver, "/each")), lambda: passing - set(ids(receiver, "/each")))
         report = audit(settings.kafka, 0, deep=True, patience_s=120)
     assert report.balanced, report.problems
     assert set(ids(receiver, "/each")) == passing

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from arborcast.dispatch.logs.parked import Place
 from arborcast.dispatch.operations.audit import audit
 from tests.support.dispatch_job import job_settings, logs, running, subscription
 from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -58,10 +57,10 @@ def test_what_waits_leaves_before_what_comes_after_the_progress_was_lost(
             send(2)
         with running(spark, settings):
             send(1)
-            until("all is parked", lambda: len(parked_places(kafka_settings)) == sent)
+            wait_until(lambda: len(parked_places(kafka_settings)) == sent, "all is parked")
             places = parked_places(kafka_settings)
             log.subscribe(msgspec.structs.replace(paused, paused=False))
-            until("all has arrived", lambda: len(arrived()) >= sent)
+            wait_until(lambda: len(arrived()) >= sent, "all has arrived")
             report = audit(kafka_settings, 0, deep=True, patience_s=120)
 
     assert arrived() == list(range(sent)), "in the order of acceptance"
@@ -69,13 +68,6 @@ def test_what_waits_leaves_before_what_comes_after_the_progress_was_lost(
     assert [place.batch // RUN_NUMBERS for place in places] == [0] * 4 + [1] * 2 + [2]
     assert len({place.batch for place in places}) == sent, "no batch is called as an earlier one"
     assert report.balanced, report.problems
-
-
-def until(what: str, holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 240
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def parked_places(kafka: KafkaSettings) -> list[Place]:

@@ -46,6 +46,7 @@ from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import settings_for
 from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -120,13 +121,6 @@ def running(
         redeliverer.stop(120)
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
 def read(kafka: KafkaSettings, log: str) -> list[tuple[bytes, bytes | None]]:
     """All records of a log that are there now, by partition."""
     with closing(make_consumer(roomy(kafka), wait_ms=10)) as consumer:
@@ -179,8 +173,8 @@ def test_what_is_parked_is_delivered_in_order_recorded_and_no_longer_parked(
             report = lot.park("s", *names)
             redeliverer.batch_done([report])
             assert redeliverer.lanes.for_batch() == {"s"}
-            until(lambda: not redeliverer.lanes.for_batch())
-            until(lambda: redeliverer.statistics().delivered == 100)
+            wait_until(lambda: not redeliverer.lanes.for_batch())
+            wait_until(lambda: redeliverer.statistics().delivered == 100)
             assert redeliverer.statistics().parked == 0
         assert ids(receiver, "/s") == names
     assert [(row.notification, row.number, row.state, row.batch) for row in rows(kafka_settings)] == [
@@ -201,7 +195,7 @@ def test_a_restart_goes_on_where_it_was_whatever_became_of_the_file(
         with running(kafka_settings, path, known) as redeliverer:
             lot.park("s", *names)
             redeliverer.catch_up(120)
-            until(lambda: redeliverer.health.get(receiver.url("/s")).breaker != "closed")
+            wait_until(lambda: redeliverer.health.get(receiver.url("/s")).breaker != "closed")
         tried = len(receiver.received("/s"))
         if file == "lost":
             path.unlink()
@@ -211,7 +205,7 @@ def test_a_restart_goes_on_where_it_was_whatever_became_of_the_file(
         receiver.behave("/s", "status/202")
         with running(kafka_settings, path, known) as redeliverer:
             assert redeliverer.health.get(receiver.url("/s")).degraded == (file == "kept")
-            until(lambda: redeliverer.statistics().parked == 0)
+            wait_until(lambda: redeliverer.statistics().parked == 0)
         after = ids(receiver, "/s")[tried:]
 
     assert sorted(after, key=names.index) == names
@@ -238,16 +232,16 @@ def test_what_is_said_later_of_a_push_counts_also_when_it_was_said_while_nobody_
         receiver.behave("/s", "later")
         with running(kafka_settings, path, known) as redeliverer:
             lot.park("s", "well", "done", "failed")
-            until(lambda: len(rows(kafka_settings)) == 3)
+            wait_until(lambda: len(rows(kafka_settings)) == 3)
             say("well", "delivered")
-            until(lambda: redeliverer.statistics().delivered == 1)
+            wait_until(lambda: redeliverer.statistics().delivered == 1)
         say("done", "delivered")
         say("failed", "failed")
         if file == "lost":
             path.unlink()
         receiver.behave("/s", "")
         with running(kafka_settings, path, known) as redeliverer:
-            until(lambda: redeliverer.statistics().delivered == 2)
+            wait_until(lambda: redeliverer.statistics().delivered == 2)
         assert ids(receiver, "/s") == ["well", "done", "failed", "failed"]
     found: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
     for row in rows(kafka_settings):
@@ -266,9 +260,9 @@ def test_who_never_says_how_it_ended_gets_it_again(kafka_settings: KafkaSettings
         known = Known(kafka_settings, subscription("s", receiver.url("/s")))
         with running(kafka_settings, tmp_path / "parked.db", known, callback_s=0.5) as redeliverer:
             lot.park("s", "n")
-            until(lambda: len(rows(kafka_settings)) >= 2)
+            wait_until(lambda: len(rows(kafka_settings)) >= 2)
             receiver.behave("/s", "")
-            until(lambda: redeliverer.statistics().delivered == 1)
+            wait_until(lambda: redeliverer.statistics().delivered == 1)
     assert [(row.state, row.error) for row in rows(kafka_settings)][:2] == [
         ("parked", "later"),
         ("parked", "no-result"),
@@ -288,13 +282,13 @@ def test_a_broker_that_goes_away_for_a_while_loses_nothing(own_broker: KafkaBrok
         with running(kafka, tmp_path / "parked.db", known) as redeliverer:
             for number in range(4):
                 lot.park(f"s{number}", *names[number * 100 : number * 100 + 50])
-            until(lambda: len(receiver.requests) > 40)
+            wait_until(lambda: len(receiver.requests) > 40)
             own_broker.kill()
             own_broker.start()
             for number in range(4):
                 lot.park(f"s{number}", *names[number * 100 + 50 : number * 100 + 100])
             redeliverer.catch_up(60)
-            until(lambda: redeliverer.statistics().parked == 0 and redeliverer.statistics().lanes == 0)
+            wait_until(lambda: redeliverer.statistics().parked == 0 and redeliverer.statistics().lanes == 0)
         for number in range(4):
             first_times = list(dict.fromkeys(ids(receiver, f"/s{number}")))
             assert first_times == names[number * 100 : number * 100 + 100]
@@ -322,7 +316,7 @@ def test_a_stop_does_not_wait_for_receivers_that_hang_and_keeps_what_is_settled(
         redeliverer.start(60)
         lot.park("hang", "h1", "h2")
         lot.park("well", "w1")
-        until(lambda: redeliverer.statistics().delivered == 1 and bool(receiver.received("/hang")))
+        wait_until(lambda: redeliverer.statistics().delivered == 1 and bool(receiver.received("/hang")))
         redeliverer.stop(120.0)  # less than a push may take
         assert "redeliverer" not in {thread.name for thread in threading.enumerate()}
         assert {row.notification: row.state for row in rows(kafka_settings)} == {"w1": "delivered"}
@@ -331,7 +325,7 @@ def test_a_stop_does_not_wait_for_receivers_that_hang_and_keeps_what_is_settled(
         receiver.behave("/hang", "status/202")
         seen = len(ids(receiver, "/hang"))
         with running(kafka_settings, tmp_path / "parked.db", known) as again:
-            until(lambda: again.statistics().delivered == 2)
+            wait_until(lambda: again.statistics().delivered == 2)
         assert ids(receiver, "/hang")[seen:] == ["h1", "h2"]
 
 
@@ -348,7 +342,7 @@ def test_dead_letters_are_kept_whole_and_a_receiver_that_is_gone_ends_its_subscr
         with running(kafka_settings, tmp_path / "parked.db", known, told.append) as redeliverer:
             lot.park("bad", "n1")
             lot.park("gone", "n2", "n3")
-            until(lambda: redeliverer.statistics().dead == 1 and redeliverer.statistics().lanes == 0)
+            wait_until(lambda: redeliverer.statistics().dead == 1 and redeliverer.statistics().lanes == 0)
 
     ((key, value),) = read(kafka_settings, "dead")
     assert value is not None
@@ -373,7 +367,7 @@ def test_an_endpoint_that_fails_for_too_long_suspends_and_resuming_delivers_what
         receiver.behave("/s", "status/503")
         with running(kafka_settings, tmp_path / "parked.db", known, told.append, retry) as redeliverer:
             lot.park("s", "n1", "n2")
-            until(lambda: "subscription-suspended" in {event.kind for event in told})
+            wait_until(lambda: "subscription-suspended" in {event.kind for event in told})
             receiver.behave("/s", "status/202")
             redeliverer.catch_up(120)
             seen = len(receiver.received("/s"))
@@ -386,7 +380,7 @@ def test_an_endpoint_that_fails_for_too_long_suspends_and_resuming_delivers_what
 
             with closing(ControlLog(kafka_settings)) as log:
                 log.append([Tombstone(suspension_key("s"))])
-            until(lambda: redeliverer.statistics().delivered == 3)
+            wait_until(lambda: redeliverer.statistics().delivered == 3)
     assert waiting(kafka_settings) == set()
 
 
@@ -408,5 +402,5 @@ def test_large_messages_that_wait_and_are_cancelled_take_little_memory(
     with running(kafka_settings, tmp_path / "parked.sqlite", known):
         with closing(ControlLog(kafka_settings)) as log:
             log.append([SubscriptionEnded("s", "unsubscribed", 1)])
-        until(cancelled)
+        wait_until(cancelled)
     assert most < 120_000_000, "what waits has as much"

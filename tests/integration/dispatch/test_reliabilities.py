@@ -11,10 +11,10 @@ from arborcast.dispatch.logs.attempts import FINAL
 from arborcast.dispatch.operations.audit.examine import audit
 from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Reliability
-from tests.support.command import wait_until
 from tests.support.dispatch_job import Own, RunningJob
 from tests.support.held_port import HeldPort
 from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -70,7 +70,7 @@ def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, receiver
         rows = own.attempts(len(names))
         return sum((row["subscription"], row["state"]) == ("adaptive", "dropped") for row in rows) >= 30 - LIMIT
 
-    wait_until(is_full, 120, "that no more of the adaptive subscription's have room")
+    wait_until(is_full, "that no more of the adaptive subscription's have room")
     with there:
 
         def is_back() -> bool:
@@ -78,7 +78,7 @@ def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, receiver
             time.sleep(0.2)
             return bool({*arrived("timely")} - {*before, *reliable})
 
-        wait_until(is_back, 120, "that timely messages come again")
+        wait_until(is_back, "that timely messages come again")
         after = publish(10)
         rows: list[dict[str, object]] = []
 
@@ -86,7 +86,7 @@ def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, receiver
             rows[:] = [row for row in own.attempts(4 * len(names)) if row["state"] in FINAL]
             return len(rows) >= 4 * len(names)
 
-        wait_until(ended, 120, "that everything has its end")
+        wait_until(ended, "that everything has its end")
 
     assert arrived("strict") == names, "all, in order"
     assert receiver.wait_for(len(names), "/well")

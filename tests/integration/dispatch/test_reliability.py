@@ -16,9 +16,9 @@ from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, Tombstone, suspension_key
 from arborcast.topic_model.subscriptions import DeliveryPolicy, XPathFilter
 from arborcast.topic_model.topics import SYSTEM
-from tests.support.command import wait_until
 from tests.support.dispatch_job import Logs, Own, RunningJob, job_settings, running, subscription
 from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -57,12 +57,12 @@ def test_operators_are_told_on_topics_of_the_system(own: Own, job_logs: Logs, re
         return any(f'kind="{kind}"' in event and about in event for event in events)
 
     own.notify("a")
-    wait_until(lambda: told("breaker-opened"), 120, "that a breaker has opened")
+    wait_until(lambda: told("breaker-opened"), "that a breaker has opened")
     receiver.behave("/s", "")
-    wait_until(lambda: told("subscription-recovered"), 120, "that it has recovered")
+    wait_until(lambda: told("subscription-recovered"), "that it has recovered")
     receiver.behave("/s", "status/400")
     own.notify("a")
-    wait_until(lambda: told("dead-letters-growing"), 120, "that something was given up")
+    wait_until(lambda: told("dead-letters-growing"), "that something was given up")
     job_logs.end(own.name("operator"))
 
 
@@ -72,10 +72,10 @@ def test_failed_push_is_tried_again_with_the_same_id_and_the_next_number(own: Ow
     name = own.notify("a")
     receiver.wait_for(2, "/s")
     receiver.behave("/s", "")
-    wait_until(lambda: int(receiver.received("/s")[-1].headers["arborcast-attempt"]) >= 3, 120, "a third attempt")
+    wait_until(lambda: int(receiver.received("/s")[-1].headers["arborcast-attempt"]) >= 3, "a third attempt")
     count = len(receiver.received("/s"))
     after = own.notify("a")
-    wait_until(lambda: firsts(receiver, "/s") == [name, after], 120, "the next one is not held up")
+    wait_until(lambda: firsts(receiver, "/s") == [name, after], "the next one is not held up")
 
     numbers = [int(each.headers["arborcast-attempt"]) for each in receiver.received("/s")[:count]]
     assert numbers == list(range(1, count + 1))
@@ -92,11 +92,11 @@ def test_endpoint_that_was_away_gets_everything_in_order_and_is_then_served_by_t
     receiver.behave("/s", "status/503")
     for _ in range(40):
         sent.append(own.notify("a"))
-    wait_until(lambda: len(firsts(receiver, "/status/202")) == 41, 120, "the other one has everything meanwhile")
+    wait_until(lambda: len(firsts(receiver, "/status/202")) == 41, "the other one has everything meanwhile")
     receiver.behave("/s", "")
     for _ in range(10):
         sent.append(own.notify("a"))
-    wait_until(lambda: set(sent[1:]) <= set(met(receiver, "/s", "")), 120, "all of them arrive")
+    wait_until(lambda: set(sent[1:]) <= set(met(receiver, "/s", "")), "all of them arrive")
     arrived, failed = met(receiver, "/s", ""), set(met(receiver, "/s", "status/503"))
     assert not duplicates(arrived)
 
@@ -117,8 +117,8 @@ def duplicates(names: list[str]) -> set[str]:
 def test_strict_subscription_gets_nothing_before_what_came_earlier_is_settled(own: Own, receiver: Receiver) -> None:
     own.subscribe("s", receiver.url("/half"), "a//.", policy=DeliveryPolicy(order="strict"))
     sent = [own.notify("a/b") for number in range(12)]
-    wait_until(lambda: len(firsts(receiver, "/half")) == 12, 120, "all are tried")
-    wait_until(lambda: len(receiver.received("/half")) == 24, 120, "and tried again")
+    wait_until(lambda: len(firsts(receiver, "/half")) == 12, "all are tried")
+    wait_until(lambda: len(receiver.received("/half")) == 24, "and tried again")
 
     arrived = [name for request in receiver.received("/half") for name in ids_in(request.headers)]
     assert arrived == [name for name in sent for _ in range(2)], "each fails once, and is delivered before the next"
@@ -148,7 +148,7 @@ def test_receiver_that_is_gone_ends_its_subscription(own: Own, receiver: Receive
         follower.read_to_end(120)
         return any(isinstance(each, SubscriptionEnded) and each.reason == "gone" for each in found)
 
-    wait_until(ended, 120, "the control log says that it is gone")
+    wait_until(ended, "the control log says that it is gone")
     own.notify("a")
     own.subscribe("t", receiver.url("/t"), "a")
     own.notify("a")
@@ -165,11 +165,11 @@ def test_paused_subscription_gets_what_it_missed_when_it_is_resumed(own: Own, re
     receiver.wait_for(1, "/s")
     own.subscribe("s", receiver.url("/s"), "a", paused=True)
     sent += [own.notify("a") for _ in range(5)]
-    wait_until(lambda: len(firsts(receiver, "/t")) == 6, 120, "the others have them")
+    wait_until(lambda: len(firsts(receiver, "/t")) == 6, "the others have them")
     assert len(firsts(receiver, "/s")) == 1
     own.subscribe("s", receiver.url("/s"), "a")
     sent.append(own.notify("a"))
-    wait_until(lambda: len(firsts(receiver, "/s")) == 7, 120, "what it missed arrives")
+    wait_until(lambda: len(firsts(receiver, "/s")) == 7, "what it missed arrives")
 
     assert firsts(receiver, "/s") == sent
 
@@ -185,22 +185,21 @@ def test_conditions_that_cost_too_much_suspend_and_what_was_kept_unjudged_is_jud
     large = own.notify("a", b"<x n='99'>" + b"<y/>" * 2_400 + b"</x>")
     wait_until(
         lambda: "subscription-suspended" in "".join(each.body.decode() for each in receiver.received("/operator")),
-        120,
         "that it was suspended",
     )
     sent = [large, *(own.notify("a", each) for each in small)]
-    wait_until(lambda: len(firsts(receiver, "/t")) == 3, 120, "the others have theirs")
+    wait_until(lambda: len(firsts(receiver, "/t")) == 3, "the others have theirs")
     assert firsts(receiver, "/s") == []
     job_logs.control(Tombstone(suspension_key(own.name("s"))))
     # What passes its conditions comes; what does not, or would cost more than it may, is cancelled.
-    wait_until(lambda: len(firsts(receiver, "/s")) == 1, 120, "what it wants of what was kept")
+    wait_until(lambda: len(firsts(receiver, "/s")) == 1, "what it wants of what was kept")
     expected = {sent[0]: "cancelled", sent[1]: "cancelled", sent[2]: "delivered"}
 
     def ended() -> dict[object, object]:
         mine = [row for row in own.attempts(1) if row["subscription"] == "s" and row["state"] in FINAL]
         return {row["notification"]: row["state"] for row in mine}
 
-    wait_until(lambda: ended() == expected, 120, "a row for each")
+    wait_until(lambda: ended() == expected, "a row for each")
     job_logs.end(own.name("operator"))
 
     assert (firsts(receiver, "/t"), firsts(receiver, "/s")) == (sent, [sent[2]])
@@ -220,6 +219,6 @@ def test_what_waits_outlives_the_job_which_stops_in_order_while_a_receiver_hangs
     receiver.behave("/hang", "")
     own.job.start()
     sent.append(own.notify("a"))
-    wait_until(lambda: set(met(receiver, "/s", "")) == set(sent), 120, "everything arrives after the restart")
-    wait_until(lambda: set(met(receiver, "/hang", "")) == set(sent), 120, "what was under way is pushed again")
+    wait_until(lambda: set(met(receiver, "/s", "")) == set(sent), "everything arrives after the restart")
+    wait_until(lambda: set(met(receiver, "/hang", "")) == set(sent), "what was under way is pushed again")
     assert firsts(receiver, "/o") == sent

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from arborcast.dispatch.hot import stream
 from arborcast.dispatch.settings import JobSettings
 from tests.support.dispatch_job import Logs, job_settings, logs, running, subscription
 from tests.support.receiver import Received, Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -40,10 +40,7 @@ class Watched:
 
     def wait_for(self, path: str, last: str) -> None:
         """Until the last one has come there."""
-        deadline = time.monotonic() + 240
-        while last not in self.names(path):
-            assert time.monotonic() < deadline, f"{len(self.names(path))} have come to {path}"
-            time.sleep(0.05)
+        wait_until(lambda: last in self.names(path), lambda: f"{len(self.names(path))} have come to {path}")
 
 
 @pytest.fixture

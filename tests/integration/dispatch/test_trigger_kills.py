@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from tests.support.dispatch_job import (
 )
 from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad, ids
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -48,10 +48,9 @@ def test_after_kills_it_is_the_same_that_is_published(
                     kill_workers()
     wanted = [derived(name, accepted_ms) for name, _, accepted_ms in load.sent]
     with running(spark, settings):
-        deadline = time.monotonic() + 240
-        while not set(wanted) <= set(ids(receiver, "/last")):
-            assert time.monotonic() < deadline, len(set(wanted) - set(ids(receiver, "/last")))
-            time.sleep(0.2)
+        wait_until(
+            lambda: set(wanted) <= set(ids(receiver, "/last")), lambda: len(set(wanted) - set(ids(receiver, "/last")))
+        )
         report = audit(settings.kafka, 0, deep=True, patience_s=120)
     assert report.balanced, report.problems
     assert set(ids(receiver, "/last")) == set(wanted)

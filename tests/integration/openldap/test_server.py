@@ -9,9 +9,10 @@ from arborcast.directory.entries.mapping import ProblemKind
 from arborcast.directory.errors import DirectoryAway, DirectoryRefused
 from arborcast.directory.settings import DirectorySettings
 from arborcast.topic_model.topics import parse_path
-from tests.support.directory import Watch, eventually, topic
+from tests.support.directory import Watch, topic
 from tests.support.ldap_directory import Open, changed, fill
 from tests.support.slapd import Slapd
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.ldap
 
@@ -55,7 +56,7 @@ def test_an_edit_by_hand_is_told_of_by_the_server(slapd: Slapd, settings: Direct
     watch = Watch()
     directory.watch(watch)
     watch.wait_paths("a")
-    eventually(lambda: directory._streaming)
+    wait_until(lambda: directory._streaming)
     with slapd.admin() as person:
         person.modify(f"topicName=a,{settings.base_dn}", {"topicCode": [("MODIFY_REPLACE", ["new"])]})
         watch.wait(lambda listing: listing.records() == {"a": topic("a", code="new")})

@@ -10,9 +10,10 @@ import pytest
 from arborcast.directory.stores.ldap import LdapDirectory
 from arborcast.directory.sync.sync import DirectorySync
 from arborcast.topic_model.topics import parse_path
-from tests.support.directory import Log, eventually, topic
+from tests.support.directory import Log, topic
 from tests.support.ldap_directory import Open
 from tests.support.slapd import Slapd
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.ldap
 
@@ -31,13 +32,13 @@ def test_a_server_that_is_down_at_start_and_comes_later(fresh_slapd: Slapd, tmp_
     fresh_slapd.kill()
     log, sync = _engine(fresh_slapd, tmp_path / "state", topic("from-the-log"))
     try:
-        eventually(lambda: "cannot be reached" in sync.status.detail)
+        wait_until(lambda: "cannot be reached" in sync.status.detail)
         assert not sync.status.connected
         log.append([topic("meanwhile")])
         fresh_slapd.start()
-        eventually(lambda: sync.status.connected)
+        wait_until(lambda: sync.status.connected)
         directory = opened(fresh_slapd.settings())
-        eventually(lambda: set(directory.load().entries) == {"from-the-log", "meanwhile"})
+        wait_until(lambda: set(directory.load().entries) == {"from-the-log", "meanwhile"})
     finally:
         sync.close()
 
@@ -46,9 +47,9 @@ def test_a_server_that_dies_and_returns_empty_is_filled_again(fresh_slapd: Slapd
     log, sync = _engine(fresh_slapd, tmp_path / "state", topic("a", code="1"), topic("b/c"))
     try:
         directory = opened(fresh_slapd.settings())
-        eventually(lambda: set(directory.load().entries) == {"a", "b/c"})
+        wait_until(lambda: set(directory.load().entries) == {"a", "b/c"})
         fresh_slapd.wipe()
-        eventually(lambda: set(directory.load().entries) == {"a", "b/c"})
+        wait_until(lambda: set(directory.load().entries) == {"a", "b/c"})
         assert set(log.topics()) == {"a", "b/c"}
     finally:
         sync.close()
@@ -58,7 +59,7 @@ def test_kills_in_the_middle_lose_nothing_on_either_side(fresh_slapd: Slapd, tmp
     log, sync = _engine(fresh_slapd, tmp_path / "state", topic("start"))
     try:
         directory = opened(fresh_slapd.settings())
-        eventually(lambda: set(directory.load().entries) == {"start"})
+        wait_until(lambda: set(directory.load().entries) == {"start"})
         base = fresh_slapd.settings().base_dn
         for round_number in range(3):
             log.append([topic(f"ours{round_number}/t{n}") for n in range(40)])
@@ -68,8 +69,8 @@ def test_kills_in_the_middle_lose_nothing_on_either_side(fresh_slapd: Slapd, tmp
             fresh_slapd.kill()
             fresh_slapd.start()
         expected = {"start"} | {f"theirs{r}" for r in range(3)} | {f"ours{r}/t{n}" for r in range(3) for n in range(40)}
-        eventually(lambda: set(log.topics()) == expected)
-        eventually(lambda: set(directory.load().entries) == expected)
+        wait_until(lambda: set(log.topics()) == expected)
+        wait_until(lambda: set(directory.load().entries) == expected)
     finally:
         sync.close()
 
@@ -77,11 +78,11 @@ def test_kills_in_the_middle_lose_nothing_on_either_side(fresh_slapd: Slapd, tmp
 def test_an_edit_in_ldap_reaches_the_log(fresh_slapd: Slapd, tmp_path: Path) -> None:
     log, sync = _engine(fresh_slapd, tmp_path / "state", topic("a"))
     try:
-        eventually(lambda: sync.status.topics == 1 and sync.status.connected)
+        wait_until(lambda: sync.status.topics == 1 and sync.status.connected)
         base = fresh_slapd.settings().base_dn
         with fresh_slapd.admin() as person:
-            eventually(lambda: person.search(base, "(topicName=a)", attributes=["*"]))
+            wait_until(lambda: person.search(base, "(topicName=a)", attributes=["*"]))
             person.modify(f"topicName=a,{base}", {"topicCode": [("MODIFY_REPLACE", ["by hand"])]})
-            eventually(lambda: log.topics()[parse_path("a")].code == "by hand")
+            wait_until(lambda: log.topics()[parse_path("a")].code == "by hand")
     finally:
         sync.close()

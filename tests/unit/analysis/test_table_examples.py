@@ -71,12 +71,6 @@ def test_an_example_of_the_documentation(home: Path, title: str) -> None:
     assert by_state(result_of(EXAMPLES[title])) == EXPECTED
 
 
-def test_each_example_is_three_lines_of_work() -> None:
-    for code in EXAMPLES.values():
-        lines = [line for line in code.splitlines() if line and not line.startswith(("import ", "from "))]
-        assert len(lines) <= 3
-
-
 @without_duckdb
 def test_duckdb_reads_every_type_of_column(tmp_path: Path) -> None:
     """Times with their zone, bytes, days and nulls."""

@@ -31,8 +31,9 @@ from arborcast.engine.settings.loading import load_settings
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.subscriptions import DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath
-from tests.support.command import COMMAND, wait_until
+from tests.support.command import COMMAND
 from tests.support.gateway_parts import START, GatewayParts
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -128,7 +129,7 @@ AWAY = fails(BrokerUnreachable("nobody answers"))
 def test_the_lease_is_renewed_while_somebody_listens() -> None:
     broker = Broker()
     with broker.leased(60):
-        wait_until(lambda: len(broker.renewed) >= 2, 60, "renewed twice")
+        wait_until(lambda: len(broker.renewed) >= 2, "renewed twice")
     assert set(broker.renewed) == set(broker.subscribed) == {timedelta(seconds=60)}
     assert not broker.told
 
@@ -136,7 +137,7 @@ def test_the_lease_is_renewed_while_somebody_listens() -> None:
 def test_a_broker_that_is_away_for_a_while_is_asked_again() -> None:
     broker = Broker(renew_does=AWAY)
     with broker.leased(60):
-        wait_until(lambda: len(broker.renewed) >= 3, 60, "tried again")
+        wait_until(lambda: len(broker.renewed) >= 3, "tried again")
         assert not broker.ended.is_set()
 
 
@@ -144,7 +145,7 @@ def test_after_a_time_longer_than_the_lease_it_is_subscribed_again() -> None:
     """A notebook that slept."""
     broker = Broker(renew_does=UNKNOWN)
     with broker.leased(0.001):
-        wait_until(lambda: len(broker.told) >= 1, 60, "told")
+        wait_until(lambda: len(broker.told) >= 1, "told")
     assert "subscribed again" in broker.told[0]
     assert len(broker.subscribed) >= 2
     assert not broker.ended.is_set()

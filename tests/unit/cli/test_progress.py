@@ -20,7 +20,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.engine.terminal import ProgressShown, line, share
 from arborcast.topic_model.records.control import ControlRecord
 from arborcast.topic_model.tree.tree import TopicTree
-from tests.support.command import wait_until
+from tests.support.waiting import wait_until
 
 
 class Screen(io.StringIO):
@@ -55,7 +55,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch: pytest.Mon
     screen = looking_at(monkeypatch, terminal=False)
     with ProgressShown(quiet_s=0, line_every_s=0.01) as progress:
         progress("reading the control log", 1_200, 4_000)
-        wait_until(lambda: screen.getvalue().count("\n") >= 2, 60, "two lines")
+        wait_until(lambda: screen.getvalue().count("\n") >= 2, "two lines")
     assert screen.getvalue().splitlines()[0] == "reading the control log: 1,200 of 4,000 (30 %) after 0 s"
     assert "\x1b" not in screen.getvalue()
 
@@ -66,9 +66,9 @@ def test_on_a_terminal_there_is_a_bar_which_goes_away(monkeypatch: pytest.Monkey
     results = sys.stdout
     with ProgressShown(quiet_s=0) as progress:
         progress("reading \x1b[8mthe log", 1_200, 4_000)
-        wait_until(lambda: "1,200 of 4,000 (30 %)" in screen.getvalue(), 60, "a bar")
+        wait_until(lambda: "1,200 of 4,000 (30 %)" in screen.getvalue(), "a bar")
         progress("writing")
-        wait_until(lambda: "writing" in screen.getvalue(), 60, "the next stage")
+        wait_until(lambda: "writing" in screen.getvalue(), "the next stage")
         assert sys.stdout is results, "they may go into a file"
     assert "━" in screen.getvalue()
     assert "\\x1b[8mthe log" in screen.getvalue()

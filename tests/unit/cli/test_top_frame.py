@@ -173,8 +173,10 @@ def test_frames_overwrite_each_other_on_a_screen_of_their_own(monkeypatch: pytes
     text = out.getvalue()
     assert text.count("no route") >= 2
     assert text.count("Ctrl-C ends it") >= 2
-    assert (text.count("\x1b[?1049h"), text.count("\x1b[?1049l")) == (1, 1)
-    assert (text.count("\x1b[?25l"), text.count("\x1b[?25h")) == (1, 1)
+    for enter, leave in (("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h")):
+        assert text.index(enter) < text.index("no route")
+        assert text.rindex(leave) > text.rindex("no route")
+        assert text.rindex(leave) > text.rindex(enter)
     assert "\x1b[2J" not in text[text.index("no route") :]
 
 

@@ -16,9 +16,9 @@ from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.ingest.elements.protection import Protector
 from arborcast.topic_model.records.results import PATH, Promise, write_promise
 from tests.support import soap_messages as soap
-from tests.support.command import wait_until
 from tests.support.gateway_parts import RESULT_KEYS, START, GatewayParts
 from tests.support.gateway_process import ROOT
+from tests.support.waiting import wait_until
 
 PUBLISH, SUBSCRIBE, WAITING, LATER, PARTS, SIGNED = re.findall(
     r"```python\n(.*?)```", (ROOT / "docs" / "client.md").read_text(), re.DOTALL
@@ -63,7 +63,7 @@ def test_ten_lines_wait_for_something(parts: GatewayParts, url: str, capsys: pyt
     over = threading.Event()
 
     def push() -> None:
-        wait_until(lambda: bool(list(parts.table.subscriptions())), 60, "somebody is subscribed")
+        wait_until(lambda: bool(list(parts.table.subscriptions())), "somebody is subscribed")
         (subscription,) = parts.table.subscriptions()
         alarm, press = soap.message("plant/line3/alarm", "<hot/>"), soap.message("plant/line1/press", "<n>42</n>")
         body = soap.envelope(soap.notify(alarm, press))
@@ -92,7 +92,7 @@ def test_ten_lines_say_later_how_it_ended(parts: GatewayParts, url: str, monkeyp
         headers = {"Arborcast-Callback": f"{url}{PATH}{write_promise(promise, RESULT_KEYS)}", "Arborcast-Push": "p-7"}
         answer = requests.post(subscription.consumer.address, body, headers=headers, timeout=10)
         assert (answer.status_code, answer.headers["Arborcast-Result"]) == (202, "later")
-        wait_until(lambda: bool(parts.results.taken), 60, "the broker was told")
+        wait_until(lambda: bool(parts.results.taken), "the broker was told")
         return ""
 
     monkeypatch.setattr("builtins.input", push)

@@ -122,6 +122,7 @@ def test_a_bad_message_spoils_no_other_of_its_batch(parts: GatewayParts, url: st
 def test_a_lone_notification_does_not_wait_for_a_batch_to_fill(parts: GatewayParts, url: str) -> None:
     with FuturesClient(url, batching=Batching(messages=1000, linger_s=0.01)) as client:
         client.notify("a", "<n/>").result(120)
+        assert [one.payload for one in parts.notifications.accepted] == [b"<n/>"], "before the client is closed"
 
 
 @pytest.mark.parametrize("answers", [(503, 503, 202), (None, 202), (None, 503, 202)])

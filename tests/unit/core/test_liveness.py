@@ -5,38 +5,25 @@ from __future__ import annotations
 import pytest
 
 from arborcast.core.liveness import OwnTime, Silence
-
-
-class Clock:
-    """Shows what it is told."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def after(self, seconds: float) -> Clock:
-        self.now += seconds
-        return self
+from tests.support.make import Clock
 
 
 def test_own_time_is_the_time_between_ticks() -> None:
-    clock = Clock()
+    clock = Clock(1_000.0)
     own = OwnTime(2.0, clock)
     assert [own.tick() if clock.after(1.0) else 0 for _ in range(3)] == [1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize("away_s", [3.0, 60.0, 86_400.0])
 def test_time_in_which_we_did_not_run_is_one_step_at_most(away_s: float) -> None:
-    clock = Clock()
+    clock = Clock(1_000.0)
     own = OwnTime(2.0, clock)
     clock.after(away_s)
     assert own.tick() == 2.0
 
 
 def test_a_clock_that_goes_back_takes_nothing_away() -> None:
-    clock = Clock()
+    clock = Clock(1_000.0)
     own = OwnTime(2.0, clock)
     clock.after(-5.0)
     assert own.tick() == 0.0
@@ -47,7 +34,7 @@ def test_a_clock_that_goes_back_takes_nothing_away() -> None:
 def test_on_a_machine_five_times_slower_others_get_as_much_longer() -> None:
     """We should come round every second, and do so every five: so does the one that we watch, who answers after 25 s
     instead of 5."""
-    clock = Clock()
+    clock = Clock(1_000.0)
     own = OwnTime(2.0, clock)
     silence = Silence(30.0, own.tick())
     for _ in range(14):  # 70 s of the wall
@@ -68,7 +55,7 @@ def asked(silence: Silence, own: OwnTime, clock: Clock, seconds: float, answers:
 
 
 def test_three_questions_in_a_row_without_an_answer_and_the_whole_time() -> None:
-    clock = Clock()
+    clock = Clock(1_000.0)
     own = OwnTime(2.0, clock)
     silence = Silence(30.0, own.tick(), asks=3)
     assert [asked(silence, own, clock, 10, answers=False) for _ in range(3)] == [False, False, True]
@@ -76,7 +63,7 @@ def test_three_questions_in_a_row_without_an_answer_and_the_whole_time() -> None
 
 
 def test_an_answer_in_between_begins_anew() -> None:
-    clock = Clock()
+    clock = Clock(1_000.0)
     own = OwnTime(2.0, clock)
     silence = Silence(30.0, own.tick(), asks=3)
     for _ in range(10):
@@ -87,7 +74,7 @@ def test_an_answer_in_between_begins_anew() -> None:
 
 def test_no_answer_for_an_hour_of_sleep_is_one_lost_question() -> None:
     """The lid was closed while we waited for an answer: the question is over when it is opened."""
-    clock = Clock()
+    clock = Clock(1_000.0)
     own = OwnTime(2.0, clock)
     silence = Silence(30.0, own.tick(), asks=3)
     clock.after(3_600)
@@ -100,7 +87,7 @@ def test_no_answer_for_an_hour_of_sleep_is_one_lost_question() -> None:
 
 
 def test_quick_refusals_take_the_whole_time_too() -> None:
-    clock = Clock()
+    clock = Clock(1_000.0)
     own = OwnTime(2.0, clock)
     silence = Silence(30.0, own.tick(), asks=3)
     verdicts = [asked(silence, own, clock, 1, answers=False) for _ in range(30)]

@@ -3,13 +3,7 @@ from __future__ import annotations
 import pytest
 
 from arborcast.core.recent import Recent
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.make import Clock
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.telemetry.tracing import NO_TRACING, Tracing, TracingSettings, make_tracing, sampled, trace_of
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -89,8 +89,5 @@ class TestSpans:
         assert tracing is not None
         tracing.begin("push", "client").end()
         tracing.close()
-        deadline = time.monotonic() + 120
-        while any(each.name == "tracing-close" for each in threading.enumerate()):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: all(each.name != "tracing-close" for each in threading.enumerate()))
         assert len([each for each in caplog.records if each.name.startswith("opentelemetry")]) == 1

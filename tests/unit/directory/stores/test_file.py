@@ -12,7 +12,8 @@ from arborcast.directory.errors import DirectoryError, LdifError
 from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores.file import FileDirectory
 from arborcast.topic_model.topics import parse_path
-from tests.support.directory import Watch, eventually, topic
+from tests.support.directory import Watch, topic
+from tests.support.waiting import wait_until
 
 SETTINGS = DirectorySettings(base_dn="ou=topics,dc=x", poll_interval_s=0.05)
 
@@ -204,5 +205,5 @@ def test_its_own_writes_are_not_news(file: Path, directory: FileDirectory) -> No
     _, listing = watch.wait_paths("alarm")
     directory.write([Put(topic("a"))], listing)
     file.write_text(file.read_text() + "\n# a look at the file\n")
-    eventually(lambda: len(watch.listings) >= 2)
+    wait_until(lambda: len(watch.listings) >= 2)
     assert set(watch.listings[-1][1].entries) == {"alarm", "a"}

@@ -20,7 +20,8 @@ from arborcast.directory.sync.reconcile import load_known, save_known
 from arborcast.directory.sync.sync import DirectorySync
 from arborcast.topic_model.records.control import TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, parse_path
-from tests.support.directory import Log, eventually, topic
+from tests.support.directory import Log, topic
+from tests.support.waiting import wait_until
 
 BASE = parse_dn("ou=topics")
 
@@ -101,29 +102,29 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 def test_an_edit_is_taken_over_and_ours_is_written(rig: Rig) -> None:
     rig.start()
-    eventually(lambda: rig.paths() == {"a"})
+    wait_until(lambda: rig.paths() == {"a"})
     rig.log.append([topic("b")])
-    eventually(lambda: rig.directory.paths() == {"a", "b"})
+    wait_until(lambda: rig.directory.paths() == {"a", "b"})
     assert rig.directory.writes == [Put(topic("b"))]
 
 
 def test_prefixes_are_no_difference_between_a_topic_and_its_entry(rig: Rig) -> None:
     rig.start()
-    eventually(lambda: rig.paths() == {"a"})
+    wait_until(lambda: rig.paths() == {"a"})
     rig.log.append([TopicRecord(TopicPath("{urn:t}b"), prefixes="t")])
-    eventually(lambda: "{urn:t}b" in rig.directory.paths())
+    wait_until(lambda: "{urn:t}b" in rig.directory.paths())
     rig.log.append([topic("last")])
-    eventually(lambda: "last" in rig.directory.paths())
+    wait_until(lambda: "last" in rig.directory.paths())
     # What was read from the directory first, and the two: nothing was written back without the prefixes.
     assert len(rig.log.records) == 3
 
 
 def test_two_changes_through_us_in_a_row_end_with_the_second(rig: Rig) -> None:
     rig.start()
-    eventually(lambda: rig.paths() == {"a"})
+    wait_until(lambda: rig.paths() == {"a"})
     for number in range(50):
         rig.log.append([topic("a", code=str(number))])
-    eventually(lambda: rig.directory.load().records() == {"a": topic("a", code="49")})
+    wait_until(lambda: rig.directory.load().records() == {"a": topic("a", code="49")})
     assert rig.log.topics() == {"a": topic("a", code="49")}
     # Ours came back to nobody as an edit by hand: nothing but the 50 and the first reading is in the log.
     assert len(rig.log.records) == 51
@@ -131,14 +132,14 @@ def test_two_changes_through_us_in_a_row_end_with_the_second(rig: Rig) -> None:
 
 def test_a_move_that_the_directory_cannot_do_is_done_piece_by_piece(rig: Rig) -> None:
     rig.start()
-    eventually(lambda: rig.paths() == {"a"})
+    wait_until(lambda: rig.paths() == {"a"})
     refused = Move(parse_path("a"), parse_path("z"))
     rig.directory.refuses = {parse_path("z")}
     rig.log.append([topic("z"), TopicRemoved(parse_path("a"))])
-    eventually(lambda: refused in rig.directory.writes)
+    wait_until(lambda: refused in rig.directory.writes)
     rig.directory.refuses = set()
     rig.log.append([topic("other")])
-    eventually(lambda: rig.directory.paths() == {"z", "other"})
+    wait_until(lambda: rig.directory.paths() == {"z", "other"})
     assert rig.directory.writes.count(refused) == 1
 
 
@@ -146,40 +147,40 @@ def test_a_refused_change_is_a_problem_and_is_not_tried_at_every_turn(rig: Rig) 
     rig.directory.refuses = {parse_path("bad")}
     rig.start()
     rig.log.append([topic("bad"), topic("good")])
-    eventually(lambda: rig.directory.paths() == {"a", "good"})
-    eventually(lambda: [problem.path for problem in rig.sync.status.problems] == ["bad"])
+    wait_until(lambda: rig.directory.paths() == {"a", "good"})
+    wait_until(lambda: [problem.path for problem in rig.sync.status.problems] == ["bad"])
     for number in range(5):
         rig.log.append([topic(f"more{number}")])
-        eventually(lambda number=number: f"more{number}" in rig.directory.paths())  # type: ignore[misc]
+        wait_until(lambda number=number: f"more{number}" in rig.directory.paths())  # type: ignore[misc]
     assert rig.directory.writes.count(Put(topic("bad"))) == 1
     assert [problem.path for problem in rig.sync.status.problems] == ["bad"]
     # What would be right is tried at once.
     rig.directory.refuses = set()
     rig.log.append([topic("bad", code="mended")])
-    eventually(lambda: "bad" in rig.directory.paths())
+    wait_until(lambda: "bad" in rig.directory.paths())
 
 
 def test_while_the_directory_is_away_the_engine_goes_on_and_says_so(rig: Rig) -> None:
     rig.start()
-    eventually(lambda: rig.paths() == {"a"})
+    wait_until(lambda: rig.paths() == {"a"})
     rig.sync.away(DirectoryAway("the cable is out"))
     rig.log.append([topic("meanwhile")])
     assert rig.sync.status.connected is False
     assert rig.sync.status.detail == "the cable is out"
     assert rig.directory.writes == []
     rig.directory.tell()
-    eventually(lambda: rig.directory.paths() == {"a", "meanwhile"})
+    wait_until(lambda: rig.directory.paths() == {"a", "meanwhile"})
     assert rig.sync.status.connected
 
 
 def test_how_far_the_directory_is_behind_is_known(rig: Rig) -> None:
     rig.start()
-    eventually(lambda: rig.paths() == {"a"} and not rig.sync.behind)
+    wait_until(lambda: rig.paths() == {"a"} and not rig.sync.behind)
     rig.sync.away(DirectoryAway("the cable is out"))
     rig.log.append([topic("b"), topic("c")])
     assert rig.sync.behind == 2
     rig.directory.tell()
-    eventually(lambda: rig.directory.paths() == {"a", "b", "c"} and not rig.sync.behind)
+    wait_until(lambda: rig.directory.paths() == {"a", "b", "c"} and not rig.sync.behind)
     rig.sync.pause()
     rig.log.append([topic("d")])
     assert rig.sync.behind == 0, "another process writes it"
@@ -189,32 +190,32 @@ def test_a_write_that_fails_as_a_whole_is_repeated(rig: Rig) -> None:
     rig.directory.write_errors = [DirectoryAway("gone"), DirectoryAway("gone")]
     rig.start()
     rig.log.append([topic("b")])
-    eventually(lambda: rig.directory.paths() == {"a", "b"})
+    wait_until(lambda: rig.directory.paths() == {"a", "b"})
 
 
 def test_a_listing_from_before_our_write_that_arrives_late_is_not_believed(rig: Rig) -> None:
     rig.start()
-    eventually(lambda: rig.paths() == {"a"})
+    wait_until(lambda: rig.paths() == {"a"})
     old = rig.directory.load()
     rig.log.append([topic("b")])
-    eventually(lambda: rig.directory.paths() == {"a", "b"})
+    wait_until(lambda: rig.directory.paths() == {"a", "b"})
     rig.sync.changed(old)
     rig.directory.by_hand(Put(topic("c")))
-    eventually(lambda: rig.paths() == {"a", "b", "c"})
+    wait_until(lambda: rig.paths() == {"a", "b", "c"})
     assert not any(isinstance(record, TopicRemoved) for record in rig.log.records)
 
 
 def test_a_directory_found_empty_is_filled_and_one_emptied_before_our_eyes_is_believed(rig: Rig) -> None:
     rig.start()
-    eventually(lambda: rig.paths() == {"a"})
+    wait_until(lambda: rig.paths() == {"a"})
     rig.directory.by_hand(Remove(parse_path("a")))
-    eventually(lambda: rig.paths() == set())
+    wait_until(lambda: rig.paths() == set())
     rig.log.append([topic("b")])
-    eventually(lambda: rig.directory.paths() == {"b"})
+    wait_until(lambda: rig.directory.paths() == {"b"})
     rig.directory.entries = EntrySet()
     rig.directory.version += 1
     rig.directory.tell()
-    eventually(lambda: rig.directory.paths() == {"b"})
+    wait_until(lambda: rig.directory.paths() == {"b"})
     assert rig.paths() == {"b"}
 
 
@@ -222,13 +223,13 @@ def test_what_was_agreed_on_is_known_after_a_restart(tmp_path: Path) -> None:
     state = tmp_path / "state"
     first = Rig(ScriptedDirectory(topic("a"), topic("b")), state)
     first.start()
-    eventually(lambda: first.paths() == {"a", "b"})
+    wait_until(lambda: first.paths() == {"a", "b"})
     first.sync.close()
     assert set(load_known(state, "scripted")) == {"a", "b"}
     second = Rig(ScriptedDirectory(topic("a")), state)  # b was removed by hand meanwhile
     second.log.append([topic("a"), topic("b"), topic("c")])  # c was added through us
     second.start()
-    eventually(lambda: second.paths() == {"a", "c"} == second.directory.paths())
+    wait_until(lambda: second.paths() == {"a", "c"} == second.directory.paths())
     second.sync.close()
 
 
@@ -237,7 +238,7 @@ def test_a_new_log_reads_the_directory_even_if_an_old_memory_is_there(tmp_path: 
     save_known(state, "scripted", [topic("a")])
     rig = Rig(ScriptedDirectory(topic("a")), state)
     rig.start()
-    eventually(lambda: rig.paths() == {"a"})
+    wait_until(lambda: rig.paths() == {"a"})
     assert rig.directory.paths() == {"a"}
     rig.sync.close()
 
@@ -260,10 +261,10 @@ def test_problems_are_listed_for_others_until_they_are_mended(rig: Rig, tmp_path
 
     rig.directory.refuses = {parse_path("b")}
     rig.start()
-    eventually(lambda: rig.paths() == {"a"})
+    wait_until(lambda: rig.paths() == {"a"})
     assert listed().count == 0
     rig.log.append([topic("b")])
-    eventually(lambda: listed().count == 1)
+    wait_until(lambda: listed().count == 1)
     (first,) = listed().problems
     assert (first.kind, first.path, first.reason) == ("refused", "b", "no")
     assert first.since_ms > 0
@@ -271,7 +272,7 @@ def test_problems_are_listed_for_others_until_they_are_mended(rig: Rig, tmp_path
     rig.log.append([topic("b", code="1")])
     rig.directory.refuses = set()
     rig.directory.tell()
-    eventually(lambda: "b" in rig.directory.paths() and listed().count == 0)
+    wait_until(lambda: "b" in rig.directory.paths() and listed().count == 0)
 
 
 def test_a_problem_keeps_its_time_over_a_restart_and_not_in_another_directory(tmp_path: Path) -> None:

@@ -42,7 +42,8 @@ def test_what_a_result_means(status: int, failure: str, error: str, away: bool) 
     outcome = classify(PushResult(status, failure))  # type: ignore[arg-type]
 
     assert (outcome.delivered, outcome.error, outcome.endpoint_unreachable) == (not error, error, away)
-    assert bool(outcome.detail) or outcome.delivered or bool(failure)
+    # A failure of the transport comes with a detail of its own.
+    assert bool(outcome.detail) is (not outcome.delivered and outcome.error != failure)
 
 
 def test_whether_the_message_is_to_blame() -> None:

@@ -9,9 +9,8 @@ from arborcast.dispatch.delivery.outcomes import Outcome, blames_sender, classif
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, is_permanent, judge, policy_of, wait_ms
 from arborcast.dispatch.settings import RetrySettings
-from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
-from arborcast.topic_model.topics import TopicPath
+from tests.support.make import notification
 
 NOW = 1_000_000
 PLAIN = RetrySettings(first_wait_s=1.0, factor=2.0, longest_wait_s=10.0, jitter=0.0, lifespan_s=3600.0)
@@ -21,15 +20,13 @@ FAULT_11 = b'<s:Envelope xmlns:s="x"><s:Body><s:Fault><faultcode>%s</faultcode><
 FAULT_12 = b'<e:Envelope xmlns:e="x"><e:Body><e:Fault><e:Code><e:Value>%s</e:Value></e:Code>'
 
 
-def notification(accepted_ms: int) -> Notification:
-    return Notification("n", TopicPath("a"), b"<x/>", accepted_ms)
-
-
 def judged(
     result: PushResult, counted: int = 1, companions: int = 0, policy: RetryPolicy = POLICY, accepted: int = NOW
 ) -> Verdict:
-    push = Push("p", [notification(accepted)] * (1 + companions), PushRequest("http://s/", (), b""), result, NOW)
-    return judge(classify(result), policy, notification(accepted), counted, push, NOW, 0.0)
+    push = Push(
+        "p", [notification(accepted_ms=accepted)] * (1 + companions), PushRequest("http://s/", (), b""), result, NOW
+    )
+    return judge(classify(result), policy, notification(accepted_ms=accepted), counted, push, NOW, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -147,14 +144,14 @@ def test_any_decision_is_within_its_bounds(
     policy = policy_of(DeliveryPolicy(maximum_attempts=attempts), settings)
 
     result = PushResult(error.status, retry_after_s=retry_after)
-    push = Push("p", [notification(accepted)], PushRequest("http://s/", (), b""), result, NOW)
+    push = Push("p", [notification(accepted_ms=accepted)], PushRequest("http://s/", (), b""), result, NOW)
 
-    verdict = judge(error, policy, notification(accepted), counted, push, NOW, chance)
+    verdict = judge(error, policy, notification(accepted_ms=accepted), counted, push, NOW, chance)
 
     match verdict:
         case Verdict("parked", at_ms):
             assert counted < attempts
-            assert NOW <= at_ms < policy.expires_ms(notification(accepted))
+            assert NOW <= at_ms < policy.expires_ms(notification(accepted_ms=accepted))
             bound = settings.longest_retry_after_s if retry_after else longest
             assert at_ms - NOW <= bound * 1000 * (1 + settings.jitter)
         case Verdict("dead"):

@@ -15,7 +15,8 @@ import pytest
 
 from arborcast.core import liveness
 from arborcast.dispatch.job.heartbeat import FILE, LIMIT, PATIENCE_WITH_TASKS, WorkerBeats, new_file
-from tests.support.engine import gone, until
+from tests.support.engine import gone
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +97,7 @@ class Daemon:
         """The driver looks, once all but the silent ones have come round since its last look."""
         before = self.fields()
         expected = [pid for pid in before if pid not in silent]
-        until(lambda: all(self.fields().get(pid, (-1,))[0] > before[pid][0] for pid in expected))
+        wait_until(lambda: all(self.fields().get(pid, (-1,))[0] > before[pid][0] for pid in expected))
         self.beats.look(at)
 
     def end(self) -> None:
@@ -115,11 +116,11 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 def stop(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
 
 def known(daemon: Daemon, *pids: int) -> None:
-    until(lambda: set(pids) <= set(daemon.fields()))
+    wait_until(lambda: set(pids) <= set(daemon.fields()))
 
 
 def test_a_stopped_worker_is_killed_and_nobody_else(daemon: Daemon) -> None:
@@ -133,7 +134,7 @@ def test_a_stopped_worker_is_killed_and_nobody_else(daemon: Daemon) -> None:
     daemon.look(LIMIT_S - 0.1, (stopped, busy))
     assert daemon.killed == 0
     daemon.look(LIMIT_S + 1.0, (stopped, busy))
-    until(lambda: gone(stopped) and gone(busy))
+    wait_until(lambda: gone(stopped) and gone(busy))
     assert daemon.killed == 2
     daemon.look(1_000.0)
     daemon.look(2_000.0)
@@ -148,9 +149,9 @@ def test_elsewhere_the_daemon_watches(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, limit_s=2)
     try:
         idle, works, stopped = (daemon.fork(what) for what in ("idle", "works", "idle"))
-        until(lambda: psutil.Process(stopped).num_threads() == 2)  # it has begun to beat
+        wait_until(lambda: psutil.Process(stopped).num_threads() == 2)  # it has begun to beat
         stop(stopped)
-        until(lambda: gone(stopped), timeout=60)
+        wait_until(lambda: gone(stopped))
         assert not gone(idle)
         assert not gone(works)
         assert daemon.process.poll() is None
@@ -161,12 +162,12 @@ def test_elsewhere_the_daemon_watches(tmp_path: Path) -> None:
 def test_a_task_that_stays_where_it_is(daemon: Daemon) -> None:
     """The process runs, but its task does not come round: it has more time, and one without a task has all of it."""
     stuck, works, ended = daemon.fork("stuck"), daemon.fork("works"), daemon.fork("ended")
-    until(lambda: [daemon.fields().get(pid, (0, 0, 9))[2] for pid in (stuck, works, ended)] == [1, 1, 0])
+    wait_until(lambda: [daemon.fields().get(pid, (0, 0, 9))[2] for pid in (stuck, works, ended)] == [1, 1, 0])
     daemon.look(0.0)
     daemon.look(LIMIT_S * PATIENCE_WITH_TASKS - 0.1)
     assert daemon.killed == 0
     daemon.look(LIMIT_S * PATIENCE_WITH_TASKS)
-    until(lambda: gone(stuck))
+    wait_until(lambda: gone(stuck))
     daemon.look(10_000.0)
     assert daemon.killed == 1
     assert not gone(works)
@@ -189,7 +190,7 @@ def test_the_place_of_one_that_is_gone_is_taken_again(daemon: Daemon) -> None:
     first = daemon.fork("idle")
     known(daemon, first)
     os.kill(first, signal.SIGKILL)
-    until(lambda: gone(first) and not psutil.pid_exists(first))
+    wait_until(lambda: gone(first) and not psutil.pid_exists(first))
     second = daemon.fork("idle")
     known(daemon, second)
     assert first not in daemon.fields()

@@ -7,11 +7,11 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 
 import pytest
 
 from arborcast.dispatch.job.heartbeat import started_at
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -41,9 +41,6 @@ def test_a_worker_that_is_not_needed_any_more_ends_without_an_error() -> None:
             assert both.read(_INT.size + 2) == _INT.pack(2) + b"ok"
             # With something unread in its buffer a closed connection is reset.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        deadline = time.monotonic() + 120
-        while started_at(worker):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: not started_at(worker))
         daemon.stdin.close()
         assert daemon.stderr.read() == b""

@@ -16,6 +16,7 @@ from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, Place
 from arborcast.topic_model.topics import TopicPath
+from tests.support.make import Clock
 
 
 class PlayedFuture:
@@ -205,16 +206,8 @@ def test_a_topic_that_cannot_be_had_leaves_no_connection() -> None:
     assert [producer.aborted for producer in made] == [True] * 3
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 128.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_outcomes_are_sent_on_the_way_a_tenth_of_a_second_after_the_last() -> None:
-    producer, clock = PlayedProducer(), Clock()
+    producer, clock = PlayedProducer(), Clock(128.0)
     log = AttemptsLog(KafkaSettings(), lambda _: producer, clock)  # type: ignore[arg-type, return-value]
     sent: list[int] = []
     for number in range(10):
@@ -250,7 +243,7 @@ def test_a_record_has_the_outcomes_of_one_batch() -> None:
 
 
 def test_a_kafka_that_is_slow_is_noticed() -> None:
-    producer, clock = PlayedProducer(), Clock()
+    producer, clock = PlayedProducer(), Clock(128.0)
     log = AttemptsLog(KafkaSettings(), lambda _: producer, clock)  # type: ignore[arg-type, return-value]
     log.add(attempt("s", 1))
     clock.now += 60

@@ -23,7 +23,8 @@ from arborcast.engine.embedded.state import EngineStatus, PartState, PartStatus
 from arborcast.engine.embedded.status import status
 from arborcast.engine.processes.processes import ProcessId
 from arborcast.engine.settings.stack import StackSettings
-from tests.support.engine import BEATS, SLEEP, fake_engine, gone, until
+from tests.support.engine import BEATS, SLEEP, fake_engine, gone
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +34,7 @@ HANG_S = 4.0
 
 def stop(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
 
 def test_a_stopped_part_is_found_and_started_again(tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ def test_a_stopped_part_is_found_and_started_again(tmp_path: Path) -> None:
         engine.wait_ready()
         before = {name: engine.pid(name) for name in "abc"}
         stop(before["a"])
-        until(lambda: engine.status().parts["a"].silent_since)
+        wait_until(lambda: engine.status().parts["a"].silent_since)
         assert not engine.status().ready
         engine.wait_for("a", PartState.READY, restarts=1)
         after = engine.status()
@@ -63,9 +64,9 @@ def test_one_that_answers_again_in_time_goes_on(tmp_path: Path) -> None:
         engine.wait_ready()
         pid = engine.pid("a")
         stop(pid)
-        until(lambda: engine.status().parts["a"].silent_since, timeout=60)
+        wait_until(lambda: engine.status().parts["a"].silent_since)
         os.kill(pid, signal.SIGCONT)
-        until(lambda: not engine.status().parts["a"].silent_since, timeout=60)
+        wait_until(lambda: not engine.status().parts["a"].silent_since)
         assert engine.pid("a") == pid
         assert engine.status().parts["a"].restarts == 0
         assert engine.status().ready
@@ -128,13 +129,13 @@ def test_questions_have_a_deadline_and_three_of_them_fit(tmp_path: Path) -> None
 
     with part(tmp_path, slow) as it:
         it.watch(100.0)
-        until(lambda: deadlines)
+        wait_until(lambda: deadlines)
         # One question that is not over says nothing, however late it is.
         it.watch(1_000.0)
         assert state_of(it) is PartState.READY
         assert not it.status.silent_since
         hold.set()
-        until(lambda: len(deadlines) > 3)
+        wait_until(lambda: len(deadlines) > 3)
         it.watch(1_000.0)
         assert state_of(it) is PartState.RESTARTING
     assert deadlines[0] == pytest.approx(0.15)
@@ -183,7 +184,7 @@ def test_a_stopped_supervisor_is_seen_in_the_status(tmp_path: Path, monkeypatch:
         assert document["supervisor"]["silent_s"] >= 100
         # Once it comes round again, that is seen too.
         os.kill(engine.process.pid, signal.SIGCONT)
-        until(lambda: status(tmp_path)["ready"])
+        wait_until(lambda: status(tmp_path)["ready"])
 
 
 def test_the_status_says_what_has_happened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

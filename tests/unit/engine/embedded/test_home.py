@@ -13,7 +13,7 @@ import pytest
 
 from arborcast.engine.embedded.home import Access, Home, keep_private
 from arborcast.engine.processes.errors import HomeError, HomeInUse
-from tests.support.engine import until
+from tests.support.waiting import wait_until
 
 HOLDER = """
 import sys, time
@@ -44,7 +44,7 @@ def test_a_second_engine_is_refused_with_the_pid_of_the_first(home: Home) -> Non
         finally:
             holder.kill()
     # The lock goes with the process: nobody has to clear anything away.
-    until(lambda: home.owner() is None)
+    wait_until(lambda: home.owner() is None)
     with home.locked():
         pass
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from arborcast.engine.embedded.parts import Part, PartSpec
 from arborcast.engine.embedded.state import PartState
 from arborcast.engine.settings.stack import StackSettings
-from tests.support.engine import gone, until
+from tests.support.engine import gone
+from tests.support.waiting import wait_until
 
 SETTINGS = StackSettings(start_timeout_s=120, restart_first_s=0.5, restart_forget_s=60)
 
@@ -28,7 +29,7 @@ def part(folder: Path, is_ready: Callable[[], bool]) -> Iterator[Part]:
 def end_the_process_of(it: Part) -> None:
     (process,) = it.members()
     process.kill()
-    until(lambda: gone(process.pid))
+    wait_until(lambda: gone(process.pid))
 
 
 def test_a_start_that_takes_long_and_leads_nowhere_is_not_forgiven(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from arborcast.engine.embedded import questions
 from arborcast.engine.embedded.questions import Question
-from tests.support.engine import until
+from tests.support.waiting import wait_until
 
 ASKERS: dict[str, Callable[[int], Question]] = {
     "gateway": lambda port: questions.gateway("127.0.0.1", port, tls=False),
@@ -101,6 +101,6 @@ def test_a_heart_beats_when_its_file_has_a_new_time(tmp_path: Path) -> None:
         os.utime(file)
         return bool(answers)
 
-    until(beat)
+    wait_until(beat)
     asking.join()
     assert answers == [""]

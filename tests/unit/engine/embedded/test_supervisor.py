@@ -11,18 +11,8 @@ import psutil
 import pytest
 
 from arborcast.engine.embedded.state import PartState
-from tests.support.engine import (
-    DEAF,
-    DIES,
-    NEVER_READY,
-    SLEEP,
-    SLOW_TO_STOP,
-    WITH_CHILD,
-    FullPart,
-    fake_engine,
-    gone,
-    until,
-)
+from tests.support.engine import DEAF, DIES, NEVER_READY, SLEEP, SLOW_TO_STOP, WITH_CHILD, FullPart, fake_engine, gone
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -174,7 +164,7 @@ def test_killing_the_supervisor_leaves_no_child(tmp_path: Path) -> None:
         engine.wait_ready()
         pids = [engine.pid("a"), engine.pid("b")]
         engine.process.kill()
-        until(lambda: all(gone(pid) for pid in pids))
+        wait_until(lambda: all(gone(pid) for pid in pids))
         assert engine.home.owner() is None
 
 
@@ -183,5 +173,5 @@ def test_logs_are_bounded(tmp_path: Path) -> None:
     with fake_engine(tmp_path, [("a", code)], log_bytes=4096) as engine:
         engine.wait_ready()
         older = engine.home.log("a").with_name("a.log.2")
-        until(older.exists)
+        wait_until(older.exists)
         assert {path.name for path in engine.home.logs.iterdir()} <= {"a.log", "a.log.1", "a.log.2"}

@@ -17,7 +17,7 @@ from arborcast.engine.monitoring.endpoint import Endpoint, Page, serve_job_somet
 from arborcast.engine.monitoring.stack_monitor import get, own_page
 from arborcast.engine.settings.stack import MetricsSettings
 from tests.support.certificates import make_certificates
-from tests.support.engine import until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def test_a_job_whose_port_is_taken_serves_later(endpoint: Endpoint) -> None:
     serve_job_sometime(JobMetrics(), settings, pause_s=0.02)
     assert requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60).text == "up 1\n"
     endpoint.close()
-    until(lambda: _answers(endpoint.port))
+    wait_until(lambda: _answers(endpoint.port))
     assert "arborcast_" in requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60).text
 
 

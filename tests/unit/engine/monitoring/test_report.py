@@ -124,7 +124,6 @@ def test_a_line_and_its_name_are_one_piece_of_the_legend() -> None:
     keys = elements(plot, "ul[@class='keys']/li")
     assert [str(key.xpath("string()")) for key in keys] == ["a 50 %, max 100 %", "b not known"]
     assert [path.get("class") for key in keys for path in elements(key, ".//path")] == ["s0", "s1"]
-    assert "white-space: nowrap" in re.search(r"\.keys li {[^}]*}", page(EngineView(), "x", 0, 1))[0]  # type: ignore[index]
 
 
 def test_ticks_are_round() -> None:

@@ -12,15 +12,8 @@ from arborcast.topic_model.namespaces import ARBORCAST_POLICY
 from arborcast.wire.errors import TooManyRequests
 from tests.support import legacy_messages as legacy
 from tests.support.gateway_parts import GatewayParts
+from tests.support.make import Clock
 from tests.support.soap_messages import envelope, message, notify, subscribe, topic_expression
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def limited(clock: Clock, **limits: float) -> Rates:

@@ -22,6 +22,7 @@ from arborcast.ingest.access.users_file import (
 )
 from arborcast.topic_model.grants import Identity
 from arborcast.wire.errors import IdentitiesAway, TooManyRequests
+from tests.support.make import Clock
 
 
 def quick(name: str, password: str, *groups: str, clear: str = "") -> User:
@@ -129,15 +130,8 @@ class Source:
         return ""
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_what_was_right_is_remembered_for_a_while_and_what_was_wrong_is_not() -> None:
-    source, clock = Source(), Clock()
+    source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=60, guesses=Guesses(100, 300, clock), clock=clock)
 
     async def ask() -> None:
@@ -156,7 +150,7 @@ def test_what_was_right_is_remembered_for_a_while_and_what_was_wrong_is_not() ->
 
 
 def test_what_was_sent_is_recalled_for_as_long_as_it_is_remembered() -> None:
-    source, clock = Source(), Clock()
+    source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=60, guesses=Guesses(100, 300, clock), clock=clock)
 
     async def ask() -> None:
@@ -185,7 +179,7 @@ def test_what_was_sent_is_recalled_for_as_long_as_it_is_remembered() -> None:
 
 
 def test_what_is_recalled_is_no_guess_and_needs_none() -> None:
-    source, clock = Source(), Clock()
+    source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=60, guesses=Guesses(1, 300, clock), clock=clock)
 
     async def ask() -> None:
@@ -234,7 +228,7 @@ def test_guesses_at_the_same_moment_are_counted_too() -> None:
 
 
 def test_right_passwords_of_one_address_are_no_guesses() -> None:
-    source, clock = Source(), Clock()
+    source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=0, guesses=Guesses(1, 300, clock), clock=clock)
 
     async def ask() -> None:
@@ -271,7 +265,7 @@ def test_so_many_questions_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_guessing_ends_after_some_tries_and_only_for_that_address() -> None:
-    source, clock = Source(), Clock()
+    source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=0, guesses=Guesses(3, 300, clock), clock=clock)
 
     async def guess() -> None:
@@ -287,7 +281,7 @@ def test_guessing_ends_after_some_tries_and_only_for_that_address() -> None:
 
 
 def test_wrong_guesses_for_one_name_keep_nobody_else_out() -> None:
-    source, clock = Source(), Clock()
+    source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=0, guesses=Guesses(3, 300, clock), clock=clock)
 
     async def guess() -> None:
@@ -301,7 +295,7 @@ def test_wrong_guesses_for_one_name_keep_nobody_else_out() -> None:
 
 
 def test_one_password_for_many_names_is_guessing_too() -> None:
-    source, clock = Source(), Clock()
+    source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=0, guesses=Guesses(3, 10, clock), clock=clock)
 
     async def guess() -> None:
@@ -318,7 +312,7 @@ def test_one_password_for_many_names_is_guessing_too() -> None:
 @pytest.mark.parametrize("remember_s", [0, 60])
 def test_who_was_in_before_is_kept_out_by_nobodys_guesses(remember_s: int) -> None:
     """Also when what is remembered has to be asked about anew, and with the very name that is guessed."""
-    source, clock = Source(), Clock()
+    source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=remember_s, guesses=Guesses(3, 3, clock), clock=clock)
 
     async def guess() -> None:
@@ -337,7 +331,7 @@ def test_who_was_in_before_is_kept_out_by_nobodys_guesses(remember_s: int) -> No
 
 
 def test_a_password_that_is_right_no_more_is_a_guess_from_then_on() -> None:
-    source, clock = Source(), Clock()
+    source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=1, guesses=Guesses(1, 1, clock), clock=clock)
 
     async def guess() -> None:
@@ -353,7 +347,7 @@ def test_a_password_that_is_right_no_more_is_a_guess_from_then_on() -> None:
 
 def test_who_was_in_before_gets_an_answer_while_strangers_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arborcast.ingest.access.users._WAITING", 2)
-    source, clock = Source(), Clock()
+    source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=1, guesses=Guesses(100, 100, clock), clock=clock)
 
     async def ask() -> None:
@@ -374,6 +368,6 @@ def test_who_was_in_before_gets_an_answer_while_strangers_ask(monkeypatch: pytes
 
 
 def test_names_without_end_take_no_memory_without_end() -> None:
-    guesses = Guesses(3, 3, Clock())
+    guesses = Guesses(3, 3, Clock(0.0))
     guesses.wrong("h", "x" * 1_000_000)
     assert max(map(len, guesses._names._filled)) < 300

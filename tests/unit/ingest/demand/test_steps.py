@@ -24,6 +24,7 @@ from arborcast.topic_model.records.control import SubscriptionRecord, TopicRecor
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from arborcast.topic_model.topics import TopicPath
+from tests.support.make import subscription
 
 A, B = TopicFilter("", "a", "a"), TopicFilter("", "b", "b")
 HELD = Upstream("a", EndpointReference("http://p/1"), terminates_ms=1_000, renew_ms=800)
@@ -61,26 +62,21 @@ def test_one_without_end_is_never_renewed() -> None:
     assert steps(registration, lambda _: True, 10**15) == []
 
 
-def subscription(selector: str, **more: object) -> Subscription:
-    topics = (TopicFilter("", selector, selector),) if selector else ()
-    return Subscription("s", EndpointReference("http://c/"), topics=topics, **more)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("registered", "subscribed", "wanted"),
     [
-        ("a/b", subscription("a/b"), True),
-        ("a/b", subscription("a//."), True),
-        ("a/b", subscription(""), True),
-        ("a/b", subscription("a"), False),
-        ("a/b", subscription("a/b/c"), False),
-        ("a/b", subscription("a/b", paused=True), False),
-        ("a/b", subscription("a/b", terminates_ms=100), False),
-        ("a//.", subscription("a/x/y"), True),  # a topic that is not there yet
-        ("a//.", subscription("b"), False),
-        ("a//.", subscription("", paused=True), False),
-        ("a/*", subscription("a/b", terminates_ms=101), True),
-        ("a/*", subscription("a/b", terminates_ms=100), False),
+        ("a/b", subscription(topic="a/b"), True),
+        ("a/b", subscription(topic="a//."), True),
+        ("a/b", subscription(topic=""), True),
+        ("a/b", subscription(topic="a"), False),
+        ("a/b", subscription(topic="a/b/c"), False),
+        ("a/b", subscription(topic="a/b", paused=True), False),
+        ("a/b", subscription(topic="a/b", terminates_ms=100), False),
+        ("a//.", subscription(topic="a/x/y"), True),  # a topic that is not there yet
+        ("a//.", subscription(topic="b"), False),
+        ("a//.", subscription(topic="", paused=True), False),
+        ("a/*", subscription(topic="a/b", terminates_ms=101), True),
+        ("a/*", subscription(topic="a/b", terminates_ms=100), False),
     ],
 )
 def test_who_wants_a_registered_topic(registered: str, subscribed: Subscription, wanted: bool) -> None:

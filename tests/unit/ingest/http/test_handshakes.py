@@ -8,8 +8,7 @@ import errno
 import socket
 import ssl
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from tests.support.certificates import Certificates, make_certificates
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import served
 from tests.support.soap_messages import envelope, notify
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -67,18 +67,11 @@ def stalled(port: int, count: int, sources: list[str], start: bytes = b"\x16\x03
         yield
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @OTHERS
 def test_a_thousand_that_stall_take_nothing_from_others(tls: ServerTls, certificates: Certificates) -> None:
     parts = GatewayParts()
     with served(parts, tls=tls) as port, stalled(port, 1_000, ["127.0.0.2"]):
-        until(lambda: tls.handshakes.begun == 1_000)
+        wait_until(lambda: tls.handshakes.begun == 1_000)
         assert tls.handshakes.refused == 950, "one address has its fifty"
         for _ in range(3):
             assert asked(port, certificates).startswith(b"HTTP/1.1 202")
@@ -93,7 +86,7 @@ def test_from_many_addresses_the_oldest_make_room(tls: ServerTls, certificates: 
     parts = GatewayParts()
     sources = [f"127.0.0.{number}" for number in range(2, 32)]
     with served(parts, tls=tls) as port, stalled(port, 400, sources):
-        until(lambda: tls.handshakes.begun == 400)
+        wait_until(lambda: tls.handshakes.begun == 400)
         assert tls.handshakes.refused == 200, "there are two hundred, and nobody has more than seven of them"
         assert asked(port, certificates).startswith(b"HTTP/1.1 202")
     assert len(parts.notifications.accepted) == 1
@@ -117,7 +110,7 @@ def test_what_fails_and_what_succeeds_makes_room_at_once(tls: ServerTls, certifi
 def test_a_stop_does_not_wait_for_those_that_stall(tls: ServerTls) -> None:
     with contextlib.ExitStack() as stack, served(GatewayParts(), tls=tls) as port:
         stack.enter_context(stalled(port, 10, ["127.0.0.1"]))
-        until(lambda: tls.handshakes.begun == 10)
+        wait_until(lambda: tls.handshakes.begun == 10)
 
 
 def test_no_descriptor_left_is_no_end(

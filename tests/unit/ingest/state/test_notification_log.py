@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -21,6 +20,7 @@ from arborcast.ingest.state import notification_log
 from arborcast.ingest.state.notification_log import NotificationLog
 from arborcast.topic_model.records.notifications import Notification, decode, encode
 from arborcast.topic_model.topics import TopicPath
+from tests.support.waiting import wait_until_async
 
 KAFKA = KafkaSettings(request_timeout_s=1)
 
@@ -99,15 +99,8 @@ def one(number: int = 0, topic: str = "a", size: int = 1) -> Notification:
 async def connected(settings: GatewaySettings | None = None, kafka: KafkaSettings = KAFKA) -> NotificationLog:
     log = NotificationLog(kafka, settings or GatewaySettings())
     log.start()
-    await until(lambda: log.connected)
+    await wait_until_async(lambda: log.connected)
     return log
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
 
 
 def test_done_when_all_are_acknowledged(brokers: Brokers) -> None:
@@ -159,7 +152,7 @@ def test_a_lone_request_is_handed_over_at_once_and_those_behind_it_together(
         log.append([one(2), one(3)])
         log.append([one(4)])
         assert len(producer.sent) == 1
-        await until(lambda: len(producer.sent) > 1)
+        await wait_until_async(lambda: len(producer.sent) > 1)
         assert [decode(sent.value).id for sent in producer.sent] == ["n1", "n2", "n3", "n4"]
         await log.stop()
 
@@ -180,7 +173,7 @@ def test_a_record_that_the_producer_does_not_take_fails_its_request_only(brokers
 
         producer.send = refusing  # type: ignore[method-assign]
         bad, good = log.append([one(2), one(3), one(4)]), log.append([one(5)])
-        await until(lambda: len(producer.sent) == 3)
+        await wait_until_async(lambda: len(producer.sent) == 3)
         for sent in producer.sent:
             sent.acknowledge()
         await asyncio.gather(first, good)
@@ -197,7 +190,7 @@ def test_one_wake_up_settles_many(brokers: Brokers) -> None:
     async def scenario() -> None:
         log = await connected()
         futures = [log.append([one(number)]) for number in range(1_000)]
-        await until(lambda: len(brokers.producers[0].sent) == 1_000)
+        await wait_until_async(lambda: len(brokers.producers[0].sent) == 1_000)
         loop = asyncio.get_running_loop()
         wake_ups = 0
         original = loop.call_soon_threadsafe
@@ -221,7 +214,7 @@ def test_one_failed_record_fails_its_request_only(brokers: Brokers) -> None:
     async def scenario() -> None:
         log = await connected()
         good, bad = log.append([one(1)]), log.append([one(2), one(3)])
-        await until(lambda: len(brokers.producers[0].sent) == 3)
+        await wait_until_async(lambda: len(brokers.producers[0].sent) == 3)
         first, second, third = brokers.producers[0].sent
         second.fail(RecordListTooLargeError("too many"))
         third.acknowledge()
@@ -262,9 +255,9 @@ def test_what_is_not_acknowledged_in_time_fails_and_another_connection_is_made(b
         assert log.unacknowledged_bytes == 0
         with pytest.raises(InfrastructureError, match="does not answer"):
             log.append([one(3)])
-        await until(lambda: brokers.producers[0].aborted)
+        await wait_until_async(lambda: brokers.producers[0].aborted)
         brokers.away = False
-        await until(lambda: log.connected)
+        await wait_until_async(lambda: log.connected)
         # The old producer's late words change nothing.
         brokers.producers[0].sent[0].acknowledge()
         brokers.producers[0].sent[1].fail(OSError("aborted"))
@@ -290,7 +283,7 @@ def test_a_broker_that_the_producer_calls_away_is_away_for_all(brokers: Brokers)
             assert caught.value.retry_after is not None
         assert not log.connected
         brokers.away = False
-        await until(lambda: log.connected)
+        await wait_until_async(lambda: log.connected)
         await log.stop()
 
     asyncio.run(scenario())
@@ -301,7 +294,7 @@ def test_a_request_that_was_cancelled_does_not_disturb_the_others(brokers: Broke
         log = await connected()
         gone, stays = log.append([one(1)]), log.append([one(2)])
         gone.cancel()
-        await until(lambda: len(brokers.producers[0].sent) == 2)
+        await wait_until_async(lambda: len(brokers.producers[0].sent) == 2)
         for sent in brokers.producers[0].sent:
             sent.acknowledge()
         await stays
@@ -335,10 +328,10 @@ def test_what_connects_while_the_gateway_stops_is_closed(brokers: Brokers, monke
     async def scenario() -> None:
         log = NotificationLog(KAFKA, GatewaySettings())
         log.start()
-        await until(asked.is_set)
+        await wait_until_async(asked.is_set)
         await log.stop()
         go_on.set()
-        await until(lambda: brokers.producers[0].aborted)
+        await wait_until_async(lambda: brokers.producers[0].aborted)
         assert not log.connected
 
     asyncio.run(scenario())
@@ -353,10 +346,10 @@ def test_a_topic_that_cannot_be_had_leaves_no_connection(brokers: Brokers, monke
     async def scenario() -> None:
         log = NotificationLog(KAFKA, GatewaySettings())
         log.start()
-        await until(lambda: len(brokers.producers) > 2)
+        await wait_until_async(lambda: len(brokers.producers) > 2)
         await log.stop()
         assert all(producer.aborted for producer in brokers.producers[:-1])
-        await until(lambda: brokers.producers[-1].aborted)
+        await wait_until_async(lambda: brokers.producers[-1].aborted)
 
     asyncio.run(scenario())
 
@@ -391,7 +384,7 @@ def test_what_is_not_handed_over_when_the_broker_goes_is_not_sent_to_the_next(br
         log._give_up()
         with pytest.raises(InfrastructureError):
             await large
-        await until(lambda: log.connected)
+        await wait_until_async(lambda: log.connected)
         await asyncio.sleep(0)
         assert len(brokers.producers[0].sent) == notification_log._AT_A_TIME
         assert brokers.producers[1].sent == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,17 +13,11 @@ from arborcast.dispatch.settings import PushSettings
 from tests.support.open_sockets import inherited, sockets
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are listed by Linux")
 
 AT_ONCE = 20
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def push(transport: CurlTransport, url: str, count: int) -> list[PushResult]:
@@ -46,10 +38,10 @@ def test_pushes() -> None:
             assert [result.status for result in push(transport, receiver.url("/"), AT_ONCE)] == [202] * AT_ONCE
         assert inherited() == children, "a child process would hold our connections open"
         # Both ends of each connection are in this process; libcurl has a few descriptors of its own.
-        eventually(lambda: len(sockets()) <= len(before) + 2 * 5 + 4, f"idle connections are bounded: {sockets()}")
+        wait_until(lambda: len(sockets()) <= len(before) + 2 * 5 + 4, f"idle connections are bounded: {sockets()}")
         assert receiver.connections <= 3 * AT_ONCE
         transport.close()
-        eventually(lambda: len(sockets()) <= len(before), "sockets are left")
+        wait_until(lambda: len(sockets()) <= len(before), "sockets are left")
 
 
 def test_refused_addresses_open_nothing() -> None:

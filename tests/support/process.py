@@ -1,0 +1,77 @@
+"""A process of ours under test: started in a session of its own with its output in a file, killed with its children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tests.support.waiting import TIMEOUT_S, wait_until
+
+ROOT = Path(__file__).parents[2]
+
+
+class LoggedProcess:
+    """It can be started again after it has ended; the output is appended."""
+
+    def __init__(
+        self, command: Sequence[str], log: Path, *, cwd: Path = ROOT, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.log = log
+        self._command = command
+        self._cwd = cwd
+        self._env = env
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._cwd,
+                env=None if self._env is None else {**os.environ, **self._env},
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it was not started"
+        return self._process.pid
+
+    @property
+    def ended(self) -> int | None:
+        """The exit status; None while it runs, and before its start."""
+        return None if self._process is None else self._process.poll()
+
+    def text(self) -> str:
+        """The output so far."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def wait_for(self, condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
+        """Poll until the condition holds; fails with the output when the process has ended, or it does not."""
+
+        def holds() -> object:
+            found = condition()
+            assert found or self.ended is None, f"ended with {self.ended} before: {what}\n{self.text()}"
+            return found
+
+        wait_until(holds, lambda: f"{what}\n{self.text()}", timeout_s)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """kill -9."""
+        return self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, number)
+        return self._process.wait(120)

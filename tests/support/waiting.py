@@ -1,0 +1,38 @@
+"""The one way to wait for something in a test: poll, and fail with a message that names it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# As long as a machine five times slower would need; it costs nothing where the condition holds sooner.
+TIMEOUT_S = 240.0
+
+
+def wait_until(condition: Callable[[], T], what: object = "", timeout_s: float = TIMEOUT_S, every_s: float = 0.02) -> T:
+    """The first true value of the condition. AssertionError with `what`, which may be a function, or with the source of
+    the condition."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, _message(condition, what, timeout_s)
+        time.sleep(every_s)
+    return value
+
+
+async def wait_until_async(condition: Callable[[], T], what: object = "", timeout_s: float = TIMEOUT_S) -> T:
+    """The same beside other tasks of the event loop."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, _message(condition, what, timeout_s)
+        await asyncio.sleep(0.005)
+    return value
+
+
+def _message(condition: Callable[[], object], what: object, timeout_s: float) -> str:
+    text = what() if callable(what) else what
+    return f"after {timeout_s:g} s still not: {text or inspect.getsource(condition).strip()}"

@@ -15,9 +15,9 @@ from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, atte
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.logs.parked import Delivery, Tries
 from arborcast.dispatch.queues.backlog import Backlog, QueueRequest
+from arborcast.dispatch.queues.faults import QueueUsers
 from arborcast.dispatch.queues.parts import Queue, QueueFigures, QueueParts
 from arborcast.dispatch.queues.servers import QueueServer
-from arborcast.dispatch.queues.users import QueueUsers
 from arborcast.dispatch.queues.verdict import Sent, all_refuse, decide, said, sequence_of
 from arborcast.dispatch.redelivery.lanes import RetryLane
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue

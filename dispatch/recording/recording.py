@@ -18,13 +18,13 @@ from arborcast.dispatch.recording.attempts_tables import AttemptsTables
 from arborcast.dispatch.recording.endpoint_health import HealthHistory
 from arborcast.dispatch.recording.folds import (
     DeadLettersFold,
+    IncompleteFold,
     RetriesFold,
     SubscriptionsFold,
     SuspensionsFold,
     TopicsFold,
 )
 from arborcast.dispatch.recording.follower import Work
-from arborcast.dispatch.recording.incomplete import IncompleteFold
 from arborcast.dispatch.recording.state_tables import FoldedTables, RoutesSnapshot, TableFold
 from arborcast.dispatch.recording.upkeep import Joiner, Upkeep
 from arborcast.dispatch.redelivery.events import EventListener

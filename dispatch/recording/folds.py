@@ -156,8 +156,7 @@ def _ended(reason: str, at_ms: int, changed_ms: int) -> dict[str, object]:
 
 
 class RetriesFold(TableFold):
-    """The deliveries that wait. A batch that Spark repeats parks the same ones again; what is known of their tries
-    stays."""
+    """The deliveries that wait. A batch that Spark repeats parks the same ones again; their tries stay."""
 
     spec = RETRIES
     writer = "parked"
@@ -253,7 +252,7 @@ class IncompleteFold(TableFold):
 
 
 def _message(record: GivenUp | Assembled) -> str:
-    # The place of its first part alone would do, but for a log that is made anew.
+    # The place of its first part alone is not enough where the log was created again.
     return f"{record.first}/{record.owner}/{record.identification}"
 
 

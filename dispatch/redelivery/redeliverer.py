@@ -55,8 +55,8 @@ _COSTLY = "its content or producer conditions cost more than push.conditions_ms,
 
 @dataclass(frozen=True)
 class RedeliveryStatistics:
-    """The redelivery at a moment. `due` counts lanes whose turn has come or that wait for a free slot; `breakers`
-    endpoints by the state of their breaker, without those that are well; `delivered` and `dead` are since the start."""
+    """The redelivery at a moment. `due` counts lanes that are due or wait for a free slot; `breakers` endpoints by the
+    state of their breaker, without those that are well; `delivered` and `dead` are since the start."""
 
     parked: int = 0
     lanes: int = 0
@@ -197,7 +197,7 @@ class Redeliverer:
         self._restored = False
         self._before: Counter[str] = Counter()
         self.rounds = 0
-        """How often it has come round, whatever it had to do."""
+        """Rounds of the loop since the start; a thread that hangs makes none."""
         self._thread = threading.Thread(target=self._run, name="redeliverer", daemon=True)
         subscriptions.listen(self)
 
@@ -231,7 +231,7 @@ class Redeliverer:
             self._spans.close()
 
     def catch_up(self, timeout_s: float) -> None:
-        """Return when it knows all that is parked now, by batches or by operators.
+        """Return when it has read all that is parked now, by batches or by operators.
 
         Raises InfrastructureError when that takes longer than `timeout_s`.
         """
@@ -245,19 +245,19 @@ class Redeliverer:
             raise InfrastructureError(f"the log of parked deliveries could not be read within {timeout_s:g} s", 5.0)
 
     def newest_batch(self) -> int:
-        """The highest number of a batch of what is parked, NO_BATCH when nothing is; to be asked after the start.
+        """The highest batch number of the parked deliveries, NO_BATCH when there are none; to be asked after the start.
 
         Raises InfrastructureError.
         """
         return newest_batch(self._parts.file)
 
     def parked_behind(self, positions: Mapping[int, int]) -> Iterator[tuple[str, str, Place]]:
-        """Subscription, notification and place of what waits that was read behind these offsets; to be asked when it
-        has caught up. Raises InfrastructureError."""
+        """Subscription, notification and place of the parked deliveries of notifications behind these offsets; to be
+        asked after `catch_up`. Raises InfrastructureError."""
         return parked_behind(self._parts.file, positions)
 
     def batch_done(self, reports: Iterable[PartitionReport]) -> None:
-        """What a batch has parked, seen of endpoints, and learned of subscriptions that are over, or cost too much.
+        """Take in the reports of a batch.
 
         Raises InfrastructureError when the end of a subscription, or its suspension, cannot be written down.
         """
@@ -290,7 +290,7 @@ class Redeliverer:
         self.health.forget(endpoint)
 
     def statistics(self) -> RedeliveryStatistics:
-        """How things stand."""
+        """The current figures."""
         breakers = Counter(str(each.breaker) for each in self.health.everything().values())
         del breakers["closed"]
         session = self._session
@@ -317,7 +317,7 @@ class Redeliverer:
             except ArborcastError as error:
                 logger.warning("redelivery begins again in %g s: %s", _PAUSE_S, error)
             except Exception:
-                # Whatever it is, what is parked must not stay parked for it.
+                # No error may stop the redelivery.
                 logger.exception("redelivery begins again in %g s", _PAUSE_S)
             self._stopping.wait(_PAUSE_S)
 

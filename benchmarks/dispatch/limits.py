@@ -31,6 +31,7 @@ from tests.support.broker import new_broker
 from tests.support.receiver import refusing_url
 
 _LOGS = ("feed", "progress", "attempts", "parked")
+_GEARS = ("realtime", "batch")
 _SLOW = "slow/4"
 _SLOW_S = 4.0
 
@@ -44,7 +45,7 @@ def _dead_and_slow(report: Report, endpoints: int, seconds: float) -> None:
     columns = ("gear", *(f"{log}, kB/s" for log in _LOGS), "messages to the slow one", "its pushes")
     title = f"{endpoints:,} dead endpoints and one that takes {_SLOW_S:g} s, a message a second for all"
     with report.table(title, *columns) as table:
-        for gear in ("realtime", "batch"):
+        for gear in _GEARS:
             with dispatching({"dispatch.gear": gear, "push.total_timeout_s": 60.0}) as bench, refusing_url() as dead:
                 consumers = {f"dead-{number}": f"{dead}dead-{number}" for number in range(endpoints)}
                 bench.control(raw_subscriptions(consumers, "bench//."))

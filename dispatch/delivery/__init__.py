@@ -1,7 +1,8 @@
-"""A push, whoever makes it: the envelope, its credentials, what an answer means and what follows from it, retries,
-limits, endpoint health.
+"""A push: the envelope, its credentials, the outcome of an answer, the decision after it, retries, limits, endpoint
+health.
 
-`transport/` sends it. Two drivers use this: `dispatch.hot` for batches, `dispatch.redelivery` for what waits.
+`transport/` sends it. `dispatch.hot` pushes new notifications, `dispatch.redelivery` parked deliveries, and
+`dispatch.queues` requests.
 """
 
 from __future__ import annotations

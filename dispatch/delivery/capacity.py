@@ -1,8 +1,8 @@
 """How many pushes may be under way to one endpoint and to one host, so that none can take all there are; and which
 lanes wait until one more may.
 
-Pure. An endpoint is a subscriber's address; a host is the name or number in it, whatever the port: what is behind one
-host shares its network, its cores and often its fate.
+Pure. An endpoint is a subscriber's address; a host is the name or number in it, whatever the port: the endpoints of one
+host share its network, its cores and often its failures.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ probe is due, and the probe decides. The speed: an endpoint that could not be re
 has answered quickly a few times and has not relapsed too recently. Each relapse costs a batch its budget once more, so
 the time until the endpoint is trusted again doubles with each.
 
-For timely subscriptions the redelivery has nothing to find that out with. So now and then a degraded endpoint is on
-trial: what is timely is pushed to it by a batch. As soon as it answers quickly, all of it is.
+For timely subscriptions nothing is parked, so the redelivery pushes nothing. So now and then a degraded endpoint is on
+trial: a batch pushes timely messages to it. As soon as it answers quickly, all of them are pushed.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ _FORGIVEN_MS = 1_800_000
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """What was seen of an endpoint. `message` is the notification that failed: the same one failing again and again
-    says nothing new about the endpoint. `wait_ms` is how long it asked to be left alone (Retry-After). `late` says that
-    it took nothing, and took long for that."""
+    """A sign of an endpoint's health. `message` is the notification that failed: the same one failing again and again
+    is no new sign. `wait_ms` is the Retry-After of the answer. `late`: it took nothing, and took long for that."""
 
     kind: Kind
     message: str = ""
@@ -73,7 +72,7 @@ def sign_of(message: str, outcome: Outcome, result: PushResult, quick_s: float) 
 
 
 class Health(msgspec.Struct, frozen=True):
-    """What is known of one endpoint; the default is one of which nothing bad is known.
+    """The health of one endpoint; the default is one that is well.
 
     `failing_since_ms` is when it failed for the first time since it last took a message, 0 when it has not since then;
     `probe_at_ms` when it is probed, as was decided at `opened_ms`. While it is degraded, `trials` is how often it was
@@ -98,8 +97,8 @@ class Health(msgspec.Struct, frozen=True):
     took: bool = False
 
     def on_trial(self, now_ms: int, patient: bool = False) -> bool:
-        """Whether what is timely is pushed to it though it is degraded. Who is `patient` waits for no push, and may
-        have those that take long."""
+        """Whether timely messages are pushed to it though it is degraded. A `patient` caller waits for no push, and
+        accepts slow ones."""
         if self.quick or (patient and self.took):
             return True
         return has_come(self.trial_at_ms, self.tried_ms, now_ms)
@@ -160,7 +159,7 @@ def _with_trial(health: Health, before: Health, sign: Sign, now_ms: int, setting
 def _after(health: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> Health:
     if sign.kind in ("unreachable", "failing"):
         return _after_failure(health, sign, now_ms, settings)
-    # An answer ends what is known of failures; not what is known of the speed.
+    # An answer resets the failures, but not the speed.
     answered = Health(
         degraded=health.degraded, quick=health.quick, relapses=health.relapses, relapsed_ms=health.relapsed_ms
     )
@@ -201,7 +200,7 @@ def _after_failure(health: Health, sign: Sign, now_ms: int, settings: RetrySetti
 
 
 def _by_now(health: Health, now_ms: int) -> Health:
-    """What has happened later than now, by a clock that was put back, has happened now."""
+    """Times later than now, by a clock that was put back, become now."""
     return msgspec.structs.replace(
         health,
         failing_since_ms=min(health.failing_since_ms, now_ms),
@@ -226,12 +225,12 @@ class EndpointHealthRegistry:
     """Remembers endpoints from their first bad sign until long after their recovery, or until they have no
     subscription. Shared by the driver's threads.
 
-    What is known here travels with every batch and is kept for the next start, and subscribers choose the addresses. So
-    of an address that no subscription has any more nothing is kept, however bad it was: else anybody could fill the
-    memory by subscribing, failing and unsubscribing at ever new ones.
+    The entries travel with every batch and are kept for the next start, and subscribers choose the addresses. So an
+    address without a subscription has no entry, however bad it was: else a client could fill the memory by subscribing,
+    failing and unsubscribing with ever new ones.
 
-    `in_use` says whether a subscription has this endpoint; it is called under a lock. Whoever knows that the last one
-    is gone calls `forget`, after `in_use` says so.
+    `in_use`: whether a subscription has this endpoint; it is called under a lock. When the last one has ended `forget`
+    is called, after `in_use` returns False.
     """
 
     def __init__(self, settings: RetrySettings, in_use: Callable[[str], bool]) -> None:
@@ -241,7 +240,7 @@ class EndpointHealthRegistry:
         self._known: dict[str, Health] = {}
 
     def get(self, endpoint: str) -> Health:
-        """What is known of an endpoint."""
+        """The health of an endpoint."""
         return self._known.get(endpoint, WELL)
 
     def note(self, endpoint: str, sign: Sign, now_ms: int) -> Health:
@@ -271,7 +270,8 @@ class EndpointHealthRegistry:
             return True
 
     def forgive(self, endpoint: str, now_ms: int) -> None:
-        """Someone vouches for an endpoint: it may be probed now, and has the whole time before it is given up."""
+        """A subscription of the endpoint was resumed: it may be probed now, and has the whole time before it is given
+        up."""
         with self._lock:
             health = self._known.get(endpoint)
             if health is not None:
@@ -279,7 +279,7 @@ class EndpointHealthRegistry:
                 self._known[endpoint] = msgspec.structs.replace(health, failing_since_ms=0, probe_at_ms=probe_at_ms)
 
     def restore(self, known: Mapping[str, Health]) -> None:
-        """Take in what was known before a restart, of endpoints of which nothing is known yet."""
+        """Take over the health before a restart, of endpoints without an entry."""
         with self._lock:
             for endpoint, health in known.items():
                 if self._in_use(endpoint):
@@ -299,7 +299,7 @@ class EndpointHealthRegistry:
             return frozenset(endpoint for endpoint, health in self._known.items() if health.degraded)
 
     def on_trial(self, now_ms: int, patient: bool = False) -> frozenset[str]:
-        """Of these, those to which what is timely is pushed all the same."""
+        """Of these, those to which timely messages are pushed all the same."""
         with self._lock:
             known = self._known.items()
             return frozenset(each for each, health in known if health.degraded and health.on_trial(now_ms, patient))

@@ -1,8 +1,7 @@
-"""Where it is written down what became of deliveries: rows to `attempts`, what waits to `parked`, what was given up to
-`dead`.
+"""The journal of deliveries: rows to `attempts`, deliveries that wait to `parked`, those that were given up to `dead`.
 
-A row that says that a message is kept elsewhere (parked, dead) is written after the record that keeps it: a repeated
-batch leaves out what has a row, so the other way round a crash could lose the message.
+A row of a message that is kept elsewhere (parked, dead) is written after the record that keeps it: a repeated batch
+leaves out deliveries that have a row, so the other way round a crash could lose the message.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class _HeldBack(NamedTuple):
 
 
 class JournalMark(NamedTuple):
-    """A moment of a journal: how many rows had been held back by then, and, when none of these is any more, the number
+    """A moment of a journal: how many rows had been held back so far, and, once all of these are released, the number
     of the last record of attempts."""
 
     rows: int
@@ -46,7 +45,7 @@ class JournalMark(NamedTuple):
 
 
 class Journal:
-    """Used by one thread. Whatever fails raises InfrastructureError; then nothing is known of what was asked for.
+    """Used by one thread. Every failure raises InfrastructureError; then any record may be in its log, or not.
 
     `timeout_s` is how long it may take until Kafka has something.
     """
@@ -82,8 +81,8 @@ class Journal:
         delivery: Callable[[str], Delivery],
         in_turn: bool = False,
     ) -> None:
-        """What becomes of a delivery, with its row. `delivery` is its name, made from that of the subscription where a
-        log needs it; `in_turn`: that of the subscription."""
+        """Write a decision, with its row. `delivery` makes the name of the delivery where a log needs it; `in_turn`:
+        that of the subscription."""
         if row.state == "parked":
             self.park(delivery(row.subscription), notification, decision.tries, row, in_turn)
         elif decision.letter:
@@ -111,7 +110,7 @@ class Journal:
         self._hold_back(attempt, self._dead, number)
 
     def write_due(self) -> bool:
-        """Have what is due written, without waiting; False while Kafka is slow to take what it was sent."""
+        """Write the rows that are due, without waiting; False while Kafka is late with acknowledgements."""
         self._release()
         self._attempts.write_due()
         late = bool(self._held_back) and self._clock() - self._held_back[0].sent_at > BEHIND_S
@@ -126,7 +125,7 @@ class Journal:
         self._mark = JournalMark(self._released + len(self._held_back))
 
     def passed(self) -> bool:
-        """Whether everything before the mark is written. Waits for nothing; what is late is sent by `catch_up`."""
+        """Whether everything before the mark is written. Waits for nothing; `catch_up` sends late records again."""
         self._release()
         if self._mark is None:
             return False
@@ -145,7 +144,7 @@ class Journal:
         self._attempts.settle(self._timeout_s)
 
     def close(self) -> None:
-        """Drop the connections and what is not acknowledged."""
+        """Drop the connections and all records without acknowledgement."""
         self._held_back.clear()
         for log in (self._attempts, self._parking, self._dead):
             log.close()

@@ -1,4 +1,4 @@
-"""From what the wire said to what it means for the delivery. Pure.
+"""From the result of a request to the outcome of a push. Pure.
 
 Any 2xx is a delivery, whatever came after the status line: the receiver has taken the message, and asking again would
 only produce a duplicate. Redirects are failures: following them would let a receiver point our pushes at anyone.
@@ -38,7 +38,7 @@ _HOPELESS: frozenset[str] = frozenset({"address", "envelope"})
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a push came to. `error` is empty when it was delivered; `hopeless` means that trying again is pointless:
+    """The outcome of a push. `error` is empty when it was delivered; `hopeless` means that trying again is pointless:
     the receiver says in a SOAP fault that the message is wrong, or there is nothing that it could be sent to."""
 
     error: ErrorClass
@@ -58,12 +58,12 @@ class Outcome:
 
     @property
     def blames_message(self) -> bool:
-        """Whether this says that the message is wrong, and nothing bad of the endpoint."""
+        """Whether the message is to blame, and not the endpoint."""
         return 400 <= self.status < 500 or self.hopeless
 
     @property
     def endpoint_unreachable(self) -> bool:
-        """Whether this says that the endpoint cannot be served for now, whatever the message."""
+        """Whether the endpoint cannot be served for now, whatever the message."""
         return self.error in _AWAY or self.status in _AWAY_STATUSES
 
 

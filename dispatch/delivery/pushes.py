@@ -1,5 +1,5 @@
-"""A push, from the messages that it carries to its outcome. Both drivers, the hot path and the redelivery, begin theirs
-here; what follows from the outcome is `verdict`'s to say.
+"""A push, from the messages that it carries to its outcome. The hot path, the redelivery and the queues begin theirs
+here; `settlement` decides what follows from the outcome.
 
 All I/O is the transport's.
 """
@@ -61,7 +61,7 @@ class PushSpans:
         return self._tracing.begin("push", "client", parent, () if parent else contexts, facts)
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the spans that are left."""
         self._tracing.close()
 
 
@@ -103,9 +103,9 @@ class Pusher:
         leaves: Callable[[Push], None] | None = None,
         sequence: int | None = None,
     ) -> tuple[Push, Outcome] | None:
-        """Push these, as the `number`th try. `leaves` is called just before, without a result,
-        `finished` by a later `drive`. Where no
-        message could be made neither is called: that outcome is returned at once. `sequence` is as for an envelope."""
+        """Push these, as the `number`th try. `leaves` is called just before, without a result, `finished` by a later
+        `drive`. Where no message could be made neither is called: that outcome is returned at once. `sequence` is as
+        for an envelope."""
         span = self._spans.begin(subscription, notifications, number) if self._spans is not None else None
         try:
             envelope = envelope_of(subscription)

@@ -1,6 +1,6 @@
-"""What follows from a push, or from the decision not to push, and its row in the `attempts` log. Pure.
+"""The verdict after a push, or on a delivery without one, and its row in the `attempts` log. Pure.
 
-The hot path and the redelivery ask the same function, so one place decides. Times are milliseconds since the epoch;
+The hot path and the redelivery call the same function, so one place decides. Times are milliseconds since the epoch;
 chance comes in as a number, so that every decision can be repeated in a test.
 
 | what came back | what follows |
@@ -97,7 +97,7 @@ def wait_ms(policy: RetryPolicy, counted: int, chance: float, retry_after_s: flo
 
 
 class Verdict(NamedTuple):
-    """What becomes of a delivery. `next_ms` is when it is due again, 0 when it is not."""
+    """The state of a delivery from then on. `next_ms` is when it is due again, 0 when it is not."""
 
     state: State
     next_ms: int = 0
@@ -107,8 +107,8 @@ DELIVERED = Verdict("delivered")
 
 
 def leaves_letter(state: State, notification: Notification, lifespan_ms: int) -> bool:
-    """Whether a delivery that ended like this is kept as a dead letter: given up, or too old for us. What its publisher
-    did not want to be delivered any more nobody wants back."""
+    """Whether a delivery that ended like this is kept as a dead letter: given up, or older than its lifespan. One past
+    its publisher's time is not."""
     if state != "expired":
         return state == "dead"
     return not 0 < notification.valid_until_ms <= notification.accepted_ms + lifespan_ms
@@ -129,7 +129,7 @@ def too_old(notification: Notification, lifespan_ms: int, otherwise: str) -> str
 
 class Push(NamedTuple):
     """A push that has an outcome. `started_ms` is milliseconds since the epoch. `answer_by_ms`, unless 0: it is still
-    under way, and has its answer by then."""
+    under way, and has its answer until that time."""
 
     id: str
     notifications: Sequence[Notification]
@@ -148,7 +148,7 @@ def judge(
     now_ms: int,
     chance: float,
 ) -> Verdict:
-    """What becomes of a delivery after this push.
+    """The verdict on a delivery after this push.
 
     `counted` is how many pushes count against it, this one included: one that only probed whether an endpoint is back
     does not. `chance` is a random number in [0, 1).

@@ -39,8 +39,8 @@ _MOST_PASSED = 1_000
 
 State = Literal["delivered", "parked", "dead", "expired", "cancelled", "dropped"]
 
-"""What became of the delivery: taken by the receiver; to be tried (again) at `next_ms`; given up, and kept as a dead
-letter; too old; not wanted any more; left out, as its subscription's reliability has it. All but `parked` are final."""
+"""The state of the delivery: taken by the receiver; to be tried (again) at `next_ms`; given up, and kept as a dead
+letter; too old; not wanted any more; left out by its subscription's reliability. All but `parked` are final."""
 
 NO_BATCH = -1
 
@@ -92,8 +92,8 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     long as there was none: a delivery that had to wait, or ended, untried. `next_ms` is when a parked delivery may be
     tried again; 0 when it is not parked, or when its turn comes with its lane's. `status` is 0 when there was no HTTP
     answer. `request_bytes` is the size of the whole request body, which `messages` notifications shared. `batch` is -1
-    (NO_BATCH) when no batch made the attempt, but the redelivery. `lapsed`, only of what is expired, says that its
-    publisher did not want it delivered any more: then no dead letter keeps it.
+    (NO_BATCH) when no batch made the attempt, but the redelivery. `lapsed`, only of an expired one: its publisher had
+    set that time, so there is no dead letter.
 
     Of the rows of a delivery the last one counts, in the order of the log; but rows of a batch come before all those of
     the redelivery, which may take up what a batch has parked before the batch has written that down.
@@ -123,11 +123,11 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Matched(msgspec.Struct, frozen=True, array_like=True):
-    """How many subscriptions a notification was for, those among them whose turn has not come yet. A notification that
-    was for nobody has a record, too: so one that nobody ever looked at can be told from it. `passed` are those of them
-    that have a minimum interval, and `thinned` is how many others it was not for because of theirs; where `passed` is
-    larger than a record, the same notification is there several times, each with some of them. `caused` says that
-    a trigger has published it: after a crash it may stand in its log again, for the same subscriptions."""
+    """How many subscriptions a notification matched, also those whose push is still to come. One without any has a
+    record, too, and so differs from one that was never matched. `passed` are the subscriptions with a minimum interval
+    that let it pass, `thinned` is how many did not; where `passed` is larger than a record, the same notification is
+    there several times, each with some of them. `caused`: a trigger has published it; after a crash it may be in its
+    log again, for the same subscriptions."""
 
     notification: str
     topic: TopicPath
@@ -140,8 +140,8 @@ class Matched(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Evaluation(msgspec.Struct, frozen=True):
-    """What a batch has made of notifications of one partition of their log. `control` is the offset up to which the
-    control log had been read: whoever folds it to there finds the same subscriptions."""
+    """The matches of a batch in one partition of the notifications. `control` is the offset up to which the control log
+    was read: a fold of it up to there has the same subscriptions."""
 
     partition: int
     batch: int
@@ -217,8 +217,7 @@ def encode(attempts: Iterable[Attempt]) -> Iterator[bytes]:
 
 
 def key_of(batch: int) -> bytes:
-    """The key of records of a batch, or of those that no batch has written: who looks for a batch need not look into
-    those of others."""
+    """The key of the records of a batch, or of NO_BATCH: a search for a batch passes over the values of others."""
     return b"%d" % batch
 
 
@@ -296,14 +295,14 @@ def partition_of_subscription(subscription_id: str, partitions: int) -> int:
     """The partition for all that is about a subscription in the logs `attempts`, `parked` and `dead`, so that it is
     read in the order written, whatever the records' own keys are.
 
-    Not Kafka's own hash, by which `core.eventlog.client.partition_of_key` spreads what is found by its key: this
-    one is in C, and here it is asked for each attempt. It must never change: the null value that takes a record away
-    has to come into that record's partition.
+    Not Kafka's own hash, which `core.eventlog.client.partition_of_key` uses for records that are found by key: this one
+    is in C, and is computed for each attempt. It must never change: the null value that removes a record has to be in
+    the partition of that record.
     """
     return zlib.crc32(subscription_id.encode()) % partitions
 
 
-# What is not written when a worker dies is done again: so much, beside what was under way.
+# Outcomes that are not written when a worker dies are of pushes that are made again, beside those under way.
 WRITE_S = 0.1
 
 # What Kafka has not acknowledged within this time is late: it is away, or has too much to do.
@@ -350,7 +349,7 @@ class AttemptsLog:
             self._send(partition % self._writer.partitions, value, batch)
 
     def write_due(self) -> None:
-        """Send what was taken in, without waiting, when nothing was sent for a while. To be called often."""
+        """Send the collected attempts, without waiting, when nothing was sent for a while. To be called often."""
         if self._open and self._clock() - self._written_at >= WRITE_S:
             self._write()
 
@@ -359,7 +358,7 @@ class AttemptsLog:
         return max(0.0, self._written_at + WRITE_S - self._clock()) if self._open else math.inf
 
     def write(self) -> int:
-        """Send what was taken in, without waiting; the number that `has_all` asks for."""
+        """Send the collected attempts, without waiting; the number for `has_all`."""
         self._write()
         return self._sent[-1][0] if self._sent else 0
 
@@ -376,14 +375,14 @@ class AttemptsLog:
     def settle(self, timeout_s: float) -> None:
         """Return when everything taken in is acknowledged; sends again what Kafka refused or did not answer.
 
-        Raises InfrastructureError when that takes longer than `timeout_s`; then nothing is known of what was taken in.
+        Raises InfrastructureError when that takes longer than `timeout_s`; then any of them may be in the log, or not.
         """
         self._write()
         self._writer.settle(timeout_s)
         self._sent.clear()
 
     def close(self) -> None:
-        """Drop the connection and what is not acknowledged."""
+        """Drop the connection and all records without acknowledgement."""
         self._writer.close()
         self._open.clear()
         self._sizes.clear()

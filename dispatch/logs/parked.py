@@ -2,11 +2,11 @@
 
     key                        value
     <delivery>                 Parked | null    the delivery waits, with all that a push needs; null: it is finished
-    <delivery>\\ttried          Tried | null     what it has been through since
+    <delivery>\\ttried          Tried | null     its tries since
 
 A delivery is one notification for one subscription, named by the subscription and the notification's place in its log,
-which also is the order within a lane. The log is compacted, so it holds what is pending and little else, however long
-the engine has been running. All of a subscription is in one partition. MessagePack, versioned like the other logs.
+which also is the order within a lane. The log is compacted, so it holds pending deliveries and little else, however
+long the engine has been running. All of a subscription is in one partition. MessagePack, versioned like the other logs.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ UNDER_WAY = ">"
 
 class Place(NamedTuple):
     """Where a notification was read: the batch, and the partition and offset in the `notifications` log. Places of one
-    topic are in the order of acceptance, also when the log was created anew or has got more partitions since: numbers
+    topic are in the order of acceptance, also when the log was created again or has got more partitions since: numbers
     of batches grow (see `RUN_NUMBERS`).
 
-    What was given up and is tried once more (`redrive`, which tells these times apart) has a name of its own: what was
-    still to be written of its earlier life cannot end the new one.
+    A dead letter that is tried once more has another name (`redrive` is the time of the letter), so that records of its
+    earlier life that are still to be written cannot end the new one.
     """
 
     batch: int
@@ -55,9 +55,9 @@ class Place(NamedTuple):
 
 
 class Tries(NamedTuple):
-    """What a delivery has been through: pushes made, how many of them count against it, when it is due again, and when
-    that was decided. `awaits` is the push whose result its receiver will say by then; that push counts with its end.
-    Behind UNDER_WAY it is a push that has no answer yet, and whose worker will write the result."""
+    """The tries of a delivery: pushes made, how many of them count against it, when it is due again, and when that was
+    decided. `awaits` is the push whose receiver will report the result until then; that push counts with its result.
+    Behind UNDER_WAY it is a push without an answer yet, whose worker will write the result."""
 
     number: int = 0
     counted: int = 0
@@ -92,7 +92,7 @@ class Delivery(NamedTuple):
         return f"{self.subscription}\t{batch}.{partition}.{offset}{again}".encode()
 
     def tried_key(self) -> bytes:
-        """The Kafka key of what it has been through."""
+        """The Kafka key of its tries."""
         return self.key() + b"\ttried"
 
 
@@ -206,13 +206,12 @@ class DeadLetterLog(DurableWriter):
         super().__init__(roomy(kafka), "dead", connect)
 
     def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> int:
-        """Keep what was given up; the record's number."""
+        """Keep a delivery that was given up; the record's number."""
         fence.wait()
         partition = partition_of_subscription(delivery.subscription, self.partitions)
         return self.send(partition, dead_letters.encode(letter), delivery.key())
 
     def forget(self, delivery: Delivery) -> None:
-        """It was sent again, or thrown away. It may be in another partition than it would be now, where partitions were
-        added: so in all of them."""
+        """It was sent again, or thrown away. In all partitions: it may have been written when there were fewer."""
         for partition in range(self.partitions):
             self.send(partition, None, delivery.key())

@@ -1,8 +1,8 @@
 """Work queues: of the servers of a topic one gets each request.
 
-What waits is in the `parked` log, under the lane of the queue (`queue_of`); the redelivery's thread works it off. Pure
-is who is next (`servers`) and what follows from an answer (`verdict`); `backlog` asks the store what is next for a
-server, and `work` pushes.
+Requests wait in the `parked` log, under the lane of the queue (`queue_of`); the redelivery's thread pushes them.
+`servers` (the order of the servers) and `verdict` (the decision after an answer) are pure; `backlog` finds the next
+request for a server, `work` pushes it, `faults` are for users that get no answer.
 """
 
 from __future__ import annotations

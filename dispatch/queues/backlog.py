@@ -130,7 +130,7 @@ class Backlog:
         return None if due_ms is None else int(due_ms)
 
     def clock_put_back(self, now_ms: int) -> None:
-        """What is due later than now is due now."""
+        """Requests that are due later than now are due now."""
         due = f"UPDATE waiting SET due_ms = ? WHERE {OF_QUEUES} AND server IS NOT NULL AND due_ms > ?"  # noqa: S608 - constants
         self._store.ask(due, now_ms, now_ms)
 

@@ -1,18 +1,24 @@
-"""What a user hears of a request that nobody has done: a SOAP fault, sent to where its answer is awaited. Pure.
+"""SOAP faults for the users of queues that await an answer to a request which no server has done.
 
 A pull point takes only notifications, so there the fault is the message of one.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from xml.sax.saxutils import escape
 
 from arborcast.dispatch.delivery.envelope import topic_element
-from arborcast.dispatch.delivery.transport.contract import PushRequest
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
 from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.redelivery.pushes import RedeliveryJournal
 from arborcast.topic_model.namespaces import ARBORCAST_QUEUE, SOAP11, WSA, WSA_FAULT_ACTION, WSNT
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.subscriptions import EndpointReference, parameter_blocks
+from arborcast.topic_model.records.pull import StoredMessage
+from arborcast.topic_model.subscriptions import EndpointReference, parameter_blocks, queue_topic
+
+logger = logging.getLogger(__name__)
 
 _PULL_POINT = "/wsn/pullpoints/"
 
@@ -20,7 +26,7 @@ _NOTIFY_ACTION = "http://docs.oasis-open.org/wsn/bw-2/NotificationConsumer/Notif
 
 
 def fault_of(notification: Notification, reply_to: EndpointReference, row: Attempt) -> PushRequest:
-    """The message that says to a user that its request has ended like this."""
+    """The fault for a request that has ended like this."""
     fault, related, action = _fault(row), _related(notification), WSA_FAULT_ACTION
     if _PULL_POINT in reply_to.address:
         action = _NOTIFY_ACTION
@@ -58,7 +64,7 @@ def _related(notification: Notification) -> str:
 
 
 def _why(row: Attempt) -> tuple[str, str]:
-    """The subcode, and the same in words; nothing of servers, whom their users do not know."""
+    """The subcode, and the same in words; nothing about servers, which are not known to users."""
     if row.error == "invalid":
         return "Invalid", "every server of the queue says that this cannot be done"
     if row.state == "expired":
@@ -66,3 +72,49 @@ def _why(row: Attempt) -> tuple[str, str]:
     if row.state == "dropped":
         return "Dropped", "too much waits in this queue"
     return "Unanswered", f"no server has acknowledged this ({row.number} tries)"
+
+
+# So many faults are under way at a time; with more than this waiting no more requests are ended.
+_AT_A_TIME = 32
+_MOST = 1_000
+
+
+class QueueUsers:
+    """Sends each fault once: that a request has ended is in the logs, too. Used by one thread."""
+
+    def __init__(self, transport: Transport, journal: RedeliveryJournal) -> None:
+        self._transport = transport
+        self._journal = journal
+        self._waiting: deque[PushRequest] = deque()
+        self._under_way = 0
+
+    @property
+    def too_many(self) -> bool:
+        """Whether so many faults wait that no more requests should end."""
+        return len(self._waiting) > _MOST
+
+    def unanswered(self, notification: Notification, row: Attempt) -> None:
+        """Send the fault of a request that has ended like this, if it is one of a queue: other subscriptions owe no
+        answer."""
+        if notification.reply_to is None or queue_topic(row.subscription) is None:
+            return
+        if notification.reply_point:
+            # Not through the gateway, which would ask for credentials.
+            element = fault_element(notification, row).encode()
+            self._journal.put(notification.reply_point, StoredMessage(element, accepted_ms=row.started_ms))
+        else:
+            self._waiting.append(fault_of(notification, notification.reply_to, row))
+            self._send()
+
+    def _send(self) -> None:
+        while self._waiting and self._under_way < _AT_A_TIME:
+            self._under_way += 1
+            self._transport.submit(self._waiting.popleft(), self._sent)
+
+    def _sent(self, result: PushResult) -> None:
+        self._under_way -= 1
+        if not 200 <= result.status < 300:
+            logger.warning(
+                "a user could not be told that its request has ended: %s", result.detail or f"HTTP {result.status}"
+            )
+        self._send()

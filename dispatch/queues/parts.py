@@ -1,4 +1,4 @@
-"""What queues are made of, and what they say of themselves."""
+"""The parts and figures of queues."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class QueueFigures(NamedTuple):
 
 @dataclass(slots=True)
 class Queue:
-    """A queue with requests, or with servers. `lane` is that of its requests, `gone` are servers that are over, though
-    the log does not say so yet."""
+    """A queue with requests, or with servers. `lane` is that of its requests, `gone` are servers that have ended, and
+    whose ends are not in the log yet."""
 
     topic: TopicPath
     lane: RetryLane

@@ -1,4 +1,4 @@
-"""The servers of a queue: who has room for another request, the one that is idle for the longest first. Pure."""
+"""The servers of a queue, the one that is idle for the longest first. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from arborcast.topic_model.subscriptions import Subscription
 
 @dataclass(slots=True)
 class QueueServer:
-    """A subscription that serves a queue, and since when it has the requests that it has now."""
+    """A subscription that serves a queue, and since when it has each of its current requests."""
 
     subscription: Subscription
     under_way: list[int] = field(default_factory=list)
@@ -29,12 +29,12 @@ class QueueServer:
 
 
 class QueueServers:
-    """Those that are there, in turn."""
+    """The servers, in the order of their turns."""
 
     def __init__(self) -> None:
-        # In the order of their turns: who gets a request, or has ended one, goes behind the others.
+        # A server that gets a request, or has ended one, goes behind the others.
         self._there: dict[str, QueueServer] = {}
-        # Gone, but with requests that they were given before.
+        # Gone, with requests under way.
         self._leaving: dict[str, QueueServer] = {}
 
     def __contains__(self, server: str) -> bool:
@@ -49,11 +49,11 @@ class QueueServers:
 
     @property
     def ids(self) -> frozenset[str]:
-        """Who is there."""
+        """The ids of all servers."""
         return frozenset(self._there)
 
     def know(self, subscriptions: Iterable[Subscription]) -> list[QueueServer]:
-        """These are there from now on, and no others; who has left."""
+        """Replace the servers by these; returns those that have left."""
         now = {each.id: each for each in subscriptions}
         left = [server for name, server in self._there.items() if name not in now]
         for server in left:
@@ -67,20 +67,20 @@ class QueueServers:
         return left
 
     def all(self) -> list[QueueServer]:
-        """Who is there, in turn."""
+        """All servers, in turn."""
         return list(self._there.values())
 
     def with_room(self) -> list[QueueServer]:
-        """Who may have a request, in turn."""
+        """The servers that may have another request, in turn."""
         return [server for server in self._there.values() if server.has_room]
 
     def begin(self, server: str, now_ms: int) -> None:
-        """It is given a request."""
+        """A server gets a request."""
         self._there[server].under_way.append(now_ms)
         self._to_the_end(server)
 
     def end(self, server: str, begun_ms: int) -> None:
-        """A request has ended that it was given then."""
+        """A request has ended that a server got then."""
         leaving = self._leaving.get(server)
         if leaving is None:
             self._there[server].under_way.remove(begun_ms)

@@ -1,4 +1,4 @@
-"""What follows from a server's answer to a request. Pure.
+"""The decision after a server's answer to a request. Pure.
 
 | what came back | what follows |
 |---|---|
@@ -36,7 +36,7 @@ def says_invalid(response: bytes) -> bool:
 
 
 def said(outcome: Outcome, response: bytes, policy: RetryPolicy) -> Said:
-    """What a server means."""
+    """The meaning of an answer."""
     if outcome.delivered:
         return "taken"
     if outcome.status == GONE:
@@ -47,7 +47,8 @@ def said(outcome: Outcome, response: bytes, policy: RetryPolicy) -> Said:
 
 
 class Next(NamedTuple):
-    """What becomes of a request after a push, who is to have it again (empty for anybody), and who has refused it."""
+    """The decision for a request after a push, the server that gets it again (empty for any), and the servers that have
+    refused it."""
 
     decision: Decision
     server: str
@@ -55,8 +56,8 @@ class Next(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A push of a request: to which server it went, and who had refused the request. `servers` are there now, `sick`
-    says that this one is not to be tried; `probe` is as in `settle`."""
+    """A push of a request: its server, and the servers that had refused the request. `servers` are the current ones;
+    `sick`: this one is not to be tried; `probe` is as in `settle`."""
 
     server: str
     refused: frozenset[str]
@@ -68,7 +69,7 @@ class Sent(NamedTuple):
 def decide(
     request: Pending, push: Push, outcome: Outcome, sent: Sent, policy: RetryPolicy, now_ms: int, chance: float
 ) -> Next:
-    """What becomes of a request."""
+    """The decision for a request."""
     before, refused = request.tries, sent.refused
     says = said(outcome, push.result.response, policy)
     if says in ("gone", "invalid"):
@@ -88,11 +89,11 @@ def decide(
 
 
 def all_refuse(servers: int, detail: str, status: int = 0) -> Outcome:
-    """Why a request is given up that every server has refused."""
+    """The reason for a request that every server has refused."""
     return Outcome("invalid", f"refused by all of its queue's servers ({servers}), the last said: {detail}", status)
 
 
 def sequence_of(tries: Tries) -> int:
-    """What a push says of a request that has been through this: how many pushes of it counted, 0 for the first one. A
-    server that has the request is not to do it again."""
+    """How many pushes of a request counted, 0 for the first one: a server that has the request is not to do it
+    again."""
     return max(1, tries.counted) if tries.number else 0

@@ -15,9 +15,9 @@ from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, atte
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.logs.parked import Delivery, Tries
 from arborcast.dispatch.queues.backlog import Backlog, QueueRequest
+from arborcast.dispatch.queues.faults import QueueUsers
 from arborcast.dispatch.queues.parts import Queue, QueueFigures, QueueParts
 from arborcast.dispatch.queues.servers import QueueServer
-from arborcast.dispatch.queues.users import QueueUsers
 from arborcast.dispatch.queues.verdict import Sent, all_refuse, decide, said, sequence_of
 from arborcast.dispatch.redelivery.lanes import RetryLane
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
@@ -81,7 +81,7 @@ class Queues:
         self._turns.set(name, now_ms)
 
     def subscription_changed(self, subscription_id: str) -> None:
-        """What is known of a subscription has changed. In any thread."""
+        """A subscription has changed. In any thread."""
         if not self._queues:
             return  # a new queue looks up its servers
         served = [self._serving.get(subscription_id, "")]
@@ -104,7 +104,7 @@ class Queues:
                 self._drop(name)
 
     def figures(self) -> tuple[QueueFigures, ...]:
-        """How the queues stand."""
+        """The figures of all queues."""
         return tuple(self._figures_of(name, queue) for name, queue in self._queues.items())
 
     def _figures_of(self, name: str, queue: Queue) -> QueueFigures:
@@ -132,11 +132,11 @@ class Queues:
         return self._turns.next_ms() if self._has_room() else None
 
     def overdue(self, now_ms: int) -> int:
-        """Queues whose turn has come."""
+        """Queues that are due."""
         return self._turns.overdue(now_ms)
 
     def work(self, now_ms: int) -> None:
-        """Give every server that has room what is next for it."""
+        """Push the next request to every server that has room."""
         self.look_at_servers(now_ms)
         while self._has_room() and (name := self._turns.pop(now_ms)) is not None:
             self._serve(self._queues[name], now_ms)

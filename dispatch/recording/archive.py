@@ -1,7 +1,7 @@
 """The archive: from the `notifications` log to the table of that name, payloads and all.
 
 Read straight from Kafka, not by a query: what a query collects passes through the JVM's heap as a whole, however large
-the messages are. How far it has come is in the commits themselves, so a crash neither leaves out nor repeats a row.
+the messages are. The positions are in the commits themselves, so a crash neither leaves out nor repeats a row.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Archive(GatheringFollower):
         return int(rows.num_rows)
 
     def _restart(self) -> None:
-        # What is archived stays: these rows are of the log that was.
+        # The rows stay: they are of the log before.
         self._table.extend(NOTIFICATIONS.arrow([]), as_progress(LOG, dict.fromkeys(self._table.positions(LOG), 0)))
 
     def _forget(self) -> None:

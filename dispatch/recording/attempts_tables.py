@@ -1,8 +1,8 @@
 """The tables `attempts` and `deliveries`, from the `attempts` log.
 
-Like the archive they follow their log straight from Kafka, in short steps. How far a table has come is in its own
-commits, by the log's offsets: what comes again after a crash is recognised and not written twice, and a table that was
-repaired or deleted goes on where it is.
+Like the archive they follow their log straight from Kafka, in short steps. The offsets that a table has are in its own
+commits: records that come again after a crash are recognised and not written twice, and a table that was repaired or
+deleted goes on where it is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from arborcast.dispatch.tables.spec import quoted
 # The batches up to this one have been recorded, at least in part.
 _NEWEST = "newest-batch"
 
-# What was accepted by then (ms since the epoch) may have been delivered under an older checkpoint as well.
+# Notifications accepted until then (ms since the epoch) may have been delivered under an older checkpoint as well.
 _CHECKPOINT = "newest-checkpoint-ms"
 
 # Accepted and ended are times of the clocks of several machines.
@@ -137,7 +137,7 @@ _BYTES_PER_STEP = 2 * 1024 * 1024
 
 
 class _Gathering:
-    """What one of the tables does not have yet. Each commits for itself: after a crash between the two the records come
+    """The rows that one of the tables lacks. Each commits for itself: after a crash between the two the records come
     again, and only the second takes them."""
 
     def __init__(self, table: DeltaTableWriter) -> None:
@@ -150,7 +150,7 @@ class _Gathering:
         return record.offset >= self.reached.get(record.partition, 0)
 
     def further(self, positions: Mapping[int, int]) -> dict[str, int]:
-        """How far the table is with what was gathered up to these positions, for the commit that adds it."""
+        """The positions of the table with the rows gathered up to these, for the commit that adds them."""
         partitions = range(max((*positions, *self.reached), default=-1) + 1)
         self.reached = {each: max(positions.get(each, 0), self.reached.get(each, 0)) for each in partitions}
         return as_progress(LOG, self.reached)
@@ -162,7 +162,7 @@ class _Open(NamedTuple):
 
 
 class AttemptsTables(GatheringFollower):
-    """Writes what came of pushes. `recorded` is called with what `attempts` got."""
+    """Writes the outcomes of pushes. `recorded` is called with the rows that `attempts` got."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class AttemptsTables(GatheringFollower):
         return more
 
     def _restart(self) -> None:
-        # What the tables have stays: these rows are of the log that was.
+        # The rows stay: they are of the log before.
         for each in self._gatherings():
             each.table.extend(each.table.spec.arrow([]), as_progress(LOG, dict.fromkeys(each.reached, 0)))
         self._open = None

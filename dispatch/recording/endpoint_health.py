@@ -17,7 +17,7 @@ from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 
 
 class _Seen(NamedTuple):
-    """What makes a row when it changes. A probe under way lasts milliseconds; it is open still."""
+    """The columns whose changes make a row. A probe under way lasts milliseconds, and counts as open."""
 
     breaker: str
     degraded: bool
@@ -29,21 +29,21 @@ _WELL = _Seen("closed", False)
 
 
 class HealthHistory(Work):
-    """Compares what is with what the table says, so a restart repeats nothing."""
+    """Compares the current health with the table, so a restart repeats nothing."""
 
     name = "endpoint health"
 
     def __init__(
         self, location: str, known: Callable[[], Mapping[str, Health]], clock: Callable[[], float] = time.time
     ) -> None:
-        """`known` gives the endpoints of which something is known; any other is well."""
+        """`known` gives the health of endpoints; any other is well."""
         self._table = DeltaTableWriter(ENDPOINT_HEALTH, location)
         self._known = known
         self._clock = clock
         self._seen: dict[str, _Seen] | None = None
 
     def step(self) -> bool:
-        """Record what has changed."""
+        """Record the changes."""
         now_ms = int(self._clock() * 1000)
         if self._seen is None:
             self._seen = self._latest()
@@ -58,7 +58,7 @@ class HealthHistory(Work):
                 rows.append(_row(endpoint, state, health, now_ms))
         if rows:
             try:
-                # Not now_ms alone: what was written by a clock that was put back since is not all there will ever be.
+                # Not now_ms alone: it has to grow, also after the clock was put back.
                 number = max(now_ms, (self._table.progress(_WRITER) or 0) + 1)
                 self._table.append(ENDPOINT_HEALTH.arrow(rows), _WRITER, number)
             except BaseException:

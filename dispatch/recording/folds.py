@@ -1,4 +1,4 @@
-"""What the records of the logs `control`, `parked` and `dead` mean for the tables of states. Pure. None notes anything
+"""Folds of the logs `control`, `parked`, `dead` and `fragments` into tables of states. Pure. A fold changes nothing
 before it has read all of its record."""
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.dispatch.logs import dead_letters, parked
 from arborcast.dispatch.logs.parked import Parked, Place, Tried, Tries
 from arborcast.dispatch.recording.state_tables import RowChanges, TableFold
-from arborcast.dispatch.tables import DEAD_LETTERS, RETRIES, SUBSCRIPTIONS, TOPICS
-from arborcast.topic_model.records import control
+from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
+from arborcast.dispatch.tables import DEAD_LETTERS, INCOMPLETE, RETRIES, SUBSCRIPTIONS, TOPICS
+from arborcast.topic_model.records import control, fragments
 from arborcast.topic_model.records.control import (
     SubscriptionEnded,
     SubscriptionRecord,
@@ -22,6 +23,7 @@ from arborcast.topic_model.records.control import (
     suspension_key,
     topic_key,
 )
+from arborcast.topic_model.records.fragments import Assembled, GivenUp
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath, ancestors, last_step, parent_of
 
@@ -154,8 +156,7 @@ def _ended(reason: str, at_ms: int, changed_ms: int) -> dict[str, object]:
 
 
 class RetriesFold(TableFold):
-    """The deliveries that wait. A batch that Spark repeats parks the same ones again; what is known of their tries
-    stays."""
+    """The deliveries that wait. A batch that Spark repeats parks the same ones again; their tries stay."""
 
     spec = RETRIES
     writer = "parked"
@@ -226,3 +227,64 @@ def _tries(tries: Tries) -> dict[str, object]:
         "counted": tries.counted,
         "due_at": moment(tries.due_ms) if tries.due_ms else None,
     }
+
+
+class IncompleteFold(TableFold):
+    """Messages that came in parts and were given up, with an event for each. One that was put together at that very
+    moment has no row."""
+
+    spec = INCOMPLETE
+    writer = "fragments"
+
+    def __init__(self, tell: EventListener = lambda _: None) -> None:
+        self._tell = tell
+        self._told = -1
+
+    def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
+        match read := fragments.decode(b"", record.value):
+            case GivenUp():
+                changes.put(_message(read), _given_up(read))
+                if record.offset > self._told:  # a step that failed is done again
+                    self._told = record.offset
+                    self._tell(_given_up_event(read))
+            case Assembled():
+                changes.drop(_message(read))
+
+
+def _message(record: GivenUp | Assembled) -> str:
+    # The place of its first part alone is not enough where the log was created again.
+    return f"{record.first}/{record.owner}/{record.identification}"
+
+
+def _given_up(record: GivenUp) -> dict[str, object]:
+    return {
+        "identification": record.identification,
+        "topic": record.topic,
+        "owner": record.owner,
+        "reason": record.reason,
+        "detail": record.detail,
+        "had": record.had,
+        "missing": record.missing,
+        "bytes": record.bytes,
+        "began_at": moment(record.since_ms),
+        "given_up_at": moment(record.at_ms),
+    }
+
+
+def _given_up_event(record: GivenUp) -> OperatorEvent:
+    why = {
+        "time": "no further part came",
+        "size": "it is too large",
+        "content": "its parts make no message that is taken",
+        "lost": "parts are not in the log any more",
+    }[record.reason]
+    has = f"it has the parts {record.had}" + (f" and lacks {record.missing}" if record.missing else "")
+    detail = f"the message {record.identification!r} was given up: {why}; {has}"
+    return OperatorEvent(
+        "fragments-incomplete",
+        record.at_ms,
+        detail=detail + (f" ({record.detail})" if record.detail else ""),
+        topic=record.topic,
+        since_ms=record.since_ms,
+        facts=(("Identification", record.identification), ("Had", record.had), ("Missing", record.missing)),
+    )

@@ -1,6 +1,6 @@
-"""What all have in common who write tables from a log: where they are in it, and what follows when that fails.
+"""Followers of logs that write tables: their positions in the log, and their behaviour after a failure.
 
-Some gather what they read, in short steps, until it is time to commit.
+Some gather rows, in short steps, until the next commit is due.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Work(ABC):
-    """Something that is done again and again."""
+    """Work that is repeated at an interval."""
 
     name: str
 
@@ -31,14 +31,14 @@ class Work(ABC):
         """Do a bounded piece; whether there may be more to do at once."""
 
     def close(self) -> None:  # noqa: B027  # most hold nothing
-        """Free what is held."""
+        """Close connections."""
 
 
 class TableFollower(Work):
-    """Follows a log, in steps, from where its tables say that they are.
+    """Follows a log, in steps, from the positions in its tables.
 
-    Nothing that is held in memory outlives a failure, for it may have come between a commit and its answer: the next
-    step asks the tables again. A log that was created again is followed from its beginning.
+    Nothing in memory outlives a failure, which may have been between a commit and its answer: the next step reads the
+    positions of the tables again. A log that was created again is followed from its beginning.
     """
 
     def __init__(self, kafka: KafkaSettings, log: str, tables: Sequence[DeltaTableWriter]) -> None:
@@ -60,31 +60,31 @@ class TableFollower(Work):
             raise
 
     def close(self) -> None:
-        """Free the connection. What was not committed is read again after the next start."""
+        """Free the connection. Records that were not committed are read again after the next start."""
         if self._tail is not None:
             self._tail.close()
 
     @abstractmethod
     def _opened(self) -> Tail:
-        """The log behind what the tables have."""
+        """The log behind the positions of the tables."""
 
     @abstractmethod
     def _write(self, tail: Tail) -> bool:
-        """Read on and write what is due; whether there is more to read at once."""
+        """Read on, and commit if that is due; whether there is more to read at once."""
 
     @abstractmethod
     def _restart(self) -> None:
-        """Have the tables say that they are at the beginning of a log which is not the one that they have."""
+        """Set the positions of the tables to the beginning: the log was created again."""
 
     def _behind(self, known: Sequence[Mapping[int, int]]) -> Tail:
-        """The log from where the one is that is furthest back: what comes again is recognised, or changes nothing."""
+        """The log from the lowest of these positions: records that come again are recognised, or change nothing."""
         partitions = {each for positions in known for each in positions}
         begin = {each: min(positions.get(each, 0) for positions in known) for each in partitions}
         seen = {each: max(positions.get(each, 0) for positions in known) for each in partitions}
         return Tail(self._kafka, self._log, begin, seen)
 
     def _forget(self) -> None:
-        """Give up what is known of the log and the tables; an heir adds what else it holds."""
+        """Drop the state of the log and the tables; a subclass adds its own."""
         self.close()
         self._tail = None
         for table in self._tables:
@@ -96,7 +96,7 @@ class TableFollower(Work):
                 self._tail = self._opened()
             return self._write(self._tail)
         except Replaced as error:
-            logger.warning("%s; what is written from it goes on with its beginning", error)
+            logger.warning("%s; its tables go on with its beginning", error)
         self._forget()
         self._restart()
         return True
@@ -108,12 +108,12 @@ _RECORDS_PER_STEP = 2_000
 # While nothing comes, each question costs the broker and this process a millisecond.
 _QUIET_S = 3.0
 
-# What is gathered until the next commit stays in memory.
+# Gathered rows are in memory until the next commit.
 _BYTES_PER_COMMIT = 64 * 1024 * 1024
 
 
 class GatheringFollower(TableFollower):
-    """Follows the log in steps of so many bytes at most, and commits what they have gathered each `interval_s`."""
+    """Follows the log in steps of so many bytes at most, and commits the gathered rows each `interval_s`."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class GatheringFollower(TableFollower):
         self._committed_at = clock()
         self._quiet_until = clock()
         self.progress: QueryProgress | None = None
-        """The last commit, as a query would tell it; None before there was one."""
+        """The last commit, in the form of a query's progress; None before the first."""
 
     def open(self) -> None:
         """Create the tables if need be."""
@@ -144,14 +144,14 @@ class GatheringFollower(TableFollower):
 
     @abstractmethod
     def _gathered(self) -> Sequence[Sequence[pa.Table]]:
-        """What is gathered, for each table."""
+        """The gathered rows, for each table."""
 
     @abstractmethod
     def _extend(self, positions: Mapping[int, int]) -> int:
-        """Write what was gathered, and forget it; how many rows it was."""
+        """Write and drop the gathered rows; how many they were."""
 
     def commit(self, positions: Mapping[int, int]) -> None:
-        """Write what was gathered, up to these positions (the next offsets)."""
+        """Write the gathered rows, up to these positions (the next offsets)."""
         count = self._extend(positions)
         self._committed_at = self._clock()
         self.progress = QueryProgress(self.progress.batch + 1 if self.progress else 0, count, dict(positions))

@@ -18,13 +18,13 @@ from arborcast.dispatch.recording.attempts_tables import AttemptsTables
 from arborcast.dispatch.recording.endpoint_health import HealthHistory
 from arborcast.dispatch.recording.folds import (
     DeadLettersFold,
+    IncompleteFold,
     RetriesFold,
     SubscriptionsFold,
     SuspensionsFold,
     TopicsFold,
 )
 from arborcast.dispatch.recording.follower import Work
-from arborcast.dispatch.recording.incomplete import IncompleteFold
 from arborcast.dispatch.recording.state_tables import FoldedTables, RoutesSnapshot, TableFold
 from arborcast.dispatch.recording.upkeep import Joiner, Upkeep
 from arborcast.dispatch.redelivery.events import EventListener
@@ -155,7 +155,7 @@ class Recording:
         joiner: Joiner | None = None,
         tell: EventListener = lambda _: None,
     ) -> None:
-        """`health` gives what is known of endpoints; `routes` so many routes at most, with the state of each,
+        """`health` gives the health of endpoints; `routes` so many routes at most, with the state of each,
         `control_position` the offset up to which the control log is in them. For `recorded` see `AttemptsTables`.
         `joiner` joins the files of tables that only grow. `tell` is called with messages that were given up."""
         self._settings = settings

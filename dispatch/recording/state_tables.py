@@ -1,7 +1,7 @@
 """A table of states as a fold over a compacted log: merged by key, with the positions in the same commit.
 
-Merging suits these tables because they hold what is, not what was: what waits, what is subscribed. Doing a stretch of
-the log again changes nothing, so a crash costs nothing but time.
+Merging suits these tables because they hold current states, not history. A range of the log that is applied again
+changes nothing, so a crash costs nothing but time.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ _RECORDS_PER_STEP = 20_000
 
 
 class TableFold(ABC):
-    """What a record of the log means for a table. `writer` is the name under which the table says how far it has come:
-    another one for each fold that writes into it. For `patched`, `guard` and `kept` see `DeltaTableWriter.merge`."""
+    """The changes of a table by a record of the log. `writer` is the name of its positions in the table, another one
+    for each fold that writes into it. For `patched`, `guard` and `kept` see `DeltaTableWriter.merge`."""
 
     spec: TableSpec
     writer: str
@@ -187,7 +187,7 @@ class FoldedTables(TableFollower):
         return len(records) >= _RECORDS_PER_STEP
 
     def _restart(self) -> None:
-        # What is, is what the new log says, and nothing else.
+        # The new log alone counts.
         for fold, table in self._folds:
             beginning = dict.fromkeys(table.positions(fold.writer), 0)
             table.replace(fold.spec.arrow([]), as_progress(fold.writer, beginning))

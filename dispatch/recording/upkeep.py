@@ -1,4 +1,4 @@
-"""What keeps a table small: small files are joined, old rows taken out, files that nobody reads any more deleted."""
+"""Upkeep of a table: small files are joined, old rows removed, unused files deleted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORTH_IT = 8
 
 
 class Joiner(Protocol):
-    """Who reads the small files and writes the large ones."""
+    """Reads small files and writes large ones."""
 
     def join(self, location: str, day: str, target_bytes: int) -> None:
         """Join the small files of a day; of all if the day is empty, since the table has none."""

@@ -1,4 +1,4 @@
-"""What happens to deliveries that are parked: each is tried when its time has come, at its endpoint's own pace.
+"""The redelivery of parked deliveries: each is tried when it is due, at the pace of its endpoint.
 
 `redeliverer` is the thread that the job starts, `session` one life of it, from a start to the next failure. `scheduler`
 decides whose turn it is; time, chance, transport, store and journal are passed in.

@@ -1,7 +1,7 @@
-"""The endpoints of what waits: which may be tried, and the lanes that wait for one that may not.
+"""The endpoints of parked deliveries: which may be tried, and the lanes that wait for one that may not.
 
-Behind an open breaker nothing is tried but a probe when it is due. The lanes of an endpoint take turns in providing it,
-so that what one message does to the endpoint is not mistaken for what the endpoint does to all.
+Behind an open breaker nothing is tried but a probe when it is due. The lanes of an endpoint take turns in providing it:
+an endpoint that fails at one message need not fail at the others.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _decoder = msgspec.msgpack.Decoder(dict[str, Health])
 
 
 class HealthMemory:
-    """What is known of bad endpoints, kept beside what waits for them: a restart does not cost batches the time-outs
-    once more, and days of failing are still days. Used by one thread. The store's errors are raised.
+    """The health of bad endpoints, kept in the store: after a restart batches do not pay the time-outs again, and days
+    of failing are still days. Used by one thread. The store's errors are raised.
     """
 
     def __init__(self, store: ParkedStore, health: EndpointHealthRegistry) -> None:
@@ -36,7 +36,7 @@ class HealthMemory:
         self._kept: dict[str, Health] = {}
 
     def keep(self) -> bool:
-        """Have the store remember what is known now; whether that is anything new."""
+        """Write the current health to the store; whether it has changed."""
         known = self._health.everything()
         if known == self._kept:
             return False
@@ -45,16 +45,16 @@ class HealthMemory:
         return True
 
     def restore(self) -> None:
-        """Take in what an earlier process knew."""
+        """Read the health that an earlier process has written."""
         kept = self._store.recall("health")
         try:
             self._health.restore({} if kept is None else _decoder.decode(kept))
         except msgspec.DecodeError as error:
-            logger.info("what was known of degraded endpoints cannot be read, it will be learned again: %s", error)
+            logger.info("the kept health of degraded endpoints cannot be read, it will be learned again: %s", error)
 
 
 class Endpoints:
-    """Used by one thread; the health book is shared. `quick_s` is how long a quick answer takes at most."""
+    """Used by one thread; the registry is shared. A quick answer takes `quick_s` at most."""
 
     def __init__(self, health: EndpointHealthRegistry, quick_s: float, tell: EventListener) -> None:
         self._health = health
@@ -65,7 +65,7 @@ class Endpoints:
         self._blocked: dict[str, dict[str, None]] = {}
 
     def get(self, endpoint: str) -> Health:
-        """What is known of an endpoint."""
+        """The health of an endpoint."""
         return self._health.get(endpoint)
 
     def begin_push(self, endpoint: str) -> bool:
@@ -102,7 +102,7 @@ class Endpoints:
         return list(self._blocked.get(endpoint, ()))
 
     def unblock(self, endpoint: str) -> list[str]:
-        """None of its lanes waits any longer: which they were."""
+        """End the wait of all its lanes, which are returned."""
         self._probes.cancel(endpoint)
         return list(self._blocked.pop(endpoint, ()))
 
@@ -115,7 +115,7 @@ class Endpoints:
                 self.unblock(endpoint)
 
     def forgive(self, endpoint: str, now_ms: int) -> None:
-        """Someone vouches for the endpoint: it is tried at once."""
+        """Try the endpoint at once: its subscription was resumed."""
         self._health.forgive(endpoint, now_ms)
 
     def next_probe_ms(self) -> int | None:
@@ -123,12 +123,12 @@ class Endpoints:
         return self._probes.next_ms()
 
     def due(self, now_ms: int) -> str | None:
-        """An endpoint whose probe is due; it is not named again before something else has happened."""
+        """An endpoint whose probe is due, once for each probe."""
         return self._probes.pop(now_ms)
 
     def probe(self, endpoint: str, begin: Callable[[str], bool]) -> None:
-        """Have the first of the lanes be the probe for which `begin` finds something to try. The next time it is the
-        last to be asked."""
+        """Probe with the first lane for which `begin` finds something to try. That lane is the last at the next
+        probe."""
         blocked = self._blocked.get(endpoint, {})
         for lane in list(blocked):
             if lane in blocked:

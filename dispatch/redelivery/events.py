@@ -14,7 +14,7 @@ EventKind = Literal[
     "subscription-recovered",  # all of it is through
     "subscription-suspended",  # its endpoint failed for too long, or its conditions cost too much
     "subscription-gone",  # its receiver has ended it (410)
-    "deadline-missed",  # nothing has matched for as long as the subscription's deadline; the subscriber is told, too
+    "deadline-missed",  # nothing has matched for as long as its deadline; the subscriber gets a message, too
     "deadline-met",  # something has again
     "fragments-incomplete",  # a message that came in parts was given up
     "dead-letters-growing",  # deliveries were given up; `count` is how many since the last such event
@@ -23,8 +23,8 @@ EventKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class OperatorEvent:
-    """Something that an operator wants to know. `at_ms` is milliseconds since the epoch; what does not apply is left
-    empty. `facts` are names and values that only this kind has."""
+    """`at_ms` is milliseconds since the epoch; fields that do not apply are empty. `facts` are names and values that
+    only this kind has."""
 
     kind: EventKind
     at_ms: int
@@ -44,7 +44,7 @@ _DEAD_EVERY_MS = 60_000
 
 
 class DeadLetterAlarm:
-    """Tells that deliveries are given up: at once, then at most once a minute."""
+    """An event when deliveries are given up: at once, then at most once a minute."""
 
     def __init__(self, tell: EventListener) -> None:
         self._tell = tell
@@ -53,14 +53,14 @@ class DeadLetterAlarm:
         self._last = ("", "", "")
 
     def died(self, subscription: str, endpoint: str, detail: str) -> None:
-        """One more was given up, last with this trouble."""
+        """One more was given up, with this detail."""
         self._untold += 1
         self._last = (subscription, endpoint, detail)
 
     def look(self, now_ms: int) -> None:
-        """Tell, when there is something and the time has come."""
+        """Send the event, if one is due."""
         told_ms = self._told_ms
-        # Told in the future: by a clock that was put back.
+        # Later than now: by a clock that was put back.
         if self._untold and (told_ms is None or not 0 <= now_ms - told_ms < _DEAD_EVERY_MS):
             subscription, endpoint, detail = self._last
             self._tell(OperatorEvent("dead-letters-growing", now_ms, endpoint, subscription, self._untold, detail))

@@ -1,4 +1,4 @@
-"""The lanes in which something waits: which they are, when each has its next turn, and which no batch may push past."""
+"""The lanes with parked deliveries: when each has its next turn, and which ones workers may not push past."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from arborcast.topic_model.topics import TopicPath
 
 
 class Subscriptions(Protocol):
-    """The subscriptions of now. A subscription that has not changed should be the same object as before."""
+    """The current subscriptions. A subscription that has not changed should be the same object as before."""
 
     def subscription(self, subscription_id: str) -> Subscription | None:
         """The subscription, if it is in force."""
@@ -67,9 +67,9 @@ class Choice:
         self._push = push
 
     def of(self, lane: RetryLane, subscription: Subscription, now_ms: int, probing: bool) -> list[WaitingDelivery]:
-        """What is to be pushed now, nothing when nothing is due; `probing` says whether it is to be a probe."""
+        """The deliveries to push now, empty when none is due; `probing`: for a probe."""
         if subscription.policy.strict:
-            # Whatever has its push under way may be the first. Another engine takes many, and all or none.
+            # A delivery whose push is under way may be the first. Another engine takes many, and all or none.
             most = 1 if probing or subscription.peer is None else MOST_TOGETHER
             heads = [] if lane.flight else self._store.first(lane.name, most)
             # A push of a worker that may still be answered, or has a result to come, has its own end.

@@ -1,10 +1,10 @@
-"""What is parked, as a fold over the `parked` log in a local file: memory stays bounded with millions waiting.
+"""The parked deliveries: a fold of the `parked` log in a local file, so that memory is bounded with millions of them.
 
-The file also holds how far into the log it has read, so a restart goes on there; without the file it is read anew from
-the log. Nothing here is the truth, so a commit does not wait for the disk.
+The file also holds the position in the log, where a restart goes on; without the file the log is read from its
+beginning. The log is the truth, so a commit does not wait for the disk.
 
-Every question is answered from an index in the order that it asks for, so none walks over what it does not want:
-neither the hundred thousand that are not due, nor the million of another lane.
+Every query is answered by an index in its order: it passes over neither the hundred thousand that are not due, nor the
+million of another lane.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ logger = logging.getLogger(__name__)
 # To be raised with every change of the tables: a file of another form is rebuilt from the log.
 _FORM = 2
 
-# `turn` is the order: the offset in the log; but never behind what has a later place in its partition. `server` and
-# `refused` are of a queue's requests: the server that gets a request again, empty for any server that has not refused
-# it; NULL before the first push and while one is under way. They are in no log: lost with the file, they cost another
-# push to a server that has refused.
+# `turn` is the order: the offset in the log, but not behind a delivery with a later place in its partition. `server`
+# and `refused` are of a queue's requests: the server that gets a request again, empty for any server that has not
+# refused it; NULL before the first push and while one is under way. They are in no log: lost with the file, they cost
+# another push to a server that has refused.
 _SCHEMA = """
 CREATE TABLE waiting (
     lane TEXT NOT NULL, batch INTEGER NOT NULL, part INTEGER NOT NULL, place INTEGER NOT NULL,
@@ -75,7 +75,7 @@ _LATER = " AND (number < ? OR number = ? AND counted < ?)"
 _TRIES = "number = ?, counted = ?, due_ms = ?, decided_ms = ?, awaits = ?"
 _TRIED = f"UPDATE waiting SET tried = 1, {_TRIES}" + _KEY + _LATER  # noqa: S608  # constants
 
-# What is awaited of workers.
+# Results that workers will write.
 _OF_WORKERS = "awaits != '' AND awaits >= ? AND awaits < ?"
 _PUSHES = (UNDER_WAY, chr(ord(UNDER_WAY) + 1))
 
@@ -109,7 +109,7 @@ _SPOILT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class SpoiltFile(InfrastructureError):
-    """The file is none of ours, or damaged: remove it, and rebuild it from the log."""
+    """The file is not one of this log and version, or damaged: remove it, and rebuild it from the log."""
 
 
 class WaitingDelivery(NamedTuple):
@@ -163,7 +163,7 @@ class ParkedStore:
 
     def __init__(self, file: Path | None, log: str = "") -> None:
         self._file = file
-        # Those that we have ended and the log does not know of yet.
+        # Ended here, and not yet read as such from the log.
         self._finished: set[bytes] = set()
         self.uncommitted = 0
         """Bytes of messages that came since the last commit."""
@@ -204,8 +204,7 @@ class ParkedStore:
         one partition of the log. Raises RecordVersionError; another record that cannot be read is logged and left
         out."""
         if key in self._finished:
-            # What we have ended ourselves comes back as the log's own word, with all that was parked under this name
-            # before it.
+            # Behind the records of a delivery that was ended here comes, from the log, its null.
             if value is None:
                 self._finished.discard(key)
             return None
@@ -252,8 +251,8 @@ class ParkedStore:
         return True
 
     def tried(self, delivery: Delivery, tries: Tries) -> bool:
-        """Note a further try, or the end of the last one; what is known of a later one is not overwritten. Whether the
-        delivery still waits."""
+        """Note a further try, or the end of the last one, unless the store has a later one. Whether the delivery still
+        waits."""
         key = (delivery.subscription, *delivery.place)
         changed = self._execute(_TRIED, (*tries, *key, tries.number, tries.number, tries.counted)).rowcount
         if changed and tries.awaits:
@@ -325,9 +324,9 @@ class ParkedStore:
         """The deliveries of a strict lane to be settled first: those that were tried already, else the first of the
         others, whatever their priority.
 
-        Before a crash the same one was first, and its push may have been under way: what another partition of the
-        notifications holds, and was parked since, has a later turn whatever its place. What was tried comes before
-        what an operator redrives.
+        Before a crash the same one was first, and its push may have been under way: a notification of another partition
+        that was parked later has a later turn, whatever its place. Deliveries that were tried come before redriven
+        ones.
         """
         return self._read(lane, f"tried = 1 {_IN_ORDER}", limit) or self._read(lane, f"tried = 0 {_IN_ORDER}", limit)
 
@@ -410,7 +409,7 @@ class ParkedStore:
         return self._one("SELECT 1 FROM waiting WHERE awaits != '' LIMIT 1") is not None
 
     def ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """For who keeps a table of its own beside ours."""
+        """For parts of the redelivery that keep tables of their own in the file."""
         return self._rows(query, values)
 
     def lanes(self) -> Iterator[str]:
@@ -441,7 +440,7 @@ class ParkedStore:
         return None if value is None else bytes(value)
 
     def commit(self) -> None:
-        """Make everything so far last, and give some of the space of what is finished back to the file system."""
+        """Commit all changes, and give some of the free space back to the file system."""
         with self._translated():
             self._db.execute("COMMIT")
             if self._one("PRAGMA freelist_count") > _FREE_PAGES:
@@ -458,7 +457,7 @@ class ParkedStore:
         self.commit()
 
     def close(self) -> None:
-        """Forget what was not committed, and free the file."""
+        """Roll back to the last commit, and close the file."""
         self._db.close()
 
     def _places(self, lane: str, condition: str, *values: object) -> list[Delivery]:

@@ -1,4 +1,4 @@
-"""What the tasks of a batch report to the driver."""
+"""The reports of tasks to the driver."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from arborcast.dispatch.delivery.health import Sign
 
 @dataclass
 class PartitionReport:
-    """`reach` is how far each lane with something untried in it reaches into the `parked` log (partition, offset);
-    `signs` what was seen of endpoints, where the driver does not take it for granted; `gone` the subscriptions whose
-    receivers have ended them, `costly` those whose conditions cost more than they may. `repeated` says that a worker
-    died before this one, and its report with it. `notifications` were matched, and came to so many `deliveries`,
-    without those that were `thinned` for a minimum interval; `passed` is what counts for these next, by partition. By
-    subscription and topic, where there is a deadline, `matched` is when the last one was accepted. `rest` says that
-    there are more, for the next round: those behind the offsets `done`, by partition."""
+    """Of a task, or of a round of one."""
 
+    # By lane with an untried delivery: partition and offset of the last one in the `parked` log.
     reach: dict[str, tuple[int, int]] = field(default_factory=dict)
+    # By endpoint; without quick answers of endpoints that are well.
     signs: list[tuple[str, Sign]] = field(default_factory=list)
+    # Subscriptions whose receivers have ended them, and those whose conditions cost more than they may.
     gone: set[str] = field(default_factory=set)
     costly: set[str] = field(default_factory=set)
+    # A worker died before this one, and its report with it.
     repeated: bool = False
+    # So many notifications were matched, and came to so many deliveries, without those thinned for a minimum interval.
     notifications: int = 0
     deliveries: int = 0
     thinned: int = 0
+    # By partition, then by subscription and topic: the start of the current minimum interval.
     passed: dict[int, dict[tuple[str, str], int]] = field(default_factory=dict)
+    # By subscription and topic with a deadline: when the last match was accepted.
     matched: dict[tuple[str, str], int] = field(default_factory=dict)
+    # By partition: the offsets of this round; `rest`: there are more behind them.
     done: dict[int, int] = field(default_factory=dict)
     rest: bool = False
 

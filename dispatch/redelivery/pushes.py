@@ -46,9 +46,10 @@ def journal_for(kafka: KafkaSettings) -> RedeliveryJournal:
 
 
 class RedeliveryJournal(Journal):
-    """Dead letters, then attempts, then what is parked.
+    """Dead letters, then attempts, then parked deliveries.
 
-    What finishes a delivery is sent only when its outcome is safe: a failure in between repeats a push, and loses none.
+    The record that finishes a delivery is sent only when its outcome is in the log: a failure in between repeats a
+    push, and loses none.
     """
 
     def __init__(self, attempts: AttemptsLog, dead: DeadLetterLog, parking: ParkingLog, pulled: DurableWriter) -> None:
@@ -140,7 +141,7 @@ Ended = Callable[[Push, Outcome, int, bool], None]
 
 
 class SubscriptionStops:
-    """When nothing more is tried for a subscription: its receiver has ended it, or its endpoint has failed for longer
+    """Ends subscriptions whose receivers have ended them, and suspends those whose endpoints have failed for longer
     than `after_ms`. Used by one thread."""
 
     def __init__(
@@ -158,7 +159,7 @@ class SubscriptionStops:
         self._journal = journal
         self._after_ms = after_ms
         self._tell = tell
-        # Suspended, and that is not written down yet.
+        # Suspended, and not yet in the control log.
         self._unwritten: set[str] = set()
 
     def receiver_gone(self, name: str, endpoint: str, now_ms: int) -> None:
@@ -186,7 +187,7 @@ class SubscriptionStops:
         self._endpoints.forgive(endpoint, now_ms)
 
     def written_down(self) -> set[str]:
-        """From now on `subscriptions` says who is suspended. The lanes of which only this knew until now."""
+        """All suspensions are in `subscriptions`; the lanes of which they were only here until now."""
         written, self._unwritten = self._unwritten, set()
         return written
 
@@ -194,15 +195,15 @@ class SubscriptionStops:
         """Whether the lane is suspended."""
         suspended = lane.name in self._unwritten or self._subscriptions.suspended(lane.name)
         if lane.suspended and not suspended:
-            # Someone has resumed it: it is tried at once.
+            # It was resumed, and is tried at once.
             self._endpoints.forgive(lane.endpoint, now_ms)
         lane.suspended = suspended
         return suspended
 
 
 class RedeliveryOutcomes:
-    """From the outcome of a push, or the decision not to push, to what is written down of each delivery in it: rows to
-    the journal, tries and ends to the store and the journal. Used by one thread."""
+    """Writes the outcome of a push, or the decision not to push, for each delivery: rows to the journal, tries and ends
+    to the store and the journal. Used by one thread."""
 
     def __init__(
         self, store: ParkedStore, journal: RedeliveryJournal, chance: Callable[[], float], alarm: DeadLetterAlarm
@@ -214,7 +215,7 @@ class RedeliveryOutcomes:
         self.delivered = 0
         self.dead = 0
         self.unanswered: Callable[[Notification, Attempt], None] = lambda _, __: None
-        """Called when a request has ended, for which somebody awaits an answer, and none will come."""
+        """Called when a request has ended for which an answer is awaited, and none will come."""
 
     def settle(
         self,
@@ -248,8 +249,7 @@ class RedeliveryOutcomes:
         now_ms: int,
         messages: int = 1,
     ) -> None:
-        """What a receiver has taken, with so many messages in one push, has its result; or has none, though it is
-        time."""
+        """A delivery that awaits a result has it, or has none in time; its push carried so many messages."""
         lane.expires_ms = 0  # while it awaited its result its validity did not end it
         push = Push(waiting.tries.awaits, (waiting.notification,) * messages, NO_REQUEST, NO_RESULT, now_ms)
         decision = settle(waiting, push, outcome, policy, now_ms, self._chance())
@@ -262,7 +262,7 @@ class RedeliveryOutcomes:
             self._store.lost(waiting.delivery, now_ms)
 
     def cancel(self, lane: RetryLane, now_ms: int) -> bool:
-        """End what waits in a lane because the subscription is over; whether there may be more of it."""
+        """End the deliveries of a lane because the subscription is over; whether there may be more."""
         why = failed("ended", "the subscription is over")
         ended = self._store.accepted_before(lane.name, _EVER_MS, _ENDED_AT_ONCE, lane.flight)
         for waiting in self._each(ended):
@@ -270,11 +270,11 @@ class RedeliveryOutcomes:
         return len(ended) == _ENDED_AT_ONCE
 
     def expire(self, lane: RetryLane, policy: RetryPolicy, now_ms: int) -> bool:
-        """End what is too old, for us or for its publisher; whether there may be more of it."""
+        """End the deliveries that are too old, by the lifespan or by their publisher; whether there may be more."""
         if lane.expires_ms > now_ms:
             return False
         more, lifespan_ms = False, policy.lifespan_ms
-        # One after the other: what is too old for both is ended once.
+        # One after the other: a delivery that is too old by both is ended once.
         for find, by_ms in ((self._store.valid_until, now_ms), (self._store.accepted_before, now_ms - lifespan_ms)):
             ended = find(lane.name, by_ms, _ENDED_AT_ONCE, lane.flight)
             for waiting in self._each(ended):
@@ -287,8 +287,7 @@ class RedeliveryOutcomes:
         return more
 
     def shed(self, lane: RetryLane, amounts: Amounts, now_ms: int) -> bool:
-        """Drop the oldest of what was never tried, as long as too much waits in a lane; whether there may be more of
-        it."""
+        """Drop the oldest untried deliveries, as long as too much waits in a lane; whether there may be more."""
         oldest = self._store.oldest_untried(lane.name, _ENDED_AT_ONCE) if amounts.too_much(lane.name) else []
         for delivery in oldest:
             too_much = amounts.too_much(lane.name)
@@ -308,7 +307,7 @@ class RedeliveryOutcomes:
                 yield waiting
 
     def unwanted(self, lane: RetryLane, waiting: WaitingDelivery, now_ms: int) -> None:
-        """End what was parked unjudged, because the subscription's conditions do not want it."""
+        """End a delivery that was parked unjudged: the subscription's conditions do not select it."""
         why = failed("skipped", "its conditions do not select it, or would cost more than they may")
         self.write_untried(lane, waiting, unpushed(waiting, Verdict("cancelled"), why), now_ms)
 
@@ -319,7 +318,7 @@ class RedeliveryOutcomes:
         self.write(waiting, decision, row)
 
     def write(self, waiting: WaitingDelivery, decision: Decision, row: Attempt) -> bool:
-        """Write down what becomes of a delivery; whether it waits again."""
+        """Write a decision and its row; whether the delivery waits again."""
         delivery, notification = waiting.delivery, waiting.notification
         waits = row.state == "parked"
         if waits and not self._store.tried(delivery, decision.tries):
@@ -328,7 +327,7 @@ class RedeliveryOutcomes:
         if waits:
             return True
         if decision.letter:
-            # A dead subscriber of these events would hear of itself, once a minute and for ever.
+            # A dead subscriber of these events would cause one about itself, once a minute and for ever.
             if not is_system(row.topic):
                 self.alarm.died(row.subscription, row.endpoint, row.detail)
             self.dead += 1

@@ -1,7 +1,7 @@
-"""The redelivery as a thread of the driver: what batches park is followed up here, beside them.
+"""The redelivery as a thread of the driver: it pushes the deliveries that workers have parked.
 
-A failure of its own (Kafka away, a full disk) ends a session, never the thread: the next session begins where the last
-commit was. Batches ask it which lanes are held and which endpoints are degraded, and report what they have seen.
+A failure of its own (Kafka away, a full disk) ends a session, never the thread: the next session begins at the last
+commit. Batches get the held lanes and degraded endpoints from it, and report the signs of endpoints.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,8 +55,8 @@ _COSTLY = "its content or producer conditions cost more than push.conditions_ms,
 
 @dataclass(frozen=True)
 class RedeliveryStatistics:
-    """The redelivery at a moment. `due` counts lanes whose turn has come or that wait for a free slot; `breakers`
-    endpoints by the state of their breaker, without those that are well; `delivered` and `dead` are since the start."""
+    """The redelivery at a moment. `due` counts lanes that are due or wait for a free slot; `breakers` endpoints by the
+    state of their breaker, without those that are well; `delivered` and `dead` are since the start."""
 
     parked: int = 0
     lanes: int = 0
@@ -69,9 +69,90 @@ class RedeliveryStatistics:
     queues: tuple[QueueFigures, ...] = ()
 
 
+class SubscriptionEnds:
+    """Writes the ends and suspensions of subscriptions to the control log. Everything raises InfrastructureError."""
+
+    def __init__(self, kafka: KafkaSettings, subscriptions: WatchedSubscriptions, tell: EventListener) -> None:
+        self._timeout_s = kafka.request_timeout_s
+        self._subscriptions = subscriptions
+        self._tell = tell
+        self._control = ControlLog(kafka)
+
+    def end(self, ids: Iterable[str]) -> None:
+        """The receivers of these are gone."""
+        there = [each for each in sorted(ids) if self._subscriptions.subscription(each) is not None]
+        if there:
+            self._control.append([record for each in there for record in ending(each, "gone", now_ms())])
+
+    def suspend(self, since_ms: Mapping[str, int]) -> None:
+        """The endpoints of these have failed since then: nothing is tried until they are resumed."""
+        at_ms = now_ms()
+        self._control.append(
+            [
+                SubscriptionSuspended(each, "its endpoint does not take any message", since, at_ms)
+                for each, since in sorted(since_ms.items())
+            ]
+        )
+        # One that ended just before this has no record that would take its suspension back.
+        self._subscriptions.catch_up(self._timeout_s)
+        over = [each for each in sorted(since_ms) if self._subscriptions.subscription(each) is None]
+        if over:
+            self._control.append([Tombstone(suspension_key(each)) for each in over])
+
+    def suspend_costly(self, ids: Iterable[str], at_ms: int) -> None:
+        """The conditions of these cost too much: they are not evaluated until the subscriptions are resumed."""
+        found = [each for each in map(self._subscriptions.subscription, sorted(ids)) if each is not None]
+        found = [each for each in found if not self._subscriptions.suspended(each.id)]
+        if not found:
+            return
+        self._control.append([SubscriptionSuspended(each.id, _COSTLY, at_ms, at_ms, "conditions") for each in found])
+        for each in found:
+            self._tell(OperatorEvent("subscription-suspended", at_ms, each.consumer.address, each.id, detail=_COSTLY))
+
+    def close(self) -> None:
+        self._control.close()
+
+
+class CatchUps:
+    """Threads that wait until the redelivery has read its log to the end."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        """Set while one waits."""
+        self._waiting: list[threading.Event] = []
+        self._lock = threading.Lock()
+
+    def ask(self) -> threading.Event:
+        """An event that is set then."""
+        done = threading.Event()
+        self._add([done])
+        return done
+
+    def answer(self, read_to_end: Callable[[], bool]) -> None:
+        """Read to the end for those that wait now, if there are any; False when that was cut short. After a failure
+        they wait on."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            self.asked.clear()
+        if not waiting:
+            return
+        try:
+            complete = read_to_end()
+        except BaseException:
+            self._add(waiting)
+            raise
+        for done in waiting if complete else ():
+            done.set()
+
+    def _add(self, waiting: Iterable[threading.Event]) -> None:
+        with self._lock:
+            self._waiting += waiting
+            self.asked.set()
+
+
 class Redeliverer:
-    """Runs until `stop`. Batches ask `lanes` and `health`; `tell` is called, in any thread and under no
-    lock, with what operators want to know."""
+    """Runs until `stop`. Batches ask `lanes` and `health`; `tell` is called with events for operators, in any thread
+    and under no lock."""
 
     def __init__(
         self,
@@ -87,10 +168,8 @@ class Redeliverer:
     ) -> None:
         self.lanes = HeldLanes()
         self.health = EndpointHealthRegistry(retry, subscriptions.is_pushed_to)
-        self._kafka = kafka
-        self._subscriptions = subscriptions
         self._tell = tell
-        self._control = ControlLog(kafka)
+        self._ends = SubscriptionEnds(kafka, subscriptions, tell)
         self._spans = spans
         context = RedeliveryContext(
             push=push,
@@ -108,24 +187,22 @@ class Redeliverer:
             context=context,
             subscriptions=subscriptions,
             make_transport=lambda: make_transport(push, outbound),
-            end_subscriptions=self._end_subscriptions,
-            suspend_subscriptions=self._suspend_subscriptions,
+            end_subscriptions=self._ends.end,
+            suspend_subscriptions=self._ends.suspend,
         )
         self._stopping = threading.Event()
         self._pushes_until = 0.0
-        self._asked = threading.Event()
-        self._asking: list[threading.Event] = []
-        self._lock = threading.Lock()
+        self._catch_ups = CatchUps()
         self._session: RedeliverySession | None = None
         self._restored = False
         self._before: Counter[str] = Counter()
         self.rounds = 0
-        """How often it has come round, whatever it had to do."""
+        """Rounds of the loop since the start; a thread that hangs makes none."""
         self._thread = threading.Thread(target=self._run, name="redeliverer", daemon=True)
         subscriptions.listen(self)
 
     def start(self, timeout_s: float) -> None:
-        """Start, and return when it knows all that is parked: before that no batch may begin.
+        """Start, and return when it has read all that is parked: before that no batch may begin.
 
         Raises InfrastructureError when that takes longer than `timeout_s`.
         """
@@ -149,19 +226,16 @@ class Redeliverer:
         self.begin_stop(timeout_s)
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        self._control.close()
+        self._ends.close()
         if self._spans is not None:
             self._spans.close()
 
     def catch_up(self, timeout_s: float) -> None:
-        """Return when it knows all that is parked now, by batches or by operators.
+        """Return when it has read all that is parked now, by batches or by operators.
 
         Raises InfrastructureError when that takes longer than `timeout_s`.
         """
-        done = threading.Event()
-        with self._lock:
-            self._asking.append(done)
-            self._asked.set()
+        done = self._catch_ups.ask()
         deadline = time.monotonic() + timeout_s
         while not done.wait(min(max(deadline - time.monotonic(), 0.0), 0.25)):
             if self._stopping.is_set():
@@ -171,19 +245,19 @@ class Redeliverer:
             raise InfrastructureError(f"the log of parked deliveries could not be read within {timeout_s:g} s", 5.0)
 
     def newest_batch(self) -> int:
-        """The highest number of a batch of what is parked, NO_BATCH when nothing is; to be asked after the start.
+        """The highest batch number of the parked deliveries, NO_BATCH when there are none; to be asked after the start.
 
         Raises InfrastructureError.
         """
         return newest_batch(self._parts.file)
 
     def parked_behind(self, positions: Mapping[int, int]) -> Iterator[tuple[str, str, Place]]:
-        """Subscription, notification and place of what waits that was read behind these offsets; to be asked when it
-        has caught up. Raises InfrastructureError."""
+        """Subscription, notification and place of the parked deliveries of notifications behind these offsets; to be
+        asked after `catch_up`. Raises InfrastructureError."""
         return parked_behind(self._parts.file, positions)
 
     def batch_done(self, reports: Iterable[PartitionReport]) -> None:
-        """What a batch has parked, seen of endpoints, and learned of subscriptions that are over, or cost too much.
+        """Take in the reports of a batch.
 
         Raises InfrastructureError when the end of a subscription, or its suspension, cannot be written down.
         """
@@ -203,9 +277,9 @@ class Redeliverer:
                 if before == "closed" and after != "closed":
                     self._tell(OperatorEvent("breaker-opened", at_ms, endpoint))
         if gone:
-            self._end_subscriptions(gone)
+            self._ends.end(gone)
         if costly - gone:
-            self._suspend_costly(costly - gone, at_ms)
+            self._ends.suspend_costly(costly - gone, at_ms)
 
     def subscription_changed(self, subscription_id: str) -> None:
         session = self._session
@@ -216,7 +290,7 @@ class Redeliverer:
         self.health.forget(endpoint)
 
     def statistics(self) -> RedeliveryStatistics:
-        """How things stand."""
+        """The current figures."""
         breakers = Counter(str(each.breaker) for each in self.health.everything().values())
         del breakers["closed"]
         session = self._session
@@ -243,7 +317,7 @@ class Redeliverer:
             except ArborcastError as error:
                 logger.warning("redelivery begins again in %g s: %s", _PAUSE_S, error)
             except Exception:
-                # Whatever it is, what is parked must not stay parked for it.
+                # No error may stop the redelivery.
                 logger.exception("redelivery begins again in %g s", _PAUSE_S)
             self._stopping.wait(_PAUSE_S)
 
@@ -256,61 +330,14 @@ class Redeliverer:
         self._session = session
         try:
             while not self._stopping.is_set():
-                self._answer(session)
-                session.run(self._stopping, self._asked)
+                self._catch_ups.answer(lambda: self._read_to_end(session))
+                session.run(self._stopping, self._catch_ups.asked)
             session.end(self._pushes_until)
         finally:
             # In this order, or statistics would count them twice.
             self._session = None
             self._before.update(delivered=session.redelivery.delivered, dead=session.redelivery.dead)
 
-    def _answer(self, session: RedeliverySession) -> None:
-        """Those who have asked for it know that everything is folded."""
-        with self._lock:
-            asking, self._asking = self._asking, []
-            self._asked.clear()
-        if asking:
-            try:
-                session.read_to_end(self._stopping)
-            except BaseException:
-                with self._lock:
-                    self._asking += asking  # for the next session
-                    self._asked.set()
-                raise
-        if not self._stopping.is_set():
-            for done in asking:
-                done.set()
-
-    def _end_subscriptions(self, ids: Iterable[str]) -> None:
-        """Write down that their receivers are gone. Raises InfrastructureError."""
-        there = [each for each in sorted(ids) if self._subscriptions.subscription(each) is not None]
-        if there:
-            self._control.append([record for each in there for record in ending(each, "gone", now_ms())])
-
-    def _suspend_costly(self, ids: Iterable[str], at_ms: int) -> None:
-        """Write down that the conditions of these are not asked any more until they are resumed.
-
-        Raises InfrastructureError.
-        """
-        found = [each for each in map(self._subscriptions.subscription, sorted(ids)) if each is not None]
-        found = [each for each in found if not self._subscriptions.suspended(each.id)]
-        if not found:
-            return
-        self._control.append([SubscriptionSuspended(each.id, _COSTLY, at_ms, at_ms, "conditions") for each in found])
-        for each in found:
-            self._tell(OperatorEvent("subscription-suspended", at_ms, each.consumer.address, each.id, detail=_COSTLY))
-
-    def _suspend_subscriptions(self, since_ms: Mapping[str, int]) -> None:
-        """Write down that nothing is tried for these until they are resumed. Raises InfrastructureError."""
-        at_ms = now_ms()
-        self._control.append(
-            [
-                SubscriptionSuspended(each, "its endpoint does not take any message", since, at_ms)
-                for each, since in sorted(since_ms.items())
-            ]
-        )
-        # The end of one of them just before has taken back the suspension of then, not the one written since.
-        self._subscriptions.catch_up(self._kafka.request_timeout_s)
-        over = [each for each in sorted(since_ms) if self._subscriptions.subscription(each) is None]
-        if over:
-            self._control.append([Tombstone(suspension_key(each)) for each in over])
+    def _read_to_end(self, session: RedeliverySession) -> bool:
+        session.read_to_end(self._stopping)
+        return not self._stopping.is_set()

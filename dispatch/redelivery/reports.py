@@ -1,7 +1,7 @@
-"""What receivers have reported of pushes that they had taken for later, until it is known which deliveries these were.
+"""Results of pushes that receivers have taken for later, until the deliveries that wait for them are read.
 
-A result may be read before the deliveries that wait for it: it goes through the gateway, they come from a worker. So it
-is kept, in a table beside what waits, until all of them are there. The first result of a push counts.
+A result may be read before its deliveries: it comes through the gateway, they come from a worker. So it is kept, in a
+table beside the deliveries, until all of them are there. The first result of a push counts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class AwaitedResults:
         )
 
     def add(self, result: Result, now_ms: int) -> None:
-        """A receiver has reported this."""
+        """A result was read."""
         lane, push, _, until_ms, _ = result.promise
         if now_ms - self._swept_ms > _SWEEP_MS:
             self._swept_ms = now_ms

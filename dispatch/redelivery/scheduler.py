@@ -1,13 +1,13 @@
 """The scheduler of the redelivery: which lane has its turn, what travels, and what follows from the outcome.
 
-A lane has its turn when something in it may be due: then what is too old is ended, and one push begins at most, so
-that no lane keeps another waiting. Deliveries that were never tried leave by priority, those of one priority in order,
-one push at a time; those that were tried wait each for its own time, and hold nobody up. In a strict lane the first one
-is settled before the next is looked at.
+A lane has its turn when a delivery in it may be due: then deliveries that are too old are ended, and one push begins
+at most, so that no lane keeps another waiting. Untried deliveries leave by priority, those of one priority in order,
+one push at a time; tried ones are due each at its own time, and no other waits for them. In a strict lane the first one
+is settled before the next begins.
 
 Nothing happens for a lane before it is due, and nothing for an endpoint behind an open breaker except one probe now and
-then, taken from its lanes in turn; so what waits for one that is dead costs nothing, however much it is. Memory is a
-few hundred bytes per lane and what is under way.
+then, taken from its lanes in turn; so a dead endpoint costs nothing, however much waits for it. Memory is a few hundred
+bytes for each lane, and the pushes under way.
 
 One thread, but for `subscription_changed`; all I/O is in the transport, the store and the journal, and time is handed
 in, so that thousands of histories are tested without either.
@@ -55,7 +55,7 @@ _TURNS_AT_ONCE = 1_000
 
 @dataclass(frozen=True)
 class RedeliveryContext:
-    """What a redelivery works with, whatever becomes of its store and its connections."""
+    """The parts of a redelivery that outlive its store and its connections."""
 
     push: PushSettings
     retry: RetrySettings
@@ -139,7 +139,7 @@ class Redelivery:
         return self._queues.figures()
 
     def due(self) -> int:
-        """Lanes whose turn has come, or that wait for a free slot."""
+        """Lanes that are due, or wait for a free slot."""
         now_ms = self._clock.now_ms()
         return self._lanes.overdue(now_ms) + self._pushes.capacity.waiting + self._queues.overdue(now_ms)
 
@@ -168,7 +168,7 @@ class Redelivery:
             self._lanes.turn(self._lanes[name], now_ms)
 
     def reported(self, result: Result) -> None:
-        """A receiver has said how a push ended."""
+        """A receiver has reported the result of a push."""
         self._reports.add(result, self._clock.now_ms())
 
     def look_at_reports(self) -> None:
@@ -182,8 +182,7 @@ class Redelivery:
                     pass  # its subscription is over
 
     def subscription_changed(self, subscription_id: str) -> None:
-        """What `subscriptions` says of it is another thing now. In any thread; the rest is done by
-        `look_at_subscriptions`."""
+        """A subscription has changed. In any thread; `look_at_subscriptions` does the rest."""
         # A lane that comes into being at this moment is looked at anyway.
         if subscription_id in self._lanes:
             self._changed[subscription_id] = None
@@ -236,7 +235,7 @@ class Redelivery:
         """When the clock was put back, the times of all turns are wrong: every lane has one now."""
         back_ms = self._clock.put_back_ms()
         if back_ms:
-            logger.warning("the clock was put back by %.0f s: what was tried later than now is due", back_ms / 1000)
+            logger.warning("the clock was put back by %.0f s: deliveries tried later than now are due", back_ms / 1000)
             self._lanes.go_on([lane.name for lane in self._lanes], self._clock.now_ms())
             self._queues.clock_put_back(self._clock.now_ms())
 
@@ -257,7 +256,7 @@ class Redelivery:
         return follows == "pushed"
 
     def _step(self, lane: RetryLane, subscription: Subscription, policy: RetryPolicy, now_ms: int) -> Follows:
-        """End what is over in a lane, or push what is due; what follows for the lane."""
+        """End deliveries that are over, or push those that are due; when the lane has its next turn."""
         sheds = subscription.policy.reliability != "strict"
         if self._outcomes.expire(lane, policy, now_ms) or (sheds and self._outcomes.shed(lane, self._amounts, now_ms)):
             return "next"
@@ -334,7 +333,8 @@ class Redelivery:
     def _judged(
         self, lane: RetryLane, subscription: Subscription, taken: list[WaitingDelivery], now_ms: int
     ) -> list[WaitingDelivery]:
-        """Of what was parked unjudged what the subscription wants: as many as may be asked about at a time."""
+        """Without the unjudged deliveries that the subscription's conditions do not select; as many as may be evaluated
+        in one turn."""
         wanted: list[WaitingDelivery] = []
         spent = 0.0
         for waiting in taken:
@@ -351,7 +351,7 @@ class Redelivery:
         return wanted
 
     def _know(self, lane: RetryLane, subscription: Subscription) -> RetryPolicy:
-        """What follows from the subscription, computed again only when that has changed."""
+        """The policy of the subscription, computed again only when that has changed."""
         if lane.policy is None or lane.seen is not subscription:
             if lane.endpoint != subscription.consumer.address:
                 self._endpoints.forget(lane.name, lane.endpoint)
@@ -420,7 +420,7 @@ class Redelivery:
             self._endpoints.probe(endpoint, lambda name: self._serve(self._lanes[name], now_ms))
 
     def suspensions_are_known(self) -> None:
-        """What was asked of the journal is written down, and `subscriptions` knows."""
+        """The suspensions in the journal are in the control log, and in `subscriptions`."""
         for name in self._stops.written_down():
             self.subscription_changed(name)
         self.look_at_subscriptions()

@@ -33,7 +33,7 @@ from arborcast.dispatch.redelivery.pushes import RedeliveryJournal, journal_for
 from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
 from arborcast.topic_model.records import results
 
-# The broker answers a question for what is new when there is something, or after this: an idle engine asks rarely.
+# The broker answers a fetch when there is a new record, or after this: an idle engine fetches rarely.
 _WAIT_MS = 2_000
 
 # So many records are folded before pushes have their turn again.
@@ -42,7 +42,7 @@ _AT_ONCE = 500
 
 class ParkedReading:
     """Used by one thread. Connects when first used; everything raises InfrastructureError, Discontinued where the log
-    does not go on where we were: what was folded is of another one, or too old."""
+    has no record at the known position: it is another log, or its beginning has moved."""
 
     def __init__(self, kafka: KafkaSettings, log: str = "parked") -> None:
         self._log = LogConsumer(roomy(kafka), log, wait_ms=_WAIT_MS, max_records=_AT_ONCE)
@@ -54,7 +54,7 @@ class ParkedReading:
         """Go on at these positions; raises Discontinued when they are not of this log."""
         beginnings = self._bounds.beginnings()
         if any(known.get(number, 0) > end for number, end in self._bounds.ends().items()):
-            raise Replaced(f"the {self._log.name} log was created anew, what was known is of the old one")
+            raise Replaced(f"the {self._log.name} log was created again, the known position is of the old one")
         self.positions = {number: max(known.get(number, 0), first) for number, first in beginnings.items()}
         self._log.seek(self.positions)
 
@@ -109,23 +109,23 @@ _COUNTS_MS = CONTROL_HISTORY_MS // 2
 # While nothing happens the file says so this often that it is as the log.
 _SAYS_SO_S = 600.0
 
-# How often what is known of degraded endpoints is kept for the next start.
+# How often the health of degraded endpoints is kept for the next start.
 _HEALTH_S = 5.0
 
 
 class WatchedSubscriptions(Subscriptions, Protocol):
-    """The subscriptions, and learning of changes."""
+    """The subscriptions, and their changes."""
 
     def listen(self, listener: SubscriptionListener) -> None:
-        """Tell the listener of all changes from now on."""
+        """Call the listener for all changes from now on."""
 
     def catch_up(self, timeout_s: float) -> object:
-        """Learn of all that happened until now, and tell of it. Raises InfrastructureError."""
+        """Read all changes so far, and call the listeners. Raises InfrastructureError."""
 
 
 @dataclass(frozen=True)
 class SessionParts:
-    """What all sessions have in common."""
+    """The parts that all sessions share."""
 
     kafka: KafkaSettings
     file: Path
@@ -185,9 +185,9 @@ class RedeliverySession:
         self.redelivery = Redelivery(parts.context, store, transport, journal, now_ms, random.random)
 
     def begin(self, stopping: threading.Event, restore: bool) -> None:
-        """Fold everything that is in the log now, and know the subscriptions of now; `restore` says whether this is
-        the first session of the process: what an earlier one knew of degraded endpoints is taken in, and its workers
-        have ended. Raises InfrastructureError."""
+        """Fold all that is in the log now, and read the current subscriptions. `restore`: this is the first session of
+        the process, which takes over the health that an earlier process has kept, and whose workers have ended. Raises
+        InfrastructureError."""
         parts = self._parts
         try:
             self._reading.begin(self._store.positions())
@@ -216,7 +216,7 @@ class RedeliverySession:
     def read_to_end(self, stopping: threading.Event) -> None:
         """Fold everything that is in the log now. Raises InfrastructureError."""
         if self._journal.dirty:
-            self._write_down()  # what is committed below must not be ahead of the logs
+            self._write_down()  # the commits below must not be ahead of the logs
         ends, reports = self._reading.ends(), self._results.ends()
         unfolded = 0
         while not stopping.is_set() and not (self._reading.reached(ends) and self._results.reached(reports)):
@@ -240,7 +240,7 @@ class RedeliverySession:
             self.redelivery.work()
             if self.redelivery.in_flight:
                 self.redelivery.drive(0.0 if more else _LOOK_S)
-                # After as much as may come at once there is more, and what is urgent may be behind it.
+                # Behind a full answer there is more, which may be urgent.
                 if more or time.monotonic() - self._looked > _LOOK_S:
                     more = self._follow(0.0) >= _AT_ONCE
             else:
@@ -250,11 +250,11 @@ class RedeliverySession:
                 self._write_down()
 
     def end(self, until: float) -> None:
-        """Begin nothing more, take in what is under way until then (of the monotonic clock), write it down.
+        """Begin nothing more, and write down the outcomes of pushes under way until then (of the monotonic clock).
 
-        A push that has no outcome by then is made again after the next start. Raises InfrastructureError.
+        A push without an outcome until then is made again after the next start. Raises InfrastructureError.
         """
-        # First what is settled: there may be no time for more.
+        # First the outcomes so far: there may be no time for more.
         self._write_down()
         while self.redelivery.in_flight and (left_s := until - time.monotonic()) > 0:
             self.redelivery.drive(min(left_s, _COMMIT_S))
@@ -306,7 +306,7 @@ class RedeliverySession:
         return longest_s if turn_ms is None else min(max((turn_ms - now_ms()) / 1000, 0.0), longest_s)
 
     def _hear_control(self) -> None:
-        """Has a subscription ended meanwhile, or been paused, or resumed? Matters only while something waits."""
+        """Read changes of subscriptions, while something waits."""
         if self.redelivery.lanes and time.monotonic() - self._heard > _CONTROL_S:
             self._learn()
 
@@ -358,19 +358,19 @@ class RedeliverySession:
         """Raises SpoiltFile: the next session begins with an empty one."""
         self._store.close()
         discard(self._parts.file)
-        raise SpoiltFile(f"{why}; it is read anew from its beginning") from why
+        raise SpoiltFile(f"{why}; it is read again from its beginning") from why
 
 
 def _opened(file: Path, log: str) -> ParkedStore:
     try:
         store = ParkedStore(file, log)
     except SpoiltFile as error:
-        logger.warning("%s; it is made anew from the log", error)
+        logger.warning("%s; it is made again from the log", error)
         discard(file)
         return ParkedStore(file, log)
     try:
         if store.positions() and now_ms() - int(store.recall(_READ_MS) or 0) > _COUNTS_MS:
-            # The null values of what was finished meanwhile, by a job on another host, may be compacted away.
+            # Null values of deliveries that a job on another host has finished since may be compacted away.
             logger.info("the file of parked deliveries, %s, is older than half a day: the log is read again", file)
             store.forget()
     except BaseException:

@@ -19,12 +19,12 @@ from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
 from arborcast.dispatch.recording import follower
 from arborcast.dispatch.recording.folds import (
     DeadLettersFold,
+    IncompleteFold,
     RetriesFold,
     SubscriptionsFold,
     SuspensionsFold,
     TopicsFold,
 )
-from arborcast.dispatch.recording.incomplete import IncompleteFold
 from arborcast.dispatch.recording.state_tables import FoldedTables, RowChanges, TableFold
 from arborcast.dispatch.redelivery.events import OperatorEvent
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter

@@ -28,6 +28,7 @@ from rich.text import Text
 from arborcast.client import Client
 from arborcast.client.listener import Listener, ReceivedMessage
 from arborcast.core.errors import ArborcastError
+from arborcast.core.threads import start_thread
 from arborcast.engine.embedded.status import status
 from arborcast.engine.terminal import console, say
 from arborcast.topic_model.topics import TopicPath, make_path
@@ -182,12 +183,8 @@ def main(home: Path) -> None:
         with Client(state.engine_url) as client:
             # The same address and expression as last time are the same subscription: nothing piles up.
             client.subscribe(f"{SUBTREE}//.", to=listener.url)
-        threads = [
-            threading.Thread(target=_publish, args=(state, stop), name="publisher", daemon=True),
-            threading.Thread(target=_watch, args=(home, state, stop), name="status", daemon=True),
-        ]
-        for thread in threads:
-            thread.start()
+        start_thread("publisher", _publish, state, stop)
+        start_thread("status", _watch, home, state, stop)
         try:
             _show(state)
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import netrc
 import os
-import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -26,6 +25,7 @@ from arborcast.client import (
 from arborcast.client.calls import Call, ResultT
 from arborcast.core.errors import ConfigError
 from arborcast.core.reasons import reason_of
+from arborcast.core.threads import Service
 from arborcast.engine.terminal import noting_silence
 
 # To connect, and to answer: the broker gives up on its storage after ten seconds, and says so.
@@ -111,17 +111,16 @@ class LeasedSubscription:
         self._ended = ended
         self._lease = timedelta(seconds=lease_s)
         self._every_s = renewed_every_s
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="renew", daemon=True)
+        self._service = Service("renew", self._renew, delay_s=renewed_every_s)
 
     def __enter__(self) -> Self:
         self._made = self._subscribe(self._lease)
         self._until_s = self._from_now()
-        self._thread.start()
+        self._service.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stopping.set()
+        self._service.stop()
         try:
             self._client.unsubscribe(self._made.address)
         except FaultReceived as fault:
@@ -131,22 +130,22 @@ class LeasedSubscription:
             at = time.strftime("%H:%M:%S", time.localtime(self._until_s))
             self._tell(f"the subscription could not be ended now, it ends by itself at {at}: {failure}")
 
-    def _run(self) -> None:
-        while not self._stopping.wait(self._every_s):
-            try:
-                self._client.renew(self._made.address, self._lease)
-            except FaultReceived as fault:
-                if fault.fault == _UNKNOWN and not self._go_on():
-                    return
-            except ClientError:
-                continue  # the broker is away; what it accepts meanwhile, it accepts for us
-            else:
-                self._until_s = self._from_now()
+    def _renew(self) -> float | None:
+        try:
+            self._client.renew(self._made.address, self._lease)
+        except FaultReceived as fault:
+            if fault.fault == _UNKNOWN and not self._go_on():
+                return None
+        except ClientError:
+            pass  # the broker is away; what it accepts meanwhile, it accepts for us
+        else:
+            self._until_s = self._from_now()
+        return self._every_s
 
     def _go_on(self) -> bool:
         """The broker does not know the subscription any more; whether there is another."""
         # By the clock on the wall: the other one stands still while a machine sleeps.
-        if self._stopping.is_set() or time.time() < self._until_s:
+        if self._service.stopping or time.time() < self._until_s:
             self._ended()
             return False
         try:

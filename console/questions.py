@@ -7,13 +7,13 @@ import gc
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple
 
 from arborcast.core import liveness
 from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.reasons import reason_of
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import pool
 from arborcast.ingest.http.inflight import trimming
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Questions:
 
     def __init__(self, kafka: Callable[[], KafkaSettings]) -> None:
         self._kafka = kafka
-        self._threads = ThreadPoolExecutor(_AT_A_TIME, "question")
+        self._threads = pool("question", _AT_A_TIME)
         self._recent: dict[object, asyncio.Task[Answer[Any]]] = {}
         self._at_work = 0
         self._trim = trimming()

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from arborcast.core.printable import as_json, one_line, printable
+from arborcast.core.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -182,14 +183,13 @@ class ProgressShown:
         self._line_every_s = line_every_s
         self._now: tuple[str, int, int] | None = None
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def __call__(self, what: str, done: int = 0, total: int = 0) -> None:
         self._now = (what, done, total)
 
     def __enter__(self) -> Self:
         self._began = time.monotonic()
-        self._thread.start()
+        self._thread = start_thread("progress", self._run)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -19,12 +19,13 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from arborcast.core.threads import start_thread
 
 # spark-submit puts the folder of this script first on the import path: `import settings` or `import cli` in a library
 # would find modules of that folder.
@@ -206,7 +207,7 @@ def _end_with_the_jvm() -> None:
         os._exit(1)
 
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # set by spark-submit, and only by it
-        threading.Thread(target=wait_for_the_end, name="jvm-watch", daemon=True).start()
+        start_thread("jvm-watch", wait_for_the_end)
 
 
 def _stop_on_signals(spark: SparkSession, gate: StopGate) -> None:

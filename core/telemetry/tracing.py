@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from typing import Any, Literal
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.settings import setting
+from arborcast.core.threads import start_thread
 
 HEADER = "traceparent"
 
@@ -197,9 +197,7 @@ class Tracing:
 
     def close(self) -> None:
         """Send what is left, for a moment: a collector that is away must not hold a stop."""
-        thread = threading.Thread(target=self._provider.shutdown, name="tracing-close", daemon=True)
-        thread.start()
-        thread.join(_CLOSE_S)
+        start_thread("tracing-close", self._provider.shutdown).join(_CLOSE_S)
 
 
 def make_tracing(settings: TracingSettings, part: str, ratio: float | None = None) -> Tracing | None:

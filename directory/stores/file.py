@@ -12,8 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.files import Stamp, stamp_of, write_atomically
 from arborcast.core.reasons import reason_of
+from arborcast.core.threads import Service
 from arborcast.directory.entries import ldif
 from arborcast.directory.entries.changes import (
     CannotPlan,
@@ -58,8 +60,10 @@ class FileDirectory:
         self._duplicates: tuple[EntryProblem, ...] = ()
         self._signature: Stamp | None = None
         self._read_once = False
-        self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._watcher: Watcher | None = None
+        self._reported: Listing | None = None  # to the watcher, unless it was told since that the file cannot be read
+        self._failed: object = None  # that failure
+        self._service = Service("topic-file", self._look, backoff=Backoff(self._poll_seconds, self._poll_seconds))
 
     @property
     def name(self) -> str:
@@ -112,40 +116,36 @@ class FileDirectory:
 
     def watch(self, watcher: Watcher) -> None:
         """Look at the file every `poll_interval_s`."""
-        self._thread = threading.Thread(target=self._watch, args=(watcher,), name="topic-file", daemon=True)
-        self._thread.start()
+        self._watcher = watcher
+        self._service.start()
 
     def close(self) -> None:
         """End the thread."""
-        self._closing.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._service.stop(None)
 
-    def _watch(self, watcher: Watcher) -> None:
-        reported: object = None
-        failed: object = None
-        while not self._closing.is_set():
-            try:
-                self._await_settled()
-                with self._lock:
-                    listing = self.load()
-                if listing is not reported:
-                    watcher.changed(replace(listing, fresh=True) if reported is None else listing)
-                    reported = listing
-                failed = None
-            except DirectoryError as error:
-                # The same broken file is not news at every look.
-                news = (self._stat_or_none(), str(error))
-                if news != failed:
-                    failed = news
-                    watcher.away(error)
-                    reported = None
-            self._closing.wait(self._poll_seconds)
+    def _look(self) -> float:
+        if self._watcher is None:
+            return self._poll_seconds
+        try:
+            self._await_settled()
+            with self._lock:
+                listing = self.load()
+        except DirectoryError as error:
+            # The same broken file is not news at every look.
+            news = (self._stat_or_none(), str(error))
+            if news != self._failed:
+                self._failed, self._reported = news, None
+                self._watcher.away(error)
+        else:
+            if listing is not self._reported:
+                self._watcher.changed(replace(listing, fresh=True) if self._reported is None else listing)
+            self._failed, self._reported = None, listing
+        return self._poll_seconds
 
     def _await_settled(self) -> None:
         """Return when nobody is writing the file any more (or when closing)."""
         signature = self._stat()
-        while signature != self._signature and not self._closing.wait(_SETTLE_SECONDS):
+        while signature != self._signature and not self._service.wait(_SETTLE_SECONDS):
             again = self._stat()
             if again == signature:
                 return

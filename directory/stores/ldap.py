@@ -11,8 +11,11 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 
+from arborcast.core.backoff import Backoff
+from arborcast.core.threads import Service
 from arborcast.directory.entries.changes import (
     AddEntry,
     CannotPlan,
@@ -39,7 +42,7 @@ from arborcast.directory.stores.syncrepl import Mirror, ReloadNeeded, cookie_at
 _log = logging.getLogger(__name__)
 
 # The first retry comes at once (a restarted server is back in a tenth of a second), later ones spare a struggling one.
-_BACKOFF_FIRST_SECONDS, _BACKOFF_MAX_SECONDS = 0.1, 10.0
+_BACKOFF = Backoff(0.1, 10.0)
 # A refusal needs a person. Knocking more often could lock the account where the server counts wrong passwords.
 _REFUSED_RETRY_SECONDS = 60.0
 # Changes often come in flocks (ldapadd of a file): they are gathered until it is quiet for so long, but not longer
@@ -72,8 +75,9 @@ class LdapDirectory:
         self._listing = Listing(initialised=False, fresh=True)
         self._stale = False
         self._writer: LdapSession | None = None
-        self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._watcher: Watcher | None = None
+        self._failures = 0  # in a row
+        self._service = Service("topic-ldap", self._watch, backoff=_BACKOFF)
         self._can_stream = True
 
     @property
@@ -88,7 +92,7 @@ class LdapDirectory:
         finally:
             session.close()
         with self._lock:
-            if self._thread is None:
+            if self._watcher is None:
                 self._take(mirror, listing)
         return listing
 
@@ -135,14 +139,12 @@ class LdapDirectory:
 
     def watch(self, watcher: Watcher) -> None:
         """Follow the server in a thread."""
-        self._thread = threading.Thread(target=self._watch, args=(watcher,), name="topic-ldap", daemon=True)
-        self._thread.start()
+        self._watcher = watcher
+        self._service.start()
 
     def close(self) -> None:
         """End the thread and both connections."""
-        self._closing.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._service.stop(None)
         with self._lock:
             if self._writer is not None:
                 self._writer.close()
@@ -186,40 +188,33 @@ class LdapDirectory:
             self._stale = False
         return self._listing
 
-    def _watch(self, watcher: Watcher) -> None:
-        failures = 0
-        while not self._closing.is_set():
-            session: LdapSession | None = None
-            started = time.monotonic()
-            try:
-                session = LdapSession(self._settings)
+    def _watch(self) -> float | None:
+        watcher = self._watcher
+        if watcher is None:
+            return None
+        started = time.monotonic()
+        try:
+            with closing(LdapSession(self._settings)) as session:
                 self._follow(session, watcher)
-            except ReloadNeeded:
-                failures = 0
-                continue
-            except WatchNotSupported as error:
-                self._can_stream = False
-                _log.warning("directory.polling %s; looking every %s s", error, self._settings.poll_interval_s)
-                continue
-            except DirectoryError as error:
-                # A connection that has lasted counts as a fresh start.
-                failures = 1 if time.monotonic() - started > _BACKOFF_MAX_SECONDS else failures + 1
-                watcher.away(error)
-                self._closing.wait(_pause(error, failures))
-            except Exception as error:
-                # A mistake of ours must not end the watch in silence: it is reported like a server that is away.
-                failures += 1
-                _log.exception("directory.watch-failed")
-                trouble = DirectoryError(f"watching {self.name} failed: {error!r}")
-                watcher.away(trouble)
-                self._closing.wait(_pause(trouble, failures))
-            finally:
-                if session is not None:
-                    session.close()
+        except ReloadNeeded:
+            self._failures = 0
+        except WatchNotSupported as error:
+            self._can_stream = False
+            _log.warning("directory.polling %s; looking every %s s", error, self._settings.poll_interval_s)
+        except DirectoryError as error:
+            # A connection that has lasted counts as a fresh start.
+            self._failures = 1 if time.monotonic() - started > _BACKOFF.longest_s else self._failures + 1
+            watcher.away(error)
+            return _pause(error, self._failures)
+        except Exception as error:
+            # A mistake of ours must not end the watch in silence: it is reported like a server that is away.
+            watcher.away(DirectoryError(f"watching {self.name} failed: {error!r}"))
+            raise
+        return 0.0
 
     def _follow(self, session: LdapSession, watcher: Watcher) -> None:
         """Read everything, then report changes until the connection ends (DirectoryError) or we are closing."""
-        while not self._closing.is_set():
+        while not self._service.stopping:
             # The point in the server's history is asked for before the read, so that nothing falls between.
             csn = session.context_csn(self._base)
             with self._lock:
@@ -244,7 +239,7 @@ class LdapDirectory:
 
     def _take_in(self, session: LdapSession, mirror: Mirror, watcher: Watcher) -> None:
         gathering_since: float | None = None
-        while not self._closing.is_set():
+        while not self._service.stopping:
             try:
                 message = session.receive(_IDLE_SECONDS if gathering_since is None else _QUIET_SECONDS)
             except NoSuchEntry:
@@ -276,7 +271,7 @@ class LdapDirectory:
         one from earlier times may still stand there.
         """
         pause = self._settings.poll_interval_s
-        while not self._closing.wait(pause):
+        while not self._service.wait(pause):
             started = time.monotonic()
             with self._lock:
                 before = self._current()
@@ -305,5 +300,4 @@ def _pause(error: DirectoryError, failures: int) -> float:
     """How long to wait before the next try, in seconds; spread, so that many engines do not knock together."""
     if isinstance(error, DirectoryRefused):
         return _REFUSED_RETRY_SECONDS
-    base = min(_BACKOFF_MAX_SECONDS, _BACKOFF_FIRST_SECONDS * 2.0 ** min(failures - 1, 10))
-    return base * random.uniform(0.75, 1.25)  # noqa: S311 - not for secrets
+    return _BACKOFF.after(failures) * random.uniform(0.75, 1.25)  # noqa: S311 - not for secrets

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
 from typing import Literal, NamedTuple, TypeVar
 
-from arborcast.core.errors import ArborcastError
+from arborcast.core.backoff import Backoff
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import Service
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.session import WatchedSubscriptions
@@ -167,18 +166,19 @@ class DeadlineWatch:
         self._reports: queue.SimpleQueue[Mapping[tuple[str, str], int]] = queue.SimpleQueue()
         self._over: list[Quiet] = []  # those for which the log is still to be asked
         self._checked: list[_Checked] = []
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="deadlines", daemon=True)
+        self._log = LogConsumer(kafka, "notifications")
+        self._caught_up = 0.0  # when the control log was last read here, by the monotonic clock
+        self._service = Service(
+            "deadlines", self._look, delay_s=_IDLE_S, backoff=Backoff(_PAUSE_S, _PAUSE_S), close=self._log.close
+        )
         view.listen(self)
 
     def start(self) -> None:
         """Begin every silence now."""
-        self._thread.start()
+        self._service.start()
 
     def stop(self) -> None:
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(2 * _IDLE_S)
+        self._service.stop(2 * _IDLE_S)
 
     def learn(self, reports: Iterable[PartitionReport]) -> None:
         """What has matched. In any thread."""
@@ -196,33 +196,28 @@ class DeadlineWatch:
     def endpoint_released(self, endpoint: str) -> None:
         """See `SubscriptionListener`."""
 
-    def _keep(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                with closing(LogConsumer(self._kafka, "notifications")) as log:
-                    self._watch(log)
-            except ArborcastError as error:
-                logger.info("deadlines are looked at again in %g s: %s", _PAUSE_S, error)
-            except Exception:
-                logger.exception("deadlines are looked at again in %g s", _PAUSE_S)
-            self._stopping.wait(_PAUSE_S)
+    def _look(self) -> float:
+        try:
+            self._watch()
+        except BaseException:
+            self._log.close()
+            raise
+        return _LOOK_S if self._deadlines else _IDLE_S
 
-    def _watch(self, log: LogConsumer) -> None:
-        looked = 0.0
-        while not self._stopping.wait(_LOOK_S if self._deadlines else _IDLE_S):
-            if not self._follows() and time.monotonic() - looked > _IDLE_S:
-                looked = time.monotonic()
-                self._view.catch_up(self._kafka.request_timeout_s)
-            self._take_changes()
-            self._take_reports()
-            now_ms = _now_ms()
-            self._over += self._deadlines.over(now_ms)
-            if self._over:
-                ends = log.ends()
-                self._checked += [_Checked(each, ends) for each in self._over]
-                self._over.clear()
-            if self._checked:
-                self._check(now_ms)
+    def _watch(self) -> None:
+        if not self._follows() and time.monotonic() - self._caught_up > _IDLE_S:
+            self._caught_up = time.monotonic()
+            self._view.catch_up(self._kafka.request_timeout_s)
+        self._take_changes()
+        self._take_reports()
+        now_ms = _now_ms()
+        self._over += self._deadlines.over(now_ms)
+        if self._over:
+            ends = self._log.ends()
+            self._checked += [_Checked(each, ends) for each in self._over]
+            self._over.clear()
+        if self._checked:
+            self._check(now_ms)
 
     def _take_changes(self) -> None:
         for name in _taken(self._changed):

@@ -24,7 +24,6 @@ import logging
 import mmap
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -33,8 +32,10 @@ from pathlib import Path
 from types import FrameType
 
 from arborcast.core import liveness
+from arborcast.core.backoff import Backoff
 from arborcast.core.files import new_shared_memory, shared_memory
 from arborcast.core.liveness import OwnTime, Silence
+from arborcast.core.threads import Service, start_thread
 
 FILE = "ARBORCAST_WORKER_BEATS"
 
@@ -138,7 +139,7 @@ def beat_from_here_on() -> None:
         if following and os.getppid() == daemon:
             _own = following.pop()
             _own.take()
-            threading.Thread(target=_run_forever, args=(_own,), name="beat", daemon=True).start()
+            start_thread("beat", _run_forever, _own)
 
     os.register_at_fork(before=choose, after_in_child=begin)
 
@@ -270,27 +271,22 @@ class Heart:
         self._time = OwnTime(2 * BEAT_S)
         self._redelivery = Silence(limit_s * PATIENCE_WITH_TASKS, 0.0)
         self._hangs = False
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
+        self._service = Service(
+            "heart", self._step, delay_s=BEAT_S, backoff=Backoff(BEAT_S, BEAT_S), what="the heartbeat of the job"
+        )
 
     def __enter__(self) -> Heart:
         """Begins to look."""
-        self._thread.start()
+        self._service.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Looks no more. Does not wait: the JVM may never answer."""
-        self._stopping.set()
+        self._service.stop()
 
-    def _run(self) -> None:
-        while not self._stopping.wait(BEAT_S):
-            try:
-                self.look(self._time.tick())
-            except Exception as error:
-                if self._stopping.is_set():
-                    return
-                # The JVM is gone, which ends this process; or something of ours is wrong, and then we are not well.
-                logger.warning("no heartbeat: %s", error)
+    def _step(self) -> float:
+        self.look(self._time.tick())
+        return BEAT_S
 
     def look(self, at: float) -> None:
         """Once round. `at` is our own time."""

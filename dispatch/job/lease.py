@@ -31,31 +31,25 @@ from typing import Literal
 
 import msgspec
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.errors import ArborcastError, InfrastructureError
-from arborcast.core.eventlog.follower import LogFollower
 from arborcast.core.eventlog.scan import LogScan, Stretch
 from arborcast.core.eventlog.topics import JOB_LEASE_LOG, ensure_topics
-from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.fence import Fence, clock
+from arborcast.core.lease import LeaseLog, LeaseTimes
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import Service
 from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.dispatch.job.heartbeat import started_at
 
 logger = logging.getLogger(__name__)
 
-# After so long without a renewal the lease is free. It fits into a start of the job, which reads the log meanwhile.
-LEASE_S = 10.0
-
-RENEW_S = 2.0
-
-# A holder whose last renewal was sent so long ago begins no push: before anybody else can have begun.
-HOLD_S = 8.0
+# LEASE_S fits into a start of the job, which reads the log meanwhile.
+_TIMES = LeaseTimes(lease_s=10.0, hold_s=8.0, renew_s=2.0, request_s=3.0)
+LEASE_S, HOLD_S, RENEW_S = _TIMES.lease_s, _TIMES.hold_s, _TIMES.renew_s
 
 # Who waits for the lease, or for Kafka, looks this often.
 _LOOK_S = 0.5
-
-# A request that takes longer leaves time for another within HOLD_S.
-_REQUEST_S = 3.0
 
 # After so long without success the log is read from its beginning.
 _ANEW_S = 30.0
@@ -164,7 +158,7 @@ class JobLeaseState:
 def is_held(kafka: KafkaSettings, patience_s: float = 0.0) -> bool:
     """Whether a job has the lease: its last record is younger than the lease, or another one comes within `patience_s`,
     whatever the clock of its host. Raises InfrastructureError."""
-    kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
+    kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _TIMES.request_s))
     with LogScan(kafka, JOB_LEASE_LOG) as log:
         until = time.monotonic() + patience_s
         end = log.ends()[0]
@@ -226,21 +220,25 @@ class JobLease:
         me = this_job(home)
         self.file = home / "run" / f"lease-{me.name}"
         """The fence's, which is there as soon as the lease is ours."""
-        self._kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
+        self._kafka = kafka
         self._end = end
         self._me = me
-        self._writer = LogWriter(self._kafka, JOB_LEASE_LOG)
         self._fence: Fence | None = None
-        self._begin_anew()
+        self._start_reading()
         self._ours = -1  # the offset of our claim that counts
+        self._over = False  # another job has the lease, or the log cannot be read
         self._failure: ArborcastError | None = None
-        self._warned = False
         self._settled = threading.Event()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._service = Service(
+            "lease",
+            self._step,
+            backoff=Backoff(_LOOK_S, _LOOK_S),
+            close=lambda: self._log.leave(self._lease.release() if self._lease.mine else None),
+            what=f"the lease on the logs (pushes wait from {HOLD_S:g} s after its last renewal)",
+        )
 
     def start(self) -> None:
-        self._thread.start()
+        self._service.start()
 
     def acquire(self, timeout_s: float, stopped: Callable[[], bool] = lambda: False) -> bool:
         """Return when this job has the lease, or is `stopped` before; which of them.
@@ -260,61 +258,55 @@ class JobLease:
 
     def release(self) -> None:
         """Let go of it, so that another job can start at once. No push begins any more."""
-        self._stopping.set()
+        # `_have_until` sees the stop before the fence is shut.
+        self._service.stop()
         if self._fence is not None:
             self._fence.shut()
-        if self._thread.is_alive():
-            self._thread.join(_RELEASE_S)
-        self._writer.close()
+        self._service.stop(_RELEASE_S)
+        self._log.close()
 
-    def _begin_anew(self) -> None:
+    def _start_reading(self) -> None:
         self._there = False  # whether the log is, as far as we know
         self._began = math.inf  # when we had read all of it for the first time
         self._well = clock()
         self._lease = JobLeaseState(self._me)
-        self._follower: LogFollower[JobLeaseRecord] = LogFollower(
+        self._log = LeaseLog(
             self._kafka,
             JOB_LEASE_LOG,
+            _TIMES,
+            encode,
             decode,
             lambda record, at: self._lease.apply(record, at, clock()),
-            forgetful=True,
         )
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._look()
-                self._well, self._warned = clock(), False
-            except ArborcastError as error:
-                self._failed(error)
-            except Exception:
-                logger.exception("the lease on the logs cannot be looked after")
-            self._stopping.wait(_LOOK_S if self._ours < 0 or self._warned else RENEW_S)
+    def _step(self) -> float | None:
         try:
-            if self._lease.mine:
-                self._writer.append_encoded([encode(self._lease.release())])
+            self._look()
         except ArborcastError as error:
-            logger.info("the next job waits for the lease to run out, unless it is on this host: %s", error)
-        self._follower.close()
+            self._failed(error)
+            if not self._over:
+                raise
+        else:
+            self._well = clock()
+        if self._over:
+            return None
+        return _LOOK_S if self._ours < 0 else RENEW_S
 
     def _failed(self, error: ArborcastError) -> None:
         self._failure = error
-        self._follower.close()
-        if self._ours < 0:
-            if not isinstance(error, InfrastructureError):
-                # A topic that is something else, the record of a newer release: for people to mend.
-                self._settled.set()
-                self._stopping.set()
-        elif not self._warned:
-            self._warned = True
-            logger.warning("the lease on the logs cannot be renewed; after %g s pushes wait for it: %s", HOLD_S, error)
-        if clock() - self._well > _ANEW_S:
+        if self._ours < 0 and not isinstance(error, InfrastructureError):
+            # A topic that is something else, the record of a newer release: for people to mend.
+            self._over = True
+            self._settled.set()
+        elif clock() - self._well > _ANEW_S:
             # The log may be another one.
-            self._begin_anew()
+            self._log.leave(None)
+            self._log.close()
+            self._start_reading()
 
     def _look(self) -> None:
         if not self._there:
-            ensure_topics(self._kafka, (JOB_LEASE_LOG,))
+            ensure_topics(self._log.kafka, (JOB_LEASE_LOG,))
             self._there = True
         self._read()
         self._began = min(self._began, clock())
@@ -323,15 +315,16 @@ class JobLease:
         elif self._lease.mine or self._try():
             # The moment before the word is sent: whoever reads it counts from a later one.
             now = clock()
-            self._writer.append_encoded([encode(self._lease.renewal())])
-            self._read()
+            self._append(self._lease.renewal())
             if self._lease.mine:
                 self._have_until(now + HOLD_S)
 
     def _read(self) -> None:
-        self._follower.read_to_end(_REQUEST_S)
         # The log may have nothing any more, and still not begin with 0.
-        self._lease.end = max(self._lease.end, self._follower.position)
+        self._lease.end = max(self._lease.end, self._log.read())
+
+    def _append(self, record: JobLeaseRecord) -> None:
+        self._lease.end = max(self._lease.end, self._log.append(record))
 
     def _try(self) -> bool:
         """Claim the lease when it is free; whether it is ours now."""
@@ -349,15 +342,14 @@ class JobLease:
                 return False
         if holder is not None:
             logger.info("the dispatch job before this one is silent, or gone: %s. This one takes over", holder.words())
-        self._writer.append_encoded([encode(lease.claim())])
-        self._read()
+        self._append(lease.claim())
         return lease.mine
 
     def _have_until(self, until: float) -> None:
         if self._fence is None:
             # Not before: it removes the one of a job that lives.
             self._fence = Fence(self.file)
-        if not self._stopping.is_set():
+        if not self._service.stopping:
             self._fence.extend(until)
         self._ours = self._lease.at
         self._settled.set()
@@ -371,7 +363,7 @@ class JobLease:
         )
 
     def _finish(self, why: str) -> None:
-        self._stopping.set()
+        self._over = True
         if self._fence is not None:
             self._fence.shut()
         self._end(why)

@@ -28,6 +28,7 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import start_thread
 from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.redelivery.events import NAMESPACE, EventKind, OperatorEvent
 from arborcast.topic_model.control_log import ControlLog
@@ -83,7 +84,7 @@ class OperatorEvents:
         self.stored = 0
         """How many were published since the start."""
         self._queue: queue.Queue[OperatorEvent | None] = queue.Queue(_MOST_KEPT)
-        self._thread = threading.Thread(target=self._run, name="operator-events", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Add the topics that are not there, so that they can be subscribed to, and begin to publish.
@@ -94,7 +95,7 @@ class OperatorEvents:
         if missing:
             with closing(ControlLog(self._kafka)) as log:
                 log.append(missing)
-        self._thread.start()
+        self._thread = start_thread("operator-events", self._run)
 
     def tell(self, event: OperatorEvent) -> None:
         """Publish an event; returns at once."""
@@ -108,7 +109,7 @@ class OperatorEvents:
 
     def stop(self, timeout_s: float) -> None:
         """Publish what waits; returns when that is done, or after the time."""
-        if self._thread.is_alive():
+        if self._thread is not None:
             try:
                 self._queue.put_nowait(None)
             except queue.Full:

@@ -12,15 +12,15 @@ import logging
 import queue
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.liveness import Silence
 from arborcast.core.reasons import reason_of
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import Service, pool
 from arborcast.engine.embedded import kafka_broker
 
 Question = Callable[[float], str]
@@ -136,8 +136,8 @@ def why_away(kafka: KafkaSettings, *, ask: bool = True) -> str:
     # Our own request speaks no TLS and no SASL; an open port is all that can be said without logging in.
     ask = ask and kafka.security_protocol == "PLAINTEXT"
     # At once: a host that is off keeps everybody waiting.
-    with ThreadPoolExecutor(max_workers=max(1, len(servers))) as pool:
-        reasons = list(pool.map(lambda server: _why_unreachable(server, ask=ask), servers))
+    with pool("reach", max(1, len(servers))) as threads:
+        reasons = list(threads.map(lambda server: _why_unreachable(server, ask=ask), servers))
     return "" if "" in reasons else "; ".join(reasons) or "kafka.bootstrap_servers is empty"
 
 
@@ -184,10 +184,11 @@ class LivenessWatch:
         self._limit_s = limit_s
         self._silence = Silence(limit_s, at, _ASKS)
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._over = threading.Event()
         self.why = ""
         """What the last question came to; empty when it was answered."""
-        threading.Thread(target=self._ask_forever, name=f"watch-{name}", daemon=True).start()
+        pause_s = limit_s * _PAUSE
+        self._service = Service(f"watch-{name}", self._ask, delay_s=pause_s, backoff=Backoff(pause_s, pause_s))
+        self._service.start()
 
     def look(self, at: float) -> float:
         """For how long it has been silent, 0 while it answers. `at` is the owner's own time."""
@@ -207,16 +208,14 @@ class LivenessWatch:
 
     def end(self) -> None:
         """Ask no more. Does not wait for the question that is being asked."""
-        self._over.set()
+        self._service.stop()
 
-    def _ask_forever(self) -> None:
-        pause_s = self._limit_s * _PAUSE
-        while not self._over.wait(pause_s):
-            try:
-                why = self._question(self._limit_s * _DEADLINE)
-            except Exception as error:
-                # We could not ask, which says nothing about the part.
-                logger.warning("a part cannot be asked whether it lives: %s", error)
-                why = ""
-            pause_s = min(_REPROACH_S, self._limit_s * _PAUSE) if why else self._limit_s * _PAUSE
-            self._answers.put(why)
+    def _ask(self) -> float:
+        try:
+            why = self._question(self._limit_s * _DEADLINE)
+        except Exception:
+            # We could not ask, which says nothing about the part.
+            self._answers.put("")
+            raise
+        self._answers.put(why)
+        return min(_REPROACH_S, self._limit_s * _PAUSE) if why else self._limit_s * _PAUSE

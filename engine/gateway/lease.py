@@ -16,32 +16,26 @@ gateway that begins waits until the holder's last record does not say so, or for
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import socket
-import threading
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from arborcast.core.errors import ArborcastError
-from arborcast.core.eventlog.follower import LogFollower
+from arborcast.core.backoff import Backoff
 from arborcast.core.eventlog.topics import LEASE_LOG
-from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.fence import clock
+from arborcast.core.lease import LeaseLog, LeaseTimes
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import Service
 from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.directory.sync.sync import DirectorySync
 from arborcast.ingest.state.changes import GatewayPositions
 
-# After so long without a renewal a lease is free. Beside it a takeover takes up to a look (RENEW_S) and an append.
-LEASE_S = 5.0
-
-RENEW_S = 1.0
-
-# A holder whose last renewal was sent so long ago stops: before anybody else can have begun.
-HOLD_S = 4.0
+# Beside LEASE_S a takeover takes up to a look (RENEW_S) and an append.
+_TIMES = LeaseTimes(lease_s=5.0, hold_s=4.0, renew_s=1.0, request_s=1.5)
+LEASE_S, HOLD_S, RENEW_S = _TIMES.lease_s, _TIMES.hold_s, _TIMES.renew_s
 
 # A gateway that holds no lease shows itself so often, and is taken into account for so long.
 _SHOW_S = 600.0
@@ -143,8 +137,6 @@ class Lease:
 
 logger = logging.getLogger("arborcast.gateway")
 
-_REQUEST_S = 1.5
-
 # What a stop may spend on telling the others not to wait.
 _RELEASE_S = 1.0
 
@@ -164,14 +156,16 @@ class LeaseKeeper:
         self._lease = Lease(f"{name}#{uuid.uuid4().hex[:8]}")
         self._changed = changed
         self._positions = positions
-        # A candidate that waits longer for an answer than the lease lasts cannot hold it.
-        kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
-        self._writer = LogWriter(kafka, LEASE_LOG)
         # Records from before our start are of unknown age. They count from now, so that a holder that lives has the
         # time to renew.
-        self._follower: LogFollower[LeaseRecord] = LogFollower(kafka, LEASE_LOG, decode, self._apply, forgetful=True)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._log = LeaseLog(kafka, LEASE_LOG, _TIMES, encode, decode, self._apply)
+        self._service = Service(
+            "lease",
+            self._step,
+            backoff=Backoff(RENEW_S, RENEW_S),
+            close=self._let_go,
+            what="the lease on what must be done once",
+        )
         self._told = False
         self._sent = float("-inf")  # when the last word of ours that Kafka has was on its way
 
@@ -187,40 +181,30 @@ class LeaseKeeper:
 
     def start(self) -> None:
         """Begin to try. The log must have been created."""
-        self._thread.start()
+        self._service.start()
 
     def stop(self) -> None:
         """Let go of it, so that another can begin at once."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(_RELEASE_S)
+        self._service.stop(_RELEASE_S)
         self._tell(False)
-        self._writer.close()
+        self._log.close()
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._look()
-            except ArborcastError as error:
-                logger.warning("the lease on what must be done once cannot be looked after: %s", error)
-                self._follower.close()
-            except Exception:
-                logger.exception("the lease on what must be done once cannot be looked after")
-            # Whatever happened: without a fresh word of ours in the log it may be another's by now.
+    def _step(self) -> float:
+        try:
+            self._look()
+        finally:
+            # Also after a failure: without a recent renewal of ours in the log the lease may be another's.
             self._tell(self._lease.mine and clock() - self._sent < HOLD_S)
-            self._stopping.wait(RENEW_S)
-        self._let_go()
-        self._follower.close()
+        return RENEW_S
 
     def _look(self) -> None:
-        self._follower.read_to_end(_REQUEST_S)
+        self._log.read()
         now = clock()
         if not self._lease.is_alone(now):
             self._positions.is_sole_until(0)  # before a renewal that says so is in the log
         word = self._lease.next(now)
         if word is not None:
-            self._writer.append_encoded([encode(word)])
-            self._follower.read_to_end(_REQUEST_S)
+            self._log.append(word)
             if self._lease.mine:
                 self._sent = now
             sole = word.sole and self._lease.mine and self._lease.is_alone(now)
@@ -231,12 +215,7 @@ class LeaseKeeper:
     def _let_go(self) -> None:
         self._tell(False)
         self._positions.is_sole_until(0)
-        word = self._lease.release()
-        if word is not None:
-            try:
-                self._writer.append_encoded([encode(word)])
-            except ArborcastError as error:
-                logger.info("the others will wait for the lease to run out: %s", error)
+        self._log.leave(self._lease.release())
 
     def _apply(self, record: LeaseRecord, _offset: int) -> None:
         self._lease.apply(record, clock())

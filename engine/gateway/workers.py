@@ -22,16 +22,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from arborcast.core.files import write_atomically
 from arborcast.core.liveness import OwnTime, Silence
 from arborcast.core.telemetry.metrics import Registry, merged
+from arborcast.core.threads import pool, start_thread
 from arborcast.engine.gateway.metrics import declare_workers
 from arborcast.engine.processes.processes import ManagedProcess, RestartWaits, dying_with_us
 from arborcast.ingest.settings import GatewaySettings
@@ -127,7 +126,7 @@ class WorkerMetrics(Registry):
         They are read on the event loop, which changes what they are read from; only the disk is left to a thread.
         """
         loop = asyncio.get_running_loop()
-        writer = ThreadPoolExecutor(1, "metrics")
+        writer = pool("metrics", 1)
         logged = False
         try:
             while True:
@@ -167,7 +166,7 @@ class LoopBeats:
 
     async def beat_forever(self) -> None:
         """Ends with the process."""
-        threading.Thread(target=self._show_forever, name="beat", daemon=True).start()
+        start_thread("beat", self._show_forever)
         while True:
             self._rounds += 1
             await asyncio.sleep(_BEAT_S)

@@ -19,9 +19,11 @@ from urllib.parse import parse_qsl
 
 import psutil
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.errors import ConfigError
 from arborcast.core.security.web_pages import PageRule
 from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry
+from arborcast.core.threads import Service, start_thread
 from arborcast.engine.settings.stack import MetricsSettings
 
 if TYPE_CHECKING:
@@ -78,18 +80,19 @@ class Endpoint:
             self._server = _Server((host, port), _handler(dict(pages), PageRule(host)))
         except OSError as error:
             raise ConfigError(f"metrics cannot be served on {host} port {port}: {error.strerror or error}") from error
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(_SWEEP_S,), name=name, daemon=True)
+        self._name = name
+        self._thread: threading.Thread | None = None
 
     @property
     def port(self) -> int:
         return int(self._server.server_address[1])
 
     def start(self) -> None:
-        self._thread.start()
+        self._thread = start_thread(self._name, self._server.serve_forever, _SWEEP_S)
 
     def close(self) -> None:
         """Stop answering and free the port."""
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
@@ -202,22 +205,15 @@ _PAUSE_S = 5.0
 def serve_job_sometime(metrics: JobMetrics, settings: MetricsSettings, pause_s: float = _PAUSE_S) -> None:
     """Begin to serve, now or when the port becomes free: a job without this endpoint still delivers."""
 
-    def serve() -> bool:
-        try:
-            endpoint = serve_job(metrics, settings)
-        except ConfigError as error:
-            logger.warning("%s; tried again every %g s", error, pause_s)
-            return False
+    def serve() -> None:
+        endpoint = serve_job(metrics, settings)
         logger.info("metrics at http://%s:%d/metrics", settings.host, endpoint.port)
-        return True
 
-    def keep_trying() -> None:
-        pause = threading.Event()
-        while not (pause.wait(pause_s) or serve()):
-            pass
-
-    if not serve():
-        threading.Thread(target=keep_trying, name="metrics-port", daemon=True).start()
+    try:
+        serve()
+    except ConfigError as error:
+        logger.warning("%s; tried again every %g s", error, pause_s)
+        Service("metrics-port", serve, delay_s=pause_s, backoff=Backoff(pause_s, pause_s)).start()
 
 
 def serve_job(metrics: JobMetrics, settings: MetricsSettings) -> Endpoint:

@@ -19,8 +19,10 @@ from urllib.parse import urlsplit
 import msgspec
 import psutil
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.telemetry.jvm import JvmFigures, declare_jvm
 from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry, merged
+from arborcast.core.threads import Service
 from arborcast.engine.embedded.state import EngineStatus, PartState
 from arborcast.engine.monitoring.endpoint import Endpoint, Page
 from arborcast.engine.monitoring.history import MetricsHistory, encode_samples
@@ -189,14 +191,13 @@ class StackMonitor:
         declare_stack(self._registry, status, lambda: self._figures)
         self._lock = threading.Lock()
         self._last: Look | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample_forever, name="monitor", daemon=True)
+        self._service = Service("monitor", self._sample, delay_s=sample_s, backoff=Backoff(sample_s, sample_s))
 
     def start(self) -> None:
-        self._thread.start()
+        self._service.start()
 
     def stop(self) -> None:
-        self._stop.set()
+        self._service.stop()
 
     def look(self) -> Look:
         """How everything is now, or was a second ago."""
@@ -252,12 +253,9 @@ class StackMonitor:
         document = {"at": look.at, "slowest_endpoints": look.endpoints, "now": msgspec.to_builtins(look.sample)}
         return json.dumps(document).encode()
 
-    def _sample_forever(self) -> None:
-        while not self._stop.wait(self._sample_s):
-            try:
-                self._history.add(self.look().sample)
-            except Exception:
-                logger.exception("the engine could not look at itself")
+    def _sample(self) -> float:
+        self._history.add(self.look().sample)
+        return self._sample_s
 
 
 def declare_stack(

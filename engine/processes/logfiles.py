@@ -16,6 +16,7 @@ from typing import Any
 
 from arborcast.core.printable import as_json
 from arborcast.core.telemetry import log_format
+from arborcast.core.threads import start_thread
 
 # Further lines of the same event come at once; whatever comes later is news of its own.
 _TOGETHER_S = 0.2
@@ -87,9 +88,7 @@ class JsonLines:
 
 def follow(source: int, log: Path, part: str) -> threading.Thread:
     """Write what comes from this descriptor into a log file, until its end; then it is closed."""
-    thread = threading.Thread(target=_copy, args=(source, log, JsonLines(part)), name=f"log-{part}", daemon=True)
-    thread.start()
-    return thread
+    return start_thread(f"log-{part}", _copy, source, log, JsonLines(part))
 
 
 def _copy(source: int, log: Path, lines: JsonLines) -> None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import psutil
 
+from arborcast.core.backoff import Backoff
 from arborcast.engine.processes.errors import PortInUse
 
 
@@ -52,8 +53,7 @@ class ManagedProcess:
         waits = self._waits
         self.popen = None
         self.failures = 1 if healthy_s >= waits.forget_s else self.failures + 1
-        # 2.0 ** 1024 overflows; long before that the wait is the longest.
-        wait_s = min(waits.longest_s, waits.first_s * 2.0 ** min(self.failures - 1, 64))
+        wait_s = Backoff(waits.first_s, waits.longest_s).after(self.failures)
         self._due = now + wait_s
         return wait_s
 

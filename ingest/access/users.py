@@ -13,13 +13,13 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.files import WatchedFile
+from arborcast.core.threads import pool
 from arborcast.directory.settings import DirectorySettings
 from arborcast.ingest.access.rates import Buckets
 from arborcast.ingest.access.settings import AccessSettings
@@ -165,7 +165,7 @@ class Users:
         self._source = source
         self._remember_s = remember_s
         self._clock = clock
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="passwords")
+        self._threads = pool("passwords", _THREADS)
         self._keyed = hashlib.blake2b(key=os.urandom(32), digest_size=32)
         # The key fills a block of its own, which is worked in when the next one begins: here, once for all.
         self._keyed.update(b";")

@@ -12,11 +12,11 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from arborcast.core.errors import InfrastructureError, PeerError, UnknownResource
 from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry
+from arborcast.core.threads import pool
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.addresses import FACTORIES, Target, target_of
@@ -160,7 +160,7 @@ class GatewayApp:
         least = 2 * ((1 + COPIES) * self._limit + NODE_MEMORY * self._elements)
         self.inflight = Inflight(max(gateway.settings.inflight_bytes, least), FreedMemory().give_back_soon)
         """What the HTTP protocol counts bodies in."""
-        self._parsers = ThreadPoolExecutor(_PARSERS, "parse")
+        self._parsers = pool("parse", _PARSERS)
         self._parsing = 0
         self._usual_gil_turn_s = sys.getswitchinterval()
         counted = RequestMetrics(metrics)

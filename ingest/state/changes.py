@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -13,6 +12,7 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.fence import clock
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import pool
 from arborcast.ingest.state.log_view import ControlLogView
 from arborcast.topic_model.records.control import ControlRecord
 
@@ -31,7 +31,7 @@ class LogEnd:
         self._name = name
         self._log = LogConsumer(kafka, name)
         # One thread, so that the connection has one user, and a question waits for the one before.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-end")
+        self._thread = pool(f"{name}-end", 1)
         self._lock = threading.Lock()
         self._waiting: asyncio.Future[int] | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -156,7 +156,7 @@ class ControlChanges:
         self._behind: list[asyncio.Future[None]] = []
         self._reading: asyncio.Task[None] | None = None
         self._timeout_s = kafka.request_timeout_s
-        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="control-log")
+        self._writers = pool("control-log", _WRITERS)
 
     async def commit(self, records: Sequence[ControlRecord]) -> int:
         last = await asyncio.get_running_loop().run_in_executor(self._writers, self._log.append, records)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from arborcast.core.eventlog.follower import LogFollower
@@ -13,6 +12,7 @@ from arborcast.core.eventlog.scan import LogReader
 from arborcast.core.eventlog.topics import FRAGMENT_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import pool
 from arborcast.ingest.state.log_view import POLL_S, LogView
 from arborcast.topic_model.projections.open_messages import OpenMessage, OpenMessages
 from arborcast.topic_model.records.fragments import FragmentRecord, StoredPart, decode, encode
@@ -67,8 +67,8 @@ class FragmentLog:
         self._timeout_s = kafka.request_timeout_s
         self._writer = LogWriter(kafka, FRAGMENT_LOG)
         self._reader = LogReader(kafka, FRAGMENT_LOG)
-        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="fragment-log")
-        self._readers = ThreadPoolExecutor(1, thread_name_prefix="fragment-log-reader")
+        self._writers = pool("fragment-log", _WRITERS)
+        self._readers = pool("fragment-log-reader", 1)
 
     @property
     def messages(self) -> OpenMessages:

@@ -16,9 +16,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.follower import LogFollower
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import Service
 from arborcast.topic_model.control_log import ControlFollower
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import ControlRecord
@@ -56,9 +58,15 @@ class LogView(ABC, Generic[Record]):
         self._follower = self._make_follower()
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name=f"{name}-view", daemon=True)
+        self._service = Service(
+            f"{name}-view",
+            self._step,
+            backoff=Backoff(_RETRY_S, _RETRY_S),
+            close=self._follower.close,
+            what=f"reading the {name} log",
+        )
         self._replaying = True
+        self._checked = 0.0  # when the end of the log was last asked for
         self._applied = 0
         self._caught_up = asyncio.Event()
         self.reachable = True
@@ -94,13 +102,12 @@ class LogView(ABC, Generic[Record]):
     def start(self) -> None:
         """Begin to follow. Call on the event loop."""
         self._loop = asyncio.get_running_loop()
-        self._thread.start()
+        self._service.start()
 
     async def stop(self) -> None:
         """Stop following; those that wait for a record get an error."""
-        self._stopping.set()
-        if self._thread.ident is not None:  # else the gateway stops before it has reached Kafka
-            await asyncio.to_thread(self._thread.join, 2 * POLL_S)
+        if not self._service.stop():
+            await asyncio.to_thread(self._service.stop, 2 * POLL_S)
         for _, _, future in self._waiting:
             if not future.done():
                 future.set_exception(InfrastructureError("the gateway stops"))
@@ -127,27 +134,36 @@ class LogView(ABC, Generic[Record]):
         except TimeoutError:
             raise InfrastructureError(late, retry_after=1) from None
 
-    def _follow(self) -> None:
+    def _step(self) -> float | None:
         try:
-            self._replay()
-            checked = time.monotonic()
-            while not self._stopping.is_set():
-                try:
-                    if time.monotonic() < checked + _CHECK_S:
-                        self._follower.poll(POLL_S)
-                    else:
-                        self._follower.read_to_end(_CHECK_S)
-                        self.reachable, checked = True, time.monotonic()
-                except InfrastructureError as error:
-                    self.reachable = False
-                    self._pause_or_raise(error)
-                self._hand_over()
+            failure = self._read()
+            self._hand_over()
         except Exception as error:
-            if not self._stopping.is_set():
+            if not self._service.stopping:
                 logger.critical("the %s log cannot be followed: %s", self._name, error)
                 self._loop.call_soon_threadsafe(self._on_failure, error)
-        finally:
-            self._follower.close()
+            return None
+        if failure is not None:
+            raise failure
+        return 0.0
+
+    def _read(self) -> InfrastructureError | None:
+        """Read on; the failure, if another attempt may succeed."""
+        try:
+            if self._replaying:
+                self._replay()
+            elif time.monotonic() < self._checked + _CHECK_S:
+                self._follower.poll(POLL_S)
+                return None
+            else:
+                self._follower.read_to_end(_CHECK_S)
+        except InfrastructureError as error:
+            if error.retry_after is None:
+                raise
+            self.reachable = False
+            return error
+        self.reachable, self._checked = True, time.monotonic()
+        return None
 
     def _take(self, record: Record, offset: int) -> None:
         self._observe(record)
@@ -158,28 +174,16 @@ class LogView(ABC, Generic[Record]):
 
     def _replay(self) -> None:
         """Up to the log's end in this thread: the state is not read yet."""
-        while not self._stopping.is_set():
-            try:
-                self._follower.read_to_end(_REPLAY_TIMEOUT_S)
-            except InfrastructureError as error:
-                self._pause_or_raise(error)
-            else:
-                break
+        self._follower.read_to_end(_REPLAY_TIMEOUT_S)
         self._read_once()
         self._replaying = False
         self._moved(self._follower.position)
         self._loop.call_soon_threadsafe(self._announce)
 
     def _announce(self) -> None:
-        if not self._stopping.is_set():
+        if not self._service.stopping:
             self._caught_up.set()
             self._release()
-
-    def _pause_or_raise(self, error: InfrastructureError) -> None:
-        if error.retry_after is None:
-            raise error
-        logger.warning("the %s log cannot be read now: %s", self._name, error)
-        self._stopping.wait(_RETRY_S)
 
     def _hand_over(self) -> None:
         """Have what was polled applied on the event loop, and wait for it: records must not pile up in between."""
@@ -189,7 +193,7 @@ class LogView(ABC, Generic[Record]):
         done = threading.Event()
         self._loop.call_soon_threadsafe(self._apply, batch, self._follower.position, done)
         while not done.wait(POLL_S):
-            if self._stopping.is_set():
+            if self._service.stopping:
                 return
 
     def _apply(self, batch: list[tuple[Record, int]], position: int, done: threading.Event) -> None:

@@ -12,7 +12,6 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -24,6 +23,7 @@ from arborcast.core.eventlog.scan import LogReader
 from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import pool
 from arborcast.ingest.state.changes import KeyedLocks
 from arborcast.ingest.state.log_view import POLL_S, LogView
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore, WaitingMessage
@@ -65,8 +65,8 @@ class PullLog:
         self._view = view
         self._writer = LogWriter(kafka, PULL_LOG)
         self._reader = LogReader(kafka, PULL_LOG)
-        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="pull-log")
-        self._readers = ThreadPoolExecutor(1, thread_name_prefix="pull-log-reader")
+        self._writers = pool("pull-log", _WRITERS)
+        self._readers = pool("pull-log-reader", 1)
         self._cut = 0
 
     async def commit(self, pull_point_id: str, records: Sequence[PullRecord]) -> None:

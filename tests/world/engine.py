@@ -190,5 +190,5 @@ def exchanges(kernel: Kernel, broker: Broker, network: Network) -> Mapping[tuple
         ("arborcast.dispatch.job.heartbeat", "started_at"): started_at,
         ("arborcast.dispatch.job.operator_events", "queue"): queues,
         ("arborcast.dispatch.job.deadlines", "queue"): queues,
-        ("arborcast.ingest.state.changes", "ThreadPoolExecutor"): lambda *arguments, **named: _Executor(kernel),
+        ("arborcast.ingest.state.changes", "pool"): lambda *arguments, **named: _Executor(kernel),
     }

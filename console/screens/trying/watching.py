@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -18,6 +17,7 @@ from arborcast.client.received import ReceivedMessage
 from arborcast.console.console import Console
 from arborcast.console.live import Replacement
 from arborcast.console.screens.trying.broker import Puller
+from arborcast.core.threads import pool
 from arborcast.topic_model.subscriptions import TopicFilter
 
 # Each waits in a thread of its own, and has a subscription.
@@ -33,7 +33,7 @@ _PAUSE_S = 0.25
 # How soon a gateway that is away is asked again.
 _AGAIN_S = 3.0
 
-_threads = ThreadPoolExecutor(_WATCHERS, thread_name_prefix="try")
+_threads = pool("try", _WATCHERS)
 _watching = 0
 
 ResultT = TypeVar("ResultT")

@@ -135,16 +135,13 @@ class Watching:
             KafkaSettings(), cast(Any, self.view), lambda: self.at, lambda: True, self.told.append
         )
         monkeypatch.setattr(deadlines, "_now_ms", lambda: self.now_ms)
-        monkeypatch.setattr(deadlines, "_LOOK_S", 0.0)
-        monkeypatch.setattr(deadlines, "_IDLE_S", 0.0)
+        monkeypatch.setattr(self.watch, "_log", SimpleNamespace(ends=self._ends, close=lambda: None))
 
     def round(self, after_ms: int = 0) -> list[str]:
         """Some time passes, and the watch comes round once; what it tells."""
         self.now_ms += after_ms
-        rounds = iter((False, True))
-        self.watch._stopping = cast(Any, SimpleNamespace(wait=lambda timeout: next(rounds)))
         before = len(self.told)
-        self.watch._watch(cast(Any, SimpleNamespace(ends=self._ends)))
+        self.watch._look()
         return [f"{each.kind} {each.subscription}" for each in self.told[before:]]
 
     def _ends(self) -> dict[int, int]:

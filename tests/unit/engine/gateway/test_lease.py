@@ -165,8 +165,8 @@ class Gateways:
             for name, positions in self.positions.items()
         }
         for keeper in self.keepers.values():
-            monkeypatch.setattr(keeper, "_follower", LogReader(self, keeper))
-            monkeypatch.setattr(keeper, "_writer", LogAppender(self))
+            monkeypatch.setattr(keeper._log, "_follower", LogReader(self, keeper))
+            monkeypatch.setattr(keeper._log, "_writer", LogAppender(self))
 
     def run(self, *steps: Step) -> None:
         """These steps, one after the other."""
@@ -197,14 +197,14 @@ class Gateways:
 
 class LogReader:
     def __init__(self, world: Gateways, keeper: LeaseKeeper) -> None:
-        self._world, self._keeper, self._position = world, keeper, 0
+        self._world, self._keeper, self.position = world, keeper, 0
 
     def read_to_end(self, timeout: float) -> None:
         end = len(self._world.log)
         self._world.step()
-        for offset in range(self._position, end):
+        for offset in range(self.position, end):
             self._keeper._apply(decode(*self._world.log[offset]), offset)
-        self._position = max(self._position, end)
+        self.position = max(self.position, end)
 
 
 class LogAppender:

@@ -1,0 +1,17 @@
+"""The pause after a failure: doubled after each further failure in a row, up to a longest one. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Backoff(NamedTuple):
+    """The first and the longest pause, in seconds."""
+
+    first_s: float
+    longest_s: float
+
+    def after(self, failures: int) -> float:
+        """The pause after this many failures in a row, from 1."""
+        # 2.0 ** 1024 overflows; the longest pause is reached long before.
+        return min(self.first_s * 2.0 ** min(failures - 1, 64), self.longest_s)

@@ -1,0 +1,123 @@
+"""Threads: the only module that starts them.
+
+`Service` repeats a step until it is stopped. `start_thread` is for work that ends by itself, `pool` for work that
+other threads wait for.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from arborcast.core.backoff import Backoff
+from arborcast.core.errors import ArborcastError
+
+logger = logging.getLogger(__name__)
+
+_BACKOFF = Backoff(1.0, 15.0)
+
+
+def start_thread(name: str, work: Callable[..., object], *args: object) -> threading.Thread:
+    """Run `work(*args)` in a thread. A process that ends does not wait for it."""
+    thread = threading.Thread(target=work, args=args, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def pool(name: str, threads: int) -> ThreadPoolExecutor:
+    """Threads that share one queue of work. The end of the process waits for work that has begun."""
+    return ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+
+class Service:
+    """A thread that repeats `step` until it is stopped.
+
+    `step` returns the seconds until its next call, or None to end the thread. When it raises, the thread calls it again
+    after the pause of `backoff`. The log has one entry for each kind of exception until a step succeeds, and one for
+    that success.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], float | None],
+        *,
+        backoff: Backoff = _BACKOFF,
+        delay_s: float = 0.0,
+        close: Callable[[], object] = lambda: None,
+        what: str = "",
+    ) -> None:
+        """`delay_s` is the pause before the first step. `close` is called at the end of the thread. `what` names the
+        work in the log, instead of `name`."""
+        self._step = step
+        self._backoff = backoff
+        self._delay_s = delay_s
+        self._close = close
+        self._what = what or name
+        self._woken = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """End the pause between two steps; the pause after a failure lasts."""
+        self._woken.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Within a step: a pause that only `stop` ends. Returns whether the service is to stop."""
+        return self._stopping.wait(seconds)
+
+    def stop(self, timeout_s: float | None = 0.0) -> bool:
+        """End the thread after its current step, and wait for its end up to `timeout_s` (None: until it has ended).
+        Returns whether it has ended."""
+        self._stopping.set()
+        self._woken.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._woken.wait(self._delay_s)
+            self._repeat()
+        finally:
+            self._close()
+
+    def _repeat(self) -> None:
+        failures, logged = 0, set[type[Exception]]()
+        while True:
+            self._woken.clear()
+            # Checked after `clear`: a stop between the two would otherwise wait for the pause.
+            if self._stopping.is_set():
+                return
+            try:
+                pause_s = self._step()
+            except Exception as error:
+                failures += 1
+                if not (self._stopping.is_set() or type(error) in logged):
+                    logged.add(type(error))
+                    self._log_failure(error)
+                self._stopping.wait(self._backoff.after(failures))
+                continue
+            if failures:
+                failures = 0
+                logged.clear()
+                logger.info("%s works again", self._what)
+            if pause_s is None:
+                return
+            self._woken.wait(pause_s)
+
+    def _log_failure(self, error: Exception) -> None:
+        if isinstance(error, ArborcastError):
+            logger.warning("%s failed, and is tried again: %s", self._what, error)
+        else:
+            logger.error("%s failed, and is tried again: %r", self._what, error, exc_info=error)

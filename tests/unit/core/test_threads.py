@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arborcast.core.backoff import Backoff
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.threads import Service
+
+LONG_S = 600.0
+"""A pause that no test waits for."""
+
+NO_PAUSE = Backoff(0.0, 0.0)
+
+
+class Steps:
+    """A step that takes its results from a list: a pause, None, or an exception. After the last one it ends."""
+
+    def __init__(self, *results: float | Exception | None) -> None:
+        self.count = 0
+        self.taken = threading.Semaphore(0)
+        self._results: Iterator[float | Exception | None] = iter(results)
+
+    def __call__(self) -> float | None:
+        self.count += 1
+        self.taken.release()
+        result = next(self._results, None)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+def run_to_its_end(step: Callable[[], float | None], backoff: Backoff = NO_PAUSE) -> None:
+    over = threading.Event()
+    Service("test", step, close=over.set, backoff=backoff).start()
+    assert over.wait(60)
+
+
+def test_a_step_is_repeated_until_it_returns_none() -> None:
+    steps = Steps(0.0, 0.0, None, 0.0)
+    run_to_its_end(steps)
+    assert steps.count == 3
+
+
+def test_wake_ends_the_pause() -> None:
+    steps = Steps(LONG_S, None)
+    over = threading.Event()
+    service = Service("test", steps, close=over.set)
+    service.start()
+    assert steps.taken.acquire(timeout=60)
+    service.wake()
+    assert over.wait(60)
+    assert steps.count == 2
+
+
+def test_a_wake_during_a_step_is_not_lost() -> None:
+    over = threading.Event()
+
+    class Work:
+        count = 0
+
+        def step(self) -> float | None:
+            self.count += 1
+            if self.count == 2:
+                return None
+            service.wake()
+            return LONG_S
+
+    service = Service("test", Work().step, close=over.set)
+    service.start()
+    assert over.wait(60)
+
+
+def test_stop_ends_each_kind_of_pause() -> None:
+    closed: list[str] = []
+
+    def stopped(name: str, step: Callable[[], float | None], delay_s: float = 0.0) -> bool:
+        began = threading.Event()
+
+        def begin() -> float | None:
+            began.set()
+            return step()
+
+        services.append(
+            Service(name, begin, delay_s=delay_s, backoff=Backoff(LONG_S, LONG_S), close=lambda: closed.append(name))
+        )
+        services[-1].start()
+        return (bool(delay_s) or began.wait(60)) and services[-1].stop(None)
+
+    services: list[Service] = []
+    assert stopped("before the first step", Steps(), delay_s=LONG_S)
+    assert stopped("between two steps", Steps(LONG_S))
+    assert stopped("after a failure", Steps(ValueError()))
+    assert stopped("within a step", lambda: float(services[-1].wait(LONG_S)))
+    assert closed == ["before the first step", "between two steps", "after a failure", "within a step"]
+
+
+def test_stop_waits_no_longer_than_its_time_for_a_step_that_hangs() -> None:
+    go_on = threading.Event()
+    began = threading.Event()
+
+    def step() -> None:
+        began.set()
+        go_on.wait(60)
+
+    service = Service("test", step)
+    service.start()
+    assert began.wait(60)
+    assert not service.stop(0.0)
+    assert service.stopping
+    go_on.set()
+    assert service.stop(None)
+
+
+def test_a_service_that_never_started_stops() -> None:
+    assert Service("test", Steps()).stop(None)
+
+
+def test_failures_are_logged_once_for_each_kind_until_a_step_succeeds(caplog: pytest.LogCaptureFixture) -> None:
+    away = InfrastructureError("Kafka is away")
+    steps = Steps(away, away, ValueError("a mistake"), away, 0.0, away, None)
+    with caplog.at_level(logging.INFO):
+        run_to_its_end(steps)
+
+    assert steps.count == 7
+    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+        ("WARNING", "test failed, and is tried again: Kafka is away"),
+        ("ERROR", "test failed, and is tried again: ValueError('a mistake')"),
+        ("INFO", "test works again"),
+        ("WARNING", "test failed, and is tried again: Kafka is away"),
+        ("INFO", "test works again"),
+    ]
+    assert [each.exc_info is not None for each in caplog.records] == [False, True, False, False, False]
+
+
+def test_the_pause_grows_with_failures_in_a_row() -> None:
+    asked: list[float] = []
+
+    class Asked(Backoff):
+        def after(self, failures: int) -> float:
+            asked.append(super().after(failures))
+            return 0.0
+
+    run_to_its_end(Steps(ValueError(), ValueError(), ValueError(), 0.0, ValueError(), None), backoff=Asked(1.0, 3.0))
+    assert asked == [1.0, 2.0, 3.0, 1.0]
+
+
+@given(first_s=st.floats(0.001, 10), times=st.floats(1, 1000), failures=st.integers(1, 100_000))
+def test_a_pause_is_twice_the_one_before_and_at_most_the_longest(first_s: float, times: float, failures: int) -> None:
+    backoff = Backoff(first_s, first_s * times)
+    assert backoff.after(1) == first_s
+    assert backoff.after(failures + 1) == min(2 * backoff.after(failures), backoff.longest_s)

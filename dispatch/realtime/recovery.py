@@ -66,6 +66,7 @@ class Recovery:
         # Parked deliveries first: one that the redelivery finishes meanwhile has its row in the log already.
         parked = list(self._redeliverer.parked_behind(begun))
         found, tried = recall_since(self._kafka, since, behind_ms, len(positions), RECALL_S)
+        tried = {lane: at for lane, at in tried.items() if at[1] > positions[at[0]]}
         behind = earlier(found, parked, since, tried)
         logger.info("%d deliveries were settled before the workers were cut off", len(found) + len(behind.unwritten))
         # Tasks write their own number, the driver none.

@@ -64,7 +64,7 @@ class Stopped:
     ) -> tuple[frozenset[tuple[str, str]], Newest]:
         assert self.asked_parked, "a delivery that is finished between the two would be in neither"
         self.recalled.append((first, behind_ms, partitions))
-        return frozenset({("s", "n")}), {("s", TopicPath("a")): (0, 510)}
+        return frozenset({("s", "n")}), {("s", TopicPath("a")): (0, 510), ("s", TopicPath("b")): (0, 499)}
 
     def _parked_behind(self, positions: Mapping[int, int]) -> list[tuple[str, str, Place]]:
         self.asked_parked = True
@@ -98,7 +98,7 @@ def test_after_a_crash_only_partitions_in_which_something_was_begun_are_recalled
     assert (begin.positions, begin.newest, begin.since) == ({0: 500, 1: 30, 2: 60}, RUN, RUN)
     assert stopped.recalled == [(RUN, {0: 1_000}, 3)]
     assert begin.earlier.settled == {("s", "n")}
-    assert begin.earlier.has_newer("s", TopicPath("a"), 0, 509)
+    assert begin.earlier.newest == {("s", TopicPath("a")): (0, 510)}, "the others are not taken again"
     assert begin.earlier.unwritten == {("s", "parked in 0")}
 
 

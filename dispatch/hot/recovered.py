@@ -24,11 +24,15 @@ from arborcast.core.eventlog.scan import LogScan, Stretch
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.parked import Parked, Place, decode, decode_key, roomy
+from arborcast.topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
 
 Settled = frozenset[tuple[str, str]]
 """Subscriptions and notifications of which something is known already."""
+
+Newest = Mapping[tuple[str, TopicPath], tuple[int, int]]
+"""By subscription and topic, a partition and offset of the `notifications` log."""
 
 # What was written for the batch has a time stamp behind the batch's own, by clocks of several machines.
 _CLOCKS_MS = 60_000
@@ -42,11 +46,18 @@ _LOOKS_BACK_S = (60, 3_600, 86_400)
 
 class RecoveredDeliveries(NamedTuple):
     """`settled`: deliveries with a row in `attempts`. `unwritten`: parked deliveries whose row was lost in the crash.
-    `numbers`: by partition, sorted, the first offset and the number by which notifications were parked."""
+    `numbers`: by partition, sorted, the first offset and the number by which notifications were parked. `newest`: by
+    subscription and topic, the partition and offset of the newest notification that was pushed."""
 
     settled: Settled = frozenset()
     unwritten: Settled = frozenset()
     numbers: Mapping[int, Sequence[tuple[int, int]]] = {}
+    newest: Mapping[tuple[str, TopicPath], tuple[int, int]] = {}
+
+    def has_newer(self, subscription_id: str, topic: TopicPath, partition: int, offset: int) -> bool:
+        """Whether a newer notification on the topic was pushed to the subscription."""
+        found = self.newest.get((subscription_id, topic), (partition, offset))
+        return found[0] == partition and found[1] > offset
 
     def number(self, partition: int, offset: int) -> int | None:
         """By which number a notification is parked, so that it comes in order with those that were parked before; None
@@ -84,7 +95,9 @@ class StartState(NamedTuple):
         return json.dumps({kafka.topic("notifications"): at})
 
 
-def earlier(settled: Settled, parked: Iterable[tuple[str, str, Place]], since: int) -> RecoveredDeliveries:
+def earlier(
+    settled: Settled, parked: Iterable[tuple[str, str, Place]], since: int, newest: Newest | None = None
+) -> RecoveredDeliveries:
     """What is known by the rows, and by what waits: subscription, notification and place of each. Places of runs before
     `since` are none of this log's."""
     unwritten: set[tuple[str, str]] = set()
@@ -95,7 +108,7 @@ def earlier(settled: Settled, parked: Iterable[tuple[str, str, Place]], since: i
         if place.batch >= since and not place.redrive:
             last.setdefault(place.partition, {})[place.offset] = place.batch
     numbers = {partition: sorted(known.items()) for partition, known in last.items()}
-    return RecoveredDeliveries(settled, frozenset(unwritten), numbers)
+    return RecoveredDeliveries(settled, frozenset(unwritten), numbers, newest or {})
 
 
 def recall(kafka: KafkaSettings, batch: int, begun_ms: int, timeout_s: float) -> Settled:
@@ -149,10 +162,11 @@ def appended_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> dict[int,
 
 def recall_since(
     kafka: KafkaSettings, first: int, behind_ms: Mapping[int, int], partitions: int, timeout_s: float
-) -> Settled:
+) -> tuple[Settled, Newest]:
     """The deliveries that have a row of a batch with this number or a higher one, or of the redelivery, and may be of
     notifications behind the positions of a run. A delivery with a row of the redelivery was parked, and waits there or
-    is settled, though the worker that parked it may not have written its own row.
+    is settled, though the worker that parked it may not have written its own row. With them, where the newest pushed
+    one of each subscription and topic is, as far as a record of what was matched says so.
 
     `behind_ms` are the time stamps of the first notifications behind these positions, by partition: no row of a
     notification is older than the notification. Partitions that are not among them have none; the `notifications` log
@@ -162,6 +176,8 @@ def recall_since(
     """
     partition_of = lru_cache(_TOPICS)(lambda topic: partition_of_key(topic.encode(), partitions))
     found: set[tuple[str, str]] = set()
+    pushed: dict[tuple[str, TopicPath], tuple[int, str]] = {}  # when the newest was accepted, and its id
+    places: dict[str, tuple[int, int]] = {}
     with LogScan(kafka, "attempts", timeout_s) as log:
         # Offsets, not the time stamps of rows: behind a record of that time those of a clock that was put back count.
         firsts = {number: log.at(since_ms - _CLOCKS_MS) for number, since_ms in behind_ms.items()}
@@ -170,12 +186,16 @@ def recall_since(
             if record.value is None or named is None or (named < first and named != attempts.NO_BATCH):
                 continue
             here = {number for number, at in firsts.items() if record.offset >= at[record.partition]}
-            found.update(
-                (each.subscription, each.notification)
-                for each in attempts.readable(record.value)
-                if partition_of(each.topic) in here
-            )
-    return frozenset(found)
+            rows, evaluation = attempts.readable(record.value)
+            for each in rows:
+                if partition_of(each.topic) in here:
+                    found.add((each.subscription, each.notification))
+                    if each.push:
+                        lane, one = (each.subscription, each.topic), (each.accepted_ms, each.notification)
+                        pushed[lane] = max(pushed.get(lane, one), one)
+            if evaluation is not None and evaluation.partition in here:
+                places.update({each.notification: (evaluation.partition, each.offset) for each in evaluation.matched})
+    return frozenset(found), {lane: places[name] for lane, (_, name) in pushed.items() if name in places}
 
 
 def newest_batch(kafka: KafkaSettings, timeout_s: float) -> int:
@@ -198,5 +218,5 @@ def _newest(record: ConsumerRecord) -> int:
 
 
 def _of_batch(value: bytes, batch: int) -> set[tuple[str, str]]:
-    rows = attempts.readable(value)
+    rows, _ = attempts.readable(value)
     return {(each.subscription, each.notification) for each in rows if each.batch in (batch, attempts.NO_BATCH)}

@@ -265,16 +265,16 @@ def decode(value: bytes) -> list[Attempt]:
     return decode_all(value)[0]
 
 
-def readable(value: bytes) -> list[Attempt]:
-    """The attempts in one Kafka value; of one that cannot be read none, and the log says so. Raises
+def readable(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
+    """As `decode_all`, but a value that cannot be read has no attempts: the process log names it. Raises
     RecordVersionError."""
     try:
-        return decode(value)
+        return decode_all(value)
     except RecordVersionError:
         raise
     except InfrastructureError as error:
         logger.error("a record of the attempts log, of %d bytes, is left out: %s", len(value), error)
-        return []
+        return [], None
 
 
 def decode_all(value: bytes) -> tuple[list[Attempt], Evaluation | None]:

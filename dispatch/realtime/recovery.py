@@ -65,8 +65,9 @@ class Recovery:
             behind_ms = dict.fromkeys(positions, min(behind_ms.values()))
         # Parked deliveries first: one that the redelivery finishes meanwhile has its row in the log already.
         parked = list(self._redeliverer.parked_behind(begun))
-        found = recall_since(self._kafka, since, behind_ms, len(positions), RECALL_S)
-        behind = earlier(found, parked, since)
+        found, tried = recall_since(self._kafka, since, behind_ms, len(positions), RECALL_S)
+        tried = {lane: at for lane, at in tried.items() if at[1] > positions[at[0]]}
+        behind = earlier(found, parked, since, tried)
         logger.info("%d deliveries were settled before the workers were cut off", len(found) + len(behind.unwritten))
         # Tasks write their own number, the driver none.
         return StartState(positions, behind, newest, since, any(known[number].task < 0 for number in begun))

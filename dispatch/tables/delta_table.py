@@ -53,7 +53,7 @@ def build(spec: TableSpec, records: Sequence[Record], special: Mapping[str, Buil
 def rows_of(values: Iterable[bytes]) -> pa.Table:
     """Rows of `attempts` for the values of Kafka records, in order. A record that cannot be read is logged and left
     out. Raises RecordVersionError."""
-    return build(ATTEMPTS, [attempt for value in values for attempt in attempts.readable(value)], _ATTEMPT)
+    return build(ATTEMPTS, [attempt for value in values for attempt in attempts.readable(value)[0]], _ATTEMPT)
 
 
 _ATTEMPT: Mapping[str, Build[Attempt]] = {

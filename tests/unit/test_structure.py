@@ -133,95 +133,6 @@ def test_http_calls_leave_by_the_listed_modules() -> None:
     assert calling == _HTTP
 
 
-# Modules that start threads beside core.threads. To be emptied: nothing may be added. client/ works without an engine.
-THREADS = {
-    "client/framed.py",
-    "client/futures.py",
-    "client/http_server.py",
-    "client/queues/replies.py",
-    "dispatch/matching/bases.py",
-    "dispatch/matching/unmatched.py",
-    "dispatch/realtime/driver.py",
-    "dispatch/realtime/mode_controller.py",
-    "dispatch/realtime/worker.py",
-    "dispatch/realtime/worker_lease.py",
-    "dispatch/recording/recording.py",
-    "dispatch/redelivery/redeliverer.py",
-    "dispatch/spark/query_supervisor.py",
-    "engine/terminal.py",  # a timer that is cancelled
-    "ingest/consumers.py",
-    "ingest/federation/member.py",
-    "ingest/operations/current_message.py",
-    "ingest/operations/push_results.py",
-    "ingest/zeromq/upstream.py",
-    "jobs/dispatch_stream.py",  # a pool from before the first import of the product
-}
-
-# Classes with more than _MOST_ATTRIBUTES attributes. To be emptied: nothing may be added.
-HEAVY = {
-    "ingest.federation.member.FederationMember",
-    "ingest.framed.session.FramedSession",
-    "ingest.http.http_protocol.GatewayProtocol",
-    "ingest.state.notification_log.NotificationLog",
-    "ingest.state.pull_queues.PullQueues",
-    "ingest.zeromq.edge.ZmqEdge",
-    "dispatch.delivery.envelope.Envelope",
-    "dispatch.delivery.transport.curl.CurlTransport",
-    "dispatch.redelivery.redeliverer.Redeliverer",
-}
-_MOST_ATTRIBUTES = 15
-
-
-def calls_in(file: Path, names: set[str]) -> bool:
-    return any(
-        isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in names
-        for node in ast.walk(tree_of(file))
-    )
-
-
-def test_threads_are_started_in_one_module() -> None:
-    starters = {"Thread", "Timer", "ThreadPoolExecutor", "_start_new_thread", "start_new_thread"}
-    found = {
-        str(file.relative_to(ROOT)) for package in FLOORS for file in modules_of(package) if calls_in(file, starters)
-    }
-    assert not found - THREADS - {"core/threads.py"}, "use Service, start_thread or pool of core.threads"
-    assert not THREADS - found, "take these out of THREADS"
-
-
-def test_a_lease_is_one_of_core_lease() -> None:
-    """No other module follows the logs of leases or writes to them."""
-    for package in FLOORS:
-        for file in modules_of(package):
-            if {"LEASE_LOG", "JOB_LEASE_LOG"} & {name.rpartition(".")[2] for name in imported_modules(file)}:
-                assert not calls_in(file, {"LogWriter", "LogFollower", "Tail"}), file.relative_to(ROOT)
-
-
-def attributes_of(node: ast.ClassDef) -> set[str]:
-    """Those that `__init__` sets."""
-    return {
-        target.attr
-        for method in node.body
-        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
-        for target in ast.walk(method)
-        if isinstance(target, ast.Attribute)
-        and isinstance(target.ctx, ast.Store)
-        and isinstance(target.value, ast.Name)
-        and target.value.id == "self"
-    }
-
-
-def test_classes_have_few_attributes() -> None:
-    found = {
-        f"{name_of(file).removeprefix('arborcast.')}.{node.name}"
-        for package in FLOORS
-        for file in modules_of(package)
-        for node in ast.walk(tree_of(file))
-        if isinstance(node, ast.ClassDef) and len(attributes_of(node)) > _MOST_ATTRIBUTES
-    }
-    assert not found - HEAVY, f"more than {_MOST_ATTRIBUTES} attributes: give some of them to a class of their own"
-    assert not HEAVY - found, "take these out of HEAVY"
-
-
 _PROCESS = re.compile(
     r"\b(?:subprocess|multiprocessing|create_subprocess_\w+|os\.(?:exec|fork|p?open|posix_|spawn|system)\w*)"
 )
@@ -300,10 +211,7 @@ THREADS = {
     "client/http_server.py",
     "client/queues/replies.py",
     "core/http_client.py",
-    "directory/sync/sync.py",
-    "dispatch/hot/sink.py",
     "dispatch/hot/worker.py",
-    "dispatch/job/runtime.py",
     "dispatch/matching/bases.py",
     "dispatch/matching/unmatched.py",
     "dispatch/realtime/driver.py",
@@ -314,11 +222,8 @@ THREADS = {
     "dispatch/recording/recording.py",
     "dispatch/redelivery/redeliverer.py",
     "dispatch/spark/query_supervisor.py",
-    "engine/gateway/process.py",
-    "engine/gateway/state.py",
     "engine/terminal.py",  # a timer that is cancelled
     "ingest/consumers.py",
-    "ingest/demand/worker.py",
     "ingest/federation/member.py",
     "ingest/operations/current_message.py",
     "ingest/operations/push_results.py",
@@ -328,7 +233,6 @@ THREADS = {
 
 # Classes with more than _MOST_ATTRIBUTES attributes. To be emptied: nothing may be added.
 HEAVY = {
-    "directory.sync.sync.DirectorySync",
     "ingest.federation.member.FederationMember",
     "ingest.framed.session.FramedSession",
     "ingest.http.http_protocol.GatewayProtocol",
@@ -337,13 +241,6 @@ HEAVY = {
     "ingest.zeromq.edge.ZmqEdge",
     "dispatch.delivery.envelope.Envelope",
     "dispatch.delivery.transport.curl.CurlTransport",
-    "dispatch.hot.stream.HotPath",
-    "dispatch.matching.view.RoutingView",
-    "dispatch.realtime.driver.WorkerUpdates",
-    "dispatch.realtime.mode_controller.ModeController",
-    "dispatch.realtime.task.Task",
-    "dispatch.redelivery.redeliverer.Redeliverer",
-    "engine.gateway.process.GatewayProcess",
 }
 _MOST_ATTRIBUTES = 15
 

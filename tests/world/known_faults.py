@@ -276,7 +276,7 @@ def _of_all_partitions(self: Any) -> recovered.StartState:
     since = min((each.since for each in known.values() if not each.clean), default=-1)
     if since < 0:
         return recovered.StartState(positions, recovered.NOTHING, self.newest())
-    found = recovered.recall_since(self._kafka, since, dict.fromkeys(positions, 0), len(positions), 300.0)
+    found, _ = recovered.recall_since(self._kafka, since, dict.fromkeys(positions, 0), len(positions), 300.0)
     parked = self._redeliverer.parked_behind(positions)
     return recovered.StartState(positions, recovered.earlier(found, parked, since), self.newest(), since)
 

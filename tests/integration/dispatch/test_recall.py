@@ -96,13 +96,15 @@ def test_rows_of_notifications_behind_the_positions_of_a_run_are_recalled_and_no
         log.add(row("s", "of the run", 5))
         log.add(row("s", "of the redelivery", NO_BATCH))
         log.add(row("s", "of another partition", 5, other))
+        log.add_matched(busy, 5, 0, [Matched("of the run", TopicPath("a"), 1, 17, 1)])
         log.settle(120)
 
     def recalled(first: int, behind_ms: dict[int, int]) -> set[str]:
-        return {notification for _, notification in recall_since(kafka_settings, first, behind_ms, count, 20)}
+        return {notification for _, notification in recall_since(kafka_settings, first, behind_ms, count, 20)[0]}
 
     assert recalled(5, {busy: now_ms}) == {"of the run", "of the redelivery"}
     assert recalled(6, {busy: now_ms}) == {"of the redelivery"}, "what an earlier run parked was tried"
+    assert recall_since(kafka_settings, 5, {busy: now_ms}, count, 20)[1] == {("s", TopicPath("a")): (busy, 17)}
     assert recalled(5, {quiet: now_ms}) == {"of another partition"}
     later_ms = now_ms + 3_600_000
     assert recalled(5, {busy: later_ms, quiet: now_ms}) == {"of another partition"}, "each since its own time"

@@ -6,16 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import create_autospec
 
+import msgspec
 import pytest
 
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.health import Sign
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
-from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
+from arborcast.dispatch.hot.batch_outcomes import NEWER, BatchOutcomes
 from arborcast.dispatch.hot.intake import HELD, SICK, Exclusions, Intake
 from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
 from arborcast.dispatch.hot.pump import Pump, PumpRun
+from arborcast.dispatch.hot.recovered import RecoveredDeliveries
 from arborcast.dispatch.hot.sink_journal import SinkJournal
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
@@ -84,6 +86,18 @@ class World:
 
     def states(self) -> list[tuple[str, str]]:
         return [(row.notification, row.state) for row in self.journal.rows]
+
+
+def test_what_is_taken_again_after_a_crash_is_not_pushed_behind_what_was_pushed_before_it() -> None:
+    world = World()
+    world.intake.earlier = RecoveredDeliveries(newest={("s", TopicPath("a")): (0, 5)})
+    for offset, topic, reliable in ((4, "a", False), (4, "a", True), (4, "b", False), (6, "a", False)):
+        notification = Notification(f"{topic}{offset}{'!' * reliable}", TopicPath(topic), b"<x/>", NOW_MS)
+        notification = msgspec.structs.replace(notification, reliable=reliable)
+        world.intake.take(Received(notification, 0, offset, 7), Found([TIMELY], []))
+    world.push()
+    assert sorted(world.states()) == [("a4", "dropped"), ("a4!", "delivered"), ("a6", "delivered"), ("b4", "delivered")]
+    assert world.journal.rows[0].detail == NEWER
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_unreadable_record_is_an_error_of_ours(value: bytes) -> None:
 
 
 def test_readers_leave_out_a_record_that_cannot_be_read_and_no_newer_one(caplog: pytest.LogCaptureFixture) -> None:
-    assert attempts.readable(b"\xc1") == []
+    assert attempts.readable(b"\xc1") == ([], None)
     assert "left out" in caplog.text
     with pytest.raises(RecordVersionError):
         attempts.readable(msgspec.msgpack.encode({"v": attempts.VERSION + 1, "attempts": []}))

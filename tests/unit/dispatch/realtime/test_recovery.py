@@ -13,12 +13,13 @@ import pytest
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.hot.recovered import NOTHING, StartState
+from arborcast.dispatch.hot.recovered import NOTHING, Newest, StartState
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS
 from arborcast.dispatch.logs.parked import Place
 from arborcast.dispatch.realtime import recovery
 from arborcast.dispatch.realtime.messages import WorkerProgress
 from arborcast.dispatch.realtime.recovery import Recovery, next_run
+from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import job_settings
 
 RUN = 7 * RUN_NUMBERS
@@ -60,10 +61,10 @@ class Stopped:
 
     def _recall(
         self, kafka: KafkaSettings, first: int, behind_ms: Mapping[int, int], partitions: int, timeout_s: float
-    ) -> frozenset[tuple[str, str]]:
+    ) -> tuple[frozenset[tuple[str, str]], Newest]:
         assert self.asked_parked, "a delivery that is finished between the two would be in neither"
         self.recalled.append((first, behind_ms, partitions))
-        return frozenset({("s", "n")})
+        return frozenset({("s", "n")}), {("s", TopicPath("a")): (0, 510), ("s", TopicPath("b")): (0, 499)}
 
     def _parked_behind(self, positions: Mapping[int, int]) -> list[tuple[str, str, Place]]:
         self.asked_parked = True
@@ -97,6 +98,7 @@ def test_after_a_crash_only_partitions_in_which_something_was_begun_are_recalled
     assert (begin.positions, begin.newest, begin.since) == ({0: 500, 1: 30, 2: 60}, RUN, RUN)
     assert stopped.recalled == [(RUN, {0: 1_000}, 3)]
     assert begin.earlier.settled == {("s", "n")}
+    assert begin.earlier.newest == {("s", TopicPath("a")): (0, 510)}, "the others are not taken again"
     assert begin.earlier.unwritten == {("s", "parked in 0")}
 
 

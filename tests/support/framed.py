@@ -7,14 +7,20 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import uvloop
+import zmq
 
+from arborcast.client.framed import ConnectionFactory
 from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.framed.server import FramedServer
 from arborcast.ingest.http.inflight import Inflight
-from arborcast.ingest.settings import FramedSettings
+from arborcast.ingest.settings import FramedSettings, ZmqSettings
+from arborcast.ingest.zeromq.edge import ZmqEdge
+from arborcast.wire import frames
+from arborcast.wire.frames import Decoder, Frame, FrameKind
 from tests.support.gateway_parts import GatewayParts
 
 ResultT = TypeVar("ResultT")
@@ -72,3 +78,48 @@ def framed_edge(
         yield edge
     finally:
         edge.stop()
+
+
+class FramedClient:
+    """One connection to a framed edge, frame by frame."""
+
+    def __init__(self, edge: FramedEdge, user: str, password: str) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", edge.port), 120)
+        self._decoder = Decoder(2**20)
+        assert self.ask(FrameKind.CONNECT, frames.ConnectBody(user, password)).kind == FrameKind.CONNECTED
+
+    def ask(self, kind: FrameKind, body: frames.Body) -> Frame:
+        """The answer to one frame."""
+        self._socket.sendall(frames.encode(kind, 1, body))
+        while not (found := list(self._decoder.feed(self._socket.recv(65_536)))):
+            pass
+        return found[0]
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@contextmanager
+def zmq_edge(parts: GatewayParts, user: str, password: str, folder: Path) -> Iterator[Callable[..., list[bytes]]]:
+    """A ZeroMQ edge that is this user at a framed edge; the function asks as its REQ socket."""
+    address = f"ipc://{folder}/edge"
+    settings = ZmqSettings(
+        subscribe=f"{address}-s", publish="", pipeline="", asked=address, user=user, password=password
+    )
+    with framed_edge(parts) as edge, zmq.Context() as context, context.socket(zmq.REQ) as req:
+        made = ZmqEdge(settings, ConnectionFactory(edge.url, timeout_s=120), 1024 * 1024, lambda: None)
+        thread = threading.Thread(target=made.run)
+        thread.start()
+        req.setsockopt(zmq.RCVTIMEO, 120_000)
+        req.setsockopt(zmq.LINGER, 0)
+        req.connect(address)
+
+        def ask(*parts: bytes) -> list[bytes]:
+            req.send_multipart(parts)
+            return req.recv_multipart()
+
+        try:
+            yield ask
+        finally:
+            made.stop()
+            thread.join(120)

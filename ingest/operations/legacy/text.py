@@ -52,14 +52,16 @@ def parse(text: str) -> Xml:
 
 
 def mended(text: str) -> Xml:
-    """The same of a text that is decoded."""
+    """The same of a text that is decoded. XML beyond the limits of a tag is refused, and not taken as text."""
     try:
-        return _parsed(with_escaped_ampersands(text))
+        xml = _parsed(with_escaped_ampersands(text))
     except MalformedMessage:
         plain = _with_plain_content(text)
         if plain is None:
             raise
-        return _parsed(plain)
+        xml = _parsed(plain)
+    check_tags(xml.document)
+    return xml
 
 
 def with_escaped_ampersands(text: str) -> str:
@@ -79,9 +81,7 @@ def _if_there_is_one(reference: re.Match[str]) -> str:
 
 
 def _parsed(document: str) -> Xml:
-    xml = read_xml(document.encode(), what="the text of WsnProcess")
-    check_tags(xml.document)
-    return xml
+    return read_xml(document.encode(), what="the text of WsnProcess")
 
 
 def _with_plain_content(text: str) -> str | None:

@@ -7,20 +7,16 @@ An operation of the application, or a frame that clients send, without a row her
 from __future__ import annotations
 
 import re
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
-from urllib.parse import quote
 
 import pytest
 import zmq
 
-from arborcast.client.framed import ConnectionFactory
 from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.policy import read_policy
 from arborcast.ingest.access.settings import AccessSettings
@@ -29,16 +25,15 @@ from arborcast.ingest.access.users_file import User, hash_password, write_users
 from arborcast.ingest.addresses import FACTORIES
 from arborcast.ingest.http.app import _OPERATIONS
 from arborcast.ingest.operations.legacy import messages
-from arborcast.ingest.settings import TopicSettings, ZmqSettings
-from arborcast.ingest.zeromq.edge import ZmqEdge
+from arborcast.ingest.settings import TopicSettings
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import SYSTEM, TopicPath
 from arborcast.wire import frames
 from arborcast.wire.endpoints import Kind
-from arborcast.wire.frames import Decoder, Frame, FrameKind
+from arborcast.wire.frames import FrameKind
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
-from tests.support.framed import FramedEdge, framed_edge
+from tests.support.framed import FramedClient, framed_edge, zmq_edge
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import basic
 
@@ -389,28 +384,10 @@ def test_each_operation_and_each_frame_has_a_row() -> None:
     assert {row.key[0] for row in FRAMED_ROWS} == {kind.name for kind in said}
 
 
-class Framed:
-    """One connection to the framed edge, as this user."""
-
-    def __init__(self, edge: FramedEdge, who: str) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", edge.port), 120)
-        self._decoder = Decoder(2**20)
-        assert self.ask(FrameKind.CONNECT, frames.ConnectBody(who, SECRET)).kind == FrameKind.CONNECTED
-
-    def ask(self, kind: FrameKind, body: frames.Body) -> Frame:
-        self._socket.sendall(frames.encode(kind, 1, body))
-        while not (found := list(self._decoder.feed(self._socket.recv(65_536)))):
-            pass
-        return found[0]
-
-    def close(self) -> None:
-        self._socket.close()
-
-
 def framed(kind: FrameKind, body: Callable[[str], frames.Body]) -> Ask:
     def ask(world: World, who: str, path: str) -> str:
         with framed_edge(world.parts) as edge, ExitStack() as stack:
-            client = Framed(edge, who)
+            client = FramedClient(edge, who, SECRET)
             stack.callback(client.close)
             answer = client.ask(kind, body(path))
             return "" if answer.kind == FrameKind.RECEIPT else frames.read_body(answer, frames.ErrorBody).text
@@ -439,35 +416,11 @@ def test_who_may_on_the_framed_edge(gate: Gate, row: Row) -> None:
     test_who_may(gate, row)
 
 
-@contextmanager
-def zmq_edge(world: World, who: str, folder: Path) -> Iterator[Callable[..., list[bytes]]]:
-    """Asks as a REQ socket of an edge that is this user."""
-    address = f"ipc://{folder}/{who}"
-    settings = ZmqSettings(subscribe=f"{address}-s", publish="", pipeline="", asked=address, user=who, password=SECRET)
-    with framed_edge(world.parts) as edge, zmq.Context() as context, context.socket(zmq.REQ) as req:
-        made = ZmqEdge(settings, ConnectionFactory(edge.url, timeout_s=120), 1024 * 1024, lambda: None)
-        thread = threading.Thread(target=made.run)
-        thread.start()
-        req.setsockopt(zmq.RCVTIMEO, 120_000)
-        req.setsockopt(zmq.LINGER, 0)
-        req.connect(address)
-
-        def ask(*parts: bytes) -> list[bytes]:
-            req.send_multipart(parts)
-            return req.recv_multipart()
-
-        try:
-            yield ask
-        finally:
-            made.stop()
-            thread.join(120)
-
-
 def test_who_may_publish_by_zeromq(gate: Gate, tmp_path: Path) -> None:
     did = set()
     for who in sorted(OTHERS):
         world = World(gate)
-        with zmq_edge(world, who, tmp_path) as ask:
+        with zmq_edge(world.parts, who, SECRET, tmp_path) as ask:
             word, why = ask(b"publish", b"{urn:t}a/b", b"<x/>")
             while b"cannot be reached" in why:  # it is still connecting
                 time.sleep(0.02)
@@ -484,12 +437,12 @@ def test_who_may_publish_by_zeromq(gate: Gate, tmp_path: Path) -> None:
 def test_who_may_subscribe_by_zeromq(gate: Gate, tmp_path: Path, who: str, may: bool) -> None:
     world = World(gate)
     with (
-        zmq_edge(world, who, tmp_path) as ask,
+        zmq_edge(world.parts, who, SECRET, tmp_path) as ask,
         zmq.Context() as context,
         context.socket(zmq.SUB) as sub,
     ):
         sub.setsockopt(zmq.LINGER, 0)
-        sub.connect(f"ipc://{tmp_path}/{who}-s")
+        sub.connect(f"ipc://{tmp_path}/edge-s")
         sub.subscribe(b"a/b")
         assert ask(b"ready", b"a/b")[0] == (b"ok" if may else b"error")
         assert bool(world.parts.control.records) is may
@@ -503,23 +456,13 @@ def about(body: str) -> Callable[[str], Ask]:
 ABOUT_A_TOPIC = {
     body: about(body)
     for body in (
-        soap.notify(soap.message("t:a/b")),
-        soap.subscribe(filters=soap.topic_expression("t:a/b")),
         soap.subscribe(filters=soap.topic_expression("t:a/b"), more=QUEUE),
         element("wsnt:GetCurrentMessage", soap.topic("t:a/b")),
-        PULL.replace("t:a//.", "t:a/b"),
         TRIGGER,
         TRIGGER.replace(soap.topic("t:a/to"), soap.topic("t:a/b")),
         REGISTER,
     )
 }
-ABOUT_A_TOPIC["POST"] = lambda topic: publish_as("application/json", b"{}", f"{{urn:t}}{topic}")
-ABOUT_A_TOPIC["PUBLISH"] = lambda topic: framed(
-    FrameKind.PUBLISH, lambda _: frames.PublishBody(f"{{urn:t}}{topic}", b"<x/>")
-)
-ABOUT_A_TOPIC["SUBSCRIBE"] = lambda topic: framed(
-    FrameKind.SUBSCRIBE, lambda _: frames.SubscribeBody(f"{{urn:t}}{topic}")
-)
 
 
 @pytest.mark.parametrize("ask", ABOUT_A_TOPIC.values(), ids=range(len(ABOUT_A_TOPIC)))
@@ -539,19 +482,7 @@ EVENT_TOPIC = (
 )
 EVENT_MESSAGE = f"<wsnt:NotificationMessage>{EVENT_TOPIC}<wsnt:Message><x/></wsnt:Message></wsnt:NotificationMessage>"
 FORGED: dict[str, Ask] = {
-    "Notify": lambda world, who, path: world.post(f"<wsnt:Notify>{EVENT_MESSAGE}</wsnt:Notify>", who),
     "Notify among others": lambda world, who, path: world.post(soap.notify(soap.message("t:a/b"), EVENT_MESSAGE), who),
-    "Notify at a registration": lambda world, who, path: world.post(
-        f"<wsnt:Notify>{EVENT_MESSAGE}</wsnt:Notify>", who, made(REGISTER, Kind.REGISTRATION)(world)
-    ),
-    "POST": publish_as("application/json", b"{}", quote(EVENT, safe="{}/:")),
-    "framed": framed(FrameKind.PUBLISH, lambda _: frames.PublishBody(EVENT, b"<x/>")),
-    "WsnProcess": lambda world, who, path: world.post(
-        legacy.wsn_process(legacy.notify(EVENT, "<x/>")), who, Kind.LEGACY.value
-    ),
-    "a part": lambda world, who, path: world.post(
-        legacy.wsn_process(legacy.in_parts(EVENT, "<x>1234567890</x>", 8)[0]), who, Kind.LEGACY.value
-    ),
     "a trigger": lambda world, who, path: world.post(TRIGGER.replace(soap.topic("t:a/to"), EVENT_TOPIC), who),
     "a registration": lambda world, who, path: world.post(
         element("br:RegisterPublisher", EVENT_TOPIC.replace("wsnt:Topic", "br:Topic")), who
@@ -569,16 +500,14 @@ FORGED: dict[str, Ask] = {
 @pytest.mark.parametrize("guarded", [True, False])
 @pytest.mark.parametrize("door", FORGED)
 def test_no_client_publishes_operator_events(gate: Gate, door: str, guarded: bool) -> None:
-    """Whatever the policy allows, and where there is none."""
+    """Whatever the policy allows, and where there is none; for each door see test_doors.py."""
     world = World(gate if guarded else None)
     why = FORGED[door](world, "root", BROKER)
-    # Topics in the older envelope are in no namespace: it cannot name these.
-    older = door in ("WsnProcess", "a part")
-    assert ("is not a legal topic name" if older else "only the engine publishes") in why, why
+    assert "only the engine publishes" in why, why
     assert world.parts.notifications.accepted == []
     assert world.parts.parts.records == []
     assert len(world.parts.table.triggers) == 0
-    assert len(world.parts.registrations) == ("at a registration" in door)
+    assert len(world.parts.registrations) == 0
 
 
 @pytest.mark.parametrize("who", ["root", "subscribe"])

@@ -22,7 +22,7 @@ from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.framed import server, session, subscriptions
 from arborcast.ingest.framed.publishing import Publisher
-from arborcast.ingest.settings import FramedSettings, TopicSettings, ZmqSettings
+from arborcast.ingest.settings import FramedSettings, ZmqSettings
 from arborcast.ingest.zeromq.edge import ZmqEdge
 from arborcast.topic_model.records.control import SubscriptionRecord, TriggerRecord
 from arborcast.topic_model.records.pull import StoredMessage
@@ -189,14 +189,6 @@ def test_of_many_the_wrong_one_is_refused_alone(edge: FramedEdge, connection: Co
         published(begun[50], 120)
     assert all(published(each, 120) for number, each in enumerate(begun) if number != 50)
     assert len(edge.parts.notifications.accepted) == 99
-
-
-def test_a_fixed_topic_set_refuses_others() -> None:
-    parts = GatewayParts(topics=TopicSettings(fixed=True))
-    with framed_edge(parts) as edge, ConnectionFactory(edge.url, timeout_s=120).connection() as connection:
-        producer = connection.session().producer("a")
-        with pytest.raises(FaultReceived, match="TopicNotSupported"):
-            producer.send("<x/>")
 
 
 def test_a_log_that_is_away_says_when_to_come_back(edge: FramedEdge, connection: Connection) -> None:

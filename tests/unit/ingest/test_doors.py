@@ -1,0 +1,659 @@
+"""What holds at every door: rights, limits, quotas, order, repetitions, and the same refusal of the same mistake.
+
+A new door gets a class here that translates a publication, or a subscription, into what its clients send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import quote
+
+import pytest
+
+from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.security.signatures import new_secret
+from arborcast.ingest.access.gate import Gate
+from arborcast.ingest.access.rates import Rates
+from arborcast.ingest.access.settings import LimitSettings
+from arborcast.ingest.consumers import DnsCheck
+from arborcast.ingest.federation.interests import PeerInterests
+from arborcast.ingest.federation.keys import SharedKeys
+from arborcast.ingest.federation.receiver import PeerReceiver
+from arborcast.ingest.settings import GatewaySettings, TopicSettings
+from arborcast.ingest.state.repeats import RepeatMemory, Repeats
+from arborcast.topic_model.records import peers
+from arborcast.topic_model.records.control import SubscriptionSuspended, TopicRecord
+from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import Peer
+from arborcast.topic_model.topics import SYSTEM, TopicPath
+from arborcast.wire import frames, limits
+from arborcast.wire.frames import FrameKind
+from tests.support import legacy_messages as legacy
+from tests.support import soap_messages as soap
+from tests.support.framed import FramedClient, framed_edge, zmq_edge
+from tests.support.gateway_parts import GatewayParts, HttpAnswer, only_subscription
+from tests.support.guarded_gateway import ANNA, BERT, Clock, guarded
+from tests.support.outbound import THIS_MACHINE
+
+pytestmark = pytest.mark.slow
+
+POLICY = """
+[[allow]]
+do = ["publish", "subscribe"]
+topics = ["a//."]
+users = ["anna"]
+"""
+PASSWORDS = {"anna": ("pa", ANNA), "bert": ("pb", BERT)}
+CONSUMER = "http://127.0.0.1:9/consumer"
+
+
+class World:
+    """A gateway, and its doors as one user opens them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        user: str = "",
+        settings: GatewaySettings | None = None,
+        topics: TopicSettings | None = None,
+    ) -> None:
+        self.folder = folder
+        self.user = user
+        self.password, authorization = PASSWORDS.get(user, ("", ""))
+        self.headers = {"authorization": authorization} if user else {}
+        self.parts = GatewayParts(settings, topics)
+        if user:
+            self.parts.gateway.gate = guarded(folder, Clock(), POLICY).gateway.gate
+
+    def there(self, *topics: str, types: tuple[str, ...] = ()) -> None:
+        for fold in self.parts.control.folds:
+            for topic in topics:
+                fold.apply(TopicRecord(TopicPath(topic), message_types=types))
+
+    def post(self, body: bytes, path: str, **headers: str) -> HttpAnswer:
+        return self.parts.post(body, path, **headers, **self.headers)
+
+    def soap(self, body: str, path: str = "/wsn/NotificationBroker", version: str = "1.1", header: str = "") -> str:
+        return why(self.post(soap.envelope(body, version, header), path))
+
+    def wsn_process(self, text: str) -> str:
+        answer = self.post(legacy.wsn_process(text), "/wsnprocess")
+        return why(answer) or ("faild" if answer.text("WsnProcessResponse") == "faild" else "")
+
+    @property
+    def stored(self) -> list[str]:
+        return [each.payload.decode() for each in self.parts.notifications.accepted]
+
+
+def why(answer: HttpAnswer) -> str:
+    """Empty for a request that was carried out, else the reason."""
+    if answer.status in (200, 202):
+        return ""
+    return answer.reason if answer.body.startswith(b"<") else answer.body.decode().rstrip()
+
+
+class PublishDoor(ABC):
+    """A way to publish."""
+
+    namespaces: ClassVar[bool] = True
+    keys: ClassVar[bool] = True
+    known: ClassVar[bool] = True
+    """Whether the gateway knows its user: not so of other engines, which have their own users."""
+
+    def __init__(self, world: World, stack: ExitStack) -> None:
+        self.world = world
+        self.open(stack)
+
+    def open(self, stack: ExitStack) -> None:  # noqa: B027  # most have nothing to open
+        """Connect."""
+
+    @abstractmethod
+    def publish(self, topic: str, payload: str, key: str = "") -> str:
+        """Empty when the payload is stored, else the reason."""
+
+
+class Soap11(PublishDoor):
+    version, path = "1.1", "/wsn/NotificationBroker"
+
+    def publish(self, topic: str, payload: str, key: str = "") -> str:
+        prefix, declared = topic, ""
+        if topic.startswith("{"):
+            uri, _, rest = topic[1:].partition("}")
+            prefix, declared = f"n:{rest}", f' xmlns:n="{uri}"'
+        message = soap.message(prefix, payload).replace("<wsnt:Topic", f"<wsnt:Topic{declared}")
+        header = soap.addressing("urn:x", key) if key else ""
+        return self.world.soap(soap.notify(message), self.path, self.version, header)
+
+
+class Soap12(Soap11):
+    version = "1.2"
+
+
+class OldAddress(Soap11):
+    path = "/WSN/Broker"
+
+
+class Registered(Soap11):
+    def open(self, stack: ExitStack) -> None:
+        body = '<b:RegisterPublisher xmlns:b="http://docs.oasis-open.org/wsn/br-2"/>'
+        answer = self.world.post(soap.envelope(body), "/wsn/NotificationBroker")
+        assert answer.status == 200, answer.body
+        address = answer.root.findtext(".//{*}PublisherRegistrationReference/{*}Address") or ""
+        self.path = address.removeprefix("http://127.0.0.1:8080")
+
+
+class WsnProcess(PublishDoor):
+    namespaces, keys = False, False
+
+    def publish(self, topic: str, payload: str, key: str = "") -> str:
+        return self.world.wsn_process(legacy.notify(topic.replace("/", ":"), payload))
+
+
+class InParts(PublishDoor):
+    namespaces, keys = False, False
+    messages = 0
+
+    def publish(self, topic: str, payload: str, key: str = "") -> str:
+        self.messages += 1
+        half = (len(payload) + 1) // 2
+        for text in legacy.in_parts(topic.replace("/", ":"), payload, half, identification=f"1:{self.messages}"):
+            if reason := self.world.wsn_process(text):
+                return reason
+        return ""
+
+
+class Post(PublishDoor):
+    def publish(self, topic: str, payload: str, key: str = "") -> str:
+        more = {"idempotency_key": key} if key else {}
+        return why(self.world.post(payload.encode(), f"/publish/{topic}", content_type="text/xml", **more))
+
+
+class Framed(PublishDoor):
+    def open(self, stack: ExitStack) -> None:
+        edge = stack.enter_context(framed_edge(self.world.parts))
+        self.client = FramedClient(edge, self.world.user, self.world.password)
+        stack.callback(self.client.close)
+
+    def publish(self, topic: str, payload: str, key: str = "") -> str:
+        answer = self.client.ask(FrameKind.PUBLISH, frames.PublishBody(topic, payload.encode(), key=key))
+        return "" if answer.kind == FrameKind.RECEIPT else frames.read_body(answer, frames.ErrorBody).text
+
+
+class ZeroMq(PublishDoor):
+    keys = False
+
+    def open(self, stack: ExitStack) -> None:
+        world = self.world
+        self.ask = stack.enter_context(zmq_edge(world.parts, world.user, world.password, world.folder))
+
+    def publish(self, topic: str, payload: str, key: str = "") -> str:
+        word, text = self.ask(b"publish", topic.encode(), payload.encode())
+        while b"cannot be reached" in text:  # it is still connecting
+            word, text = self.ask(b"publish", topic.encode(), payload.encode())
+        # Most reasons stand behind the name of the error.
+        return "" if word == b"ok" else re.sub(r"^[A-Z][A-Za-z]+: ", "", text.decode())
+
+
+class Receiver(PeerReceiver):
+    """With the reasons of what it drops, which are logged once for each topic."""
+
+    reasons: list[str]
+
+    def _drop(self, why: str, topic: TopicPath, error: Exception) -> None:
+        super()._drop(why, topic, error)
+        self.reasons.append(str(error))
+
+
+class Engine(PublishDoor):
+    """Another engine of the federation: what it sends is dropped with a reason, or has to come again."""
+
+    keys, known = False, False
+    pushed = 0
+
+    def open(self, stack: ExitStack) -> None:
+        key = self.world.folder / "key"
+        key.write_text(new_secret())
+        self.receiver = Receiver(
+            self.world.parts.gateway, "G/a", SharedKeys(str(key)), PeerInterests(), RepeatMemory(600)
+        )
+        self.receiver.reasons = []
+
+    def publish(self, topic: str, payload: str, key: str = "") -> str:
+        self.pushed += 1
+        sent = Notification(f"n{self.pushed}", TopicPath(topic), payload.encode(), 1)
+        push = peers.decode_push(peers.encode_push([sent], Peer("G/b", "G/a")))
+        try:
+            asyncio.run(self.receiver.take_push(push))
+        except ArborcastError as error:
+            return str(error)
+        return self.receiver.reasons.pop() if self.receiver.reasons else ""
+
+
+PUBLISH_DOORS: tuple[type[PublishDoor], ...] = (
+    Soap11,
+    Soap12,
+    OldAddress,
+    Registered,
+    WsnProcess,
+    InParts,
+    Post,
+    Framed,
+    ZeroMq,
+    Engine,
+)
+
+
+@pytest.fixture(params=PUBLISH_DOORS, ids=lambda door: door.__name__)
+def way(request: pytest.FixtureRequest) -> type[PublishDoor]:
+    """Each door."""
+    door: type[PublishDoor] = request.param
+    return door
+
+
+@contextmanager
+def opened(way: type[PublishDoor], world: World) -> Iterator[PublishDoor]:
+    with ExitStack() as stack:
+        yield way(world, stack)
+
+
+def deep(levels: int) -> str:
+    return "<a>" * levels + "</a>" * levels
+
+
+def test_what_is_published_is_stored_in_order(way: type[PublishDoor], tmp_path: Path) -> None:
+    world = World(tmp_path)
+    payloads = [f"<n>{number}</n>" for number in range(12)]
+    with opened(way, world) as door:
+        assert [door.publish("a/b", each) for each in payloads] == [""] * len(payloads)
+    assert world.stored == payloads
+    assert {each.topic for each in world.parts.notifications.accepted} == {"a/b"}
+
+
+def test_who_may_publish(way: type[PublishDoor], tmp_path: Path) -> None:
+    if not way.known:
+        pytest.skip("engines have users of their own")
+    anna = World(tmp_path, "anna")
+    with opened(way, anna) as door:
+        assert door.publish("a/b", "<x/>") == ""
+        assert door.publish("c", "<x/>") == "anna may not publish to c"
+    assert anna.stored == ["<x/>"]
+    bert = World(tmp_path, "bert")
+    with opened(way, bert) as door:
+        records = len(bert.parts.control.records)
+        assert door.publish("a/b", "<x/>") == "bert may not publish to a/b"
+    assert (bert.stored, len(bert.parts.control.records), bert.parts.parts.records) == ([], records, [])
+
+
+def test_who_may_not_publish_does_not_learn_which_topics_there_are(way: type[PublishDoor], tmp_path: Path) -> None:
+    if not way.known:
+        pytest.skip("engines have users of their own")
+    world = World(tmp_path, "bert", topics=TopicSettings(fixed=True))
+    world.there("a/b")
+    with opened(way, world) as door:
+        assert door.publish("a/b", "<x/>") == door.publish("a/c", "<x/>").replace("a/c", "a/b")
+
+
+@pytest.mark.parametrize("user", ["", "anna"])
+def test_no_client_publishes_operator_events(way: type[PublishDoor], tmp_path: Path, user: str) -> None:
+    world = World(tmp_path, user)
+    world.there(f"{SYSTEM}/breaker/closed")
+    topic = f"{SYSTEM}/breaker/closed"
+    with opened(way, world) as door:
+        reason = door.publish(quote(topic, safe="{}/:") if way is Post else topic, "<x/>")
+    # Topics in the older envelope are in no namespace: it cannot name these.
+    assert ("only the engine publishes" if way.namespaces else "is not a legal topic name") in reason
+    assert (world.stored, world.parts.parts.records) == ([], [])
+
+
+def test_a_fixed_topic_set_takes_no_other_topic(way: type[PublishDoor], tmp_path: Path) -> None:
+    world = World(tmp_path, topics=TopicSettings(fixed=True))
+    world.there("a/b")
+    with opened(way, world) as door:
+        assert door.publish("a/c", "<x/>") == "there is no topic a/c, and the topic set is fixed"
+        assert door.publish("a/b", "<x/>") == ""
+    assert world.stored == ["<x/>"]
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (deep(limits.PAYLOAD_LEVELS + 1), f"a payload has more than {limits.PAYLOAD_LEVELS} levels"),
+        (
+            "<x" + "".join(f' xmlns:p{n}="u"' for n in range(limits.DECLARATIONS + 1)) + "/>",
+            f"an element declares more than {limits.DECLARATIONS} namespaces",
+        ),
+        (
+            "<x" + "".join(f' a{n}="u"' for n in range(limits.ATTRIBUTES + 1)) + "/>",
+            f"an element has more than {limits.ATTRIBUTES} attributes",
+        ),
+    ],
+    ids=["levels", "declarations", "attributes"],
+)
+def test_limits_of_a_payload(way: type[PublishDoor], tmp_path: Path, payload: str, reason: str) -> None:
+    world = World(tmp_path)
+    with opened(way, world) as door:
+        assert door.publish("a/b", payload) == reason
+        assert door.publish("a/b", deep(limits.PAYLOAD_LEVELS)) == ""
+    assert world.stored == [deep(limits.PAYLOAD_LEVELS)]
+
+
+@pytest.mark.parametrize("payload", ["<x>&e;</x>", "<!DOCTYPE x []><x/>", "<p:x/>"])
+def test_what_is_no_payload_is_refused(way: type[PublishDoor], tmp_path: Path, payload: str) -> None:
+    if not way.namespaces:
+        pytest.skip("in the older envelope what is not XML is text")
+    if way is ZeroMq and payload.startswith("<!"):
+        pytest.skip("there what does not begin as an element is text")
+    world = World(tmp_path)
+    with opened(way, world) as door:
+        assert re.search("not well-formed|document type declaration", door.publish("a/b", payload))
+    assert world.stored == []
+
+
+@pytest.mark.parametrize("topic", ["a//.", "a/b[", "1a", "a|b"])
+def test_what_is_no_topic_is_refused(way: type[PublishDoor], tmp_path: Path, topic: str) -> None:
+    world = World(tmp_path)
+    with opened(way, world) as door:
+        assert door.publish(topic, "<x/>")
+    assert world.stored == []
+
+
+def test_types_of_a_topic(way: type[PublishDoor], tmp_path: Path) -> None:
+    world = World(tmp_path, topics=TopicSettings(check_types=True))
+    world.there("a/b", types=("{urn:o}order",))
+    with opened(way, world) as door:
+        assert "is of the type x, and the topic a/b takes {urn:o}order" in door.publish("a/b", "<x/>")
+        assert door.publish("a/b", '<o:order xmlns:o="urn:o"/>') == ""
+    assert len(world.stored) == 1
+
+
+def test_deliveries_are_limited_and_what_is_refused_counts_for_none(way: type[PublishDoor], tmp_path: Path) -> None:
+    if not way.known:
+        pytest.skip("engines are not limited")
+    if way is InParts:
+        pytest.skip("its type is known when all parts were counted")
+    world = World(tmp_path, topics=TopicSettings(check_types=True))
+    world.there("a/b", types=("{urn:o}order",))
+    for number in range(2):
+        assert world.soap(soap.subscribe(f"{CONSUMER}{number}", soap.topic_expression("a//."))) == ""
+    clock = Clock()
+    order = '<o:order xmlns:o="urn:o"/>'
+    with opened(way, world) as door:
+        world.parts.gateway.gate = Gate(Rates(LimitSettings(deliveries_per_minute=3), clock))
+        for _ in range(5):
+            assert "is of the type x" in door.publish("a/b", "<x/>")
+        assert [door.publish("a/b", order) for _ in range(2)] == ["", ""]
+        assert "3 deliveries per minute" in door.publish("a/b", order)
+    assert len(world.stored) == 2
+
+
+def test_a_repetition_is_stored_once(way: type[PublishDoor], tmp_path: Path) -> None:
+    if not way.keys:
+        pytest.skip("without keys")
+    world = World(tmp_path)
+    world.parts.gateway.repeats = Repeats(RepeatMemory(600))
+    with opened(way, world) as door:
+        assert [door.publish("a/b", "<x/>", "k1"), door.publish("a/b", "<x/>", "k1")] == ["", ""]
+        assert door.publish("a/b", "<x/>", "k2") == ""
+        assert door.publish("a/b", "<y/>", "k1") == ""
+    assert world.stored == ["<x/>", "<x/>", "<y/>"]
+
+
+def test_where_registration_is_required(way: type[PublishDoor], tmp_path: Path) -> None:
+    world = World(tmp_path, settings=GatewaySettings(requires_registration=True))
+    with opened(way, world) as door:
+        reason = door.publish("a/b", "<x/>")
+    if way in (Registered, Engine):
+        assert (reason, world.stored) == ("", ["<x/>"])
+    else:
+        assert reason.startswith("only registered publishers may publish here")
+        assert (world.stored, world.parts.parts.records) == ([], [])
+
+
+def test_while_the_log_is_away_nothing_is_stored(way: type[PublishDoor], tmp_path: Path) -> None:
+    world = World(tmp_path)
+    with opened(way, world) as door:
+        world.parts.notifications.error = InfrastructureError("Kafka is away", 1.0)
+        assert "Kafka is away" in door.publish("a/b", "<x/>")
+        world.parts.notifications.error = None
+        assert door.publish("a/b", "<y/>") == ""
+    assert "<y/>" in world.stored
+
+
+class SubscribeDoor(ABC):
+    """A way to subscribe."""
+
+    pushed: ClassVar[bool] = True
+    """Whether its messages are pushed to an endpoint of the client."""
+    reasons: ClassVar[bool] = True
+    """Whether a refusal has a reason: clients of the older envelope get one word."""
+    counted: ClassVar[bool] = True
+    """Whether it counts for the quota of subscriptions."""
+    delivery: ClassVar[bool] = True
+    """Whether it takes a p:Delivery."""
+
+    def __init__(self, world: World, stack: ExitStack) -> None:
+        self.world = world
+        self.open(stack)
+
+    def open(self, stack: ExitStack) -> None:  # noqa: B027  # most have nothing to open
+        """Connect."""
+
+    @abstractmethod
+    def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
+        """Subscribe to a topic and all below; `delivery` is an attribute of p:Delivery. Empty when that is done, else
+        the reason."""
+
+
+def delivery_policy(attribute: str) -> str:
+    element = f'<p:Delivery xmlns:p="urn:arborcast:policy" {attribute}/>'
+    return f"<wsnt:SubscriptionPolicy>{element}</wsnt:SubscriptionPolicy>"
+
+
+class SoapSubscribe(SubscribeDoor):
+    version = "1.1"
+
+    def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
+        more = delivery_policy(delivery) if delivery else ""
+        body = soap.subscribe(to, soap.topic_expression(f"{topic}//."), more=more)
+        return self.world.soap(body, version=self.version)
+
+
+class Soap12Subscribe(SoapSubscribe):
+    version = "1.2"
+
+
+class PlainOldSubscribe(SubscribeDoor):
+    delivery = False
+
+    def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
+        return self.world.soap(legacy.subscribe(topic.replace("/", ":"), to), "/WSN/Broker")
+
+
+class WsnProcessSubscribe(SubscribeDoor):
+    reasons, delivery = False, False
+
+    def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
+        return self.world.wsn_process(legacy.subscribe(topic.replace("/", ":"), to))
+
+
+class OnvifSubscribe(SubscribeDoor):
+    pushed = False
+
+    def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
+        policy = delivery_policy(delivery).replace("wsnt:SubscriptionPolicy", "tev:SubscriptionPolicy")
+        return self.world.soap(
+            '<tev:CreatePullPointSubscription xmlns:tev="http://www.onvif.org/ver10/events/wsdl"><tev:Filter>'
+            f"{soap.topic_expression(f'{topic}//.')}</tev:Filter>{policy if delivery else ''}"
+            "</tev:CreatePullPointSubscription>",
+            "/onvif/event_service",
+        )
+
+
+class FramedSubscribe(SubscribeDoor):
+    pushed = False
+
+    def open(self, stack: ExitStack) -> None:
+        edge = stack.enter_context(framed_edge(self.world.parts))
+        self.client = FramedClient(edge, self.world.user, self.world.password)
+        stack.callback(self.client.close)
+
+    def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
+        name, _, value = delivery.partition("=")
+        asked = frames.SubscribeBody(f"{topic}//.", delivery={name: value.strip('"')} if name else {})
+        answer = self.client.ask(FrameKind.SUBSCRIBE, asked)
+        return "" if answer.kind == FrameKind.RECEIPT else frames.read_body(answer, frames.ErrorBody).text
+
+
+class CreateTrigger(SubscribeDoor):
+    pushed, counted, delivery = False, False, False
+    made = 0
+
+    def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
+        self.made += 1
+        return self.world.soap(
+            f'<p:CreateTrigger xmlns:p="urn:arborcast:policy" Name="t{self.made}"><wsnt:Filter>'
+            f"{soap.topic_expression(f'{topic}//.')}</wsnt:Filter><p:Publish>{soap.topic('a/to')}"
+            "<wsnt:Message><x/></wsnt:Message></p:Publish></p:CreateTrigger>"
+        )
+
+
+SUBSCRIBE_DOORS: tuple[type[SubscribeDoor], ...] = (
+    SoapSubscribe,
+    Soap12Subscribe,
+    PlainOldSubscribe,
+    WsnProcessSubscribe,
+    OnvifSubscribe,
+    FramedSubscribe,
+    CreateTrigger,
+)
+
+
+@pytest.fixture(params=SUBSCRIBE_DOORS, ids=lambda door: door.__name__)
+def entry(request: pytest.FixtureRequest) -> type[SubscribeDoor]:
+    """Each door."""
+    door: type[SubscribeDoor] = request.param
+    return door
+
+
+@contextmanager
+def entered(entry: type[SubscribeDoor], world: World) -> Iterator[SubscribeDoor]:
+    with ExitStack() as stack:
+        yield entry(world, stack)
+
+
+def is_refused(door: SubscribeDoor, reason: str, words: str) -> bool:
+    """Whether the answer has these words, as far as the door gives a reason."""
+    return words in reason if door.reasons else reason == "faild"
+
+
+def test_who_may_subscribe(entry: type[SubscribeDoor], tmp_path: Path) -> None:
+    anna = World(tmp_path, "anna")
+    anna.there("a/to")
+    with entered(entry, anna) as door:
+        assert door.subscribe("a/b") == ""
+        before = len(anna.parts.control.records)
+        assert is_refused(door, door.subscribe("c"), "anna may not subscribe to all of")
+        assert len(anna.parts.control.records) == before
+    bert = World(tmp_path, "bert")
+    bert.there("a/to")
+    with entered(entry, bert) as door:
+        assert is_refused(door, door.subscribe("a/b"), "bert may not subscribe to all of")
+        assert bert.parts.control.records == []
+
+
+def test_who_may_not_subscribe_learns_of_no_topic(entry: type[SubscribeDoor], tmp_path: Path) -> None:
+    world = World(tmp_path, "bert", topics=TopicSettings(fixed=True))
+    world.there("a/b", "a/to")
+    with entered(entry, world) as door:
+        assert door.subscribe("a/b") == door.subscribe("a/c").replace("a/c", "a/b").replace("a:c", "a:b")
+
+
+def test_with_a_fixed_topic_set_a_subscription_selects_a_topic(entry: type[SubscribeDoor], tmp_path: Path) -> None:
+    world = World(tmp_path, topics=TopicSettings(fixed=True))
+    world.there("a/b", "a/to")
+    with entered(entry, world) as door:
+        assert is_refused(door, door.subscribe("c"), "selects no topic of the fixed topic set")
+        assert door.subscribe("a/b") == ""
+
+
+def test_an_owner_has_so_many_subscriptions(entry: type[SubscribeDoor], tmp_path: Path) -> None:
+    if not entry.counted:
+        pytest.skip("triggers have a quota of their own")
+    world = World(tmp_path, "anna", GatewaySettings(subscriptions_per_owner=2))
+    with entered(entry, world) as door:
+        assert [door.subscribe("a/b"), door.subscribe("a/c")] == ["", ""]
+        assert is_refused(door, door.subscribe("a/d"), "'anna' has 2 subscriptions, and 2 may be")
+        if entry.pushed:
+            assert door.subscribe("a/b") == "", "the same again is no third"
+        assert len(list(world.parts.table.subscriptions())) == 2
+
+
+def test_the_size_of_parts_is_for_the_older_form(entry: type[SubscribeDoor], tmp_path: Path) -> None:
+    if not entry.delivery:
+        pytest.skip("it takes FragmentBytes, or no p:Delivery at all")
+    world = World(tmp_path)
+    with entered(entry, world) as door:
+        assert "FragmentBytes is for subscribers in the older form" in door.subscribe(
+            "a/b", delivery='FragmentBytes="3000"'
+        )
+        assert world.parts.control.records == []
+        assert door.subscribe("a/b", delivery='Priority="7"') == ""
+        assert only_subscription(world.parts).policy.priority == 7
+
+
+def test_an_endpoint_that_may_not_be_reached(entry: type[SubscribeDoor], tmp_path: Path) -> None:
+    if not entry.pushed:
+        pytest.skip("without an endpoint")
+    world = World(tmp_path)
+    world.parts.gateway.dns_check = DnsCheck(THIS_MACHINE, lambda host, port: ["10.0.0.1"])
+    with entered(entry, world) as door:
+        assert is_refused(door, door.subscribe("a/b", "http://inside.example/"), "has a host that may not be reached")
+        assert is_refused(door, door.subscribe("a/b", "http://169.254.169.254/"), "the ConsumerReference")
+        gone = "http://127.0.0.1:8080/wsn/pullpoints/none"
+        assert is_refused(door, door.subscribe("a/b", gone), "is a pull point that is not there")
+        assert world.parts.control.records == []
+
+
+def test_the_same_again_is_the_same_one_and_wanted_again(entry: type[SubscribeDoor], tmp_path: Path) -> None:
+    """Also where the engine had suspended it."""
+    if not entry.pushed:
+        pytest.skip("without an endpoint")
+    world = World(tmp_path)
+    with entered(entry, world) as door:
+        assert door.subscribe("a/b") == ""
+        made = only_subscription(world.parts)
+        world.parts.suspensions.apply(SubscriptionSuspended(made.id, "refused", 1, 2))
+        assert made.id in world.parts.suspensions
+        assert door.subscribe("a/b") == ""
+        assert only_subscription(world.parts).id == made.id
+        assert made.id not in world.parts.suspensions
+
+
+@pytest.mark.parametrize("size", [limits.REFERENCE // 2, limits.REFERENCE])
+def test_a_reference_is_bounded(tmp_path: Path, size: int) -> None:
+    world = World(tmp_path)
+    parameter = f'<wsa:ReferenceParameters><u:w xmlns:u="urn:u">{"w" * size}</u:w></wsa:ReferenceParameters>'
+    body = soap.subscribe(filters=soap.topic_expression("a")).replace("</wsa:Address>", f"</wsa:Address>{parameter}")
+    reason = world.soap(body)
+    assert bool(reason) is (size == limits.REFERENCE)
+    assert "ConsumerReference has 16384 bytes at most" in reason or not reason
+
+
+def test_a_pull_point_serves_no_queue_and_signs_nothing(tmp_path: Path) -> None:
+    """As a Subscribe to a pull point is refused."""
+    world = World(tmp_path)
+    for policy, words in (("<p:Queue/>", "with p:Queue"), ("<p:Signing/>", "pull point")):
+        reason = world.soap(
+            '<tev:CreatePullPointSubscription xmlns:tev="http://www.onvif.org/ver10/events/wsdl">'
+            f'<tev:SubscriptionPolicy xmlns:p="urn:arborcast:policy">{policy}</tev:SubscriptionPolicy>'
+            "</tev:CreatePullPointSubscription>",
+            "/onvif/event_service",
+        )
+        assert words in reason
+    assert world.parts.control.records == []

@@ -99,5 +99,5 @@ def test_a_letter_with_its_message() -> None:
 
 @pytest.mark.usefixtures("given")
 def test_a_time_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="^since --help"):
+    with pytest.raises(ConfigError, match=r"^since --help"):
         dead_letters.listed(KAFKA, LetterFilter(since="--help"), 1)

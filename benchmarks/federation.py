@@ -62,9 +62,11 @@ def measure(report: Report) -> None:
                     log.append([TopicRecord(_FAST, policy=TopicPolicy(routing="group fast")), TopicRecord(_SURE)])
                 _warm(a, receiver, [_GROUP], [_SURE, _FAST])
                 sent = _publish(a, [_SURE, _FAST], "group", rate, seconds)
-                for number, way in enumerate(("confirmed", "datagrams")):
-                    mine = {mark: at for mark, at in sent.items() if int(mark[-8:]) % 2 == number}
-                    _show(report, f"within a group, {way}, {rate:g}/s", receiver, [_GROUP], mine)
+                arrived = receiver.arrivals(len(sent), paths=[_GROUP])
+                with report.table(f"within a group, {rate:g}/s", "way", *OUTCOME) as table:
+                    for number, way in enumerate(("confirmed", "datagrams")):
+                        mine = {mark: at for mark, at in sent.items() if int(mark[-8:]) % 2 == number}
+                        table.add(way, *check(mine, arrived, [_GROUP]).cells())
         finally:
             broker.kill()
 

@@ -138,6 +138,7 @@ def _shifts(report: Report) -> None:
             sent = running.append_at(_RATE, times * span, "batches")
             begins = [min(sent.values()) + number * span for number in range(times)]
             _longest(running, table, "from a real-time batch of Spark to the next", sent, begins, (0, span))
+            running.receiver.clear()
             began: dict[Gear, list[float]] = {"batch": [], "realtime": []}
             with ThreadPoolExecutor(1) as beside:
                 load = beside.submit(running.append_at, _RATE, (2 * times + 1) * _APART_S, "shifts")

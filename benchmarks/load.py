@@ -4,7 +4,7 @@
 
 Without a rate each connection sends when its last message was answered (closed loop). With one, messages are due at
 fixed times whether or not earlier ones are answered, and their latencies count from those times (open loop). Every
-message carries a mark, `connection-number`, so that a receiver shows what was lost, repeated or reordered.
+message carries a mark, `connection-number`, so that a receiver shows losses, repetitions and disorder.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Edge = Literal["soap", "old", "framed", "zmq"]
 
 @dataclass(frozen=True)
 class Traffic:
-    """What is published, and how. `size` is that of a SOAP body, or of the payload at other edges."""
+    """The messages and how they are sent. `size` is that of a SOAP body, or of the payload at other edges."""
 
     port: int
     connections: int = 16

@@ -1,8 +1,8 @@
-"""kill -9 under load: how long until deliveries go on, what is lost, what is pushed again.
+"""kill -9 under load: time until deliveries go on, losses, repeated pushes.
 
     python -m benchmarks.recovery [CASE ...]
 
-Cases: job, gateway, takeover (of a gateway's leadership by another one), broker (one of three). What was killed is
+Cases: job, gateway, takeover (of a gateway's leadership by another one), broker (one of three). A killed part is
 started again at once, as the supervisor does after its first, shortest wait.
 """
 

@@ -130,7 +130,7 @@ class ReceiverProcess:
         self._process.kill()
         self._process.communicate()
 
-    def arrivals(self, expected: int, quiet_s: float = 20.0, paths: Sequence[str] | None = None) -> list[Arrival]:
+    def arrivals(self, expected: int, quiet_s: float = 60.0, paths: Sequence[str] | None = None) -> list[Arrival]:
         """The arrivals, once there are `expected` different ones or none came for `quiet_s`."""
         known, since = -1, time.monotonic()
         while True:

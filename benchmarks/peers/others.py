@@ -1,6 +1,6 @@
 """Other systems that push over HTTP, as processes: their jars, starting them, subscribing with them.
 
-python -m benchmarks.peers.others pin       write jars.sha256 anew, after a change of jars.xml
+python -m benchmarks.peers.others pin       write jars.sha256 again, after a change of jars.xml
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def _warm(bench: Rig, kafka: KafkaSettings, paths: Sequence[str]) -> None:
         return {each.path for each in bench.receiver.arrivals(1, 1.0)} >= set(paths)
 
     wait_for(reached, "all routes push", 90, 0.5)
-    bench.receiver.arrivals(1 << 30, 3.0)  # what is still under way
+    bench.receiver.arrivals(1 << 30, 3.0)  # the messages that are under way
 
 
 def _from_log(

@@ -1,4 +1,4 @@
-"""A whole engine under load while its parts, its receivers or its disk fail; an outside record shows what was lost.
+"""A whole engine under load while its parts, its receivers or its disk fail; an outside record shows losses.
 
 storm, outage, soak     the programs: kill -9, a frozen Kafka or a full disk, hours of load
 unsubscribe_rounds      subscribe, fail, unsubscribe, repeated: what they leave behind

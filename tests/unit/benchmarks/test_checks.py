@@ -1,4 +1,4 @@
-"""The check of each measurement notices what was lost, repeated or reordered; prepared messages are whole."""
+"""The check of each measurement notices losses, repetitions and disorder; prepared messages are whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is away, wrong, not allowed or full is reported in one plain sentence with an action, whatever the command.
+"""Each failure (away, wrong, not allowed, full) is one plain sentence with an action, for every command.
 
 The commands share five entries: `settings_of`, `kafka_of`, `ShellClient`, the metrics of `top` and `report`, and the
 last `except` arms of `main`. Each entry has its failures here, with one command in front of it; that every command goes

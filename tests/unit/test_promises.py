@@ -1,0 +1,58 @@
+"""Each promise of README and docs/reliability.md has a model or a table of examples, and a test from end to end."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Sections of docs/reliability.md about how it is proved.
+PROOFS = {"the-proof", "the-simulated-world"}
+
+
+class Row(NamedTuple):
+    """A promise of docs/promises.md."""
+
+    promise: str
+    stated: str
+    model: str
+    end_to_end: str
+
+
+ROWS = [
+    Row(*(cell.strip(" `") for cell in line.strip("|").split("|")))
+    for line in (ROOT / "docs" / "promises.md").read_text(encoding="utf-8").splitlines()
+    if line.startswith("| ") and "`" in line
+]
+
+
+def test_each_promise_of_the_readme_has_a_row() -> None:
+    promises = re.findall(r"^- \*\*([\w ]+)\.\*\*", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert "Durable" in promises
+    assert [row.promise for row in ROWS if "README" in row.stated] == promises
+
+
+def test_each_section_about_reliability_has_a_row() -> None:
+    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    sections = [re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in re.findall(r"^## (.+)$", text, re.M)]
+    stated = [found[1] for row in ROWS if (found := re.search(r"reliability\.md#([\w-]+)", row.stated))]
+    assert stated == [each for each in sections if each not in PROOFS]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.promise)
+def test_its_tests_exist(row: Row) -> None:
+    assert re.match(r"tests/(unit|world|conformance)/", row.model), row.model
+    assert (ROOT / row.model).is_file(), row.model
+    file, _, name = row.end_to_end.partition("::")
+    assert re.match(r"tests/(integration|chaos|cluster|conformance)/", file), file
+    defined = {
+        each.name
+        for each in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+        if isinstance(each, ast.FunctionDef)
+    }
+    assert name in defined, f"{row.end_to_end}: name the test that holds the promise now"

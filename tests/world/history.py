@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
-from arborcast.topic_model.records import notifications
-from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord
+from arborcast.topic_model.records import control, notifications, pull
+from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord, TriggerRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
 from arborcast.topic_model.topics import TopicPath
@@ -24,7 +25,7 @@ from tests.world.gateways import GatewayProcess
 from tests.world.installed import installed
 from tests.world.kernel import Host, Kernel
 from tests.world.oracle import Accepted, Member, Oracle
-from tests.world.receivers import Network, Push
+from tests.world.receivers import Network
 
 
 class History:
@@ -47,7 +48,8 @@ class History:
         self.oracle = Oracle(kernel)
         self.gear = "auto"
         self.numbers = 0
-        self.network.began.append(self._began)
+        self.network.began.append(self.oracle.pushed)
+        self.network.answered.append(self.oracle.answered)
         self.broker.appended.append(self._appended)
 
     def run(self, scenario: Callable[[History], Any], days: float) -> None:
@@ -79,13 +81,13 @@ class History:
         self.gateways.append(made)
         return made
 
-    def start_engine(self) -> Engine:
-        home = self.folder / "home"
-        home.mkdir(exist_ok=True)
-        (home / "run").mkdir(exist_ok=True)
-        (home / "parked").mkdir(exist_ok=True)
-        self.engine = Engine(self.kernel, self.broker, self.hosts["one"], settings(home, self.kafka, self.gear))
-        self.say(f"the dispatch job starts, dispatch.gear = {self.gear}")
+    def start_engine(self, host: str = "one") -> Engine:
+        """With a data directory that its host has for itself."""
+        home = self.folder / host
+        for folder in (home, home / "run", home / "parked"):
+            folder.mkdir(exist_ok=True)
+        self.engine = Engine(self.kernel, self.broker, self.hosts[host], settings(home, self.kafka, self.gear))
+        self.say(f"the dispatch job starts on host {host}, dispatch.gear = {self.gear}")
         return self.engine
 
     def wait(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:
@@ -98,8 +100,16 @@ class History:
     def commit(self, gateway: GatewayProcess, records: list[Any], done: Callable[[Any], None]) -> None:
         gateway.commit(records, done)
 
-    def subscribe(self, gateway: GatewayProcess, name: str, topic: str, form: str = "raw", **policy: Any) -> Member:
-        """Begin a Subscribe."""
+    def subscribe(
+        self,
+        gateway: GatewayProcess,
+        name: str,
+        topic: str,
+        form: str = "raw",
+        more: Mapping[str, Any] | None = None,
+        **policy: Any,
+    ) -> Member:
+        """Begin a Subscribe. `more` are fields of the subscription."""
         host = gateway.process.host
         made = Subscription(
             name,
@@ -109,6 +119,7 @@ class History:
             form=form,  # type: ignore[arg-type]
             policy=DeliveryPolicy(**policy),
             created_ms=int(self.kernel.wall_s(host) * 1000),
+            **(more or {}),
         )
         member = self.oracle.member(made)
         self._change(gateway, member, made, True)
@@ -130,7 +141,8 @@ class History:
         self.say(f"{member.name}: {'in force' if receives else 'paused'} through {gateway.process.name}")
         member.subscription = made
         change = member.change(self.kernel.now, receives)
-        gateway.commit([SubscriptionRecord(made)], lambda result: member.answered(change, self.kernel.now, result))
+        record = SubscriptionRecord(made) if made.trigger is None else TriggerRecord(made)
+        gateway.commit([record], lambda result: member.answered(change, self.kernel.now, result))
 
     def notify(self, gateway: GatewayProcess, topic: str, payload: bytes = b"<m/>", **said: Any) -> Accepted:
         """Begin a Notify."""
@@ -150,15 +162,20 @@ class History:
 
     # What is seen
 
-    def _began(self, push: Push) -> None:
-        self.oracle.pushed(push)
-
     def _appended(self, log: str, record: Record) -> None:
         if log == "notifications" and record.value is not None:
             self.oracle.stored(notifications.decode(record.value), record)
         elif log == "attempts" and record.value is not None:
             rows, _ = attempts.decode_all(record.value)
             self.oracle.rows(rows)
+        elif log == PULL_LOG and record.value is not None:
+            _, stored = pull.decode(record.key, record.value)
+            if isinstance(stored, pull.StoredMessage):
+                self.oracle.put_into_pull_point(stored.subscription, stored.notification)
+        elif log == "control" and record.value is not None:
+            change = control.decode(record.key, record.value)
+            if isinstance(change, SubscriptionEnded):
+                self.oracle.ended(change.id)
 
 
 def _memory() -> str | None:

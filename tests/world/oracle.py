@@ -4,18 +4,30 @@ engine says of itself counts, but for its rows."""
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.dispatch.hot.triggers import derived_id
 from arborcast.dispatch.logs.attempts import FINAL, Attempt
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
 from tests.world.brokers import Record
-from tests.world.kernel import Kernel, Process
+from tests.world.kernel import EPOCH_S, Kernel, Process
 from tests.world.receivers import Push
+
+# What a publisher wants delivered until some time may be under way by then, and queued behind that.
+LATE_S = 60.0
+
+# A subscription whose receiver answers 410 is over within this time.
+ENDS_S = 120.0
+
+_SINCE = re.compile(rb'since="(\d+)"')
 
 # Rows are written within a tenth of a second, and Kafka has them some milliseconds later.
 UNWRITTEN_S = 0.15
@@ -34,7 +46,9 @@ class Accepted:
     accepted_ms: int = 0
     priority: int = 0
     valid_until_ms: int = 0
+    reliable: bool = False
     stored_at: float = 0.0
+    stored: int = 0  # how many times: what a trigger publishes may be there again after a crash
 
 
 @dataclass(eq=False)
@@ -53,6 +67,7 @@ class Member:
 
     subscription: Subscription
     changes: list[Change] = field(default_factory=list)
+    gone: bool = False  # its receiver answers 410
 
     @property
     def name(self) -> str:
@@ -90,6 +105,13 @@ class Member:
         return None
 
     @property
+    def is_trigger(self) -> bool:
+        return self.subscription.trigger is not None
+
+    def drops(self, accepted: Accepted) -> bool:
+        return self.subscription.policy.drops(accepted.reliable)
+
+    @property
     def is_paused(self) -> bool:
         return bool(self.changes) and self.changes[-1].receives is False
 
@@ -120,12 +142,15 @@ class Oracle:
         self.pushes: dict[tuple[str, str], list[Push]] = defaultdict(list)
         self.states: dict[tuple[str, str], set[str]] = defaultdict(set)
         self.row_at: dict[tuple[str, str], float] = {}
-        self.first_attempts: dict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)
+        # Of a subscription and a topic, by priority: offset and id of the last that has left for the first time.
+        self.first_attempts: dict[tuple[str, str], dict[int, tuple[int, str]]] = defaultdict(dict)
         self.unsettled: dict[tuple[str, str], list[str]] = defaultdict(list)
         self.open: list[tuple[Member, Accepted]] = []  # what has to be delivered, and was not when it was last looked
+        self.in_pull_points: set[tuple[str, str]] = set()
+        self.gone_at: dict[str, float] = {}  # when a push to it was answered with 410, and a process had that answer
+        self.told_missed: dict[str, list[tuple[float, int]]] = defaultdict(list)  # when, and since when nothing came
         self.kafka_was_slow: list[tuple[float, float]] = []
         self.excused = 0
-        self.excuses_known = True  # what `known_faults.STILL_THERE` explains
         self.faults: list[str] = []
 
     # What happens
@@ -140,22 +165,64 @@ class Oracle:
 
     def stored(self, notification: Notification, record: Record) -> None:
         known = self.notifications.get(notification.id)
-        if known is not None and known.place is None:
+        if known is None and notification.cause in self.notifications:
+            # It is for those that are in force from when its cause is there until it is.
+            known = self.accepted(notification.id, notification.topic, self.notifications[notification.cause].began)
+        if notification.only:
+            self._told(notification)
+        if known is None:
+            return
+        known.stored += 1
+        if known.place is None:
             known.place = record.partition, record.offset
             known.accepted_ms = notification.accepted_ms
             known.priority = notification.priority
             known.valid_until_ms = notification.valid_until_ms
+            known.reliable = notification.reliable
             known.stored_at = self._kernel.now
+            if notification.cause:
+                self.acknowledged(known)
+
+    def _told(self, notification: Notification) -> None:
+        found = _SINCE.search(notification.payload)
+        if b'kind="deadline-missed"' in notification.payload and found:
+            self.told_missed[notification.only].append((self._kernel.now, int(found[1])))
+
+    def put_into_pull_point(self, subscription: str, notification: str) -> None:
+        self.in_pull_points.add((subscription, notification))
+
+    def ended(self, subscription: str) -> None:
+        """Its end is in the control log."""
+        member = self.members.get(subscription)
+        if member is not None and member.gone and member.changes[-1].answered is None:
+            member.changes[-1].answered = self._kernel.now
 
     def rows(self, rows: Iterable[Attempt]) -> None:
         for row in rows:
             key = row.subscription, row.notification
             self.states[key].add(row.state)
+            if row.state == "dropped":
+                self._dropped(row)
             if row.state in FINAL:
                 self.row_at.setdefault(key, self._kernel.now)
 
+    def _dropped(self, row: Attempt) -> None:
+        accepted, member = self.notifications.get(row.notification), self.members.get(row.subscription)
+        if accepted is not None and member is not None and not member.drops(accepted):
+            self.faults.append(f"dropped: {row.notification[-6:]} for {row.subscription}, which may not lose it")
+
+    def answered(self, push: Push) -> None:
+        """A process has the answer."""
+        if push.status == 410:
+            self.gone_at.setdefault(push.subscription, self._kernel.now)
+
     def pushed(self, push: Push) -> None:
         for each in push.ids:
+            accepted = self.notifications.get(each)
+            if accepted is not None and accepted.valid_until_ms and not self._clock_was_set(self._kernel.now):
+                late_s = self._kernel.wall_s(push.process.host) - accepted.valid_until_ms / 1000
+                if late_s > LATE_S:
+                    self.faults.append(f"late: {each[-6:]} left for {push.subscription} {late_s:.1f} s too late")
             known = self.pushes[push.subscription, each]
             if not known:
                 self._first(push, each)
@@ -168,12 +235,13 @@ class Oracle:
         lane = push.subscription, accepted.topic
         before = self.first_attempts[lane]
         key = (-accepted.priority if not member.subscription.policy.strict else 0, accepted.place[1], number)
-        if before and before[-1][0] == key[0] and before[-1][1] > key[1]:
+        last = before.get(key[0])
+        if last is not None and last[0] > key[1]:
             self.faults.append(
                 f"overtaken: {push.subscription} got {number[-6:]} of {accepted.topic} for the first time behind "
-                f"{before[-1][2][-6:]}, which was accepted later"
+                f"{last[1][-6:]}, which was accepted later"
             )
-        before.append(key)
+        before[key[0]] = key[1:]
         if member.subscription.policy.strict:
             unsettled = self.unsettled[lane]
             unsettled[:] = [each for each in unsettled if not self._is_settled(push.subscription, each)]
@@ -204,14 +272,31 @@ class Oracle:
         self.open = [
             (member, accepted)
             for member, accepted in self.open
-            if not (member.is_over or member.is_paused)
-            and not any(each.accepted for each in self.pushes.get((member.name, accepted.id), ()))
+            if not (member.is_over or member.is_paused or self._is_through(member, accepted))
         ]
         return len(self.open)
 
+    def _is_through(self, member: Member, accepted: Accepted) -> bool:
+        """Whether nothing more has to become of a delivery."""
+        delivery = member.name, accepted.id
+        if member.subscription.pull_point:
+            return delivery in self.in_pull_points
+        if member.is_trigger:
+            cause = Notification(accepted.id, TopicPath(accepted.topic), b"", accepted.accepted_ms)
+            return derived_id(member.name, cause) in self.notifications
+        if any(each.accepted for each in self.pushes.get(delivery, ())):
+            return True
+        states = self.states.get(delivery, ())
+        return ("expired" in states and self._is_void(accepted)) or ("dropped" in states and member.drops(accepted))
+
+    def _is_void(self, accepted: Accepted) -> bool:
+        """Whether its publisher does not want it delivered any more."""
+        is_late = accepted.valid_until_ms <= self._kernel.wall_s() * 1000 or self._clock_was_set(math.inf)
+        return accepted.valid_until_ms > 0 and is_late
+
     def judge(self) -> None:
         """Raises Violated with all that does not hold."""
-        faults = [*self.faults, *self._intervals()]
+        faults = [*self.faults, *self._intervals(), *self._deadlines(), *self._not_ended()]
         self.left()
         for member, accepted in self.open:
             states = sorted(self.states.get((member.name, accepted.id), ()))
@@ -239,17 +324,38 @@ class Oracle:
                 if passes and each.began > answered:
                     next_ms = each.accepted_ms + interval_ms
                 if each.began > answered and pushed != passes:
-                    if self.excuses_known and self._may_forget(each.began, interval_ms):
+                    if self._clock_was_set(each.began):
                         break
                     what = "passed too early" if pushed else "was kept back"
                     yield f"interval: {each.id[-6:]}, accepted at {each.began:.3f}, {what} for {member.name}"
 
-    def _may_forget(self, at: float, interval_ms: int) -> bool:
-        """Whether a fault that is known (`known_faults.STILL_THERE`), or a clock that was set, explains it."""
-        ended = self._kernel.notes.get("batch in real time ended", ())
-        return any(at - 2 * interval_ms / 1000 <= each <= at for each in ended) or any(
-            each <= at for each in self._kernel.notes.get("clock set", ())
-        )
+    def _deadlines(self) -> Iterable[str]:
+        """A silence that is told lasts as long as the deadline: nothing was accepted in it, and in its log."""
+        for name, told in self.told_missed.items():
+            member = self.members[name]
+            deadline_ms = member.subscription.policy.deadline_ms or 0
+            for at, since_ms in told:
+                if self._clock_was_set(at):
+                    break
+                came = [
+                    each.id[-6:]
+                    for each in self.notifications.values()
+                    if each.topic == member.topic
+                    and since_ms < each.accepted_ms < since_ms + deadline_ms
+                    and (each.stored_at + EPOCH_S) * 1000 < since_ms + deadline_ms
+                ]
+                if came:
+                    yield f"silence: {name} was told at {at:.3f} of one since {since_ms}, in which {came[0]} came"
+
+    def _not_ended(self) -> Iterable[str]:
+        for name, at in self.gone_at.items():
+            member = self.members[name]
+            if member.gone and member.changes[-1].answered is None and at < self._kernel.now - ENDS_S:
+                yield f"gone: {name} has answered 410 at {at:.3f}, and is still subscribed"
+
+    def _clock_was_set(self, until: float) -> bool:
+        """Intervals go by the stamps of gateways."""
+        return any(each <= until for each in self._kernel.notes.get("clock set", ()))
 
     def _strangers(self, name: str, number: str) -> list[str]:
         accepted, member = self.notifications.get(number), self.members.get(name)
@@ -262,7 +368,8 @@ class Oracle:
 
     def _twice(self, name: str, number: str, pushes: list[Push]) -> list[str]:
         taken = [each for each in pushes if each.accepted]
-        if len(taken) < 2:
+        accepted = self.notifications.get(number)
+        if len(taken) < 2 or (accepted is not None and accepted.stored > 1):
             return []
         for before, again in itertools.pairwise(taken):
             if not self._may_come_again(name, number, before, again):

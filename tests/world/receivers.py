@@ -43,6 +43,7 @@ class Push:
     accepted: bool = False  # whether the receiver has taken it
     heard: float = 0.0  # when the process had the answer; 0 while it has not
     timed_out: bool = False
+    status: int = 0  # of the answer that the process had
     cut: bool = False  # the receiver has taken it, and the connection was cut before its answer
 
 
@@ -53,17 +54,18 @@ class Receiver:
     url: str
     temper: Temper = "well"
     pushes: list[Push] = field(default_factory=list)
-    answers_twice: bool = False
 
 
 class Network:
-    """All receivers, and the pushes to them. `began` is called with each push that leaves."""
+    """All receivers, and the pushes to them. `began` is called with each push that leaves, `answered` with each that a
+    process has the answer of."""
 
     def __init__(self, kernel: Kernel, timeout_s: float) -> None:
         self.kernel = kernel
         self.timeout_s = timeout_s
         self.receivers: dict[str, Receiver] = {}
         self.began: list[Callable[[Push], None]] = []
+        self.answered: list[Callable[[Push], None]] = []
         self.pushes = 0
 
     def receiver(self, url: str) -> Receiver:
@@ -160,7 +162,9 @@ class SimulatedTransport:
         while self._finished and not self._closed:
             push, result = self._finished.popleft()
             self._under_way.pop(push, None)
-            push.heard = self._kernel.now
+            push.heard, push.status = self._kernel.now, result.status
+            for call in self._network.answered:
+                call(push)
             push.callback(result)
 
     def wake(self) -> None:

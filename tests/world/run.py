@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from arborcast.core.settings import KafkaSettings
 from tests.world.history import History
 from tests.world.kernel import Kernel
 from tests.world.known_faults import KNOWN, find
@@ -45,7 +46,9 @@ def run(seed: int, days: float, tell: Callable[[str], None] | None = None) -> Hi
         handler = logging.StreamHandler()
         handler.addFilter(LOGS)
         logging.getLogger().addHandler(handler)
-    history = History(seed, tell or (lambda line: None))
+    # Every third history loses the beginnings of its logs after a day.
+    kafka = KafkaSettings(partitions=4, retention_hours=24 if seed % 3 == 0 else 168)
+    history = History(seed, tell or (lambda line: None), kafka)
     LOGS.kernel, LOGS.tell = history.kernel, history.say
     try:
         history.run(Scenario(history, days), days)

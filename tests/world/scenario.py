@@ -7,6 +7,9 @@ from typing import Any
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import partition_of_key
+from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.subscriptions import DEFAULT_POLICY, Peer, Trigger
+from arborcast.topic_model.topics import TopicPath
 from tests.world.gateways import GatewayProcess
 from tests.world.history import History
 from tests.world.kernel import Process, Waiters
@@ -14,6 +17,8 @@ from tests.world.oracle import Member
 from tests.world.receivers import TAKES_S, Temper
 
 HOUR_S = 3_600.0
+
+LARGE = b"<m>" + bytes(4_000_000).replace(b"\0", b"x") + b"</m>"
 
 # Bytes of the largest record: `feed` is cut at 1 MiB, `progress` at 32 KiB of lists, `attempts` at 64 KiB and a row.
 MOST_BYTES = {"feed": 1_100_000, "progress": 40_000, "attempts": 80_000}
@@ -23,7 +28,7 @@ MOST_BYTES = {"feed": 1_100_000, "progress": 40_000, "attempts": 80_000}
 IDLE_BYTES = 100_000
 
 # An engine that has caught up, and waits for a retry of a dead endpoint, does so within this time.
-_SETTLES_S = 4 * HOUR_S
+_SETTLES_S = 1 * HOUR_S
 
 
 class Scenario:
@@ -37,21 +42,26 @@ class Scenario:
         self.members: list[Member] = []
         self.numbers = 0
         self.stopping = False
+        self.host = "one"  # of the engine
+        self.large = 2 if history.seed % 10 == 5 else 0  # so many messages of 4 MB are left; they take long
         self.faults: list[tuple[int, str, Callable[[], None]]] = [
-            (6, "driver killed", self.kill_driver),
-            (6, "driver killed at a step", self.kill_driver_at_a_step),
-            (6, "orderly stop and start", self.stop_and_start),
-            (6, "worker killed", self.kill_worker),
-            (8, "worker killed at a step", self.kill_worker_at_a_step),
-            (6, "shift of the gear", self.shift),
-            (6, "endpoint changes its temper", self.change_temper),
+            (4, "driver killed", self.kill_driver),
+            (5, "driver killed at a step", self.kill_driver_at_a_step),
+            (4, "orderly stop and start", self.stop_and_start),
+            (4, "worker killed", self.kill_worker),
+            (6, "worker killed at a step", self.kill_worker_at_a_step),
+            (4, "shift of the gear", self.shift),
+            (4, "end of a run in real time", self.end_run),
+            (4, "end of one of Spark's batches in real time", self.end_batch),
+            (8, "endpoint changes its temper", self.change_temper),
+            (4, "endpoint ends its subscription (410)", self.end_by_receiver),
             (4, "partition without leader", self.lose_leader),
-            (3, "broker away", self.lose_broker),
+            (4, "broker away", self.lose_broker),
             (4, "append times out and is there", self.lose_acknowledgement),
-            (3, "clock put back or forward", self.set_clock),
+            (4, "clock put back or forward", self.set_clock),
             (4, "gateway's view lags", self.lag),
             (8, "subscription changes", self.change_subscription),
-            (2, "gateway killed", self.kill_gateway),
+            (4, "gateway killed", self.kill_gateway),
         ]
 
     def _topics(self) -> Iterator[str]:
@@ -76,6 +86,7 @@ class Scenario:
         for name in ("gateway 1", "gateway 2"):
             history.start_gateway(name)
         history.wait(lambda: all(each.ready for each in history.gateways), 60, "the gateways are ready")
+        self.gateway().commit([TopicRecord(TopicPath(each)) for each in self.topics], lambda result: None)
         for topic in self.topics:
             for form in ("raw", "notify"):
                 self.new_member(topic, form=form)
@@ -83,6 +94,11 @@ class Scenario:
         self.new_member(self.topics[1], form="raw", reliability="strict")
         self.new_member(self.topics[2], form="raw", interval_ms=15_000)
         self.new_member(self.topics[3], form="raw", interval_ms=120_000)
+        self.new_member(self.topics[4], form="raw", reliability="timely")
+        self.new_member(self.topics[5], form="raw", deadline_ms=600_000)
+        self.new_member(self.topics[0], form="peer", more={"peer": Peer("world/one", "two")})
+        self.new_member(self.topics[1], more={"pull_point": "pull-point"})
+        self.new_member(self.topics[2], more={"trigger": Trigger("t", TopicPath(self.topics[4]))})
         self.kernel.sleep(1.0)
         history.start_engine()
         self.keep_engine()
@@ -90,7 +106,7 @@ class Scenario:
             self.burst()
             self.random.choice((self.rest, self.rest, lambda: None))()
         self.heal()
-        self.settle("at the end")
+        self.settle()
         self.measure()
         history.oracle.judge()
 
@@ -126,8 +142,25 @@ class Scenario:
         while self.kernel.now < until:
             count = self.random.choice((1, 1, 1, 5))
             for _ in range(count):
-                self.history.notify(self.gateway(), self.random.choice(topics))
+                self.notify(self.random.choice(topics))
             self.kernel.sleep(self.random.expovariate(rate / count))
+
+    def notify(self, topic: str) -> None:
+        """A message, sometimes with a priority, an end of its validity, that no subscriber may lose, or of 4 MB."""
+        gateway = self.gateway()
+        said: dict[str, Any] = {}
+        if self.random.random() < 0.1:
+            said["priority"] = self.random.choice((1, 9))
+        if self.random.random() < 0.1:
+            lasts_s = self.random.choice((5.0, 60.0, HOUR_S))
+            said["valid_until_ms"] = int((self.kernel.wall_s(gateway.process.host) + lasts_s) * 1000)
+        if self.random.random() < 0.2:
+            said["reliable"] = True
+        if self.large and self.random.random() < 0.02:
+            self.large -= 1
+            self.kernel.count("messages of 4 MB")
+            said["payload"] = LARGE
+        self.history.notify(gateway, topic, **said)
 
     def _idle(self) -> str:
         return next(each for each in self.topics if each not in self.busy)
@@ -135,7 +168,7 @@ class Scenario:
     def rest(self) -> None:
         """Hours without a message."""
         lasts_s = self.random.choice((60.0, 900.0, 2 * HOUR_S, 6 * HOUR_S, 12 * HOUR_S))
-        self.settle("before a rest", fully=False)
+        self.settle(fully=False)
         self.history.say(f"nothing for {lasts_s / HOUR_S:.2f} h")
         idle = not (self._waits() or self.history.oracle.left())
         self.kernel.stretch = 200.0 if idle else 20.0
@@ -154,13 +187,15 @@ class Scenario:
         job = engine.job if engine is not None else None
         return job is None or bool(job._redeliverer.statistics().parked)
 
-    def settle(self, when: str, fully: bool = True) -> None:
-        """Wait until all that can be delivered is."""
-        until = self.kernel.now + (_SETTLES_S if fully else 60.0)
-        while self.kernel.now < until:
+    def settle(self, fully: bool = True) -> None:
+        """Wait until all that can be delivered is; of what stays undelivered `judge` says more."""
+        for waited_s in range(int(_SETTLES_S) if fully else 60):
             if not self.history.oracle.left():
                 break
+            if waited_s == 120:
+                self.kernel.stretch = 20.0
             self.kernel.sleep(1.0)
+        self.kernel.unstretch()
         if fully:
             self.kernel.sleep(30.0)
 
@@ -170,7 +205,8 @@ class Scenario:
         self.stopping = True
         self.history.broker.lost_acknowledgements = 0
         for receiver in self.history.network.receivers.values():
-            receiver.temper = "well"
+            if receiver.temper != "gone":
+                receiver.temper = "well"
         for process in list(self.kernel.processes.values()):
             process.kill_at = 0
             process.lag_s = 0.0
@@ -203,7 +239,10 @@ class Scenario:
                     self.kernel.sleep(self.random.choice((0.5, 3.0, 20.0, 600.0)))
                     if self.random.random() < 0.3:
                         history.gear = self.random.choice(["auto", "realtime", "batch"])
-                    history.start_engine()
+                    if self.random.random() < 0.1:
+                        self.host = "two" if self.host == "one" else "one"
+                        self.kernel.count("driver on another host")
+                    history.start_engine(self.host)
 
         process = self.kernel.current.process if self.kernel.current is not None else None
         assert process is not None
@@ -260,8 +299,45 @@ class Scenario:
         if gears._may_be:
             gears.shift("batch" if gears.gear == "realtime" else "realtime")
 
+    def _gears(self) -> Any:
+        """Those of a job in real time; None without one."""
+        engine = self.history.engine
+        job = engine.job if engine is not None and engine.ready and not engine.ended else None
+        return job.gears if job is not None and job.gears.gear == "realtime" else None
+
+    def end_run(self) -> None:
+        if (gears := self._gears()) is not None:
+            gears._ends_at = 0.0
+
+    def end_batch(self) -> None:
+        if (gears := self._gears()) is not None and gears._query is not None:
+            gears._query.end_batch()
+
+    def end_by_receiver(self) -> None:
+        """It answers 410 until its subscription is over."""
+        plain = self._plain()
+        if len(plain) > 12:
+            member = self.random.choice(plain)
+            self.history.say(f"{member.name} is gone")
+            self.history.network.receiver(member.subscription.consumer.address).temper = "gone"
+            member.gone = True
+            member.change(self.kernel.now, None)
+            self.notify(member.topic)
+
+    def _plain(self) -> list[Member]:
+        """Those that may change, with no change under way."""
+        return [
+            each
+            for each in self.members
+            if each.subscription.policy == DEFAULT_POLICY
+            and each.subscription.pushed
+            and each.subscription.peer is None
+            and not each.is_over
+            and all(change.answered is not None or change.failed for change in each.changes)
+        ]
+
     def change_temper(self) -> None:
-        member = self.random.choice(self.members)
+        member = self.random.choice([each for each in self.members if each.subscription.pushed and not each.gone])
         receiver = self.history.network.receiver(member.subscription.consumer.address)
         tempers: list[Temper] = [each for each in TAKES_S if each != "gone"]
         receiver.temper = temper = self.random.choice(tempers)
@@ -270,7 +346,8 @@ class Scenario:
         self.kernel.count(f"endpoint {temper}")
 
         def recover() -> None:
-            receiver.temper = "well"
+            if receiver.temper != "gone":
+                receiver.temper = "well"
 
         self.kernel.call(lasts_s, recover)
 
@@ -312,12 +389,11 @@ class Scenario:
 
     def change_subscription(self) -> None:
         """Around an acceptance, through either gateway."""
-        plain = [each for each in self.members if not each.is_over and not each.subscription.policy.interval_ms]
+        if not (plain := self._plain()):
+            return
         member = self.random.choice(plain)
         topic = member.topic
         what = self.random.choice(("subscribe", "subscribe", "pause", "resume", "renew", "unsubscribe"))
-        if any(each.answered is None and not each.failed for each in member.changes):
-            return  # one after the other
         self.history.notify(self.gateway(), topic)
         if what == "subscribe" or member.changes[-1].failed:
             made = self.new_member(topic, form=self.random.choice(("raw", "notify")))

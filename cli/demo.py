@@ -29,6 +29,7 @@ from arborcast.client import Client
 from arborcast.client.listener import Listener, ReceivedMessage
 from arborcast.core.errors import ArborcastError
 from arborcast.core.threads import start_thread
+from arborcast.core.xml import xml_parser
 from arborcast.engine.embedded.status import status
 from arborcast.engine.terminal import console, say
 from arborcast.topic_model.topics import TopicPath, make_path
@@ -217,7 +218,7 @@ def _listener(home: Path, state: DemoState) -> Listener:
 
     def received(message: ReceivedMessage) -> None:
         now = time.time()
-        reading = etree.fromstring(message.payload)
+        reading = etree.fromstring(message.payload, xml_parser())
         sent_ms = int(reading.get("sent-ms", "0"))
         state.arrived(Arrival(message.topic or "", reading.findtext("{*}value", ""), now * 1000 - sent_ms, now))
 

@@ -131,9 +131,11 @@ def _element(payload: str) -> bytes:
     """The XML itself, or that in a file. Raises InputError."""
     from lxml import etree
 
+    from arborcast.core.xml import xml_parser
+
     data = payload.encode() if payload.lstrip().startswith("<") else read_file(payload)
     try:
-        etree.fromstring(data, etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False))
+        etree.fromstring(data, xml_parser())
     except etree.XMLSyntaxError as error:
         raise InputError(f"--payload is not XML: {error.msg}") from error
     return data

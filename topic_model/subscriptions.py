@@ -70,7 +70,9 @@ def doubled_header(reference_parameters: tuple[str, ...]) -> str:
 def _elements(fragments: tuple[str, ...]) -> Iterator[etree._Element]:
     from lxml import etree
 
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
+    from arborcast.core.xml import xml_parser
+
+    parser = xml_parser()
     for fragment in fragments:
         # With the usual prefix in scope: else the mark would get a made-up one.
         yield etree.fromstring(f'<around xmlns:wsa="{WSA}">{fragment}</around>'.encode(), parser)[0]

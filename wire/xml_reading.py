@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from lxml import etree
 
+from arborcast.core.xml import xml_parser
 from arborcast.wire.errors import MalformedMessage
 
 # libxml2 takes any number of attributes and declarations, and so do we, in linear time. Receivers of a payload may not:
@@ -209,17 +210,8 @@ def read_xml(document: bytes, content_type: bytes = b"", what: str = "the reques
 
 def make_parser() -> etree.XMLParser:
     """A parser for UTF-8 of strangers."""
-    return etree.XMLParser(
-        encoding="utf-8",
-        resolve_entities=False,
-        load_dtd=False,
-        dtd_validation=False,
-        no_network=True,
-        huge_tree=False,
-        # Payloads are cut from the bytes, so the tree is ours to simplify.
-        remove_comments=True,
-        remove_pis=True,
-    )
+    # Payloads are cut from the bytes, so the tree is ours to simplify.
+    return xml_parser(comments=False, encoding="utf-8")
 
 
 def as_utf8(document: bytes, content_type: bytes = b"", what: str = "the request") -> bytes:

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from lxml import etree
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.xml import xml_parser
 from arborcast.ingest.addresses import OwnAddresses, Target
 from arborcast.topic_model.namespaces import ACTION_BRW, ACTION_BW, ACTION_RPW, HPWSN
 from arborcast.wire.answers import attribute
@@ -237,7 +238,7 @@ def _ports(service: str, port_types: list[str], address: str, named: set[str]) -
 
 
 def _port_types(document: bytes) -> Iterator[tuple[str, tuple[_Operation, ...]]]:
-    for port_type in etree.fromstring(document).iterchildren(f"{{{_WSDL}}}portType"):
+    for port_type in etree.fromstring(document, xml_parser()).iterchildren(f"{{{_WSDL}}}portType"):
         yield (
             port_type.get("name", ""),
             tuple(

@@ -173,6 +173,25 @@ def test_threads_are_started_in_one_module() -> None:
     assert not THREADS - found, "take these out of THREADS"
 
 
+# Modules with an XML parser of their own. To be emptied: nothing may be added.
+PARSERS = {"client/queues/replies.py", "ingest/operations/acceptance.py", "ingest/operations/publishing.py"}
+
+
+def test_xml_is_read_by_one_kind_of_parser() -> None:
+    for package in FLOORS:
+        for file in modules_of(package):
+            name = str(file.relative_to(ROOT))
+            assert not calls_in(file, {"XMLParser"}) or name in {"core/xml.py", *PARSERS}, f"{name}: use core.xml"
+            default = [
+                node
+                for node in ast.walk(tree_of(file))
+                if isinstance(node, ast.Call)
+                and re.fullmatch(r"etree\.(fromstring|XML|parse)", ast.unparse(node.func))
+                and len(node.args) + len(node.keywords) < 2
+            ]
+            assert not default, f"{name}: the default parser of lxml reads entities; give it one of core.xml"
+
+
 def test_a_lease_is_one_of_core_lease() -> None:
     """No other module follows the logs of leases or writes to them."""
     for package in FLOORS:

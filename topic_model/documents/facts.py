@@ -11,6 +11,7 @@ import msgspec
 from lxml import etree
 
 from arborcast.core.errors import DocumentError, TopicError
+from arborcast.core.xml import xml_parser
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath, parse_path
 from arborcast.topic_model.tree.tree import WSTOP
@@ -24,18 +25,8 @@ def parse_document(data: bytes, expected_root: str) -> etree._Element:
     """The root element, which must be `{WSTOP}expected_root`. Raises DocumentError."""
     if len(data) > MAX_DOCUMENT_BYTES:
         raise DocumentError(f"a document may be {MAX_DOCUMENT_BYTES} bytes long, this one is {len(data)}")
-    # Without huge_tree, libxml2 stops at 256 nested elements and at texts of 10 MB by itself.
-    parser = etree.XMLParser(
-        resolve_entities=False,
-        no_network=True,
-        load_dtd=False,
-        dtd_validation=False,
-        huge_tree=False,
-        remove_comments=True,
-        remove_pis=True,
-    )
     try:
-        root = etree.fromstring(data, parser)
+        root = etree.fromstring(data, xml_parser(comments=False))
     except etree.XMLSyntaxError as error:
         raise DocumentError(f"not well-formed XML: {error.msg}", line=error.lineno) from error
     doctype: str = getattr(root.getroottree().docinfo, "doctype", "")

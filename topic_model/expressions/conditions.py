@@ -25,6 +25,7 @@ from typing import Final, NoReturn, Protocol, cast
 from lxml import etree
 
 from arborcast.core.errors import ConditionError, ContentExpressionError, ProducerExpressionError
+from arborcast.core.xml import xml_parser
 from arborcast.topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, NODE_TESTS, Scanner, Token, Words
 from arborcast.topic_model.subscriptions import XPathFilter
 
@@ -58,9 +59,7 @@ _LEVELS: Final = 16
 
 _MAX_DEPTH: Final = 256
 
-
-# Without huge_tree, libxml2 stops at 256 nested elements and at texts of 10 MB by itself.
-_parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
+_parser = xml_parser()
 
 
 class Unanswerable(ConditionError):

@@ -33,16 +33,13 @@ from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import PULL_LOG, ensure_topics, specifications
 from arborcast.core.progress import Progress, untold
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.logs import dead_letters, parked
 from arborcast.dispatch.logs.attempts import partition_of_subscription
 from arborcast.dispatch.logs.parked import roomy
 from arborcast.dispatch.realtime.messages import read_progress
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
 from arborcast.topic_model.records import notifications, pull
-
-# Records are time-stamped by other machines than notifications.
-_CLOCKS_MS = 60_000
-
 
 _EVER = 1 << 62
 
@@ -52,7 +49,7 @@ def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits, progress: Pro
 
     `limits` are those of the gateways' pull points. Raises InfrastructureError, RecordVersionError, BackupError.
     """
-    made_ms = int(time.time() * 1000)
+    made_ms = time_ms()
     undelivered = _first_undelivered(kafka)
     # Before the parked deliveries are read; what had left the log by then waits among them, or is done.
     letters_until = _ends(kafka, "dead")

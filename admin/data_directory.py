@@ -10,7 +10,6 @@ import contextlib
 import os
 import shutil
 import tarfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +19,7 @@ from arborcast.core.files import write_atomically
 from arborcast.core.progress import Progress, untold
 from arborcast.core.reasons import reason_of
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import time_ms
 from arborcast.engine.embedded.commands import UpOptions, down, to_stderr, up
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.processes.errors import HomeError
@@ -129,7 +129,7 @@ def drill(
 
     Raises InfrastructureError when the restored engine lacks something, or its books do not balance.
     """
-    home, until_ms = settings.home, int(time.time() * 1000)
+    home, until_ms = settings.home, time_ms()
     before = _audited(kafka(), since_ms, until_ms, progress)
     to_stderr(f"before: {before}")
     if not down(home):

@@ -10,7 +10,6 @@ import resource
 import shutil
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ import psutil
 from arborcast.admin import kafka_safety
 from arborcast.core.errors import ArborcastError, SecretError
 from arborcast.core.security.keyring import parse_keys
+from arborcast.core.wall_clock import time_ms
 from arborcast.engine.embedded import engine, questions, state
 from arborcast.engine.embedded.home import DEFAULT_NAME, Home
 from arborcast.engine.embedded.status import supervisor_silent_s
@@ -320,7 +320,7 @@ def _kafka_safety(settings: Settings) -> Iterator[Check]:
     except ArborcastError as error:
         yield Check("kafka logs", "warn", f"could not be examined: {error}", "Check that our user may describe them.")
         return
-    findings = kafka_safety.unsafe(facts, kafka, settings.retry.lifespan_s, int(time.time() * 1000))
+    findings = kafka_safety.unsafe(facts, kafka, settings.retry.lifespan_s, time_ms())
     for finding in findings:
         yield Check("kafka logs", finding.level, finding.what, finding.advice)
     if not findings:

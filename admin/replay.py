@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
 from arborcast.admin import control_log
 from arborcast.admin.filters import TopicTest
 from arborcast.core.progress import Progress, untold
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
 
 
@@ -38,7 +38,7 @@ def plan(
 ) -> PlannedReplay:
     """The replay of what matches the subscription's filters and was accepted in this time (until now without
     `until_ms`). Raises ReplayRefused for more than `limit`, ExpressionError, InfrastructureError."""
-    until_ms = int(time.time() * 1000) if until_ms is None else until_ms
+    until_ms = time_ms() if until_ms is None else until_ms
     control = control_log.read_control(kafka)
     span = ReplaySpan(since_ms, until_ms, topic.test(kafka, control))
     replay = Replay(kafka, control.table, subscription, span, progress)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -14,6 +13,7 @@ from arborcast.admin.filters import subscription_id
 from arborcast.core.errors import ConfigError
 from arborcast.core.security.uris import to_uri
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import time_ms
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.projections.suspensions import State
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, ending
@@ -81,7 +81,7 @@ def listed(control: ControlView, wanted: SubscriptionFilter, limit: int, after: 
     def key(each: Subscription) -> tuple[bool, str, str]:
         return each.id not in suspended, each.consumer.address, each.id
 
-    now_ms = _now_ms()
+    now_ms = time_ms()
     last = control.table.get(after) if after else None
     begin = key(last) if last is not None else None
     found = [each for each in _wanted(control, wanted, now_ms) if begin is None or key(each) > begin]
@@ -92,12 +92,12 @@ def listed(control: ControlView, wanted: SubscriptionFilter, limit: int, after: 
 def one(control: ControlView, name: str) -> ListedSubscription | None:
     """The subscription of this id; None if there is none, or it is a trigger."""
     found = control.table.get(name)
-    return None if found is None or found.trigger is not None else _listed(control, found, _now_ms())
+    return None if found is None or found.trigger is not None else _listed(control, found, time_ms())
 
 
 def recipients(control: ControlView, path: TopicPath, limit: int | None = None) -> list[Recipient]:
     """The subscriptions that get the notifications of a topic, at most `limit`, by id and expression."""
-    now_ms = _now_ms()
+    now_ms = time_ms()
     routes = sorted(control.table.who(path, limit), key=lambda route: (route.subscription_id, route.expression))
     return [
         Recipient(
@@ -136,7 +136,7 @@ def changes(control: ControlView, change: Change, subscription: Subscription) ->
     """The records that pause, resume or end a subscription; none if it is so already. `resume` ends a suspension,
     too."""
     if change == "end":
-        return ending(subscription.id, "removed", _now_ms())
+        return ending(subscription.id, "removed", time_ms())
     paused = change == "pause"
     records: list[ControlRecord] = []
     if subscription.paused != paused:
@@ -200,7 +200,3 @@ def _suspended(control: ControlView, name: str) -> str:
             f"{known.address}; nothing was resumed"
         )
     raise ConfigError(f"{name} is not suspended; nothing was resumed")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

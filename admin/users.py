@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from arborcast.admin import control_log
 from arborcast.core.errors import ConfigError
 from arborcast.core.files import WatchedFile
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import time_ms
 from arborcast.engine.settings.loading import Settings
 from arborcast.ingest.access.policy import DEFAULT, AccessPolicy, read_policy, review
 from arborcast.ingest.access.users import FileUsers, user_source
@@ -125,7 +125,7 @@ def lost_rights(rights: Rights, table: RoutingTable) -> list[Finding]:
 def end(kafka: KafkaSettings, table: RoutingTable, findings: Iterable[Finding]) -> list[Finding]:
     """End the subscriptions and triggers of certain findings; returns all findings. Raises InfrastructureError."""
     after = [msgspec.structs.replace(each, ended=each.certain) for each in findings]
-    at_ms = int(time.time() * 1000)
+    at_ms = time_ms()
     records: list[ControlRecord] = []
     for each in after:
         subscription = table.get(each.id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -11,6 +10,7 @@ from arborcast.admin import control_log
 from arborcast.admin.filters import TopicTest, subscription_id
 from arborcast.core.security.uris import to_uri
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.logs.parked import Tries
 from arborcast.dispatch.operations.waiting import Asked, Wait, Waiting
 from arborcast.topic_model.control_view import ControlView
@@ -74,7 +74,7 @@ def oldest(kafka: KafkaSettings, wanted: WaitingFilter, limit: int, control: Con
     waiting = Waiting(kafka)
     waits, more = waiting.oldest(Asked(asked, is_meant, wanted.notification), limit)
     waits, complete = waiting.with_last(waits)
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = time_ms()
     return WaitingList(tuple(_delivery(each, known, now_ms) for each in waits), more, complete)
 
 

@@ -1,4 +1,4 @@
-"""Times of the wall clock that something waits for, though somebody may set that clock. Pure.
+"""Times of the wall clock, and what waits for one though the clock may be set.
 
 Such a time is written down together with when it was decided. When that lies ahead, the clock was put back since then,
 or that of another machine is wrong: nobody can know how much of the wait is over, so it counts as over. So
@@ -8,10 +8,19 @@ for that, also after a restart.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+
+# A record of a log may bear a time that is this far from that of another host.
+CLOCKS_APART_MS = 60_000
 
 # As far apart are the clocks of machines, and as far are they corrected now and then: that means nothing.
 TOLERANCE_MS = 5_000
+
+
+def time_ms() -> int:
+    """Milliseconds since the epoch."""
+    return int(time.time() * 1000)
 
 
 def lies_ahead(at_ms: int, now_ms: int) -> bool:

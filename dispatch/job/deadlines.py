@@ -17,6 +17,7 @@ from arborcast.core.backoff import Backoff
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
+from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.session import WatchedSubscriptions
@@ -210,7 +211,7 @@ class DeadlineWatch:
             self._view.catch_up(self._kafka.request_timeout_s)
         self._take_changes()
         self._take_reports()
-        now_ms = _now_ms()
+        now_ms = time_ms()
         self._over += self._deadlines.over(now_ms)
         if self._over:
             ends = self._log.ends()
@@ -228,7 +229,7 @@ class DeadlineWatch:
             elif subscription.paused or self._view.suspended(name):
                 self._deadlines.forget(name)
             else:
-                self._deadlines.watch(subscription, _now_ms())
+                self._deadlines.watch(subscription, time_ms())
 
     def _take_reports(self) -> None:
         for matched in _taken(self._reports):
@@ -256,7 +257,7 @@ class DeadlineWatch:
 
     def _tell_of(self, kind: _Kind, silence: Quiet, since_ms: int) -> None:
         self._tell(
-            OperatorEvent(kind, _now_ms(), subscription=silence.subscription, topic=silence.topic, since_ms=since_ms)
+            OperatorEvent(kind, time_ms(), subscription=silence.subscription, topic=silence.topic, since_ms=since_ms)
         )
 
 
@@ -266,7 +267,3 @@ def _taken(waiting: queue.SimpleQueue[_T]) -> Iterator[_T]:
             yield waiting.get_nowait()
         except queue.Empty:
             return
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -40,6 +40,7 @@ from arborcast.core.lease import LeaseLog, LeaseTimes
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
 from arborcast.core.versions import Versioned, VersionedCodec
+from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.job.heartbeat import started_at
 
 logger = logging.getLogger(__name__)
@@ -181,7 +182,7 @@ def this_job(home: Path) -> Holder:
         pid=os.getpid(),
         started=started_at(os.getpid()),
         machine=_machine(),
-        since_ms=int(time.time() * 1000),
+        since_ms=time_ms(),
         home=str(home),
     )
 

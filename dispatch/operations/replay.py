@@ -7,7 +7,6 @@ holds for any other holds for them: retries, parking, order, rows in the tables,
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,15 +19,13 @@ from arborcast.core.eventlog.scan import LogScan, Stretch
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.progress import Progress, untold
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.matching.filters import Conditions, Subject
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification, notification_in, replayed
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
-
-# Records are time-stamped by other clocks than notifications.
-_CLOCKS_MS = 60_000
 
 # What is settled at a time: bounds memory, and how far a failure can leave a replay from what it says of itself.
 _AT_ONCE = 500
@@ -80,7 +77,7 @@ class Replay:
         """
         found = []
         with LogScan(self._kafka, "notifications") as log:
-            first, ends = log.at(self._span.since_ms - _CLOCKS_MS), log.at(self._span.until_ms + _CLOCKS_MS)
+            first, ends = log.at(self._span.since_ms - CLOCKS_APART_MS), log.at(self._span.until_ms + CLOCKS_APART_MS)
             total = sum(max(0, ends[partition] - start) for partition, start in first.items())
             looked_at = 0
             for partition, start in first.items():
@@ -111,9 +108,7 @@ class Replay:
                 for notification, offset in _readable(log, partition, Stretch(offsets[0], offsets[-1] + 1)):
                     if offset not in chosen:
                         continue
-                    again = replayed(
-                        notification, self.id, self._subscription.id, int(time.time() * 1000), self._table.position
-                    )
+                    again = replayed(notification, self.id, self._subscription.id, time_ms(), self._table.position)
                     if self._subscription.policy.reliability == "timely":
                         # Whoever has it sent again wants all of it, and not what is newest.
                         again = msgspec.structs.replace(again, reliable=True)
@@ -142,7 +137,7 @@ class Replay:
 
 def _able(table: RoutingTable, subscription_id: str) -> Subscription:
     subscription = table.get(subscription_id)
-    if subscription is None or subscription.expired(int(time.time() * 1000)):
+    if subscription is None or subscription.expired(time_ms()):
         raise ReplayRefused(f"there is no subscription {subscription_id}: it never was, or it is over")
     if subscription.trigger is not None:
         raise ReplayRefused(f"{subscription_id} is the trigger {subscription.trigger.name}: what it publishes is new")

@@ -13,13 +13,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.tables.spec import TableSpec
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class _Mending:
         self._spec = spec
         self._folder = folder
         self._log = folder / "_delta_log"
-        self._aside = folder / "_damaged" / str(int(time.time() * 1000))
+        self._aside = folder / "_damaged" / str(time_ms())
         self._found: list[str] = []
 
     def run(self) -> bool:

@@ -18,6 +18,7 @@ from arborcast.core.reasons import reason_of
 from arborcast.core.recent import Recent
 from arborcast.core.security.signatures import ID_HEADER
 from arborcast.core.security.web_pages import PageRule, page_headers
+from arborcast.core.wall_clock import time_ms
 from arborcast.engine.administrator.members import MemberRegister, NameTaken, StoredMembers, UnknownMember
 from arborcast.ingest.federation.calls import LONG_POLL_S, MEMBERS, TOPOLOGY
 from arborcast.ingest.federation.keys import SharedKeys
@@ -54,7 +55,7 @@ class AdministratorApp:
         self._state = state
         self._pages = pages
         self._clock = clock
-        self._members = MemberRegister(_load(state), clock(), _now_ms())
+        self._members = MemberRegister(_load(state), clock(), time_ms())
         self._changed = asyncio.Event()
         self._saved = clock()
         self._taken: Recent[str, bool] = Recent(_TAKEN, _TAKEN_S, clock)
@@ -137,7 +138,7 @@ class AdministratorApp:
     def _save(self) -> None:
         now = self._clock()
         # What others are told is in the file before.
-        write_atomically(self._state, msgspec.json.encode(self._members.stored(now, _now_ms())).decode())
+        write_atomically(self._state, msgspec.json.encode(self._members.stored(now, time_ms())).decode())
         self._saved = now
         self._changed.set()
         self._changed = asyncio.Event()
@@ -171,7 +172,3 @@ def _status(error: PeerError) -> int:
     if isinstance(error, UnknownMember):
         return 404
     return 413 if isinstance(error, TooLarge) else 400
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

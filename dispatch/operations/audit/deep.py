@@ -13,6 +13,7 @@ from arborcast.core.eventlog.scan import LogScan, Stretch
 from arborcast.core.eventlog.topics import CONTROL_HISTORY_MS
 from arborcast.core.progress import Progress, untold
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.hot.intervals import Lane, lane_of
 from arborcast.dispatch.logs import dead_letters, parked
 from arborcast.dispatch.matching.filters import Conditions, wanting
@@ -125,10 +126,6 @@ def _problems(kind: Kind, ledger: Ledger, found: Balance, lacking: DeliveryRows,
     return problems
 
 
-# Between the clocks of gateways and brokers.
-_CLOCKS_MS = 60_000
-
-
 def examine_deeply(
     kafka: KafkaSettings,
     log: LogScan,
@@ -145,7 +142,7 @@ def examine_deeply(
     """
     report = found.report
     report.deep = True
-    old = int((found.evaluations.written_ms < int(time.time() * 1000) - CONTROL_HISTORY_MS).sum())
+    old = int((found.evaluations.written_ms < time_ms() - CONTROL_HISTORY_MS).sum())
     if old:
         report.notes.append(
             f"{old} notifications were evaluated more than a day ago. Of the control log's history before that "
@@ -173,7 +170,7 @@ class _Past:
 
     def __init__(self, control: LogScan, since_ms: int) -> None:
         (partition,) = control.beginnings()
-        horizon = control.at(since_ms - _CLOCKS_MS)[partition]
+        horizon = control.at(since_ms - CLOCKS_APART_MS)[partition]
         self.table = RoutingTable(remembered_answers=100_000, history=History(horizon))
         stretch = Stretch(control.beginnings()[partition], control.ends()[partition])
         self._records = control.read({partition: stretch})

@@ -9,14 +9,12 @@ from contextlib import ExitStack
 from arborcast.core.eventlog.scan import LogScan, Stretch
 from arborcast.core.progress import Progress, untold
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.operations.audit.balance import Balance, balance
 from arborcast.dispatch.operations.audit.deep import examine_deeply
 from arborcast.dispatch.operations.audit.ledger import Ledger, decode, notification_key
 from arborcast.dispatch.operations.audit.report import MAX_PROBLEMS, Problem, Report
 from arborcast.topic_model.records.notifications import notification_in
-
-# Records are time-stamped by the clocks of several machines.
-_CLOCKS_MS = 60_000
 
 _LOOK_AGAIN_S = 0.5
 
@@ -77,8 +75,8 @@ class _Examination:
         self.notes: list[str] = []
         self.ledger = Ledger()
         # Now is after what was accepted in this very millisecond.
-        self._until_ms = until_ms if until_ms is not None else int(time.time() * 1000) + 1
-        self._begin = attempts.at(since_ms - _CLOCKS_MS)
+        self._until_ms = until_ms if until_ms is not None else time_ms() + 1
+        self._begin = attempts.at(since_ms - CLOCKS_APART_MS)
         self._next = dict(self._begin)
         self._note_what_is_gone()
         first = log.at(self._since_ms)
@@ -145,7 +143,7 @@ class _Examination:
         ends = self._attempts.ends()
         cut = {number: each for number, each in cut.items() if each.first < ends[number]}
         first_ms = [record.timestamp for record in self._attempts.read(cut)]
-        since_ms = max([self._since_ms, *(each + _CLOCKS_MS for each in first_ms)])
+        since_ms = max([self._since_ms, *(each + CLOCKS_APART_MS for each in first_ms)])
         if since_ms > self._since_ms:
             self.notes.append(
                 f"the attempts log no longer has all from then on: examined from {since_ms} ms since the epoch"

@@ -134,7 +134,7 @@ class Watching:
         self.watch = DeadlineWatch(
             KafkaSettings(), cast(Any, self.view), lambda: self.at, lambda: True, self.told.append
         )
-        monkeypatch.setattr(deadlines, "_now_ms", lambda: self.now_ms)
+        monkeypatch.setattr(deadlines, "time_ms", lambda: self.now_ms)
         monkeypatch.setattr(self.watch, "_log", SimpleNamespace(ends=self._ends, close=lambda: None))
 
     def round(self, after_ms: int = 0) -> list[str]:

@@ -234,14 +234,15 @@ class ModeController:
                                 self.shift(wanted)
                         elif self._returns and load.waiting <= LITTLE:
                             self.shift("realtime")
-                        self._look_for_workers()
+                        self._look_for_workers(len(seen.ends))
             except ArborcastError as error:
                 logger.info("the gear stays as it is: %s", error)
             except Exception:
                 logger.exception("the gear stays as it is")
 
-    def _look_for_workers(self) -> None:
-        """Spark notices that a worker has died when it has a row for it, and that may be an hour later."""
+    def _look_for_workers(self, partitions: int) -> None:
+        """Start the query again where Spark would not, or days later: when it has a row for a worker that has died, or
+        at the end of its batch, where it looks for new partitions."""
         with self._lock:
             if self.gear != "realtime" or self._parts.gate.closed:
                 return
@@ -252,6 +253,10 @@ class ModeController:
             elif self._realtime.outdated:
                 logger.info("many subscriptions have changed: the query is started again with all of them")
                 self._go_over("realtime")
+            elif partitions > self._recovery.partitions:
+                logger.info("the notifications log has %d partitions now: the query is started again", partitions)
+                self._go_over("realtime")
+                self._begin = None  # positions of the new ones are read from the log
             elif self._realtime.is_over:
                 logger.info("the run in real time is over: the next one goes on behind it")
                 self._go_over("realtime")

@@ -9,14 +9,16 @@ import signal
 import time
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
+from kafka import KafkaAdminClient
 from pyspark.sql import SparkSession
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.eventlog.client import partition_of_key
+from arborcast.core.eventlog.client import make_producer, partition_of_key
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import PROGRESS_LOG
 from arborcast.core.settings import KafkaSettings
@@ -30,7 +32,10 @@ from arborcast.dispatch.realtime.mode_controller import ModeController
 from arborcast.dispatch.realtime.mode_policy import Gear
 from arborcast.dispatch.settings import JobSettings
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
+from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference
+from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import settings_for
 from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, logs, running, subscription
 from tests.support.receiver import Receiver
@@ -302,6 +307,31 @@ def test_a_worker_that_dies_is_replaced_though_nothing_more_comes(
         report = audit(settings.kafka, 0, deep=True, patience_s=120)
     assert set(sent) <= set(arrived)
     assert report.balanced, report.problems
+
+
+def test_a_partition_that_is_added_is_read(
+    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
+) -> None:
+    """Spark looks for new partitions at the end of a batch, which in real time is days away."""
+    log.subscribe(subscription("all", receiver.url("/all"), "b"))
+    topic = settings.kafka.topic("notifications")
+
+    def seen(partitions: int) -> bool:
+        with closing(make_producer(settings.kafka)) as producer:
+            return len(producer.partitions_for(topic)) >= partitions
+
+    with running(spark, settings):
+        log.accept("b")
+        wait_for(receiver, "/all", 1)
+        with closing(KafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)) as admin:
+            admin.create_partitions({topic: 3})
+        wait_until(lambda: seen(3), "three partitions")
+        with closing(make_producer(settings.kafka)) as producer:
+            key, value = notifications.encode(Notification("n-added", TopicPath("b"), b"<x/>", 1_700_000_000_000))
+            producer.send(topic, key=key, value=value, partition=2)
+            producer.flush()
+        arrived = wait_for(receiver, "/all", 2)
+    assert arrived[1:] == ["n-added"]
 
 
 @pytest.mark.parametrize("of_spark", [False, True], ids=["the run", "one of Spark's batches"])

@@ -7,7 +7,6 @@
     settings    how a setting is declared
     versions    version numbers of the records in logs
     threads, backoff    every thread: a step that is repeated, its pauses, its failures, its stop
-    lease       one holder at a time, decided by the order of a log
     xml         the parser for XML from outside
     liveness, wall_clock    something that hangs is found; times that survive a clock that is set
     fence       a job that has lost its logs does no harm

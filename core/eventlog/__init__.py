@@ -4,6 +4,7 @@ client, client_fixes    consumers, producers and admin clients made from setting
 topics                  names of the logs, how each is made and checked
 scan, tail, follower    reading: a stretch of a log, its end, all of it for ever
 writers                 writing that waits for the acknowledgement
+lease                   one holder at a time, decided by the order of a log
 """
 
 from __future__ import annotations

@@ -33,10 +33,10 @@ import msgspec
 
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.eventlog.lease import LeaseLog, LeaseTimes
 from arborcast.core.eventlog.scan import LogScan, Stretch
 from arborcast.core.eventlog.topics import JOB_LEASE_LOG, ensure_topics
 from arborcast.core.fence import Fence, clock
-from arborcast.core.lease import LeaseLog, LeaseTimes
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
 from arborcast.core.versions import Versioned, VersionedCodec

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from arborcast.core.backoff import Backoff
+from arborcast.core.eventlog.lease import LeaseLog, LeaseTimes
 from arborcast.core.eventlog.topics import LEASE_LOG
 from arborcast.core.fence import clock
-from arborcast.core.lease import LeaseLog, LeaseTimes
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
 from arborcast.core.versions import Versioned, VersionedCodec

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-import http.client
 import io
+import socket
+import threading
 import time
 import unicodedata
 
@@ -300,7 +301,6 @@ def test_an_engine_that_goes_away_is_still_seen_and_found_again_at_another_port(
         (TimeoutError("timed out"), "no answer in time"),
         (UnicodeError("label empty or too long"), "no name of a host"),
         (OSError("http://h:1/metrics answered 500"), "answered 500"),
-        (http.client.BadStatusLine("\x00\x00\x00"), "does not speak HTTP"),
         (b"<html>welcome</html>", "is not Arborcast"),
         (FileNotFoundError("http://h:1/metrics is not there"), "is not there"),
     ],
@@ -315,6 +315,22 @@ def test_a_wrong_address_says_what_is_there(answer: Exception | bytes, problem: 
     assert not seen.samples
     assert seen.problem.startswith("http://h:1: ")
     assert problem in seen.problem
+
+
+def test_a_server_that_speaks_no_http() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1_000)
+                connection.sendall(b"\x00\x00\x00\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        seen = EngineWatch([f"127.0.0.1:{server.getsockname()[1]}"]).look()
+        answering.join()
+    assert "does not speak HTTP" in seen.problem
 
 
 def test_metrics_of_somebody_else_are_not_shown() -> None:

@@ -172,7 +172,7 @@ def test_they_are_suspended_and_told_once(tmp_path: Path, monkeypatch: pytest.Mo
         KafkaSettings(), PushSettings(), RetrySettings(), THIS_MACHINE, known, tmp_path / "parked", tell=told.append
     )
     log = Control()
-    monkeypatch.setattr(redeliverer, "_control", log)
+    monkeypatch.setattr(redeliverer._ends, "_control", log)
 
     redeliverer.batch_done([PartitionReport(costly={"s"}), PartitionReport(costly={"s", "ended meanwhile"})])
 

@@ -131,7 +131,7 @@ def test_who_subscribes_again_gets_them_again() -> None:
 
 
 def test_too_many_current_messages_are_refused_before_anything_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(current_message, "_MAX_MESSAGES", 1)
+    monkeypatch.setattr("arborcast.wire.limits.CURRENT_MESSAGES", 1)
     parts = parts_with("{urn:t}a", "{urn:t}b")
     publish(parts, ("t:a", "1"), ("t:b", "2"))
     answer = parts.post(soap.envelope(soap.subscribe(more=WANTED)))

@@ -247,6 +247,11 @@ Plain Delta tables below `tables.path`, by default `tables/` in the data directo
 every `tables.interval_s`; the same descriptions are stored in the tables themselves. Times are UTC.
 
 ## Reading them
+
+| reader | for |
+|---|---|
+| `tables`, delta-rs, DuckDB | rows that fit into memory: a span of time, one endpoint, states. No Java, and faster |
+| Spark (`notebooks/spark.ipynb`) | months of deliveries, joins of large tables, streaming reads, clusters |
 """
 
 _PICTURES = """\

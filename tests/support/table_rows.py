@@ -65,11 +65,12 @@ def write(tables: AttemptsTables, records: Sequence[Logged]) -> None:
     tables.commit({each.partition: each.offset + 1 for each in records})
 
 
-def record(home: Path, *made: Attempt) -> None:
-    """Write attempts, and the deliveries that ended with them, into the tables of this data directory."""
+def record(home: Path, *made: Attempt, offset: int = 0) -> None:
+    """Write attempts, as a record of the log at `offset`, and the deliveries that ended with them, into the tables of
+    this data directory."""
     settings = TableSettings()
     tables = attempts_tables(ATTEMPTS.location(settings, home), DELIVERIES.location(settings, home))
-    write(tables, logged(attempts.encode(made)))
+    write(tables, logged(attempts.encode(made), offset))
 
 
 def fill(home: Path, spec: TableSpec, rows: Sequence[Mapping[str, object]]) -> None:

@@ -24,6 +24,9 @@ BAD = "http://bad/?$_$"
 
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 
+# It starts a JVM, and has a test of its own.
+SPARK = "spark.ipynb"
+
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -247,7 +250,7 @@ def test_an_engine_that_has_done_nothing(engine: Path, monkeypatch: pytest.Monke
         spec.ensure(spec.location(TableSettings(), home))
     monkeypatch.setenv("ARBORCAST_HOME", str(home))
     notebook = NBFORMAT.v4.new_notebook(
-        cells=[cell for name in NAMES for cell in NBFORMAT.read(FOLDER / name, as_version=4).cells]
+        cells=[cell for name in NAMES if name != SPARK for cell in NBFORMAT.read(FOLDER / name, as_version=4).cells]
     )
 
     NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(engine)}}).execute()
@@ -257,6 +260,36 @@ def test_an_engine_that_has_done_nothing(engine: Path, monkeypatch: pytest.Monke
     said = " ".join(data.get("text/html", "") for data in shown)
     for words in ("no notifications yet", "nothing was pushed", "no topics yet", "nobody gets anything", "nothing waits"):
         assert words in said
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_spark(engine: Path) -> None:
+    """The engine delivers another notification while the stream is read."""
+    notebook = NBFORMAT.read(FOLDER / SPARK, as_version=4)
+    asked = """
+        'month': month[['topic', 'deliveries', 'failed']].values.tolist(),
+        'first commit': history.operation.iloc[-1],
+        'versions': [int(versions.earlier[0]) < 11, int(versions.current[0])],
+        'grown': [len(batches) > 1, float(grown().sum(axis=1).iloc[-1])],
+        'chart': type(chart()).__name__,
+    """
+    asks = NBFORMAT.v4.new_code_cell(f"import json\nprint(json.dumps({{{asked}}}))")
+    notebook.cells.append(asks)
+    client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(engine)}})
+    with client.setup_kernel():
+        for number, cell in enumerate(notebook.cells):
+            if "processAllAvailable" in cell.source:
+                record(engine, attempt("n10", "good", "delivered", 50, batch=10), offset=1_000)
+            client.execute_cell(cell, number)
+
+    assert json.loads(asks.outputs[0]["text"]) == {
+        "month": [["a/b", 11, 1]],
+        "first commit": "CREATE TABLE",
+        "versions": [True, 11],
+        "grown": [True, 12.0],
+        "chart": "Figure",
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)

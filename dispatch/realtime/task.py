@@ -225,13 +225,13 @@ class WrittenProgress(Progress):
     def end(self, task: PartitionTask) -> None:
         self._marked = None
         if task.stopped or task.taken.next >= 0:
-            self._write(task, task.taken.next, clean=True)
+            self._write(task, task.taken.next, clean=True, stopped=task.stopped)
         self._log.settle(self._timeout_s)
 
     def _is_dirty(self, task: PartitionTask) -> bool:
         return task.taken.next > self._written or bool(task.intake.outcomes.report.signs)
 
-    def _write(self, task: PartitionTask, position: int, clean: bool = False) -> None:
+    def _write(self, task: PartitionTask, position: int, clean: bool = False, stopped: bool = False) -> None:
         report, taken = task.intake.outcomes.take_report(), task.taken
         self._written = max(self._written, position)
         again = position < self._job.again.get(taken.partition, 0)
@@ -248,7 +248,7 @@ class WrittenProgress(Progress):
                 frozenset(report.gone),
                 frozenset(report.costly),
                 self._number,
-                task.stopped,
+                stopped,
                 os.getpid(),
                 taken.next,
                 tuple((*each, accepted_ms) for each, accepted_ms in report.matched.items()),

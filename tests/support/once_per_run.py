@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,6 +45,8 @@ def once_per_run(factory: pytest.TempPathFactory, name: str, start: Start) -> It
     finally:
         mine.unlink()
         if stop is not None:
+            # The other processes may work for many minutes, which pytest-timeout counts for the last test of this one.
+            signal.setitimer(signal.ITIMER_REAL, 0)
             while any(psutil.pid_exists(int(user.name)) for user in users.iterdir()):
                 time.sleep(0.1)
             stop()

@@ -307,11 +307,11 @@ class Scenario:
 
     def end_run(self) -> None:
         if (gears := self._gears()) is not None:
-            gears._ends_at = 0.0
+            gears._realtime._ends_at = 0.0
 
     def end_batch(self) -> None:
-        if (gears := self._gears()) is not None and gears._query is not None:
-            gears._query.end_batch()
+        if (gears := self._gears()) is not None and (query := gears._realtime._query) is not None:
+            query.end_batch()
 
     def end_by_receiver(self) -> None:
         """It answers 410 until its subscription is over."""

@@ -327,7 +327,8 @@ def test_a_partition_that_is_added_is_read(
             admin.create_partitions({topic: 3})
         wait_until(lambda: seen(3), "three partitions")
         with closing(make_producer(settings.kafka)) as producer:
-            key, value = notifications.encode(Notification("n-added", TopicPath("b"), b"<x/>", 1_700_000_000_000))
+            added = Notification("n-added", TopicPath("b"), b"<x/>", int(time.time() * 1000))
+            key, value = notifications.encode(added)
             producer.send(topic, key=key, value=value, partition=2)
             producer.flush()
         arrived = wait_for(receiver, "/all", 2)

@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 
 from arborcast.dispatch.hot import task as partition_task
-from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerUpdate
-from arborcast.dispatch.realtime.task import RealtimeJob
+from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress, WorkerUpdate
+from arborcast.dispatch.realtime.task import RealtimeJob, WrittenProgress
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
@@ -68,3 +69,23 @@ def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.Mon
     running.messages.append(WorkerUpdate(1, 0, 0, 0, diverted=ExclusionChange(freed=frozenset({"s"}))))
     running.step()
     assert engine.pushed == 1
+
+
+def test_a_task_reports_that_it_has_stopped_when_all_is_settled() -> None:
+    written: list[WorkerProgress] = []
+    log = SimpleNamespace(tell=written.append, is_late=lambda: False, settle=lambda timeout_s: None)
+    outcomes = SimpleNamespace(report=PartitionReport(), take_report=PartitionReport, forget=lambda: None)
+    settling = SimpleNamespace(
+        stopped=True,
+        taken=SimpleNamespace(partition=0, next=2),
+        intake=SimpleNamespace(outcomes=outcomes),
+        worker=SimpleNamespace(journal=SimpleNamespace(passed=lambda: True)),
+        mark=lambda: 1,
+    )
+    view = SimpleNamespace(complete=True)
+    progress = WrittenProgress(RealtimeJob(SETTINGS, 1, 0.0), 0, cast(Any, log), cast(Any, view))
+    for now in (0.0, 1.0, 2.0):
+        progress.look(cast(Any, settling), now)
+    progress.end(cast(Any, settling))
+    assert [(each.position, each.stopped) for each in written[-2:]] == [(1, False), (2, True)]
+    assert sum(each.stopped for each in written) == 1

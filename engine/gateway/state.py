@@ -43,7 +43,7 @@ Failed = Callable[[Exception], None]
 Spawn = Callable[[Coroutine[Any, Any, None], str], None]
 
 
-class ControlState:
+class GatewayControl:
     """The `control` log: its writer, the projections of its records, and the thread that applies them."""
 
     def __init__(self, settings: Settings, share: Share | None, failed: Failed) -> None:
@@ -94,7 +94,7 @@ class GatewayState:
 
     def __init__(self, settings: Settings, share: Share | None, failed: Failed) -> None:
         self._kafka = settings.kafka
-        self.control = ControlState(settings, share, failed)
+        self.control = GatewayControl(settings, share, failed)
         self.pulls = PullState(settings, self.control.pull_points, failed)
         self.part_view = FragmentView(settings.kafka, failed)
         self.part_log = FragmentLog(settings.kafka, self.part_view)

@@ -12,6 +12,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from arborcast.directory.entries.changes import Put
@@ -72,7 +73,10 @@ def _ldap(table: Table, records: list[TopicRecord], edits: int) -> None:
             log.sync.start()
             try:
                 wait_for(lambda: len(log.tree) == len(records), "all topics are synchronized")
-                known = lambda code: bool(log.tree.paths_with_code(code))  # noqa: E731  # one expression
+
+                def known(code: str) -> bool:
+                    return bool(log.tree.paths_with_code(code))
+
                 _edits(table, "from an edit to the control log", server, edits, known)
             finally:
                 log.sync.close()
@@ -86,7 +90,7 @@ def _edits(table: Table, what: str, server: support.Slapd, count: int, seen: Cal
         for number in range(-1, count):
             code, started = f"{what[-3:]}{number}", time.monotonic()
             person.modify(f"topicName=t1,topicName=t0,{support.BASE_DN}", {"topicCode": [("MODIFY_REPLACE", [code])]})
-            wait_for(lambda: seen(code), what, every_s=0.002)  # noqa: B023  # called at once
+            wait_for(partial(seen, code), what, every_s=0.002)
             if number >= 0:  # the first one waits for the stream to be there
                 found.append((time.monotonic() - started) * 1e3)
     table.add(f"{what}, median of {count}, ms", statistics.median(found))

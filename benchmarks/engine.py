@@ -15,6 +15,7 @@ import re
 import tempfile
 import time
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -71,6 +72,10 @@ def measure(report: Report) -> None:
         _stages(report)
 
 
+def _has_more(receiver: Receiver, requests: int) -> bool:
+    return len(receiver.requests) > requests
+
+
 def _starts(report: Report, engine: Engine, receiver: Receiver) -> None:
     with report.table("starts", "start", "ready s", "delivered s", "stop s") as table:
         for number in range(report.options.starts):
@@ -81,7 +86,7 @@ def _starts(report: Report, engine: Engine, receiver: Receiver) -> None:
                 engine.run("subscribe", "bench//.", "--to", receiver.url("/bench"))
             before = len(receiver.requests)
             engine.run("publish", "bench/a", "-", input="<x/>")
-            wait_for(lambda: len(receiver.requests) > before, "the first notification")  # noqa: B023  # called at once
+            wait_for(partial(_has_more, receiver, before), "the first notification")
             delivered = time.monotonic() - began
             began = time.monotonic()
             engine.down()

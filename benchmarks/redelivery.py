@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -164,7 +165,7 @@ def elsewhere(report: Report, parked: int) -> None:
                     if cases[name]:
                         park(running.kafka, ["dead"], parked)
                         file = running.job.home / "parked" / "parked.sqlite"
-                        wait_for(lambda: _folded(file) >= parked, "the job has read all that is parked", 1_200, 1.0)  # noqa: B023  # called at once
+                        wait_for(partial(_has_folded, file, parked), "the job has read all that is parked", 1_200, 1.0)
                     # Until the breaker of the dead endpoint is open.
                     time.sleep(min(seconds, 10))
                     running.receiver.clear()
@@ -176,6 +177,10 @@ def elsewhere(report: Report, parked: int) -> None:
         for figure, share in (("p50 ms", 0.5), ("p99 ms", 0.99)):
             alone, beside = (percentile(found, share) for found in delays.values())
             table.add(figure, alone, beside, beside / alone)
+
+
+def _has_folded(file: Path, count: int) -> bool:
+    return _folded(file) >= count
 
 
 def _folded(file: Path) -> int:

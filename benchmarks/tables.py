@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -108,7 +109,7 @@ def recording(report: Report) -> None:
             (("attempts", "deliveries"), attempt_values, record_attempts),
             (("notifications",), notification_values, record_notifications),
         ):
-            taken = [timed(lambda: record(*each)) for each in batches(count, make)]  # noqa: B023  # called at once
+            taken = [timed(partial(record, *each)) for each in batches(count, make)]
             specs = [each for each in (ATTEMPTS, DELIVERIES, NOTIFICATIONS) if each.name in names]
             joined = sum(timed(Upkeep(each, str(home / each.name), unused_hours=0).step) for each in specs)
             size = sum(file.stat().st_size for name in names for file in (home / name).rglob("*.parquet"))

@@ -24,6 +24,7 @@ from arborcast.client.values import (
     FaultReceived,
     RemotePullPoint,
 )
+from arborcast.core.xml import xml_parser
 from arborcast.topic_model.namespaces import SOAP11, SOAP12
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class Replies:
 def _payload(answer: ReceivedMessage) -> bytes:
     """Raises FaultReceived where the answer is that there is none."""
     if b"Fault" in answer.payload:
-        root = etree.fromstring(answer.payload, etree.XMLParser(resolve_entities=False, no_network=True))
+        root = etree.fromstring(answer.payload, xml_parser())
         if root.tag in (f"{{{SOAP11}}}Fault", f"{{{SOAP12}}}Fault"):
             code = (
                 root.findtext("faultcode") or root.findtext(f".//{{{SOAP12}}}Subcode/{{{SOAP12}}}Value") or ""

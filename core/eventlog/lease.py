@@ -57,7 +57,7 @@ class LeaseLog(Generic[Record]):
         self._follower: LogFollower[Record] = LogFollower(self.kafka, name, decode, apply, forgetful=True)
 
     def read(self) -> int:
-        """Apply what is in the log; the offset of the next record. Raises InfrastructureError, RecordVersionError."""
+        """Apply the records of the log; returns the next offset. Raises InfrastructureError, RecordVersionError."""
         try:
             self._follower.read_to_end(self._request_s)
         except ArborcastError:

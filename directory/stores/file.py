@@ -61,7 +61,7 @@ class FileDirectory:
         self._signature: Stamp | None = None
         self._read_once = False
         self._watcher: Watcher | None = None
-        self._reported: Listing | None = None  # to the watcher, unless it was told since that the file cannot be read
+        self._reported: Listing | None = None  # to the watcher; None after a report that the file cannot be read
         self._failed: object = None  # that failure
         self._service = Service("topic-file", self._look, backoff=Backoff(self._poll_seconds, self._poll_seconds))
 

@@ -94,7 +94,7 @@ class _Tree:
         self._pending.update(values)
 
     def appended(self, paths: Iterable[TopicPath], failed: bool = False) -> None:
-        """What was expected is in the log, or is not."""
+        """The expected values are in the log, or the append has failed."""
         with self.lock:
             for path in paths:
                 if failed:

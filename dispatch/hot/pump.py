@@ -22,7 +22,7 @@ from arborcast.dispatch.delivery.verdict import Push
 from arborcast.dispatch.hot.batch_outcomes import UNANSWERED, BatchOutcomes, waits
 from arborcast.dispatch.hot.lanes import Lanes
 from arborcast.dispatch.hot.waiting import Received
-from arborcast.dispatch.monitoring.under_way import nobody
+from arborcast.dispatch.monitoring.under_way import ignore_count
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 
@@ -160,7 +160,7 @@ class Pump:
         run.tell(0)
 
     def turn(self, run: PumpRun) -> None:
-        """Begin pushes, write what is due, and defer lanes that hold up the others.
+        """Start pushes, write due outcomes, and defer lanes that hold up the others.
 
         While outcomes cannot be written nothing more is pushed: after a crash it would be pushed again, and the task
         has to wait for them anyway.
@@ -277,8 +277,8 @@ class PumpRun:
         self,
         lanes: Lanes,
         outcomes: BatchOutcomes,
-        fill: Callable[[int], None] = nobody,
-        tell: Callable[[int], None] = nobody,
+        fill: Callable[[int], None] = ignore_count,
+        tell: Callable[[int], None] = ignore_count,
         slow: SlowLanes | None = None,
     ) -> None:
         """`fill` has so many deliveries of `Lanes.fan_outs` join the lanes; `tell` is called with the number of pushes

@@ -165,8 +165,8 @@ def recall_since(
 ) -> tuple[Settled, Newest]:
     """The deliveries that have a row of a batch with this number or a higher one, or of the redelivery, and may be of
     notifications behind the positions of a run. A delivery with a row of the redelivery was parked, and waits there or
-    is settled, though the worker that parked it may not have written its own row. With them, where the newest pushed
-    one of each subscription and topic is, as far as a record of what was matched says so.
+    is settled, though the worker that parked it may not have written its own row. Also returns the partition and
+    offset of the newest pushed notification of each subscription and topic, where a record of an evaluation has them.
 
     `behind_ms` are the time stamps of the first notifications behind these positions, by partition: no row of a
     notification is older than the notification. Partitions that are not among them have none; the `notifications` log

@@ -18,7 +18,7 @@ from arborcast.core import liveness
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.intervals import Passed
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries, earlier, parked_by, recall
-from arborcast.dispatch.hot.task import PartitionTask, Progress, Taken, TaskParts, TaskStart, Updates
+from arborcast.dispatch.hot.task import PartitionTask, TakenIn, TaskParts, TaskProgress, TaskStart, TaskUpdates
 from arborcast.dispatch.hot.worker import Worker, forget_worker, worker_for
 from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.matching.view import SharedView
@@ -110,7 +110,7 @@ def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries, held: C
     """The task of a partition in a round."""
     start = TaskStart(_task(), job.batch, known, job.passed, job.exclusions, held, known.number, job.view.control)
     recipients = job.view.open()  # the control log was read to its end before the round
-    parts = TaskParts(lambda notification, *_: recipients.of(notification), Updates(), Progress(), Taken())
+    parts = TaskParts(lambda notification, *_: recipients.of(notification), TaskUpdates(), TaskProgress(), TakenIn())
     return PartitionTask(worker, job.settings, start, parts)
 
 

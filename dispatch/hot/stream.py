@@ -71,7 +71,7 @@ class JobParts(NamedTuple):
     under_way: UnderWay | None = None
 
     def exclusions(self, patient: bool = False) -> Exclusions:
-        """What is not pushed. `patient` is as for `Health.on_trial`."""
+        """Lanes, endpoints and subscriptions that workers must not push to. `patient` is as for `Health.on_trial`."""
         health = self.redeliverer.health
         held, read = self.redeliverer.lanes.for_workers()
         return Exclusions(

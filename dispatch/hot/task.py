@@ -3,11 +3,11 @@
 Per notification: match as of its acceptance, apply minimum intervals, queue in the lanes of the subscriptions; push
 lane by lane, and write each outcome. What would have to wait (for a degraded endpoint, behind a parked message, for a
 paused subscription) is parked without a push. Order is promised for each subscription and topic, and a topic is in one
-partition: a lane in which something was parked is held here, at once.
+partition: a task holds a lane as soon as it has parked a delivery of it.
 
 The batch mode gives a task the rows of a round, the real-time mode rows without end, a test a list. The modes differ in
 the parts that a task is given (`TaskParts`): the routing view, the driver's updates, the progress that is reported, and
-the limits of what is taken in.
+the limits for notifications in memory.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MOST_LEFT = 200_000
 # Smaller notifications do not count in bytes: two thousand have some MB.
 _SMALL = 4_096
 
-# What was matched is written after so many notifications at the latest.
+# Evaluations are written after this many notifications at the latest.
 _MATCHED_AT_ONCE = 500
 
 # How long nothing happens without a sign of life.
@@ -59,7 +59,7 @@ REST_S = 1.0
 LOOK_S = 0.02
 
 
-class Rows(Protocol):
+class TaskRows(Protocol):
     """Value, partition and offset of each notification."""
 
     @property
@@ -68,7 +68,7 @@ class Rows(Protocol):
 
     @property
     def last_offset(self) -> int:
-        """Of what was read; -1 before."""
+        """Of the last row that was read; -1 before the first."""
 
     @property
     def error(self) -> BaseException | None:
@@ -82,11 +82,11 @@ class Rows(Protocol):
 
 
 Finds = Callable[[Notification, int, int], Found | None]
-"""The subscriptions of a notification at an offset; None until the routing view has come far enough. The last argument
-is the offset of the last row that was read."""
+"""The subscriptions of a notification at an offset; None until the routing view has reached its position.
+The last argument is the offset of the last row that was read."""
 
 
-class Updates:
+class TaskUpdates:
     """The driver's updates while a task runs. In batches there are none: a round has all that was known before it."""
 
     stop = False
@@ -98,13 +98,13 @@ class Updates:
         return True
 
     def apply(self, task: PartitionTask) -> None:
-        """Take in what has come."""
+        """Apply the updates that have arrived."""
 
     def check(self) -> None:
         """Raises the error for which no more updates come."""
 
 
-class Progress:
+class TaskProgress:
     """The progress that a task reports while it runs. In batches there is none: a round reports at its end."""
 
     @property
@@ -117,13 +117,13 @@ class Progress:
         return REST_S
 
     def look(self, task: PartitionTask, now: float) -> None:
-        """Report what is due."""
+        """Write a report if one is due."""
 
     def end(self, task: PartitionTask) -> None:
         """All that was taken in is settled and written."""
 
 
-class Taken:
+class TakenIn:
     """What a task has taken in, and how much more it may: with `most` messages or `most_bytes` waiting it pauses."""
 
     def __init__(self, at_once: int = sys.maxsize, most: int = sys.maxsize, most_bytes: int = sys.maxsize) -> None:
@@ -166,18 +166,22 @@ class Taken:
 
 
 class TaskStart(NamedTuple):
-    """What a task begins with: its `number`, that of its `batch` or run, the deliveries `known` from before, what had
-    `passed` for minimum intervals, what is not pushed, and where the `control` log was read to. `parked_as` gives the
-    number by which a notification at a partition and offset is parked; None for that of the batch."""
+    """The state that a task begins with."""
 
     number: int
+    """The number of the task."""
     batch: int
+    """The number of its batch or run."""
     known: RecoveredDeliveries
     passed: Passed
+    """Subscriptions whose minimum interval has not ended."""
     exclusions: Exclusions
     held: Container[str]
+    """Lanes that are held when it begins."""
     parked_as: Callable[[int, int], int | None]
+    """The number under which a notification at a partition and offset is parked; None for that of the batch."""
     control: int = UNSTAMPED
+    """The offset up to which the `control` log was read."""
 
 
 class TaskParts(NamedTuple):
@@ -185,9 +189,9 @@ class TaskParts(NamedTuple):
     task without end does not wait for."""
 
     finds: Finds
-    updates: Updates
-    progress: Progress
-    taken: Taken
+    updates: TaskUpdates
+    progress: TaskProgress
+    taken: TakenIn
     kept: int = 0
     slow: SlowLanes | None = None
 
@@ -225,7 +229,7 @@ class PartitionTask:
         self.stopped = False
         """Whether it has settled all that it has, and takes nothing more, as the driver has asked."""
 
-    def run(self, rows: Rows) -> None:
+    def run(self, rows: TaskRows) -> None:
         """Until there are no more rows, and all is settled and written.
 
         Raises InfrastructureError when outcomes cannot be written, RecordVersionError for records of a newer Arborcast;
@@ -242,7 +246,7 @@ class PartitionTask:
                 raise rows.error
             self._settle()
 
-    def step(self, rows: Rows) -> float:
+    def step(self, rows: TaskRows) -> float:
         """One turn; how long there is nothing to do, unless something comes."""
         self._updates.apply(self)
         self._release_kept(time.monotonic())
@@ -293,7 +297,7 @@ class PartitionTask:
         return Judge(self.worker.conditions, Allowance(*self._allowance), unjudged)
 
     def _release_kept(self, now: float) -> None:
-        """What is kept back of a lane goes on, or is parked."""
+        """Queue deferred notifications again, or park them."""
         for subscription, kept in self.intake.kept.look(self.intake.held, now):
             if why := self.intake.exclusions.reason(subscription, self.intake.held):
                 self.intake.outcomes.put_off(subscription, kept, waits(why))
@@ -301,8 +305,8 @@ class PartitionTask:
                 for received in kept:
                     self.intake.lanes.add(received, subscription)
 
-    def _take(self, rows: Rows) -> None:
-        """Match what has come, as far as the view allows."""
+    def _take(self, rows: TaskRows) -> None:
+        """Match the rows that have arrived, up to the position of the view."""
         self._waits = not self._updates.complete
         if self._waits:
             return
@@ -326,14 +330,14 @@ class PartitionTask:
             rows.drop_first(deliveries)
 
     def _report(self) -> None:
-        """Write what was matched, and report progress, as far as that is due."""
+        """Write evaluations and report progress, when due."""
         now = time.monotonic()
         if self.intake.matched and now - self._matched_at >= WRITE_S:
             self.tell_matched()
         self._progress.look(self, now)
 
     def _settle(self) -> None:
-        """Bring what was taken in to its end, and report that."""
+        """Settle all notifications that were taken in, and report it."""
         pump = self.worker.pump
         self._release_kept(math.inf)
         pump.run(self.lanes, self._between)
@@ -351,7 +355,7 @@ class PartitionTask:
         self._updates.check()
         self._report()
 
-    def _idle_s(self, rows: Rows) -> float:
+    def _idle_s(self, rows: TaskRows) -> float:
         lanes = self.intake.lanes
         if self._progress.pending or self.intake.kept.size or lanes.fan_outs.size:
             return LOOK_S

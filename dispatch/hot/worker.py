@@ -95,7 +95,7 @@ class Worker:
             self.spans.close()
 
     def envelope_of(self, subscription: Subscription) -> Envelope:
-        """What is kept of a subscription's messages, made when it is first pushed to, and when it has changed."""
+        """The prepared envelope of a subscription; made at its first push and after a change."""
         kept = self._envelopes.get(subscription.id)
         if kept is not None and (kept[0] is subscription or kept[0] == subscription):
             return kept[1]
@@ -124,7 +124,7 @@ def worker_for(settings: JobSettings, under_way: str) -> Worker:
 
 
 def forget_worker() -> None:
-    """Give up what is half done: it must not mix with that of the next task."""
+    """Close the worker after a failed task: its half-done work must not mix with the next task."""
     global _worker
     worker, _worker = _worker, None
     if worker is not None:

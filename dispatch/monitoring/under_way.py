@@ -52,7 +52,7 @@ class Shown:
         """What is to be told how many pushes a task has under way."""
         numbers, place = self._numbers, task % _TASKS
         if numbers is None:
-            return nobody
+            return ignore_count
 
         def tell(under_way: int) -> None:
             numbers[place] = under_way
@@ -61,5 +61,5 @@ class Shown:
         return tell
 
 
-def nobody(under_way: int) -> None:
-    """Nobody wants to know."""
+def ignore_count(under_way: int) -> None:
+    """For a place where the count is not shown."""

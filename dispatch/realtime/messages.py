@@ -36,7 +36,7 @@ _MOST_BYTES = 32 * 1024
 
 _LATE_S = 5.0
 
-# The broker holds a question for what is new for so long.
+# Longest wait of a fetch for new records.
 _WAIT_MS = 2_000
 
 # How long the log is read before it is looked whether this is to end.

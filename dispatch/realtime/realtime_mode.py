@@ -1,4 +1,4 @@
-"""The real-time mode on the driver: its query, the workers of a run, and what they are told and report."""
+"""The real-time mode on the driver: its query, the workers of a run, updates to them and their reports."""
 
 from __future__ import annotations
 

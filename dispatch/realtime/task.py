@@ -1,6 +1,6 @@
 """A task of the real-time mode, apart from its threads and connections (`worker`): a `PartitionTask` without end.
 
-A notification is matched when the routing view has come as far as the gateway's had when it was accepted. Four times a
+A notification is matched when the routing view has reached the position of the gateway at acceptance. Four times a
 second the driver gets the position before which all is settled.
 """
 
@@ -23,11 +23,11 @@ from arborcast.dispatch.hot.recovered import RecoveredDeliveries
 from arborcast.dispatch.hot.task import (
     REST_S,
     PartitionTask,
-    Progress,
-    Taken,
+    TakenIn,
     TaskParts,
+    TaskProgress,
     TaskStart,
-    Updates,
+    TaskUpdates,
 )
 from arborcast.dispatch.hot.worker import Worker
 from arborcast.dispatch.logs.held_lanes import HeldLanes
@@ -99,7 +99,7 @@ def realtime_task(job: RealtimeJob, worker: Worker, number: int, logs: TaskLogs)
             view.of,
             DriverUpdates(logs.updates, view, held),
             WrittenProgress(job, number, logs.progress, view),
-            Taken(_AT_ONCE, _MOST_WAITING, _MOST_BYTES),
+            TakenIn(_AT_ONCE, _MOST_WAITING, _MOST_BYTES),
             kept=_MOST_WAITING // 2,
             slow=SlowLanes(job.settings.retry.batch_wait_s),
         ),
@@ -107,8 +107,7 @@ def realtime_task(job: RealtimeJob, worker: Worker, number: int, logs: TaskLogs)
 
 
 class RunNumbers:
-    """The numbers by which notifications are parked: what is parked later has a higher one, whatever partition it is
-    of."""
+    """The numbers by which notifications are parked. They grow with time, over all partitions."""
 
     def __init__(self, job: RealtimeJob, known: RecoveredDeliveries) -> None:
         self._job = job
@@ -125,8 +124,8 @@ class RunNumbers:
         return number
 
 
-class DriverUpdates(Updates):
-    """The driver's messages: the routing view, and what is not pushed."""
+class DriverUpdates(TaskUpdates):
+    """The driver's messages: changes of the routing view and of the exclusions."""
 
     def __init__(self, log: UpdateReader, view: TaskView, held: HeldLanes) -> None:
         self._log = log
@@ -177,13 +176,13 @@ class DriverUpdates(Updates):
         )
         lanes = task.intake.lanes
         if lanes.size and diverted.held:
-            # What comes from now on is parked, and must not be pushed before what is queued.
+            # Later notifications are parked, and must not be pushed before the queued ones.
             for subscription, _ in list(lanes.waiting()):
                 if subscription.id in diverted.held:
                     task.lanes.defer(subscription, waits(HELD))
 
 
-class WrittenProgress(Progress):
+class WrittenProgress(TaskProgress):
     """Progress as it is written to the log `progress`: the position before which all is settled, four times a second
     while it changes."""
 

@@ -75,7 +75,7 @@ class TaskView:
         self._base = base
         self._view: SteppedView | None = None
         self.complete = False
-        """Whether it has come to the end of the driver's messages since the last base."""
+        """Whether the driver's messages since the last base are applied."""
 
     def begin(self, base: bytes) -> None:
         """Begin again with the base in this file."""

@@ -41,7 +41,7 @@ _BATCH_ID = "streaming.sql.batchId"
 
 class TaskReplaced(InfrastructureError):
     """Spark has given this worker a task of a worker that died, or of a second batch. It would begin with the state of
-    the run's start; the query is started again instead, behind what is settled."""
+    the run's start; the query is started again instead, behind the settled position."""
 
 
 def push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -77,7 +77,7 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
             reply_to=lambda: read_reply_to(request),
         ),
     )
-    # What is refused leaves nothing behind for other publishers.
+    # A refused request has no effect on other publishers.
     _topics.remember(topics)
     if known is None and not target.old:
         _learn(request, notifications[0])

@@ -15,6 +15,7 @@ import msgspec
 from lxml import etree
 
 from arborcast.core.errors import UnknownResource
+from arborcast.core.xml import xml_parser
 from arborcast.ingest.access.grants import check_publish, check_reserved, may_manage, owner_of
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.publication import NOTHING_SAID, Publication
@@ -76,18 +77,18 @@ class Checked(NamedTuple):
     accepted_ms: int | None
 
 
-class Published(NamedTuple):
+class PublishResult(NamedTuple):
     """The ids under which a request is stored, in the order of its notifications; none for a repetition, which is
     stored under other ids."""
 
     ids: Sequence[str]
 
 
-async def publish(gateway: Gateway, request: PublishRequest) -> Published:
+async def publish(gateway: Gateway, request: PublishRequest) -> PublishResult:
     """Check a request and store it: when this returns, it is in the log. Raises as `check` and `store`."""
     checked = await check(gateway, request)
     new = await store(gateway, checked)
-    return Published([each.id for each in checked.notifications] if new else ())
+    return PublishResult([each.id for each in checked.notifications] if new else ())
 
 
 async def check(gateway: Gateway, request: PublishRequest) -> Checked:
@@ -241,8 +242,9 @@ def merge_key(payload: bytes, key: str) -> bytes:
     if len(payload) > _MOST_CANONICAL:
         return hashlib.blake2b(key.encode() + b"\0\0" + payload, digest_size=16).digest()
     try:
-        parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
-        written = etree.tostring(etree.fromstring(payload, parser), method="c14n", exclusive=True, with_comments=False)
+        written = etree.tostring(
+            etree.fromstring(payload, xml_parser()), method="c14n", exclusive=True, with_comments=False
+        )
     except (etree.XMLSyntaxError, etree.C14NError):
         return b""
     return hashlib.blake2b(key.encode() + b"\0" + written, digest_size=16).digest()

@@ -250,7 +250,7 @@ async def _renew(
 async def _commit_new(
     gateway: Gateway, subscription: Subscription, also: list[ControlRecord] | None = None
 ) -> tuple[Subscription, Since]:
-    """Put a new subscription into the log, made at this moment: what is accepted later belongs to it. With it go the
+    """Put a new subscription into the log, created at this moment: it gets notifications accepted later. With it go the
     records `also`; a provisional pull point that it fills lasts from now on."""
     made = msgspec.structs.replace(subscription, created_ms=times.to_ms(gateway.now()))
     records: list[ControlRecord] = [SubscriptionRecord(made), *(also or ())]

@@ -261,15 +261,11 @@ def test_threads_are_started_in_one_module() -> None:
     assert not THREADS - found, "take these out of THREADS"
 
 
-# Modules with an XML parser of their own. To be emptied: nothing may be added.
-PARSERS = {"client/queues/replies.py", "ingest/operations/publishing.py"}
-
-
 def test_xml_is_read_by_one_kind_of_parser() -> None:
     for package in FLOORS:
         for file in modules_of(package):
             name = str(file.relative_to(ROOT))
-            assert not calls_in(file, {"XMLParser"}) or name in {"core/xml.py", *PARSERS}, f"{name}: use core.xml"
+            assert name == "core/xml.py" or not calls_in(file, {"XMLParser"}), f"{name}: use core.xml"
             default = [
                 node
                 for node in ast.walk(tree_of(file))

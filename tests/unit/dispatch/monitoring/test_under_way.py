@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from arborcast.dispatch.monitoring.under_way import Shown, UnderWay, nobody
+from arborcast.dispatch.monitoring.under_way import Shown, UnderWay, ignore_count
 
 
 def test_the_driver_sees_what_another_process_has_under_way(tmp_path: Path) -> None:
@@ -33,5 +33,5 @@ def test_workers_of_a_job_that_was_killed_tell_its_successor_nothing(tmp_path: P
 
 
 def test_a_figure_is_no_reason_not_to_push(tmp_path: Path) -> None:
-    assert Shown("").teller(0) is nobody
-    assert Shown(str(tmp_path / "none")).teller(0) is nobody
+    assert Shown("").teller(0) is ignore_count
+    assert Shown(str(tmp_path / "none")).teller(0) is ignore_count

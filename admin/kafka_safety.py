@@ -155,7 +155,7 @@ def _of_missing(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[KafkaRisk
             "fail" if name == kafka.topic("control") else "warn",
             f"{name} does not exist, others of our logs do",
             "It is made at the next start, without what it held: stop the engine and restore it first "
-            "(docs/operations.md, Backup and restore).",
+            "(docs/backup.md).",
         )
 
 

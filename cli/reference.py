@@ -70,13 +70,11 @@ Units are in the names: seconds, bytes; `_total` only grows while its process li
 ours: no topic, no subscription and no endpoint is ever a label. The slowest endpoints of the last minutes are on
 `/status.json` beside the job's and the engine's `/metrics`, and in [the tables](tables.md).
 
-Attempts, deliveries and pushes are counted when they have been recorded, a few seconds after they happened
-(`tables.interval_s`); their durations are those of the moment itself. So each counts once, whatever was killed in
-between: what a worker has counted dies with it, what it has written does not. A job that is started again counts from
-0.
+Attempts, deliveries and pushes are counted when they are recorded, a few seconds later (`tables.interval_s`), with the
+durations that the worker measured. A kill therefore loses or repeats no count. A restarted job counts from 0.
 
-A dashboard for Grafana and rules for alerts are in [monitoring/](monitoring/); what each alert means is in
-[operations.md](operations.md).
+A dashboard for Grafana and rules for alerts are in [monitoring/](monitoring/); the meaning of each alert is in
+[alerts.md](alerts.md).
 
 ## Traces
 

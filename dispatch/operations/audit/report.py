@@ -22,17 +22,17 @@ PROBLEMS: dict[Kind, str] = {
     "missing": "fewer deliveries than subscriptions",
     "unfinished": "fewer deliveries than subscriptions; its batch is the newest, and is not finished",
     "surplus": "more deliveries than subscriptions",
-    "unevaluated": "no batch has looked at it",
+    "unevaluated": "not evaluated, although later notifications of its partition were",
     "unreadable": "its record is damaged, so no batch can deliver it",
-    "unmatched": "has deliveries, but no batch has said for whom it was",
+    "unmatched": "has deliveries, but the number of its recipients was not recorded",
     "not-delivered": "the subscription should have it, and has no row",
-    "not-parked": "waits, says its row, but is not among what waits",
-    "no-letter": "was given up, says its row, but its message is not among the dead letters",
+    "not-parked": "its row says that it waits, and it is not among the waiting deliveries",
+    "no-letter": "its row says that it was given up, and it is not among the dead letters",
 }
 
 NOT_LOOKED_AT = (
-    "whether each notification was matched with all the subscriptions that it belongs to",
-    "whether what waits for retry is really kept, and what was given up among the dead letters",
+    "whether each notification was matched with all its recipients",
+    "whether the messages of waiting deliveries and dead letters are stored",
 )
 """What only the deeper examination looks at."""
 

@@ -60,11 +60,11 @@ def test_rates_are_taken_of_counters_only() -> None:
 
 
 def test_every_alert_is_explained_and_no_other() -> None:
-    text = (DOCS / "operations.md").read_text()
+    text = (DOCS / "alerts.md").read_text()
     explained = re.findall(r"^\| `(Arborcast\w+)` \| \S.* \| \S.* \|$", text, re.MULTILINE)
     (group,) = yaml.safe_load((DOCS / "monitoring" / "alerts.yml").read_text())["groups"]
     names = [rule["alert"] for rule in group["rules"]]
-    assert explained == names, "each has a row of docs/operations.md: its meaning, and an action"
+    assert explained == names, "each has a row of docs/alerts.md: its meaning, and an action"
     assert set(re.findall(r"Arborcast(?:[A-Z][a-z]+)+", text)) <= set(names), "no other alert is spoken of"
 
 

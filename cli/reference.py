@@ -80,7 +80,7 @@ A dashboard for Grafana and rules for alerts are in [monitoring/](monitoring/); 
 
 A `traceparent` (W3C Trace Context) that comes with a notification is stored with it, is in the table `notifications`
 and in the output of `arborcast trace`, and is sent on to its receivers, whether or not spans are recorded
-([protocol.md](protocol.md#what-subscribers-get)).
+([protocol.md](protocol.md#pushes)).
 
 Spans go to a collector of OpenTelemetry's when `tracing.endpoint` names one (OTLP over HTTP) and the extra is
 installed: `pip install 'arborcast[otel]'`, in the job's Python too. Without, nothing of it is loaded.

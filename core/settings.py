@@ -1,4 +1,4 @@
-"""Settings of what every part shares, and the helper with which all packages declare theirs.
+"""Settings of all parts, and the function with which packages declare theirs.
 
 Settings are frozen data classes, declared beside the code that uses them and passed down; only
 `engine.settings.loading` reads files and the environment. `setting()` puts the sentence for the reference page and the
@@ -16,7 +16,7 @@ from arborcast.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class SettingInfo:
-    """What is known of one setting beside its type and default."""
+    """The description and range of a setting."""
 
     help: str
     minimum: float | None = None
@@ -34,42 +34,40 @@ def setting(
     unit: str = "",
     secret: bool = False,
 ) -> Any:
-    """A data class field that documents and bounds itself."""
+    """A data class field with its description and range."""
     info = SettingInfo(help, minimum, maximum, unit, secret)
     return dataclasses.field(default=default, metadata={"setting": info}, repr=not secret)
 
 
 @dataclass(frozen=True)
 class KafkaSettings:
-    """Where the logs are."""
+    """The Kafka cluster with the logs."""
 
-    bootstrap_servers: str = setting("127.0.0.1:9092", "Brokers to start from, host:port, separated by commas.")
-    prefix: str = setting("arborcast.", "Put before the name of every Kafka topic of this engine.")
+    bootstrap_servers: str = setting("127.0.0.1:9092", "Brokers, host:port, separated by commas.")
+    prefix: str = setting("arborcast.", "Prefix of all Kafka topics of this engine.")
     partitions: int = setting(
-        4, "Partitions of the notifications and attempts logs, when we create them.", minimum=1, maximum=10_000
+        4, "Partitions of the logs notifications and attempts at their creation.", minimum=1, maximum=10_000
     )
-    replication: int = setting(1, "Replicas of every log, when we create them.", minimum=1, maximum=16)
+    replication: int = setting(1, "Replicas of each log at its creation.", minimum=1, maximum=16)
     retention_hours: int = setting(
-        168, "How long notifications and attempts stay in Kafka, when we create the logs.", minimum=1, unit="h"
+        168, "Retention of notifications and attempts in Kafka at their creation.", minimum=1, unit="h"
     )
     max_record_bytes: int = setting(
         8 * 1024 * 1024,
-        "Largest record of any log. The logs are created with it; it must exceed gateway.max_body_bytes.",
+        "Maximum record size of all logs, set at their creation; above gateway.max_body_bytes.",
         minimum=64 * 1024,
         maximum=256 * 1024 * 1024,
         unit="bytes",
     )
-    request_timeout_s: float = setting(
-        10.0, "After this the broker counts as away for one request.", minimum=1, maximum=300, unit="s"
-    )
+    request_timeout_s: float = setting(10.0, "Timeout of a request to the brokers.", minimum=1, maximum=300, unit="s")
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
-        "PLAINTEXT", "How to talk to the brokers."
+        "PLAINTEXT", "Security protocol of the brokers."
     )
-    ssl_ca_file: str = setting("", "PEM file with the authorities that sign the brokers' certificates.")
-    ssl_check_hostname: bool = setting(True, "Whether a broker's certificate must name the host that we connected to.")
-    ssl_certificate_file: str = setting("", "PEM file with our client certificate, for brokers that ask for one.")
-    ssl_key_file: str = setting("", "PEM file with its key (PKCS#8); empty means that it is in the same file.")
-    ssl_key_password: str = setting("", "Password of the key, if it has one.", secret=True)
+    ssl_ca_file: str = setting("", "PEM file with the authorities of the brokers' certificates.")
+    ssl_check_hostname: bool = setting(True, "Check the host name in a broker's certificate.")
+    ssl_certificate_file: str = setting("", "PEM file with the client certificate, for brokers that require one.")
+    ssl_key_file: str = setting("", "PEM file with its key (PKCS#8); empty: in the same file.")
+    ssl_key_password: str = setting("", "Password of the key, if any.", secret=True)
     sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = setting("", "SASL mechanism, if any.")
     sasl_username: str = setting("", "SASL user.")
     sasl_password: str = setting("", "SASL password.", secret=True)
@@ -82,36 +80,36 @@ class KafkaSettings:
 
     @property
     def one_broker(self) -> bool:
-        """Whether it looks as if there were only one: a cluster has several addresses, or replicas."""
+        """Whether a single broker is configured: one address, one replica."""
         return self.replication == 1 and "," not in self.bootstrap_servers
 
     def topic(self, name: str) -> str:
-        """Full name of one of our logs, for instance `control`."""
+        """The Kafka topic of a log, for instance `control`."""
         return self.prefix + name
 
 
 @dataclass(frozen=True)
 class SecretSettings:
-    """What subscriptions keep of secrets, and how it is kept."""
+    """Secrets of subscriptions."""
 
     key_file: str = setting(
         "",
-        "File with the keys that secrets are sealed with, the same at gateways and on every host that pushes; empty "
-        "means secrets.keys in the data directory. Made by: arborcast keys new.",
+        "File with the keys that seal secrets, the same at gateways and on every host that pushes; empty: "
+        "secrets.keys in the data directory. Created by: arborcast keys new.",
     )
     overlap_s: int = setting(
         86_400,
-        "When a secret is replaced, pushes are signed with the old one too for so long, unless the request says else.",
+        "Time for which pushes are also signed with a replaced secret, unless the request sets its own.",
         minimum=0,
         maximum=31_536_000,
         unit="s",
     )
     client_certificates: str = setting(
         "",
-        "Folder with client certificates that subscribers may ask for by name: NAME.pem (certificate, chain, key) and "
-        "NAME.hosts (the host names that it may be shown to), on every host that pushes; empty means none.",
+        "Folder with client certificates that subscribers may select by name: NAME.pem (certificate, chain, "
+        "key) and NAME.hosts (allowed host names), on every host that pushes; empty: none.",
     )
     credentials_over_http: bool = setting(
         False,
-        "Take subscriptions that want credentials sent to plain http addresses, where anybody on the way reads them.",
+        "Accept subscriptions with credentials for plain http addresses, readable on the path.",
     )

@@ -1,4 +1,4 @@
-"""Settings of the dispatch job: how batches run, how pushes go out, what is recorded."""
+"""Settings of the dispatch job: execution, pushes, retries, tables."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from arborcast.core.telemetry.tracing import NO_TRACING, TracingSettings
 
 @dataclass(frozen=True)
 class DispatchSettings:
-    """The streaming query from the log to the sink."""
+    """The streaming query."""
 
-    max_rows_per_batch: int = setting(20_000, "A batch takes at most this many notifications.", minimum=1)
+    max_rows_per_batch: int = setting(20_000, "Maximum number of notifications in a batch.", minimum=1)
     gear: Literal["auto", "realtime", "batch"] = setting(
         "auto",
-        "How notifications reach the workers. realtime: one by one, within milliseconds, which costs more for each; "
-        "batch: many together; auto: realtime as long as it keeps up, batch for backlogs that would take it "
-        "many seconds. realtime needs a task slot for each partition of the notifications log: dispatch.task_slots, on "
-        "a Spark cluster cores of its executors; where there are fewer it is batch.",
+        "Execution mode. realtime: one by one, within milliseconds, at a higher cost each; batch: many "
+        "together; auto: realtime, and batch for a backlog that would take many seconds. realtime needs a "
+        "task slot for each partition of notifications (dispatch.task_slots; on a Spark cluster cores of its "
+        "executors), else batch is used.",
     )
     round_s: float = setting(
         3.0,
-        "A batch that takes longer is dispatched in rounds of about this length. Between two of them changes of "
-        "subscriptions take effect, and the job can be stopped without anything being pushed again.",
+        "A longer batch is dispatched in rounds of about this length. Changes of subscriptions take effect, "
+        "and a stop is possible, between two rounds.",
         minimum=0.1,
         maximum=600,
         unit="s",
     )
     idle_poll_ms: int = setting(
         40,
-        "How long the query waits before it looks again when nothing was waiting: half of it is added to the latency "
-        "of a lone notification, its inverse is the idle CPU.",
+        "Poll interval of an idle query. Half of it is added to the latency of a single notification; a "
+        "smaller one costs idle CPU.",
         minimum=1,
         maximum=60_000,
         unit="ms",
     )
     task_slots: int = setting(
         4,
-        "Tasks at once in local mode. Pushes wait on the network, so twice the number of cores serves best.",
+        "Parallel tasks in local mode. Pushes wait on the network, so twice the number of cores serves best.",
         minimum=2,
         maximum=256,
     )
@@ -56,32 +56,32 @@ class DispatchSettings:
     )
     fail_on_data_loss: bool = setting(
         True,
-        "Stop, rather than go on behind the gap, when Kafka no longer has notifications that were not dispatched yet "
-        "(the job was away for longer than the log's retention, or the log was created anew).",
+        "Stop instead of skipping the gap when Kafka no longer has notifications that were not dispatched "
+        "(the job was away for longer than the retention, or the log was recreated).",
     )
     outcomes_timeout_s: float = setting(
         600.0,
-        "How long a worker waits for Kafka to take the outcomes of its pushes. When it gives up, the batch is repeated "
-        "and its notifications are pushed again.",
+        "Time for Kafka to accept the outcomes of pushes. After it the batch is repeated and its "
+        "notifications are pushed again.",
         minimum=10,
         unit="s",
     )
     spark_authenticate: bool = setting(
         True,
-        "On a Spark cluster: master, workers, driver and executors prove to each other that they belong together, and "
-        "encrypt what they send. false for a cluster that was started without it, in a network where nobody else is.",
+        "On a Spark cluster: master, workers, driver and executors authenticate each other and encrypt their "
+        "traffic. false for a cluster without it in a private network.",
     )
     spark_secret: str = setting(
         "",
-        "What a standalone cluster proves it with: the spark.authenticate.secret of its master and workers. Empty: "
-        "arborcast bundle makes one, with a file to start them with. YARN and Kubernetes need none.",
+        "The spark.authenticate.secret of a standalone cluster. Empty: created by arborcast bundle, with a "
+        "properties file for master and workers. YARN and Kubernetes need none.",
         secret=True,
     )
-    starting_offsets: Literal["earliest", "latest"] = setting("earliest", "Where the first start of a job begins.")
+    starting_offsets: Literal["earliest", "latest"] = setting("earliest", "Position of the first start of a job.")
     hang_timeout_s: float = setting(
         30.0,
-        "A Python worker of Spark's that does not run at all for this long is killed, and Spark gives its task to "
-        "another; so is one that stays at the same point of its task for five times as long. 0: never.",
+        "A Python worker of Spark without any activity for this time is killed, and its task repeated; so is "
+        "one without progress in its task for five times as long. 0: never.",
         minimum=0,
         maximum=3_600,
         unit="s",
@@ -90,83 +90,79 @@ class DispatchSettings:
 
 @dataclass(frozen=True)
 class PushSettings:
-    """One push over HTTP, and how many at a time."""
+    """Pushes over HTTP."""
 
-    connect_timeout_s: float = setting(5.0, "For the TCP and TLS handshake.", minimum=0.1, maximum=60, unit="s")
-    total_timeout_s: float = setting(15.0, "For the whole push, body included.", minimum=0.1, maximum=300, unit="s")
+    connect_timeout_s: float = setting(5.0, "Timeout of the TCP and TLS handshakes.", minimum=0.1, maximum=60, unit="s")
+    total_timeout_s: float = setting(15.0, "Timeout of a push, with its answer.", minimum=0.1, maximum=300, unit="s")
     transport: Literal["auto", "curl", "futures"] = setting(
-        "auto", "HTTP client: libcurl (pycurl), requests-futures, or auto: libcurl where it can be imported."
+        "auto", "HTTP client: libcurl (pycurl), requests-futures, or auto: libcurl if it can be imported."
     )
-    max_in_flight: int = setting(256, "Pushes under way at once in one worker.", minimum=1, maximum=10_000)
+    max_in_flight: int = setting(256, "Pushes in flight per worker.", minimum=1, maximum=10_000)
     max_in_flight_per_host: int = setting(
         128,
-        "And to one host, whatever the port, in one worker: half of all, so that a host that hangs leaves room for "
-        "the others.",
+        "Pushes in flight per worker to one host, on all ports: half of all, so that a hanging host leaves "
+        "room for others.",
         minimum=1,
         maximum=10_000,
     )
     max_in_flight_per_endpoint: int = setting(
         16,
-        "And to one address. A subscription has one push under way at a time; where each carries one message, as many "
-        "topics at a time as its receiver has shown to take at once.",
+        "Pushes in flight per worker to one address. A subscription has one push in flight; with one message "
+        "per push, as many topics as its receiver answers in parallel.",
         minimum=1,
         maximum=10_000,
     )
-    max_idle_connections: int = setting(
-        512, "Connections that one worker keeps open between pushes.", minimum=0, maximum=100_000
-    )
+    max_idle_connections: int = setting(512, "Idle connections that a worker keeps open.", minimum=0, maximum=100_000)
     keep_alive_s: float = setting(
-        60.0, "A connection that was idle for longer is not used again.", minimum=1, maximum=3_600, unit="s"
+        60.0, "Maximum idle time of a connection that is reused.", minimum=1, maximum=3_600, unit="s"
     )
     conditions_ms: float = setting(
         400.0,
-        "What the content and producer conditions of all subscriptions may cost together for one notification, by "
-        "estimate, for each 10 kB of it that begin. Beyond it those that cost most are suspended.",
+        "Budget of the content and producer conditions of all subscriptions for one notification, by "
+        "estimate, per started 10 kB of it. The most expensive ones beyond it are suspended.",
         minimum=1,
         unit="ms",
     )
     owner_conditions_ms: float = setting(
         100.0,
-        "And so much of it those of one owner; without owners, those of one consumer's host.",
+        "Share of that budget for the conditions of one owner; without owners, of one consumer's host.",
         minimum=1,
         unit="ms",
     )
     max_notify_messages: int = setting(
-        50, "Waiting messages for one subscriber travel together, at most this many.", minimum=1, maximum=1_000
+        50, "Maximum number of waiting messages for a subscriber in one push.", minimum=1, maximum=1_000
     )
-    max_notify_bytes: int = setting(
-        262_144, "And at most this many bytes of payload together.", minimum=1, unit="bytes"
-    )
+    max_notify_bytes: int = setting(262_144, "Maximum size of their payloads together.", minimum=1, unit="bytes")
     callback_s: float = setting(
         600.0,
-        "A receiver may take a push and say how it ended within this time, at the address in the push's "
-        "Arborcast-Callback; without a word by then the push has failed. 0: pushes name no such address.",
+        "Time in which a receiver may report the result of a push later, at the address in its header "
+        "Arborcast-Callback; without a report the push has failed. 0: no such address.",
         minimum=0,
         maximum=86_400,
         unit="s",
     )
-    max_response_bytes: int = setting(16_384, "How much of an answer is read.", minimum=0, unit="bytes")
+    max_response_bytes: int = setting(16_384, "Bytes of an answer that are read.", minimum=0, unit="bytes")
     keep_response_bytes: int = setting(
-        512, "How much of an answer the attempts log keeps.", minimum=0, maximum=8_192, unit="bytes"
+        512, "Bytes of an answer that are stored in the attempts log.", minimum=0, maximum=8_192, unit="bytes"
     )
     tls_ca_file: str = setting(
         "",
-        "PEM file with the authorities that receivers' certificates are verified against, on every host that pushes; "
-        "empty means the public ones (certifi). Put both into one file if you need both.",
+        "PEM file with the authorities for receivers' certificates, on every host that pushes; empty: the "
+        "public ones (certifi). Put both into one file if you need both.",
     )
     tls_client_certificate: str = setting(
-        "", "PEM file with the certificate (and its chain) that we show to receivers that ask; empty means none."
+        "", "PEM file with the client certificate (and its chain) for receivers that request one; empty: none."
     )
     tls_client_key: str = setting(
-        "", "PEM file with the certificate's key, without a password; empty means it is in the certificate's file."
+        "", "PEM file with the certificate's key, without a password; empty: in the certificate's file."
     )
     http2: bool = setting(
         True,
-        "Speak HTTP/2 with https receivers that offer it: pushes to one host then share connections. Only libcurl "
-        "can; plain http is always HTTP/1.1.",
+        "HTTP/2 with https receivers that offer it: pushes to one host share connections. libcurl only; "
+        "plain http is always HTTP/1.1.",
     )
     proxy: str = setting(
-        "", "All pushes go through this HTTP proxy, http://host:port; empty means none. The environment has no say."
+        "", "HTTP proxy for all pushes, http://host:port; empty: none. Variables of the environment are ignored."
     )
 
     def __post_init__(self) -> None:
@@ -183,23 +179,21 @@ class PushSettings:
 
 @dataclass(frozen=True)
 class RetrySettings:
-    """What follows from a failed push, and when an endpoint counts as degraded."""
+    """Retries, breakers and suspensions."""
 
     retransmissions: int = setting(
-        5, "Tries after the first one before a message is given up; a subscription may ask for its own.", minimum=0
+        5, "Retries before a message is given up; a subscription may set its own number.", minimum=0
     )
-    first_wait_s: float = setting(2.0, "From the first try to the second.", minimum=0.001, maximum=86_400, unit="s")
-    factor: float = setting(3.0, "Each further wait is so many times longer.", minimum=1, maximum=100)
-    longest_wait_s: float = setting(3_600.0, "But never longer than this.", minimum=0.001, maximum=604_800, unit="s")
-    jitter: float = setting(
-        0.2, "Up to this share is added to each wait, so that failures do not come in step.", minimum=0, maximum=1
-    )
+    first_wait_s: float = setting(2.0, "Wait before the first retry.", minimum=0.001, maximum=86_400, unit="s")
+    factor: float = setting(3.0, "Factor by which each further wait is longer.", minimum=1, maximum=100)
+    longest_wait_s: float = setting(3_600.0, "Maximum wait before a retry.", minimum=0.001, maximum=604_800, unit="s")
+    jitter: float = setting(0.2, "Share of each wait that is added at random.", minimum=0, maximum=1)
     longest_retry_after_s: float = setting(
-        3_600.0, "A receiver's Retry-After is obeyed up to this.", minimum=0.001, maximum=604_800, unit="s"
+        3_600.0, "Maximum wait for a receiver's Retry-After.", minimum=0.001, maximum=604_800, unit="s"
     )
     lifespan_s: float = setting(
         86_400.0,
-        "A message that is not delivered this long after it was accepted expires; a subscription may ask for its own.",
+        "Time from acceptance after which an undelivered message expires; a subscription may set its own.",
         minimum=1,
         maximum=31_536_000,
         unit="s",
@@ -211,38 +205,36 @@ class RetrySettings:
     )
     breaker_failures: int = setting(
         3,
-        "An endpoint that failed so many times in a row, with different messages or without any answer, is only "
-        "probed.",
+        "Failures in a row, with different messages or without an answer, after which an endpoint is only probed.",
         minimum=1,
         maximum=1_000,
     )
     first_probe_s: float = setting(
-        2.0, "How long until the first probe; each further one waits twice as long.", minimum=0.05, unit="s"
+        2.0, "Wait before the first probe; each further one is twice as long.", minimum=0.05, unit="s"
     )
-    longest_probe_s: float = setting(60.0, "But never longer than this.", minimum=0.05, unit="s")
+    longest_probe_s: float = setting(60.0, "Maximum wait before a probe.", minimum=0.05, unit="s")
     batch_wait_s: float = setting(
         2.0,
-        "A push that takes longer goes on beside the batch, up to push.total_timeout_s; what waits behind it is "
-        "parked, and its endpoint is served by the redelivery until it answers quickly again. The same happens to the "
-        "rest of a lane that would hold its batch for longer. A connection has to stand within nine tenths of this "
-        "time.",
+        "A push that takes longer continues beside its batch, up to push.total_timeout_s; messages behind it "
+        "are parked, and the redelivery serves its endpoint until it answers quickly again. The rest of a "
+        "lane that would delay its batch longer is parked, too. A connection must be established within nine "
+        "tenths of this time.",
         minimum=0.05,
         maximum=300,
         unit="s",
     )
     parked_messages: int = setting(
         0,
-        "So many messages may wait for one subscription; of more the oldest that were never tried are dropped. Not of "
-        "subscriptions with Reliability strict. 0: no limit.",
+        "Waiting messages per subscription; beyond it the oldest untried ones are dropped, except for "
+        "Reliability strict. 0: no limit.",
         minimum=0,
     )
     parked_bytes: int = setting(
-        0, "And so many bytes, as the messages are stored. 0: no limit.", minimum=0, unit="bytes"
+        0, "Waiting bytes per subscription, as stored; likewise. 0: no limit.", minimum=0, unit="bytes"
     )
     suspend_after_s: float = setting(
         259_200.0,
-        "A subscription whose endpoint has failed for so long, without one success, is suspended: nothing is tried any "
-        "more until someone resumes it.",
+        "A subscription whose endpoint fails for this time without one success is suspended until it is resumed.",
         minimum=1,
         unit="s",
     )
@@ -268,37 +260,35 @@ class RetrySettings:
 class TableSettings:
     """The Delta tables."""
 
-    path: str = setting("", "Folder or URL of the tables; empty means tables/ in the data directory.")
+    path: str = setting("", "Folder or URL of the tables; empty: tables/ in the data directory.")
     storage_options: str = setting(
         "",
-        "What delta-rs is to be told about the storage at `path`, as NAME=VALUE separated by blanks, for instance "
-        "AWS_ENDPOINT_URL=https://s3.example AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=…; what is not named here comes "
-        "from the environment.",
+        "Options of delta-rs for the storage at `path`, as NAME=VALUE separated by blanks, for instance "
+        "AWS_ENDPOINT_URL=https://s3.example AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=…; others come from "
+        "the environment.",
         secret=True,
     )
     interval_s: float = setting(
-        5.0, "How often outcomes, notifications and states are written to the tables.", minimum=0.2, unit="s"
+        5.0, "Interval at which outcomes, notifications and states are written to the tables.", minimum=0.2, unit="s"
     )
-    archive: bool = setting(True, "Keep notifications with their payloads in a table of their own.")
+    archive: bool = setting(True, "Store notifications with their payloads in a table.")
     max_routes: int = setting(
         100_000,
-        "The table of routes has at most this many rows; it is written anew when topics or subscriptions have changed. "
-        "0 means no such table.",
+        "Maximum number of rows in the table of routes, which is rewritten after changes of topics or "
+        "subscriptions. 0: no such table.",
         minimum=0,
         maximum=10_000_000,
     )
-    notifications_days: int = setting(30, "How long archived notifications are kept.", minimum=1, unit="days")
-    attempts_days: int = setting(30, "How long attempts are kept.", minimum=1, unit="days")
-    deliveries_days: int = setting(30, "How long ended deliveries are kept.", minimum=1, unit="days")
-    endpoint_health_days: int = setting(90, "How long changes of endpoints' health are kept.", minimum=1, unit="days")
-    ended_subscriptions_days: int = setting(90, "How long subscriptions that ended are kept.", minimum=1, unit="days")
-    incomplete_days: int = setting(
-        90, "How long messages that were given up for want of parts are kept.", minimum=1, unit="days"
-    )
+    notifications_days: int = setting(30, "Retention of archived notifications.", minimum=1, unit="days")
+    attempts_days: int = setting(30, "Retention of attempts.", minimum=1, unit="days")
+    deliveries_days: int = setting(30, "Retention of ended deliveries.", minimum=1, unit="days")
+    endpoint_health_days: int = setting(90, "Retention of changes of endpoint health.", minimum=1, unit="days")
+    ended_subscriptions_days: int = setting(90, "Retention of ended subscriptions.", minimum=1, unit="days")
+    incomplete_days: int = setting(90, "Retention of incomplete messages that were given up.", minimum=1, unit="days")
     # What delta-rs keeps in memory of a table grows with its files: some 100 KB for each commit until they are joined.
     upkeep_interval_s: float = setting(
         600.0,
-        "How often small files are joined to larger ones and what is too old is taken out.",
+        "Interval of compaction and deletion of old days.",
         minimum=1,
         unit="s",
     )
@@ -310,7 +300,7 @@ class TableSettings:
     )
     unused_files_hours: int = setting(
         24,
-        "Files that a table no longer uses stay for so long: whoever began to read may finish.",
+        "Retention of files that the current version does not need, for readers of older versions.",
         minimum=1,
         unit="h",
     )

@@ -42,28 +42,28 @@ _NOT_IN_URLS = frozenset('"<>\\^`{|}\x7f')
 
 @dataclass(frozen=True)
 class OutboundSettings:
-    """Where pushes, and requests to publishers, may go. Checked on the concrete address of every new connection."""
+    """Allowed addresses of pushes and other outgoing requests, checked at every new connection."""
 
     scope: Literal["public", "private", "loopback"] = setting(
         "public",
-        "public: only globally routable addresses. private: also those of private networks (10/8, 172.16/12, "
-        "192.168/16, fc00::/7). loopback: also this machine; `arborcast up` with its own broker and a gateway on "
-        "loopback takes this unless something else is set.",
+        "public: globally routable addresses only. private: also private networks (10/8, 172.16/12, "
+        "192.168/16, fc00::/7). loopback: also this machine; the default of `arborcast up` with its own "
+        "broker and a gateway on loopback.",
     )
-    allow: str = setting("", "Networks that may be reached whatever they are: addresses or CIDR, separated by commas.")
-    deny: str = setting("", "Networks that must not be reached, even when allowed above: CIDR, separated by commas.")
-    ports: str = setting("", "Only these ports, such as 443,8000-8999; empty means all but the engine's own.")
+    allow: str = setting("", "Networks that are always allowed: addresses or CIDR, separated by commas.")
+    deny: str = setting("", "Networks that are never allowed, even if listed above: CIDR, separated by commas.")
+    ports: str = setting("", "Allowed ports, such as 443,8000-8999; empty: all but the engine's own.")
     look_up_names: bool = setting(
         True,
-        "At Subscribe, look the host up and refuse it at once when it leads nowhere that may be reached. Off: a "
-        "stranger cannot find out from our answers which names lead into the network; such subscriptions are made, and "
-        "their pushes fail. Where pushes go through a proxy, nothing is looked up.",
+        "Resolve the host at Subscribe and refuse a forbidden address at once. Off: answers do not reveal "
+        "which names lead into the network; such subscriptions are created, and their pushes fail. Not with "
+        "a proxy.",
     )
     prove_ownership: bool = setting(
         False,
-        "At Subscribe, ask the consumer whether it agrees: a POST with the header Arborcast-Challenge, to be answered "
-        "with 200 and its value as the body. Our Listener does so; other consumers have to be taught. Asked as well: a "
-        "publisher that registers with Demand and, once an hour, the ReplyTo of a request to a queue.",
+        "At Subscribe, ask the consumer for its consent: a POST with the header Arborcast-Challenge, to be "
+        "answered with 200 and its value as the body, as the client's Listener does. Also asked: a publisher "
+        "that registers with Demand and, once an hour, the ReplyTo of a queue request.",
     )
     https_only: bool = setting(False, "Only https URLs.")
 

@@ -109,16 +109,16 @@ class _Seldom(logging.Filter):
 
 @dataclass(frozen=True)
 class TracingSettings:
-    """Where spans go."""
+    """OpenTelemetry spans."""
 
     endpoint: str = setting(
         "",
-        "Collector of OpenTelemetry spans, the whole URL for traces (OTLP over HTTP), for instance "
+        "OpenTelemetry collector, the whole URL for traces (OTLP over HTTP), for instance "
         "http://127.0.0.1:4318/v1/traces. Needs the extra `otel`. Empty: no spans.",
     )
     ratio: float = setting(
         0.01,
-        "Share of the requests without a trace context for which a trace is begun; those with one do as it says.",
+        "Share of requests without a trace context for which a trace is started; others follow their context.",
         minimum=0.0,
         maximum=1.0,
     )

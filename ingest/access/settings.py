@@ -1,4 +1,4 @@
-"""Settings of access: who may come in, and how much one client may ask for."""
+"""Settings of authentication, authorisation, TLS and limits per client."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from arborcast.core.errors import ConfigError
 from arborcast.core.settings import setting
 
 METHODS = ("basic", "bearer", "token", "certificate")
-"""Ways to say who one is: HTTP Basic, signed tokens (JWT), WS-Security's UsernameToken, a TLS certificate."""
+"""Authentication methods: HTTP Basic, signed tokens (JWT), WS-Security's UsernameToken, a TLS certificate."""
 
 JWT_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Of those that there are, the ones whose key everybody may know."""
+"""Algorithms with a public verification key."""
 
 
 @dataclass(frozen=True)
@@ -21,29 +21,27 @@ class TlsSettings:
 
     certificate_file: str = setting(
         "",
-        "PEM file with the gateway's certificate and those between it and its authority; empty means plain HTTP. A "
-        "renewed one is taken over within ten seconds.",
+        "PEM file with the gateway's certificate and its chain; empty: plain HTTP. A renewed one applies "
+        "within ten seconds.",
     )
-    key_file: str = setting("", "PEM file with its key; empty means that it is in the same file.")
-    key_password: str = setting("", "Password of the key, if it has one.", secret=True)
-    client_ca_file: str = setting("", "PEM file with the authorities whose clients are known by their certificate.")
-    handshake_timeout_s: float = setting(
-        10.0, "A client that has not finished the handshake by then is cut off.", minimum=0.1, maximum=60, unit="s"
-    )
+    key_file: str = setting("", "PEM file with its key; empty: in the same file.")
+    key_password: str = setting("", "Password of the key, if any.", secret=True)
+    client_ca_file: str = setting("", "PEM file with the authorities of client certificates.")
+    handshake_timeout_s: float = setting(10.0, "Timeout of a handshake.", minimum=0.1, maximum=60, unit="s")
     handshakes: int = setting(
         1_000,
-        "TLS handshakes under way at a time (per worker); for each one more, the oldest is cut off.",
+        "Parallel TLS handshakes (per worker); beyond it the oldest is closed.",
         minimum=16,
         maximum=100_000,
     )
     handshakes_per_client: int = setting(
         250,
-        "Of these, by one address (of IPv6, the network of 64 bits); connections beyond are closed at once. Give it "
-        "more where many clients come from behind one address.",
+        "Parallel handshakes of one address (IPv6: its /64); further connections are closed at once. Raise "
+        "it for many clients behind one address.",
         minimum=1,
         maximum=100_000,
     )
-    minimum: Literal["1.2", "1.3"] = setting("1.2", "The oldest version of TLS that is spoken.")
+    minimum: Literal["1.2", "1.3"] = setting("1.2", "Minimum TLS version.")
 
     def __post_init__(self) -> None:
         if not self.certificate_file and (self.key_file or self.client_ca_file):
@@ -52,83 +50,90 @@ class TlsSettings:
 
 @dataclass(frozen=True)
 class AccessSettings:
-    """Who may come in. Without `methods`, everybody may do everything; then only loopback is listened on."""
+    """Authentication and authorisation. Without `methods` every client may do everything, on loopback only."""
 
     methods: str = setting(
         "",
-        "How clients may say who they are: any of basic (HTTP Basic), bearer (JWT), token (WS-Security "
-        "UsernameToken), certificate (of the TLS connection), separated by commas. Empty: nobody has to, and everybody "
-        "may do everything.",
+        "Authentication methods: any of basic (HTTP Basic), bearer (JWT), token (WS-Security UsernameToken), "
+        "certificate (TLS), separated by commas. Empty: no authentication, every client may do everything.",
     )
-    open_network: bool = setting(
-        False, "Listen on an address other than loopback although nobody has to say who it is."
-    )
+    open_network: bool = setting(False, "Listen beyond loopback without authentication.")
     users: Literal["file", "ldap"] = setting(
-        "file", "Where users are: in access.users_file, or in the LDAP server that the section [directory] names."
+        "file", "Source of users: access.users_file, or the LDAP server of the section [directory]."
     )
-    ldap_user_base: str = setting("", "With users = ldap: the entry below which users are.")
-    ldap_user_filter: str = setting("(uid={user})", "With users = ldap: what finds a user by name; it must find one.")
-    ldap_group_base: str = setting("", "With users = ldap: the entry below which groups are; empty for no groups.")
+    ldap_user_base: str = setting("", "With users = ldap: the base entry of users.")
+    ldap_user_filter: str = setting(
+        "(uid={user})", "With users = ldap: the filter for a user by name; it must match one entry."
+    )
+    ldap_group_base: str = setting("", "With users = ldap: the base entry of groups; empty: no groups.")
     ldap_group_filter: str = setting(
         "(|(member={dn})(uniqueMember={dn})(memberUid={user}))",
-        "With users = ldap: what finds the groups of a user, by its DN or its name.",
+        "With users = ldap: the filter for the groups of a user, by DN or name.",
     )
-    ldap_group_name: str = setting("cn", "With users = ldap: the attribute that is a group's name.")
+    ldap_group_name: str = setting("cn", "With users = ldap: the attribute with a group's name.")
     users_file: str = setting(
-        "", "Users, their passwords and groups (`arborcast users`); empty means users.toml in the data directory."
+        "", "Users, their passwords and groups (`arborcast users`); empty: users.toml in the data directory."
     )
     policy_file: str = setting(
         "",
-        "The file that says who may publish to, subscribe to and manage which topics. Without one, everybody who has "
-        "proved who it is publishes and subscribes everywhere, and manages only what is its own.",
+        "Rights to publish, subscribe and manage, by topic. Without it, every authenticated user publishes "
+        "and subscribes everywhere and manages its own resources.",
     )
     cache_s: float = setting(
         60.0,
-        "A password that was right is not checked again for so long; neither is a change of groups seen.",
+        "Time for which a verified password and the groups of a user are cached.",
         minimum=0,
         maximum=3_600,
         unit="s",
     )
     failures_per_minute: int = setting(
         30,
-        "So many wrong credentials for one name from one address in a minute; then that name gets 429 from there. "
-        "Right ones that were there before, and good tokens, always get in.",
+        "Failed logins per minute for one name from one address; beyond it that name gets 429 there. "
+        "Credentials that were right before, and valid tokens, are accepted.",
         minimum=1,
         maximum=100_000,
     )
     address_failures_per_minute: int = setting(
         300,
-        "And so many from one address in a minute, whatever the names; at least failures_per_minute. Behind a proxy "
-        "set gateway.trusted_proxies, or all clients have one address.",
+        "Failed logins per minute from one address, for all names; at least failures_per_minute. Behind a "
+        "proxy set gateway.trusted_proxies, else all clients share an address.",
         minimum=1,
         maximum=1_000_000,
     )
     certificate_name: Literal["common_name", "dns", "email", "uri", "subject"] = setting(
-        "common_name", "What in a client's certificate is the name of the user."
+        "common_name", "Part of a client's certificate with the user's name."
     )
     certificate_users: Literal["known", "any"] = setting(
         "known",
-        "Whether the name in a certificate must be one of our users (which gives it groups), or is taken for itself.",
+        "known: the name in a certificate must be a user (with its groups); any: every name is accepted.",
     )
     token_window_s: float = setting(
-        300.0, "How far wsu:Created of a UsernameToken may lie from our clock.", minimum=1, maximum=3_600, unit="s"
+        300.0,
+        "Maximum difference between wsu:Created of a UsernameToken and the gateway's clock.",
+        minimum=1,
+        maximum=3_600,
+        unit="s",
     )
     token_nonces: int = setting(
         100_000,
-        "So many nonces are remembered, for all workers together; beyond this digests are refused.",
+        "Nonces stored for all workers together; beyond it digests are refused.",
         minimum=100,
     )
 
-    jwks_file: str = setting("", "With bearer: the public keys of who signs tokens, a JSON Web Key Set.")
+    jwks_file: str = setting("", "With bearer: the issuer's public keys, a JSON Web Key Set.")
     jwt_algorithms: str = setting(
-        "RS256, ES256", "With bearer: the algorithms that are taken, separated by commas; only public-key ones may be."
+        "RS256, ES256", "With bearer: accepted algorithms, separated by commas; public-key algorithms only."
     )
-    jwt_issuer: str = setting("", "With bearer: what the claim iss must be.")
-    jwt_audience: str = setting("", "With bearer: what the claim aud must name; several, separated by commas.")
-    jwt_user_claim: str = setting("sub", "With bearer: the claim that is the user's name.")
+    jwt_issuer: str = setting("", "With bearer: required value of the claim iss.")
+    jwt_audience: str = setting("", "With bearer: accepted values of the claim aud, separated by commas.")
+    jwt_user_claim: str = setting("sub", "With bearer: the claim with the user's name.")
     jwt_groups_claim: str = setting("groups", "With bearer: the claim with the user's groups.")
     jwt_leeway_s: int = setting(
-        30, "With bearer: how far our clock and the issuer's may be apart.", minimum=0, maximum=600, unit="s"
+        30,
+        "With bearer: maximum difference between the clocks of gateway and issuer.",
+        minimum=0,
+        maximum=600,
+        unit="s",
     )
 
     def __post_init__(self) -> None:
@@ -148,56 +153,51 @@ class AccessSettings:
         if not chosen or not set(chosen) <= set(JWT_ALGORITHMS):
             raise ConfigError(
                 f"access.jwt_algorithms = {self.jwt_algorithms!r} is not allowed; it may hold "
-                f"{', '.join(JWT_ALGORITHMS)}: with any other, whoever can check a token could make one"
+                f"{', '.join(JWT_ALGORITHMS)}: with any other, a verifier could also sign tokens"
             )
 
     def jwt_chosen(self) -> tuple[str, ...]:
-        """The algorithms of tokens that are taken."""
+        """The accepted algorithms of tokens."""
         return tuple(each.strip() for each in self.jwt_algorithms.split(",") if each.strip())
 
     def chosen(self) -> tuple[str, ...]:
-        """The methods that are on."""
+        """The enabled methods."""
         return tuple(method.strip() for method in self.methods.split(",") if method.strip())
 
 
 @dataclass(frozen=True)
 class LimitSettings:
-    """What one client may have of the gateway, so that it cannot starve the others.
+    """Limits of one client.
 
-    A client is a user where there is authentication, else an address (of IPv6, the network of 64 bits: one machine has
-    all of it). Rates hold for each worker. 0 means no limit.
+    A client is a user, or without authentication an address (IPv6: its /64). Rates apply per worker. 0: no limit.
     """
 
     requests_per_s: float = setting(0.0, "Requests per second of one client; more get 429.", minimum=0, unit="1/s")
-    request_burst: int = setting(
-        100, "So many requests at once, before requests_per_s counts.", minimum=1, maximum=1_000_000
-    )
+    request_burst: int = setting(100, "Requests at once before requests_per_s applies.", minimum=1, maximum=1_000_000)
     bytes_per_s: int = setting(
         0, "Bytes of request bodies per second of one client; more get 429.", minimum=0, unit="bytes/s"
     )
-    byte_burst: int = setting(
-        16 * 1024 * 1024, "So many bytes at once, before bytes_per_s counts.", minimum=1024, unit="bytes"
-    )
+    byte_burst: int = setting(16 * 1024 * 1024, "Bytes at once before bytes_per_s applies.", minimum=1024, unit="bytes")
     deliveries_per_minute: int = setting(
         0,
-        "Deliveries that one client's notifications may cause in a minute: each counts as often as there are "
-        "subscriptions that it goes to when it comes. More get 429; a single request may go beyond, and is paid for "
-        "afterwards. What triggers publish counts once each for their owner, in each worker of the job.",
+        "Deliveries caused by one client's notifications per minute, one per recipient. Beyond it they get "
+        "429; one request may exceed the limit, later ones wait. Publications of triggers count once each "
+        "for their owner, in each worker of the job.",
         minimum=0,
         unit="1/min",
     )
     clients: int = setting(
         10_000,
-        "So many clients are remembered; beyond this those not seen for longest are forgotten.",
+        "Clients whose rates are stored; the least recent are forgotten.",
         minimum=16,
         maximum=1_000_000,
     )
     connections_per_client: int = setting(
-        0, "Connections of one address at a time; more get 503 (per worker).", minimum=0
+        0, "Parallel connections of one address; others get 503 (per worker).", minimum=0
     )
     send_timeout_s: float = setting(
         30.0,
-        "A client that does not read its answer for so long is cut off, so that it holds no memory.",
+        "A client that does not read its answer for this time is disconnected.",
         minimum=0.1,
         unit="s",
     )

@@ -12,35 +12,36 @@ from arborcast.core.settings import setting
 
 @dataclass(frozen=True)
 class FederationSettings:
-    """Several engines that exchange what their subscribers want. See docs/federation.md."""
+    """Several engines that exchange notifications by demand. See docs/federation.md."""
 
-    name: str = setting("", "What this engine is called among the others; empty for an engine by itself.")
-    group: str = setting("", "The group that it is a member of.")
+    name: str = setting("", "Name of this engine in the federation; empty: no federation.")
+    group: str = setting("", "Its group.")
     administrator: str = setting(
         "", "URL of the administrator (python -m arborcast.engine.administrator): http://host:8095."
     )
-    url: str = setting("", "URL under which the other engines reach this one's gateway; empty: gateway.public_url.")
+    url: str = setting("", "URL of this engine's gateway for the other engines; empty: gateway.public_url.")
     key_file: str = setting(
         "",
-        "File with the secret that all engines of the federation and the administrator share: whsec_ and base64, made "
-        "by: arborcast federation key. Of several lines the first signs, and each is known.",
+        "File with the secret shared by all engines and the administrator: whsec_ and base64, created by: "
+        "arborcast federation key. Of several lines the first signs, and all are accepted.",
     )
     summary: int = setting(
         250,
-        "So many topics and subtrees does the engine name as what it wants; what is more is widened to whole subtrees.",
+        "Maximum number of topics and subtrees in the interest of the engine; beyond it siblings are widened "
+        "to subtrees.",
         minimum=1,
         maximum=256,  # alternatives of a topic expression
     )
 
     inside: Literal["confirmed", "fast"] = setting(
         "confirmed",
-        "How messages leave for the engines of the group where their topic does not say fast or reliable: confirmed, "
-        "or fast, as datagrams.",
+        "Transport to engines of the group for topics with neither fast nor reliable: confirmed (pushes), or "
+        "fast (datagrams).",
     )
     datagram_port: int = setting(
         0,
-        "UDP port of gateway.host at which the first worker of a gateway takes datagrams of engines of the group, who "
-        "hear of it from the administrator; 0: none, they push everything.",
+        "UDP port of gateway.host for datagrams of engines of the group, at the first worker of a gateway; "
+        "0: none, they push.",
         minimum=0,
         maximum=65_535,
     )

@@ -53,8 +53,8 @@ class LoggingSettings:
 
 @dataclass(frozen=True)
 class ConsoleSettings:
-    """The web console (docs/console.md). On loopback it is open to this machine; elsewhere it needs users of the gateway
-    and does not start without access.methods."""
+    """The web console (docs/console.md). On loopback it is open to this machine; elsewhere it needs users of the
+    gateway and does not start without access.methods."""
 
     host: str = setting("127.0.0.1", "Address to listen on.")
     port: int = setting(

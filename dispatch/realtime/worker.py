@@ -20,6 +20,7 @@ from pyspark import TaskContext
 
 from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.eventlog.consumer import LogConsumer
+from arborcast.core.threads import start_thread
 from arborcast.dispatch.hot.worker import worker_for
 from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.realtime.messages import ProgressLog, UpdateReader
@@ -112,10 +113,9 @@ class _Rows:
         self.last_offset = -1
         """Of what was read."""
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._read, name="rows", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        start_thread("rows", self._read)
 
     def first(self) -> tuple[bytes, int, int] | None:
         """The next one, which stays."""

@@ -77,6 +77,7 @@ class BatchOutcomes:
         self._journal = journal
         self._answer_ms = int(push.total_timeout_s * 1000) + ON_ITS_WAY_MS
         self._retry = retry
+        self._quick_s = quick_s(retry)
         self.watched = watched
         self._now = now
         self._chance = chance
@@ -230,16 +231,15 @@ class BatchOutcomes:
             self._failures.pop(subscription.id, None)
         if self._silent:
             self._answering.add(scopes_of(endpoint)[1][1])
-        sign = sign_of("", outcome, push.result, quick_s(self._retry))
-        if sign.kind == "slow" or endpoint in self.watched:
-            self.report.signs.append((endpoint, sign))
+        if push.result.duration_s > self._quick_s or endpoint in self.watched:
+            self.report.signs.append((endpoint, sign_of("", outcome, push.result, self._quick_s)))
 
     def _note_failure(self, endpoint: str, push: Push, outcome: Outcome, cut_off: bool) -> None:
         away = cut_off or outcome.endpoint_unreachable
         if away and endpoint in self._unreachable:
             return  # it was under way when another one found that out
-        message, quick = push.notifications[0].id, quick_s(self._retry)
-        sign = Sign("slow", late=True) if cut_off else sign_of(message, outcome, push.result, quick)
+        message = push.notifications[0].id
+        sign = Sign("slow", late=True) if cut_off else sign_of(message, outcome, push.result, self._quick_s)
         self.report.signs.append((endpoint, sign))
         if away:
             self._unreachable.add(endpoint)

@@ -39,6 +39,11 @@ class HoldBuffer:
         self._patient: OrderedDict[str, _Lane] = OrderedDict()  # the others that were not free when last looked at
         self.size = 0
 
+    @property
+    def known(self) -> int:
+        """The number of lanes that `look` looks at."""
+        return len(self._lanes) + len(self._patient)
+
     def keep(self, subscription: Subscription, received: Received, now: float) -> bool:
         """Keep it, if there is room; else it is to be parked, behind what `drain` gives."""
         if self.size >= self._room:

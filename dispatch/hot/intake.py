@@ -131,8 +131,10 @@ class Intake:
                 continue
             if self.earlier.unwritten and (subscription.id, notification.id) in self.earlier.unwritten:
                 self.outcomes.was_parked(subscription, received)
-            elif policy.drops(notification.reliable) and self.earlier.has_newer(
-                subscription.id, notification.topic, received.partition, received.offset
+            elif (
+                self.earlier.newest
+                and policy.drops(notification.reliable)
+                and self.earlier.has_newer(subscription.id, notification.topic, received.partition, received.offset)
             ):
                 self.outcomes.put_off(subscription, (received,), waits(NEWER))
             elif subscription.id in ended:

@@ -226,8 +226,9 @@ class Lanes:
                 taken = lane.take(self._limits)
                 self.busy += not lane.under_way
                 lane.begin(taken)
-                self.size -= before - len(lane.waiting)
-                if not lane.waiting:
+                left = len(lane.waiting)
+                self.size -= before - left
+                if not left:
                     del self._waiting[name]
                 if lane.ready:
                     self._queue(lane)
@@ -252,7 +253,7 @@ class Lanes:
             self._queue(lane)
         if names := self._capacity.leave(lane.scopes):
             self._go_on(names)
-        goes_on = bool(lane.waiting or lane.under_way)
+        goes_on = bool(lane.under_way or lane.waiting)
         if not goes_on and not lane.queued:
             del self._lanes[subscription_id]
         return goes_on

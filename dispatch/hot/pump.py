@@ -103,8 +103,8 @@ class SlowLanes:
         return late if len(late) <= max(_FEW, busy // 2) else []
 
 
-def nothing() -> None:
-    """Nothing is to be done."""
+def ignore_time(now: float) -> None:
+    """For a run without other work between its turns."""
 
 
 # An outcome ends the wait for outcomes. This is how long the ones before it may have to wait to be written down.
@@ -145,37 +145,40 @@ class Pump:
         self._now = now
         self._clock = clock
         self._awaited: OrderedDict[str, _Awaited] = OrderedDict()  # by push, in the order in which they began
+        self._late_at = -math.inf  # none of these is late before
         self._begun = 0
         self.unanswered = 0
         """Pushes under way that no lane waits for."""
 
-    def run(self, run: PumpRun, between: Callable[[], None] = nothing) -> None:
+    def run(self, run: PumpRun, between: Callable[[float], None] = ignore_time) -> None:
         """Return when every lane is empty. A receiver's failure is settled, never raised. `between` is called after
-        each turn. Raises InfrastructureError when outcomes cannot be written for too long.
+        each turn, with the time. Raises InfrastructureError when outcomes cannot be written for too long.
         """
         while not run.lanes.empty:
-            self.turn(run)
-            between()
+            between(self.turn(run))
             self.drive(_DRIVE_S)
         run.tell(0)
 
-    def turn(self, run: PumpRun) -> None:
-        """Start pushes, write due outcomes, and defer lanes that hold up the others.
+    def turn(self, run: PumpRun) -> float:
+        """Start pushes, write due outcomes, and defer lanes that hold up the others. Returns the time.
 
         While outcomes cannot be written nothing more is pushed: after a crash it would be pushed again, and the task
         has to wait for them anyway.
         """
+        now = self._clock()
         if run.started is None:
-            run.started = self._clock()
-        self.hand_over()
+            run.started = now
+        if now > self._late_at:
+            self._hand_over(now)
         if run.outcomes.write_due():
             self.begin(run)
         elif not self.in_flight:
-            waited_from = self._clock()
             run.outcomes.catch_up()
-            run.started += self._clock() - waited_from  # no lane is to blame for this time
+            waited_from, now = now, self._clock()
+            run.started += now - waited_from  # no lane is to blame for this time
         run.tell(self._pusher.in_flight)
-        run.defer_late(self._clock(), self._budget_s)
+        run.defer_late(now, self._budget_s)
+        return now
 
     @property
     def in_flight(self) -> int:
@@ -185,7 +188,6 @@ class Pump:
     def drive(self, timeout_s: float) -> None:
         """Take outcomes in, waiting this long at most for the first."""
         self._pusher.drive(timeout_s)
-        self.hand_over()
 
     def begin(self, run: PumpRun) -> None:
         """Begin as many pushes as there may be."""
@@ -205,20 +207,20 @@ class Pump:
             else:
                 return
 
-    def hand_over(self) -> None:
-        """Park what pushes carry that have no answer after `budget_s`: the redelivery waits for their results."""
-        late = self._clock() - self._budget_s
-        if not self._is_late(late):
-            return
-        self._pusher.drive(0.0)  # this thread may have stood still, and what was answered meanwhile is not late
-        while self._is_late(late):
+    def _hand_over(self, now: float) -> None:
+        """Park the messages of pushes without an answer after `budget_s`: the redelivery waits for their results."""
+        if self._next_late_at() < now:
+            self._pusher.drive(0.0)  # this thread may have stood still, and pushes answered meanwhile are not late
+        while self._next_late_at() < now:
             _, awaited = self._awaited.popitem(last=False)
             self.unanswered += 1
             result = PushResult(0, duration_s=self._clock() - awaited.began)
             awaited.run.settle(awaited.subscription, awaited.taken, awaited.push._replace(result=result), UNANSWERED)
+        self._late_at = min(self._next_late_at(), now + self._budget_s)
 
-    def _is_late(self, late: float) -> bool:
-        return self._hands_over and bool(self._awaited) and next(iter(self._awaited.values())).began < late
+    def _next_late_at(self) -> float:
+        oldest = next(iter(self._awaited.values()), None) if self._hands_over else None
+        return math.inf if oldest is None else oldest.began + self._budget_s
 
     def _begin(self, run: PumpRun, subscription: Subscription, taken: Sequence[Received]) -> None:
         topic = taken[0].notification.topic

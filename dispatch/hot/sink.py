@@ -68,7 +68,7 @@ class RoundRows:
         self._rows = iter(rows)
         self._done = done
         self._left, self._bytes_left = most, _MOST_BYTES
-        self._first: SourceRow | None = None
+        self._first: tuple[bytes, int, int] | None = None
         self.over = False
         self.done: dict[int, int] = {}
         """The last offset of each partition that was taken in."""
@@ -77,17 +77,17 @@ class RoundRows:
 
     def first(self) -> tuple[bytes, int, int] | None:
         """The next one, which stays."""
-        if self._first is None and not self.over:
-            self._first = self._next()
-            self.over = self._first is None
-            if self._first is not None and (self._left <= 0 or self._bytes_left <= 0):
-                self.over = self.rest = True
-                for _ in self._rows:
-                    liveness.beat()
-        if self._first is None or self.over:
-            return None
-        value, partition, offset = self._first
-        return bytes(value), partition, offset
+        if self._first is not None or self.over:
+            return self._first
+        for value, partition, offset in self._rows:
+            liveness.beat()
+            if offset > self._done.get(partition, -1) and not self.rest:
+                if self._left > 0 and self._bytes_left > 0:
+                    self._first = bytes(value), partition, offset
+                    return self._first
+                self.rest = True
+        self.over = True
+        return None
 
     def drop_first(self, deliveries: int = 0) -> None:
         """The next one is taken in, and came to so many deliveries."""
@@ -97,13 +97,6 @@ class RoundRows:
             self.done[row[1]] = row[2]
             self._left -= max(1, deliveries)
             self._bytes_left -= len(row[0])
-
-    def _next(self) -> SourceRow | None:
-        for row in self._rows:
-            liveness.beat()
-            if row[2] > self._done.get(row[1], -1):
-                return row
-        return None
 
 
 def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries, held: Container[str]) -> PartitionTask:

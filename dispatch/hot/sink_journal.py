@@ -269,6 +269,7 @@ class SinkJournal(Journal):
         return self._appends.released >= self._appends_marked and super().passed()
 
     def _release(self) -> None:
-        for row in self._appends.written(self._batch):
-            self._rows.add(row)
+        if self._appends.begun > self._appends.released:
+            for row in self._appends.written(self._batch):
+                self._rows.add(row)
         super()._release()

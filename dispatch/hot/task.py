@@ -140,8 +140,7 @@ class TakenIn:
 
     def begin(self, partition: int, offset: int) -> None:
         """The first notification is at this offset."""
-        if self.next < 0:
-            self.partition, self.next = partition, offset
+        self.partition, self.next = partition, offset
 
     def add(self, offset: int, size: int) -> None:
         """The notification at this offset is taken in."""
@@ -225,7 +224,7 @@ class PartitionTask:
         self.lanes = PumpRun(lanes, outcomes, self.intake.fill, worker.shown.teller(start.number), slow)
         worker.journal.begin(start.batch)
         self._matched_at = 0.0
-        self._waits = False  # with the first row, for an update
+        self._look_at = 0.0  # while it settles
         self.stopped = False
         """Whether it has settled all that it has, and takes nothing more, as the driver has asked."""
 
@@ -249,7 +248,8 @@ class PartitionTask:
     def step(self, rows: TaskRows) -> float:
         """One turn; how long there is nothing to do, unless something comes."""
         self._updates.apply(self)
-        self._release_kept(time.monotonic())
+        if self.intake.kept.known:
+            self._release_kept(time.monotonic())
         if self._updates.stop:
             if not self.stopped:
                 self.stopped = True
@@ -257,13 +257,19 @@ class PartitionTask:
             while rows.first() is not None:
                 rows.drop_first()
             return REST_S
-        self._take(rows)
-        self.worker.pump.turn(self.lanes)
-        self._report()
+        complete = self._updates.complete
+        waits = complete and not self._take(rows)
+        now = self.worker.pump.turn(self.lanes)
+        self._report(now)
         if rows.error is not None:
             raise rows.error
         self._updates.check()
-        return self._idle_s(rows)
+        lanes = self.intake.lanes
+        if self._progress.pending or self.intake.kept.size or lanes.fan_outs.size:
+            return LOOK_S
+        if complete and rows.first() is not None and not self.taken.is_full(lanes):
+            return LOOK_S if waits else 0.0
+        return max(0.0, min(self._progress.due_s(self, now), self.worker.journal.due_s(), REST_S))
 
     def exclude(self, exclusions: Exclusions) -> None:
         """From now on these lanes, endpoints and subscriptions are not pushed to."""
@@ -305,33 +311,31 @@ class PartitionTask:
                 for received in kept:
                     self.intake.lanes.add(received, subscription)
 
-    def _take(self, rows: TaskRows) -> None:
-        """Match the rows that have arrived, up to the position of the view."""
-        self._waits = not self._updates.complete
-        if self._waits:
-            return
-        for _ in range(self.taken.at_once):
+    def _take(self, rows: TaskRows) -> bool:
+        """Match the rows that have arrived; False when the first of them waits for the view."""
+        taken, intake = self.taken, self.intake
+        for _ in range(taken.at_once):
             row = rows.first()
-            if row is None or self.taken.is_full(self.intake.lanes):
-                return
+            if row is None or taken.is_full(intake.lanes):
+                break
             value, partition, offset = row
-            self.taken.begin(partition, offset)
+            if taken.next < 0:
+                taken.begin(partition, offset)
             deliveries, notification = 0, read_notification(value, partition, offset)
             if notification is not None:
                 found = self._finds(notification, offset, rows.last_offset)
                 if found is None:
-                    self._waits = True
-                    return
+                    return False
                 number = self._parked_as(partition, offset)
-                deliveries = self.intake.take(Received(notification, partition, offset, self._batch, number), found)
-                if len(self.intake.matched[partition]) >= _MATCHED_AT_ONCE:
+                deliveries = intake.take(Received(notification, partition, offset, self._batch, number), found)
+                if len(intake.matched[partition]) >= _MATCHED_AT_ONCE:
                     self.tell_matched()
-            self.taken.add(offset, len(value))
+            taken.add(offset, len(value))
             rows.drop_first(deliveries)
+        return True
 
-    def _report(self) -> None:
+    def _report(self, now: float) -> None:
         """Write evaluations and report progress, when due."""
-        now = time.monotonic()
         if self.intake.matched and now - self._matched_at >= WRITE_S:
             self.tell_matched()
         self._progress.look(self, now)
@@ -350,18 +354,13 @@ class PartitionTask:
         self.worker.journal.catch_up()
         self._progress.end(self)
 
-    def _between(self) -> None:
+    def _between(self, now: float) -> None:
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
         liveness.beat()
         self._updates.check()
-        self._report()
-
-    def _idle_s(self, rows: TaskRows) -> float:
-        lanes = self.intake.lanes
-        if self._progress.pending or self.intake.kept.size or lanes.fan_outs.size:
-            return LOOK_S
-        if rows.first() is not None and self._updates.complete and not self.taken.is_full(lanes):
-            return LOOK_S if self._waits else 0.0
-        return max(0.0, min(self._progress.due_s(self, time.monotonic()), self.worker.journal.due_s(), REST_S))
+        self._report(now)
 
 
 def read_notification(value: bytes, partition: int, offset: int) -> Notification | None:

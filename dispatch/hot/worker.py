@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import logging
-import threading
 
-from arborcast.core.errors import ArborcastError
 from arborcast.core.recent import Recent
+from arborcast.core.threads import Service
 from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.pushes import make_push_spans
@@ -22,8 +20,6 @@ from arborcast.dispatch.matching.filters import Conditions
 from arborcast.dispatch.monitoring.under_way import Shown
 from arborcast.dispatch.settings import JobSettings, PushSettings, RetrySettings
 from arborcast.topic_model.subscriptions import Subscription
-
-logger = logging.getLogger(__name__)
 
 # Bytes of prepared envelopes kept per worker, twice: about 1.5 kB each, with their subscriptions as much again.
 _ENVELOPES = 32 * 1024 * 1024
@@ -44,7 +40,7 @@ class Worker:
         self._callback_s = settings.push.callback_s
         self._envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(_ENVELOPES)
         self._frozen = False
-        self._resting: threading.Thread | None = None
+        self._resting: Service | None = None
         self.conditions = Conditions()
         self.transport = make_transport(_hurried(settings.push, settings.retry), settings.outbound)
         self.journal = SinkJournal(settings.kafka, settings.dispatch.outcomes_timeout_s)
@@ -70,22 +66,20 @@ class Worker:
     def rest(self) -> None:
         """No task is here: pushes without an answer go on in a thread of their own, until `resume`."""
         if self.transport.in_flight:
-            self._resting = threading.Thread(target=self._await_answers, name="unanswered", daemon=True)
+            self._resting = Service("unanswered", self._await_answer, what="the wait for late answers of receivers")
             self._resting.start()
 
     def resume(self) -> None:
         """A task begins."""
         resting, self._resting = self._resting, None
         if resting is not None:
+            resting.stop()
             self.transport.wake()
-            resting.join()
+            resting.stop(None)
 
-    def _await_answers(self) -> None:
-        try:
-            while self._resting is not None and self.transport.in_flight:
-                self.transport.rest(_REST_S)
-        except ArborcastError as error:
-            logger.warning("what receivers have answered is not written down, and they are pushed to again: %s", error)
+    def _await_answer(self) -> float | None:
+        self.transport.rest(_REST_S)
+        return 0.0 if self.transport.in_flight else None
 
     def close(self) -> None:
         self.resume()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import time
@@ -12,12 +11,14 @@ from typing import Protocol
 
 import msgspec
 
-from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.backoff import Backoff
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.eventlog.follower import LogFollower
 from arborcast.core.eventlog.topics import FEED_LOG, PROGRESS_LOG
 from arborcast.core.eventlog.writers import Appending, LogWriter
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import Service
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.matching.bases import SharedBase
 from arborcast.dispatch.matching.view import Advance
@@ -31,8 +32,6 @@ from arborcast.dispatch.realtime.messages import (
 from arborcast.dispatch.realtime.workers import WorkersElsewhere, WorkersHere
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.routing import ViewStep
-
-logger = logging.getLogger(__name__)
 
 # Bytes of the names in one message about lanes and endpoints.
 _NAMES_AT_ONCE = 256 * 1024
@@ -67,7 +66,7 @@ _SHORT_PAST = 5_000
 # But no longer than this: with thousands of changes a second the past is never short.
 _MOST_STEPS = 3 * _STEPS
 
-_PAUSE_S = 1.0
+_BACKOFF = Backoff(1.0, 1.0)
 
 
 class SteppingView(Protocol):
@@ -191,13 +190,15 @@ class WorkerUpdates:
         self._control = -1
         self._anew = True
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="feed-workers", daemon=True)
+        self._paced = 0.0
+        self._service = Service(
+            "feed-workers", self._step, backoff=_BACKOFF, close=self._close, what="the updates to the workers"
+        )
 
     def start(self) -> None:
-        """Say how things are, and go on with what changes. Raises InfrastructureError, RecordVersionError."""
+        """Write the state as it is, and then its changes. Raises InfrastructureError, RecordVersionError."""
         self._say()
-        self._thread.start()
+        self._service.start()
 
     def ask_to_stop(self) -> None:
         """Ask the workers to take nothing more. Raises InfrastructureError."""
@@ -207,47 +208,39 @@ class WorkerUpdates:
             self._feed.settle()
 
     def stop(self) -> None:
-        """Say nothing more."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(2 * _POLL_S)
-        else:
-            self._feed.close()
+        """Write no more updates."""
+        if self._service.stop(2 * _POLL_S):
+            self._close()
         self._view.end_steps()
 
-    def _keep(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._follow()
-            except ArborcastError as error:
-                logger.warning("the workers are not told of changes until this is over: %s", error)
-                self._anew = True
-            except Exception:
-                # Whatever it is, workers that hear nothing push nothing that was accepted since.
-                logger.exception("the workers are told anew in %g s", _PAUSE_S)
-                self._anew = True
-            finally:
-                self._bell.close()
-            self._stopping.wait(_PAUSE_S)
+    def _close(self) -> None:
+        self._bell.close()
         self._feed.close()
 
-    def _follow(self) -> None:
-        (end,) = self._bell.ends().values()
-        self._bell.seek({0: min(end, max(self._control, 0))})
-        paced = 0.0
-        while not self._stopping.is_set():
-            calm = not (self._told.held or self._told.degraded or self._told.watched)
-            records = self._bell.poll(_IDLE_S if calm else _LOOK_S).get(0)
-            if records:
-                self._say(records[-1].offset + 1)
-                now = time.monotonic()
-                paced = max(paced, now - _BURST_S) + _PACE_S
-                self._stopping.wait(max(0.0, paced - now))
-                continue
-            with self._lock:
-                self._feed.settle()
-            if self._anew or self._ask() != self._told or self._feed.is_old():
-                self._say()
+    def _step(self) -> float:
+        try:
+            return self._follow()
+        except Exception:
+            self._anew = True
+            self._bell.close()
+            raise
+
+    def _follow(self) -> float:
+        if not self._bell.placed:
+            (end,) = self._bell.ends().values()
+            self._bell.seek({0: min(end, max(self._control, 0))})
+        calm = not (self._told.held or self._told.degraded or self._told.watched)
+        records = self._bell.poll(_IDLE_S if calm else _LOOK_S).get(0)
+        if records:
+            self._say(records[-1].offset + 1)
+            now = time.monotonic()
+            self._paced = max(self._paced, now - _BURST_S) + _PACE_S
+            return max(0.0, self._paced - now)
+        with self._lock:
+            self._feed.settle()
+        if self._anew or self._ask() != self._told or self._feed.is_old():
+            self._say()
+        return 0.0
 
     def _say(self, end: int | None = None) -> None:
         """`end` is where the control log was just seen to end."""
@@ -306,23 +299,19 @@ class ProgressListener:
         """When a worker said something last, by the monotonic clock."""
         self.known: dict[int, WorkerProgress] = {}
         """The last message of each partition."""
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="hear-workers", daemon=True)
+        self._service = Service(
+            "hear-workers", self._step, backoff=_BACKOFF, close=self._follower.close, what="the log of the progress"
+        )
 
     def read(self) -> None:
-        """Know what is in the log, before `start`. Raises InfrastructureError, RecordVersionError."""
+        """Read the log to its end, before `start`. Raises InfrastructureError, RecordVersionError."""
         self._follower.read_to_end(self._kafka.request_timeout_s * 3)
 
     def start(self) -> None:
-        """Hear what comes."""
-        self._thread.start()
+        self._service.start()
 
     def stop(self) -> None:
-        """Hear nothing more."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(2 * _POLL_S)
-        else:
+        if self._service.stop(2 * _POLL_S):
             self._follower.close()
 
     def begin(self, run: int, tasks: int) -> None:
@@ -377,17 +366,9 @@ class ProgressListener:
         with self._changed:
             return self._changed.wait_for(lambda: len(self._stopped) >= tasks, timeout_s)
 
-    def _keep(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._follower.poll(_POLL_S)
-            except InfrastructureError as error:
-                logger.warning("the workers are not heard until this is over: %s", error)
-                self._stopping.wait(_PAUSE_S)
-            except Exception:
-                logger.exception("the workers are heard again in %g s", _PAUSE_S)
-                self._stopping.wait(_PAUSE_S)
-        self._follower.close()
+    def _step(self) -> float:
+        self._follower.poll(_POLL_S)
+        return 0.0
 
     def _hear(self, progress: WorkerProgress, offset: int) -> None:
         self.heard = time.monotonic()

@@ -10,10 +10,10 @@ after a crash: what is before it is settled, and what is behind it has its rows 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 
 import msgspec
 
@@ -23,6 +23,7 @@ from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import FEED_LOG, PROGRESS_LOG
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import Service
 from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.dispatch.delivery.health import Sign
 from arborcast.dispatch.logs.parked import roomy
@@ -272,55 +273,47 @@ class UpdateReader:
     """A worker's side of the log `feed`: a thread that reads the updates of a run from its last base on."""
 
     def __init__(self, kafka: KafkaSettings, run: int, wake: Callable[[], None]) -> None:
+        self._kafka = kafka
         self._log = LogConsumer(kafka, FEED_LOG, wait_ms=_WAIT_MS)
         self._run = run
         self._wake = wake
-        self._stopping = threading.Event()
         self._pieces = FeedPieces()
-        self._parked = LogConsumer(roomy(kafka), "parked")
         self.parked: Mapping[int, int] = {}
         """Where the log of parked deliveries ended when this began; known before the first update."""
         self.messages: deque[WorkerUpdate] = deque()
         self.error: BaseException | None = None
         self.read_to = -1
         """Behind the last record that was read, and not of a later run; -1 before the first."""
-        self._thread = threading.Thread(target=self._read, name="feed", daemon=True)
+        self._begun = False
+        self._service = Service("feed", self._step, close=self._log.close)
 
     def start(self) -> None:
-        self._thread.start()
+        self._service.start()
 
     def close(self) -> None:
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(2 * _READ_S)
+        self._service.stop(2 * _READ_S)
 
-    def _read(self) -> None:
+    def _step(self) -> float | None:
         try:
-            self.parked = self._parked.ends()
-            self._begin()
-            while not self._stopping.is_set():
-                for record in self._log.poll(_READ_S).get(0, ()):
-                    self._take(decode_feed(record.key or b"", record.value))
-                    self.read_to = record.offset + 1
-                if self.messages:
-                    self._wake()
+            if not self.parked:
+                with closing(LogConsumer(roomy(self._kafka), "parked")) as parked:
+                    self.parked = parked.ends()
+                (end,) = self._log.ends().values()
+                self._log.seek({0: max(0, end - 1)})
+            for record in self._log.poll(_READ_S).get(0, ()):
+                update = decode_feed(record.key or b"", record.value)
+                if not self._begun:
+                    # The last update names the first that counts.
+                    self._begun = True
+                    self._log.seek({0: record.offset - update.back if update.began < 0 else update.began})
+                    break
+                self._take(update)
+                self.read_to = record.offset + 1
         except BaseException as error:
             self.error = error
+        if self.messages or self.error is not None:
             self._wake()
-        finally:
-            self._parked.close()
-            self._log.close()
-
-    def _begin(self) -> None:
-        """The last message says where those that count begin."""
-        (end,) = self._log.ends().values()
-        self._log.seek({0: max(0, end - 1)})
-        while not self._stopping.is_set():
-            records = self._log.poll(_READ_S).get(0, ())
-            if records:
-                last = decode_feed(records[0].key or b"", records[0].value)
-                self._log.seek({0: records[0].offset - last.back if last.began < 0 else last.began})
-                return
+        return None if self.error is not None else 0.0
 
     def _take(self, feed: WorkerUpdate) -> None:
         if feed.run > self._run:

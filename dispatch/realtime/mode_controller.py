@@ -10,18 +10,21 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.backoff import Backoff
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.consumer import LogConsumer
+from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import Service
 from arborcast.dispatch.hot.recovered import NOTHING, StartState
 from arborcast.dispatch.hot.stream import HotPath, JobParts
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.realtime.driver import ProgressListener
 from arborcast.dispatch.realtime.mode_policy import LITTLE, WORTH_ELSEWHERE_S, WORTH_HERE_S, Gear, Load, ModePolicy
 from arborcast.dispatch.realtime.realtime_mode import RealtimeMode
-from arborcast.dispatch.realtime.recovery import RECALL_S, Recovery, next_run, notifications
+from arborcast.dispatch.realtime.recovery import RECALL_S, Recovery, next_run
 from arborcast.dispatch.spark.checkpoint import remove_checkpoint
 from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, waits_for_data
 
@@ -40,11 +43,30 @@ _IDLE_S = 1.0
 _NOT_STARTED = StartState({}, NOTHING, NO_BATCH)
 
 
-class _Seen(NamedTuple):
-    """Where the log ended, and when."""
+class _Arrivals:
+    """New records of the `notifications` log, and the mode for them. Used by one thread."""
 
-    ends: Mapping[int, int]
-    at: float
+    def __init__(self, kafka: KafkaSettings, policy: ModePolicy) -> None:
+        self._log = LogConsumer(kafka, "notifications")
+        self.policy = policy
+        self.ends: Mapping[int, int] = {}
+        self.at = 0.0
+        self.quiet = False
+        """Whether the last look found nothing to do."""
+
+    def look(self, at: float) -> tuple[int, float]:
+        """The number of new records since the last look, and the time since then. Raises InfrastructureError."""
+        before, passed_s = self.ends, max(at - self.at, 0.01)
+        try:
+            self.ends = self._log.ends()
+        except InfrastructureError:
+            self._log.close()
+            raise
+        self.at = at
+        return sum(end - before.get(number, end) for number, end in self.ends.items()), passed_s
+
+    def close(self) -> None:
+        self._log.close()
 
 
 class ModeController:
@@ -54,7 +76,6 @@ class ModeController:
         self._parts = parts
         self._hot = HotPath(parts)
         self._realtime = RealtimeMode(parts)
-        self._policy = ModePolicy(WORTH_HERE_S if self._realtime.here else WORTH_ELSEWHERE_S)
         self._recovery = Recovery(parts.settings, parts.redeliverer, self._realtime.listener)
         self._run = NO_BATCH
         self._began = _NOT_STARTED  # where that run started
@@ -65,7 +86,16 @@ class ModeController:
         self.gear: Gear = "batch"
         self._wanted: Gear = "batch"
         self.supervisor = QuerySupervisor("push", self.start, parts.gate, self._at_rest)
-        self._thread = threading.Thread(target=self._watch, name="gearbox", daemon=True)
+        policy = ModePolicy(WORTH_HERE_S if self._realtime.here else WORTH_ELSEWHERE_S)
+        self._arrivals = _Arrivals(parts.settings.kafka, policy)
+        self._service = Service(
+            "gearbox",
+            self._watch,
+            backoff=Backoff(_IDLE_S, _IDLE_S),
+            delay_s=_LOOK_S,
+            close=self._arrivals.close,
+            what="the choice of the gear",
+        )
 
     def open(self) -> None:
         """Before the first start, and long before it: workers of a job before this one, on other hosts, take a while to
@@ -74,9 +104,8 @@ class ModeController:
         self._listener.read()
         self._listener.end_workers()
         self._listener.start()
-        self._may_be = self._parts.settings.dispatch.gear != "batch" and self._may_be_realtime()
-        if self._may_be:
-            self._wanted = "realtime"
+        if self._parts.settings.dispatch.gear != "batch" and (not self._realtime.here or self._has_slots()):
+            self._may_be, self._wanted = True, "realtime"
         self._parts.metrics.gear = lambda: self.gear
 
     def wait_ready(self, timeout_s: float) -> bool:
@@ -86,7 +115,7 @@ class ModeController:
     def watch(self) -> None:
         """From now on shift, where the settings let us, and see that the tasks have workers."""
         if self._may_be:
-            self._thread.start()
+            self._service.start()
 
     def stop(self, timeout_s: float) -> None:
         """The gate is closed, and batches have had their time: settle what is under way in real time, and write where
@@ -97,8 +126,7 @@ class ModeController:
             elif self._parts.gate.wait_empty(0) and self._hot.clean:
                 self._write_clean()
         self._listener.stop()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_MARGIN_S)
+        self._service.stop(_STOP_MARGIN_S)
 
     def positions(self) -> Mapping[int, int]:
         """By partition, the offset before which all is settled."""
@@ -171,9 +199,6 @@ class ModeController:
     def _listener(self) -> ProgressListener:
         return self._realtime.listener
 
-    def _may_be_realtime(self) -> bool:
-        return not self._realtime.here or self._has_slots()
-
     def _has_slots(self) -> bool:
         return self._realtime.has_slots(self._recovery.partitions)
 
@@ -210,35 +235,29 @@ class ModeController:
     def _is_heap(self, begin: StartState) -> bool:
         """Whether so much waits that batches should begin with it."""
         waiting = sum(end - begin.positions.get(number, end) for number, end in self._recovery.ends.items())
-        return self._parts.settings.dispatch.gear == "auto" and waiting > self._policy.heap
+        return self._parts.settings.dispatch.gear == "auto" and waiting > self._arrivals.policy.heap
 
-    def _watch(self) -> None:
-        quiet, before = False, _Seen({}, 0.0)
-        while not self._parts.gate.wait_closed(_LOOK_S):
-            try:
-                with notifications(self._parts.settings.kafka) as log:
-                    while not self._parts.gate.wait_closed(_LOOK_S):
-                        at, gear = time.monotonic(), self.gear
-                        if gear != self._wanted:
-                            continue  # it was shifted, and the query is not started yet
-                        if quiet and self._listener.heard < before.at and at - before.at < _IDLE_S:
-                            continue
-                        seen = _Seen(log.ends(), at)
-                        came = sum(end - before.ends.get(number, end) for number, end in seen.ends.items())
-                        load = Load(self._waiting(seen.ends), came / max(at - before.at, 0.01), at)
-                        if load.waiting > LITTLE:
-                            self._realtime.show(seen.ends)
-                        quiet, before = gear == "realtime" and not (came or load.waiting), seen
-                        if self._parts.settings.dispatch.gear == "auto":
-                            if (wanted := self._policy.next(gear, load)) != gear:
-                                self.shift(wanted)
-                        elif self._returns and load.waiting <= LITTLE:
-                            self.shift("realtime")
-                        self._look_for_workers(len(seen.ends))
-            except ArborcastError as error:
-                logger.info("the gear stays as it is: %s", error)
-            except Exception:
-                logger.exception("the gear stays as it is")
+    def _watch(self) -> float | None:
+        if self._parts.gate.closed:
+            return None
+        at, gear, arrivals = time.monotonic(), self.gear, self._arrivals
+        if gear != self._wanted:
+            return _LOOK_S  # it was shifted, and the query is not started yet
+        if arrivals.quiet and self._listener.heard < arrivals.at and at - arrivals.at < _IDLE_S:
+            return _LOOK_S
+        came, passed_s = arrivals.look(at)
+        ends = arrivals.ends
+        load = Load(self._waiting(ends), came / passed_s, at)
+        if load.waiting > LITTLE:
+            self._realtime.show(ends)
+        arrivals.quiet = gear == "realtime" and not (came or load.waiting)
+        if self._parts.settings.dispatch.gear == "auto":
+            if (wanted := arrivals.policy.next(gear, load)) != gear:
+                self.shift(wanted)
+        elif self._returns and load.waiting <= LITTLE:
+            self.shift("realtime")
+        self._look_for_workers(len(ends))
+        return _LOOK_S
 
     def _look_for_workers(self, partitions: int) -> None:
         """Start the query again where Spark would not, or days later: when it has a row for a worker that has died, or

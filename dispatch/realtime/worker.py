@@ -20,6 +20,7 @@ from pyspark import TaskContext
 
 from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.eventlog.consumer import LogConsumer
+from arborcast.core.threads import start_thread
 from arborcast.dispatch.hot.worker import worker_for
 from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.realtime.messages import ProgressLog, UpdateReader
@@ -105,25 +106,26 @@ class _Rows:
         self._batches = batches
         self._wake = wake
         self._rows: deque[tuple[bytes, int, int]] = deque()
-        self._bytes = 0  # of these
+        self._bytes = self._dropped = 0  # of all that were read, and of those that were dropped
         self._room = threading.Condition()
+        self._full = False  # the reading thread waits for room
         self.ended = False
         self.last_offset = -1
         """Of what was read."""
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._read, name="rows", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        start_thread("rows", self._read)
 
     def first(self) -> tuple[bytes, int, int] | None:
         """The next one, which stays."""
         return self._rows[0] if self._rows else None
 
     def drop_first(self, deliveries: int = 0) -> None:
-        with self._room:
-            self._bytes -= len(self._rows.popleft()[0])
-            self._room.notify()
+        self._dropped += len(self._rows.popleft()[0])
+        if self._full:
+            with self._room:
+                self._room.notify()
 
     @property
     def over(self) -> bool:
@@ -152,9 +154,11 @@ class _Rows:
 
     def _wait_for_room(self, count: int, size: int) -> None:
         def is_room() -> bool:
-            more, large = len(self._rows) + count > _AHEAD, self._bytes + size > _AHEAD_BYTES
+            more, large = len(self._rows) + count > _AHEAD, self._bytes - self._dropped + size > _AHEAD_BYTES
             return not (self._rows and (more or large))
 
         with self._room:
+            self._full = True  # before the look: a row that is dropped after it notifies
             self._room.wait_for(is_room)
-            self._bytes += size
+            self._full = False
+        self._bytes += size

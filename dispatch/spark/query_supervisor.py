@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from arborcast.core.backoff import Backoff
+from arborcast.core.threads import start_thread
+
 
 class StopRequested(Exception):
     """Raised to end a query where nothing is half done: at the beginning of a batch, or between two of its rounds."""
@@ -71,9 +74,7 @@ class StopGate:
 
 logger = logging.getLogger(__name__)
 
-FIRST_PAUSE_S = 1.0
-
-LONGEST_PAUSE_S = 15.0
+BACKOFF = Backoff(1.0, 15.0)
 
 # A query that ran for this long was healthy: its next failure is a new one.
 HEALTHY_S = 60.0
@@ -106,7 +107,7 @@ class QuerySupervisor:
         self._gate = gate
         self._query: StreamingQuery | None = None
         self._running = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name=f"keep-{name}", daemon=True)
+        self._thread: threading.Thread | None = None
         self.name = name
         self.failures = 0
         self.gave_up = False
@@ -118,7 +119,7 @@ class QuerySupervisor:
 
     def start(self) -> None:
         """Start the query and keep it."""
-        self._thread.start()
+        self._thread = start_thread(f"keep-{self.name}", self._keep)
 
     def wait_running(self, timeout_s: float) -> bool:
         """Wait until the query runs and has caught up, or has at least had this long; whether it runs."""
@@ -149,7 +150,7 @@ class QuerySupervisor:
                 self._query.stop()
             except PySparkException as error:
                 logger.info("%s ended while it was being stopped: %s", self.name, error)
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join(timeout_s)
 
     def _keep(self) -> None:
@@ -180,7 +181,7 @@ class QuerySupervisor:
                 self.gave_up = True
                 self._gate.close()
                 return
-            pause = pause_after(self.failures)
+            pause = BACKOFF.after(self.failures)
             logger.warning("%s stopped and is started again in %g s: %s", self.name, pause, reason)
             self._gate.wait_closed(pause)
 
@@ -194,12 +195,6 @@ def waits_for_data(query: StreamingQuery) -> bool:
     """Whether a query in batches waits for data. After our part of a batch Spark still writes down that the batch is
     done; a stop in the middle of that makes it repeat the batch."""
     return str(query.status["message"]).startswith("Waiting")
-
-
-def pause_after(failures: int) -> float:
-    """Seconds to wait after so many failures in a row."""
-    # The exponent is bounded because a query may fail for weeks.
-    return float(min(FIRST_PAUSE_S * 2 ** min(failures - 1, 16), LONGEST_PAUSE_S))
 
 
 def _first_lines(text: str, count: int = 12) -> str:

@@ -243,7 +243,7 @@ class Slow:
     def after(self, seconds: float) -> None:
         self.clock += seconds
         self.pump.drive(0.0)
-        self.pump.begin(self.run)
+        self.pump.turn(self.run)
 
     def answer(self, name: str, result: PushResult) -> None:
         (pending,) = [each for each in self.transport.pending if f"//{name}/" in each.request.url]
@@ -316,7 +316,7 @@ def test_what_was_answered_while_the_thread_stood_still_is_not_late() -> None:
     world = Slow(("n1", subscription("s")))
     world.transport.readable = lambda: world.answer("s", PushResult(202, duration_s=0.1))
     world.clock += 60.0
-    world.pump.hand_over()
+    world.pump.turn(world.run)
     assert world.journal.states("s") == [("n1", "delivered", "")]
 
 

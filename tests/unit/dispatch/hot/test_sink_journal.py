@@ -50,9 +50,11 @@ class FakeLog:
 
     def written(self, batch: int) -> Iterator[Attempt]:
         while self.acknowledged and self.rows:
+            self.released += 1
             yield attempt(self.rows.pop(0), "delivered")
 
     def store(self, notification: Notification, _: Subscription) -> None:
+        self.begun += 1
         self.add(notification)
 
     def write_due(self) -> None:

@@ -4,9 +4,10 @@ import threading
 
 import pytest
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.spark import query_supervisor
-from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, StopGate, pause_after
+from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, StopGate
 
 
 class PlayedQuery:
@@ -32,12 +33,8 @@ class PlayedQuery:
         self._ended.set()
 
 
-def test_pause_grows_to_a_limit() -> None:
-    assert [pause_after(failures) for failures in (1, 2, 3, 4, 5, 6, 5_000)] == [1, 2, 4, 8, 15, 15, 15]
-
-
 def test_query_that_dies_is_started_again_until_the_gate_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_supervisor, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(query_supervisor, "BACKOFF", Backoff(0.01, 0.01))
     gate = StopGate()
     queries: list[PlayedQuery] = []
     second = threading.Event()
@@ -63,7 +60,7 @@ def test_query_that_dies_is_started_again_until_the_gate_closes(monkeypatch: pyt
 
 
 def test_gives_up_and_closes_the_gate_when_nothing_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_supervisor, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(query_supervisor, "BACKOFF", Backoff(0.0, 0.0))
     gate = StopGate()
     tries = []
 

@@ -239,8 +239,6 @@ HEAVY = {
     "ingest.state.notification_log.NotificationLog",
     "ingest.state.pull_queues.PullQueues",
     "ingest.zeromq.edge.ZmqEdge",
-    "dispatch.delivery.envelope.Envelope",
-    "dispatch.delivery.transport.curl.CurlTransport",
 }
 _MOST_ATTRIBUTES = 15
 

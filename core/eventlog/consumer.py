@@ -17,6 +17,12 @@ from arborcast.core.eventlog.client import (
 )
 from arborcast.core.settings import KafkaSettings
 
+# A broker holds a fetch that finds nothing for so long, unless a reader asks for more.
+WAIT_MS = 10
+
+# More records per poll cost memory and gain nothing measurable.
+MAX_RECORDS = 5_000
+
 
 class Discontinued(InfrastructureError):
     """The log does not go on at our position: it has forgotten what was there, or is another log."""
@@ -34,8 +40,9 @@ class LogConsumer:
     answer may have to wait for (see `core.eventlog.client.make_consumer`).
     """
 
-    def __init__(self, kafka: KafkaSettings, name: str, *, wait_ms: int = 10, max_records: int = 5_000) -> None:
-        # More records per poll cost memory and gain nothing measurable.
+    def __init__(
+        self, kafka: KafkaSettings, name: str, *, wait_ms: int = WAIT_MS, max_records: int = MAX_RECORDS
+    ) -> None:
         self.kafka = kafka
         self.name = name
         self.topic = kafka.topic(name)

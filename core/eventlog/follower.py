@@ -1,7 +1,7 @@
-"""Following logs: `LogFollower` applies each record of a log of one partition once, in the one order that it has for
-everybody; `Tail` goes on in any log where its reader was.
+"""Following logs: `LogFollower` applies each record of a log of one partition once, in order; `LogCursor` gives the
+records of any log after known positions.
 
-Both keep their positions while the broker is away for a while. What the records mean is up to their users.
+Both keep their positions while the broker is away.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from arborcast.core import liveness
 from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.eventlog.client import RETRY_AFTER_S, ConsumerRecord
-from arborcast.core.eventlog.consumer import Discontinued, LogConsumer, Replaced
+from arborcast.core.eventlog.consumer import MAX_RECORDS, WAIT_MS, Discontinued, LogConsumer, Replaced
 from arborcast.core.settings import KafkaSettings
 
 Record = TypeVar("Record")
@@ -35,7 +35,7 @@ class LogFollower(Generic[Record]):
         decode: Callable[[bytes, bytes | None], Record],
         apply: Callable[[Record, int], None],
         *,
-        wait_ms: int = 10,
+        wait_ms: int = WAIT_MS,
         forgetful: bool = False,
     ) -> None:
         self._log = LogConsumer(kafka, name, wait_ms=wait_ms)
@@ -136,35 +136,67 @@ class LogFollower(Generic[Record]):
 
     def _lost(self, why: str) -> InfrastructureError:
         return InfrastructureError(
-            f"the {self._log.name} log {self._log.topic} was truncated or created anew: we stand at {self.position}, "
-            f"{why}. What was applied may no longer be true: restart this process to read the log from its beginning"
+            f"the {self._log.name} log {self._log.topic} was truncated or created again: the position is "
+            f"{self.position}, {why}. What was applied may no longer be true: restart this process to read the log "
+            "from its beginning"
         )
 
 
-# Where bytes count: so many of the largest ones are not too many yet.
+# With a limit in bytes, so many of the largest records are not too many yet.
 _RECORDS_AT_ONCE = 64
 
 
-class Tail:
-    """The records of a log that come after given positions (the next offset, by partition); without one, from the
-    log's beginning. Used by one thread. Raises InfrastructureError while the broker is away, Replaced when the log ends
-    before what somebody has `seen` of it."""
+class LogCursor:
+    """Reads a log on from given positions (the next offset, by partition); partitions without one, also those that are
+    added later, from their beginning. Used by one thread.
+
+    Connects when first used. Everything raises InfrastructureError while the broker is away, and Replaced when the log
+    ends before a position, or before one of those `seen`. `wait_ms` is as for a LogConsumer; the ends of the log are
+    asked for over another connection where it is long.
+    """
 
     def __init__(
-        self, kafka: KafkaSettings, name: str, positions: Mapping[int, int], seen: Mapping[int, int] | None = None
+        self,
+        kafka: KafkaSettings,
+        name: str,
+        positions: Mapping[int, int],
+        seen: Mapping[int, int] | None = None,
+        *,
+        wait_ms: int = WAIT_MS,
+        max_records: int = MAX_RECORDS,
     ) -> None:
-        self._log = LogConsumer(kafka, name)
+        self._log = LogConsumer(kafka, name, wait_ms=wait_ms, max_records=max_records)
+        self._bounds = LogConsumer(kafka, name) if wait_ms > WAIT_MS else self._log
         self._positions = dict(positions)
-        self._seen = positions if seen is None else seen
+        self._seen = seen or {}
 
     @property
     def positions(self) -> Mapping[int, int]:
-        """The next offset of each partition that has been read from."""
-        return self._positions
+        """The next offset of each partition."""
+        return self._log.positions() if self._log.placed else self._positions
+
+    def ends(self) -> dict[int, int]:
+        """The ends of the log now; with them the position of every partition is known."""
+        ends = self._bounds.ends()
+        if not self._log.placed or ends.keys() != self.positions.keys():
+            self._place(ends)
+        return ends
+
+    def has_reached(self, ends: Mapping[int, int]) -> bool:
+        """Whether everything before these offsets was read."""
+        positions = self.positions
+        return all(positions[number] >= end for number, end in ends.items())
+
+    def poll(self, timeout_s: float) -> dict[int, Sequence[ConsumerRecord]]:
+        """The records that come within this time, by partition. Raises Discontinued too."""
+        self._positions = dict(self.positions)
+        if not self._log.placed or len(self._log.partitions()) > len(self._positions):
+            self.ends()
+        return {number: records for number, records in self._log.poll(timeout_s).items() if records}
 
     def read(self, limit: int, limit_bytes: int | None = None) -> Sequence[ConsumerRecord]:
-        """What is in the log now and has not been read, about `limit` records or so many bytes at most; in order by
-        partition."""
+        """The records in the log now, about `limit` of them or so many bytes at most; in order by partition. After a
+        failure the connection is closed."""
         try:
             return self._read(limit, limit_bytes)
         except BaseException:
@@ -174,36 +206,30 @@ class Tail:
     def close(self) -> None:
         """Free the connection; a later read opens another."""
         self._log.close()
+        self._bounds.close()
 
     def _read(self, limit: int, limit_bytes: int | None) -> list[ConsumerRecord]:
-        ends = self._log.ends()
-        # Somebody may have given the log more partitions.
-        if not self._log.placed or ends.keys() != self._log.positions().keys():
-            self._place(ends)
+        ends = self.ends()
         deadline = time.monotonic() + self._log.kafka.request_timeout_s
+        at_once = limit if limit_bytes is None else min(limit, _RECORDS_AT_ONCE)
         found: list[ConsumerRecord] = []
         size = 0
-        while len(found) < limit and any(self._log.positions()[number] < end for number, end in ends.items()):
-            at_once = limit if limit_bytes is None else _RECORDS_AT_ONCE
-            polled = self._log.poll(0.5, max_records=min(at_once, limit - len(found)))
-            for records in polled.values():
-                found.extend(records)
-                size += sum(len(each.value or b"") for each in records) if limit_bytes is not None else 0
-            if limit_bytes is not None and size >= limit_bytes:
-                break
+        while len(found) < limit and not self.has_reached(ends) and (limit_bytes is None or size < limit_bytes):
             if time.monotonic() > deadline:
-                if not found:
-                    raise InfrastructureError(f"the {self._log.name} log could not be read in time", RETRY_AFTER_S)
-                break
+                if found:
+                    break
+                raise InfrastructureError(f"the {self._log.name} log could not be read in time", RETRY_AFTER_S)
+            for records in self._log.poll(0.5, min(at_once, limit - len(found))).values():
+                found.extend(records)
+                size += sum(len(each.value or b"") for each in records)
         self._positions = self._log.positions()
         return found
 
     def _place(self, ends: Mapping[int, int]) -> None:
         for number, end in ends.items():
-            if self._seen.get(number, 0) > end:
-                raise Replaced(
-                    f"the {self._log.name} log was made anew: it ends at {end}, we have read up to {self._seen[number]}"
-                )
-        self._log.seek(
-            {number: max(self._positions.get(number, 0), first) for number, first in self._log.beginnings().items()}
-        )
+            seen = max(self._positions.get(number, 0), self._seen.get(number, 0))
+            if seen > end:
+                raise Replaced(f"the {self._log.name} log was created again: it ends at {end}, it was read to {seen}")
+        beginnings = self._bounds.beginnings()
+        self._positions = {number: max(self._positions.get(number, 0), first) for number, first in beginnings.items()}
+        self._log.seek(self._positions)

@@ -102,10 +102,11 @@ class Envelope:
         self._url = subscription.consumer.address
         self._subscription_id = subscription.id
         self._addressing = subscription.addressing
-        self._serves = subscription.queue > 0
-        self._server = subscription.owner
-        self._keys = vault.keys if vault is not None else None
-        self._lifespan_ms = int(lifespan_s * 1000)
+        self._answers = (
+            AnswerMarks(subscription.owner, vault.keys if vault is not None else None, int(lifespan_s * 1000))
+            if subscription.queue
+            else None
+        )
         self._form = subscription.form
         self._fragment_bytes = subscription.policy.fragment_bytes
         self._headers = _http_headers(subscription)
@@ -240,8 +241,8 @@ class Envelope:
         parts = [self._start]
         for notification in notifications:
             parts.append(_delivered(notification))
-            if self._serves:
-                parts.append(_asked(notification, self._answer_mark(notification, int(now_s * 1000))))
+            if self._answers is not None:
+                parts.append(_asked(notification, self._answers.mark(notification, int(now_s * 1000))))
         parts.append(b"<ac:Attempt>%d</ac:Attempt></ac:Delivery>" % attempt)
         if self._addressing:
             parts.append(f"<wsa:MessageID>{_message_id(self._subscription_id, notifications)}</wsa:MessageID>".encode())
@@ -251,26 +252,13 @@ class Envelope:
         else:
             parts.append(_NOTIFY_START)
             # A server is given one request at a time; with others that are equal it has only more who ask.
-            for notification in notifications[:1] if self._serves else notifications:
+            for notification in notifications[:1] if self._answers is not None else notifications:
                 topic = topic_element(notification.topic, notification.prefixes)
                 parts += (self._message_start, topic, notification.producer)
                 parts += (b"<wsnt:Message>", notification.payload, _MESSAGE_END)
             parts.append(b"</wsnt:Notify>")
         parts.append(self._end)
         return b"".join(parts)
-
-    def _answer_mark(self, notification: Notification, now_ms: int) -> str:
-        """The reference parameter by which the gateway lets this server answer; empty where it needs none."""
-        if self._keys is None or not (self._server and notification.reply_point):
-            return ""
-        until_ms = notification.valid_until_ms or notification.accepted_ms + self._lifespan_ms
-        request = AskedRequest(notification.reply_point, notification.message_id, self._server)
-        try:
-            mark = write_answer_mark(request, max(until_ms, now_ms) + _WORK_MS, self._keys)
-        except SecretError as error:
-            logger.debug("no mark for an answer: %s", error)
-            return ""
-        return f'<q:Answer xmlns:q="{ARBORCAST_QUEUE}">{mark}</q:Answer>'
 
 
 _NOTIFY_START = f'<wsnt:Notify xmlns:wsnt="{WSNT}">'.encode()
@@ -403,6 +391,28 @@ def _guard(subscription: Subscription, vault: Vault | None) -> Guard | None:
 
 def _header_value(text: str) -> str:
     return _UNSAFE.sub("_", text)
+
+
+@dataclass(frozen=True)
+class AnswerMarks:
+    """Marks by which the gateway lets a server of a queue answer requests, also into pull points of other owners."""
+
+    server: str
+    keys: Marks | None
+    lifespan_ms: int
+
+    def mark(self, notification: Notification, now_ms: int) -> str:
+        """The reference parameter by which the gateway lets this server answer; empty where it needs none."""
+        if self.keys is None or not (self.server and notification.reply_point):
+            return ""
+        until_ms = notification.valid_until_ms or notification.accepted_ms + self.lifespan_ms
+        request = AskedRequest(notification.reply_point, notification.message_id, self.server)
+        try:
+            mark = write_answer_mark(request, max(until_ms, now_ms) + _WORK_MS, self.keys)
+        except SecretError as error:
+            logger.debug("no mark for an answer: %s", error)
+            return ""
+        return f'<q:Answer xmlns:q="{ARBORCAST_QUEUE}">{mark}</q:Answer>'
 
 
 # Where a receiver may say later how a push ended: an address of the gateway, named in the push. The gateway is where

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 from pyspark import SparkContext
 from pyspark.core.broadcast import Broadcast
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.matching.bases import MIN_OVERLAY, Bases, SharedBase, SnapshotRebuilder
 from arborcast.dispatch.monitoring.sources import ViewSize
@@ -274,14 +275,19 @@ class RoutingView:
             shared = self._shared.share(base, overlay, self._history.version, self._table.packed_past)
             return dataclasses.replace(shared, control=self._follower.position)
 
-    def advance(self, timeout_s: float, anew: bool, end: int | None = None) -> Advance:
+    def advance(
+        self, timeout_s: float, anew: bool, end: int | None = None, *, stopped: Callable[[], bool] = lambda: False
+    ) -> Advance:
         """Read the control log to its end, or only to where somebody has just seen it end; what has changed since this
         was last called, or, `anew`, since the newest base. For the workers of the real-time gear, which get small steps
         rather than all that has changed since the base, and stay with the base that they have.
 
-        Raises as `refresh` does; then the next call has to be one anew.
+        Raises as `refresh` does; then the next call has to be one anew. A caller that was `stopped` while it waited for
+        the view gets nothing: the steps are those of the next one.
         """
         with self._lock:
+            if stopped():
+                raise InfrastructureError("the updates of these workers have stopped")
             self._forget()
             if end is None:
                 self._follower.read_to_end(timeout_s)

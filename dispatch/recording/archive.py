@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.eventlog.client import ConsumerRecord
-from arborcast.core.eventlog.follower import Tail
+from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.recording.follower import GatheringFollower
 from arborcast.dispatch.tables import NOTIFICATIONS
@@ -44,7 +44,7 @@ class Archive(GatheringFollower):
         if records:
             self._rows.append(notification_rows(records, int(time.time() * 1000)))
 
-    def _opened(self) -> Tail:
+    def _opened(self) -> LogCursor:
         return self._behind([self._table.positions(LOG)])
 
     def _gathered(self) -> Sequence[Sequence[pa.Table]]:

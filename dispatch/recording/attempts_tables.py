@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from arborcast.core.eventlog.client import ConsumerRecord
-from arborcast.core.eventlog.follower import Tail
+from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS
 from arborcast.dispatch.monitoring.sources import QueryProgress
@@ -210,14 +210,14 @@ class AttemptsTables(GatheringFollower):
             deliveries.rows.clear()
         return count
 
-    def _opened(self) -> Tail:
+    def _opened(self) -> LogCursor:
         return self._behind([each.reached for each in self._gatherings()])
 
-    def _write(self, tail: Tail) -> bool:
-        more = super()._write(tail)
+    def _write(self, log: LogCursor) -> bool:
+        more = super()._write(log)
         if self.progress is None and not any(self._gathered()):
             # It is known where the tables are, and they lack nothing.
-            self.progress = QueryProgress(settled=dict(tail.positions))
+            self.progress = QueryProgress(settled=dict(log.positions))
         return more
 
     def _restart(self) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.consumer import Replaced
-from arborcast.core.eventlog.follower import Tail
+from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.monitoring.sources import QueryProgress
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
@@ -46,7 +46,7 @@ class TableFollower(Work):
         # The log's name stands for its tables in messages.
         self.name = self._log = log
         self._tables = tables
-        self._tail: Tail | None = None
+        self._cursor: LogCursor | None = None
 
     def step(self) -> bool:
         """Bring the tables up to date with the log, a bounded piece of it; whether there is more to read at once.
@@ -61,40 +61,40 @@ class TableFollower(Work):
 
     def close(self) -> None:
         """Free the connection. Records that were not committed are read again after the next start."""
-        if self._tail is not None:
-            self._tail.close()
+        if self._cursor is not None:
+            self._cursor.close()
 
     @abstractmethod
-    def _opened(self) -> Tail:
+    def _opened(self) -> LogCursor:
         """The log behind the positions of the tables."""
 
     @abstractmethod
-    def _write(self, tail: Tail) -> bool:
+    def _write(self, log: LogCursor) -> bool:
         """Read on, and commit if that is due; whether there is more to read at once."""
 
     @abstractmethod
     def _restart(self) -> None:
         """Set the positions of the tables to the beginning: the log was created again."""
 
-    def _behind(self, known: Sequence[Mapping[int, int]]) -> Tail:
+    def _behind(self, known: Sequence[Mapping[int, int]]) -> LogCursor:
         """The log from the lowest of these positions: records that come again are recognised, or change nothing."""
         partitions = {each for positions in known for each in positions}
         begin = {each: min(positions.get(each, 0) for positions in known) for each in partitions}
         seen = {each: max(positions.get(each, 0) for positions in known) for each in partitions}
-        return Tail(self._kafka, self._log, begin, seen)
+        return LogCursor(self._kafka, self._log, begin, seen)
 
     def _forget(self) -> None:
         """Drop the state of the log and the tables; a subclass adds its own."""
         self.close()
-        self._tail = None
+        self._cursor = None
         for table in self._tables:
             table.reopen()
 
     def _step(self) -> bool:
         try:
-            if self._tail is None:
-                self._tail = self._opened()
-            return self._write(self._tail)
+            if self._cursor is None:
+                self._cursor = self._opened()
+            return self._write(self._cursor)
         except Replaced as error:
             logger.warning("%s; its tables go on with its beginning", error)
         self._forget()
@@ -156,16 +156,16 @@ class GatheringFollower(TableFollower):
         self._committed_at = self._clock()
         self.progress = QueryProgress(self.progress.batch + 1 if self.progress else 0, count, dict(positions))
 
-    def _write(self, tail: Tail) -> bool:
+    def _write(self, log: LogCursor) -> bool:
         if self._clock() < self._quiet_until:
             return False
-        records = tail.read(_RECORDS_PER_STEP, self._bytes_per_step)
+        records = log.read(_RECORDS_PER_STEP, self._bytes_per_step)
         self.take(records)
         gathered = self._gathered()
         size = max(sum(rows.nbytes for rows in each) for each in gathered)
         due = self._clock() - self._committed_at >= self._interval_s or size >= _BYTES_PER_COMMIT
         if due and any(gathered):
-            self.commit(tail.positions)
+            self.commit(log.positions)
         if not records and not any(gathered):
             self._quiet_until = self._clock() + min(self._interval_s, _QUIET_S)
         read = sum(len(record.value or b"") for record in records)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.eventlog.client import ConsumerRecord
-from arborcast.core.eventlog.follower import Tail
+from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.recording.follower import TableFollower, Work
 from arborcast.dispatch.tables import ROUTES
@@ -167,13 +167,13 @@ class FoldedTables(TableFollower):
         self._folds = [(fold, DeltaTableWriter(fold.spec, location)) for location, fold in folds]
         super().__init__(kafka, log, [table for _, table in self._folds])
 
-    def _opened(self) -> Tail:
+    def _opened(self) -> LogCursor:
         return self._behind([table.positions(fold.writer) for fold, table in self._folds])
 
-    def _write(self, tail: Tail) -> bool:
-        records = tail.read(_RECORDS_PER_STEP, self._bytes_per_step)
+    def _write(self, log: LogCursor) -> bool:
+        records = log.read(_RECORDS_PER_STEP, self._bytes_per_step)
         for fold, table in self._folds:
-            progress = as_progress(fold.writer, tail.positions)
+            progress = as_progress(fold.writer, log.positions)
             changes = RowChanges(fold.spec)
             for record in records:
                 apply(fold, record, changes, self._log)

@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,8 @@ from typing import NamedTuple, NoReturn, Protocol
 
 from arborcast.core import liveness
 from arborcast.core.errors import InfrastructureError, RecordVersionError
-from arborcast.core.eventlog.client import ConsumerRecord
-from arborcast.core.eventlog.consumer import Discontinued, LogConsumer, Replaced
+from arborcast.core.eventlog.consumer import Discontinued
+from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.eventlog.topics import CONTROL_HISTORY_MS, RESULTS_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.transport.contract import Transport
@@ -31,53 +31,13 @@ from arborcast.dispatch.redelivery.lanes import Subscriptions
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
 from arborcast.dispatch.redelivery.pushes import RedeliveryJournal, journal_for
 from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
-from arborcast.topic_model.records import results
+from arborcast.topic_model.records.results import decode as decode_result
 
 # The broker answers a fetch when there is a new record, or after this: an idle engine fetches rarely.
 _WAIT_MS = 2_000
 
 # So many records are folded before pushes have their turn again.
 _AT_ONCE = 500
-
-
-class ParkedReading:
-    """Used by one thread. Connects when first used; everything raises InfrastructureError, Discontinued where the log
-    has no record at the known position: it is another log, or its beginning has moved."""
-
-    def __init__(self, kafka: KafkaSettings, log: str = "parked") -> None:
-        self._log = LogConsumer(roomy(kafka), log, wait_ms=_WAIT_MS, max_records=_AT_ONCE)
-        # Its answers need not wait for those of the other.
-        self._bounds = LogConsumer(roomy(kafka), log)
-        self.positions: dict[int, int] = {}
-
-    def begin(self, known: Mapping[int, int]) -> None:
-        """Go on at these positions; raises Discontinued when they are not of this log."""
-        beginnings = self._bounds.beginnings()
-        if any(known.get(number, 0) > end for number, end in self._bounds.ends().items()):
-            raise Replaced(f"the {self._log.name} log was created again, the known position is of the old one")
-        self.positions = {number: max(known.get(number, 0), first) for number, first in beginnings.items()}
-        self._log.seek(self.positions)
-
-    def ends(self) -> dict[int, int]:
-        return {number: end for number, end in self._bounds.ends().items() if number in self.positions}
-
-    def reached(self, ends: Mapping[int, int]) -> bool:
-        """Whether everything before these offsets was read."""
-        return all(self.positions[partition] >= end for partition, end in ends.items())
-
-    def poll(self, timeout_s: float) -> Iterator[tuple[int, Sequence[ConsumerRecord]]]:
-        """What comes within this time, by partition; each counts as read when the next is asked for. Raises
-        InfrastructureError when the log has partitions that were not there at `begin`."""
-        if len(self._log.partitions()) > len(self.positions):
-            raise InfrastructureError(f"the {self._log.name} log has got more partitions, which have to be read")
-        for number, records in self._log.poll(timeout_s).items():
-            if records:
-                yield number, records
-                self.positions[number] = records[-1].offset + 1
-
-    def close(self) -> None:
-        self._log.close()
-        self._bounds.close()
 
 
 logger = logging.getLogger(__name__)
@@ -153,12 +113,17 @@ def opened_session(parts: SessionParts) -> Iterator[RedeliverySession]:
     """A session, and everything open that it needs. Whatever fails, here or inside, nothing stays open."""
     with (
         closing(_opened(parts.file, parts.kafka.topic("parked"))) as store,
-        closing(ParkedReading(parts.kafka)) as reading,
-        closing(ParkedReading(parts.kafka, RESULTS_LOG)) as reports,
+        closing(_cursor(parts.kafka, "parked", store.positions())) as parked,
+        # The log has one partition.
+        closing(_cursor(parts.kafka, RESULTS_LOG, {0: int(store.recall(_RESULTS) or 0)})) as results,
         closing(journal_for(parts.kafka)) as journal,
         closing(parts.make_transport()) as transport,
     ):
-        yield RedeliverySession(parts, store, reading, reports, journal, transport)
+        yield RedeliverySession(parts, store, parked, results, journal, transport)
+
+
+def _cursor(kafka: KafkaSettings, log: str, positions: Mapping[int, int]) -> LogCursor:
+    return LogCursor(roomy(kafka), log, positions, wait_ms=_WAIT_MS, max_records=_AT_ONCE)
 
 
 class RedeliverySession:
@@ -168,15 +133,15 @@ class RedeliverySession:
         self,
         parts: SessionParts,
         store: ParkedStore,
-        reading: ParkedReading,
-        reports: ParkedReading,
+        parked: LogCursor,
+        results: LogCursor,
         journal: RedeliveryJournal,
         transport: Transport,
     ) -> None:
         self._parts = parts
         self._store = store
-        self._reading = reading
-        self._results = reports
+        self._parked = parked
+        self._results = results
         self._memory = HealthMemory(store, parts.context.health)
         self._journal = journal
         self._moved = False
@@ -190,9 +155,8 @@ class RedeliverySession:
         InfrastructureError."""
         parts = self._parts
         try:
-            self._reading.begin(self._store.positions())
-            # The log has one partition.
-            self._results.begin({0: int(self._store.recall(_RESULTS) or 0)})
+            self._parked.ends()
+            self._results.ends()
         except Discontinued as error:
             self._discard_file(error)
         health, held = parts.context.health, parts.context.held
@@ -200,7 +164,7 @@ class RedeliverySession:
         health.forget_probes()
         for lane in self._store.lanes():
             self.redelivery.found(lane)
-        for partition, position in self._reading.positions.items():
+        for partition, position in self._parked.positions.items():
             held.applied(partition, position)
         self.read_to_end(stopping)
         held.caught_up()
@@ -217,9 +181,9 @@ class RedeliverySession:
         """Fold everything that is in the log now. Raises InfrastructureError."""
         if self._journal.dirty:
             self._write_down()  # the commits below must not be ahead of the logs
-        ends, reports = self._reading.ends(), self._results.ends()
+        ends, results = self._parked.ends(), self._results.ends()
         unfolded = 0
-        while not stopping.is_set() and not (self._reading.reached(ends) and self._results.reached(reports)):
+        while not stopping.is_set() and not (self._parked.has_reached(ends) and self._results.has_reached(results)):
             liveness.beat()
             unfolded += self._follow(IDLE_S)
             if unfolded >= _FOLD_RECORDS or self._store.uncommitted >= _FOLD_BYTES:
@@ -265,31 +229,36 @@ class RedeliverySession:
 
     def _follow(self, timeout_s: float) -> int:
         """Fold what comes within this time; how many records came."""
-        count = 0
         try:
-            for partition, records in self._reading.poll(timeout_s):
-                found = dict.fromkeys(self._store.apply(record.key, record.value, record.offset) for record in records)
-                found.pop(None, None)
-                for lane in found:
-                    self.redelivery.found(str(lane))
-                position = records[-1].offset + 1
-                self._store.advance(partition, position)
-                self._parts.context.held.applied(partition, position)
-                self._moved = True
-                count += len(records)
+            # Separate frames: kafka-python keeps the one that polls, and all that it was called from, for a while.
+            count = self._follow_parked(timeout_s)
             count += self._follow_results()
         except Discontinued as error:
             self._discard_file(error)
         self._looked = time.monotonic()
         return count
 
+    def _follow_parked(self, timeout_s: float) -> int:
+        count = 0
+        for partition, records in self._parked.poll(timeout_s).items():
+            found = dict.fromkeys(self._store.apply(record.key, record.value, record.offset) for record in records)
+            found.pop(None, None)
+            for lane in found:
+                self.redelivery.found(str(lane))
+            position = records[-1].offset + 1
+            self._store.advance(partition, position)
+            self._parts.context.held.applied(partition, position)
+            self._moved = True
+            count += len(records)
+        return count
+
     def _follow_results(self) -> int:
         """Take in what receivers have reported meanwhile; how many records came."""
         count = 0
-        for _, records in self._results.poll(0.0):
+        for records in self._results.poll(0.0).values():
             for record in records:
                 try:
-                    self.redelivery.reported(results.decode(record.value))
+                    self.redelivery.reported(decode_result(record.value))
                 except RecordVersionError:
                     raise
                 except InfrastructureError as error:

@@ -140,7 +140,7 @@ class GatewayProcess:
         gc.collect()
         gc.freeze()
         orphans = partial(end_orphans, self._gateway)
-        self._spawn(self._state.pulls.queues.sweep_forever(orphans), "pull-points")
+        self._spawn(self._state.pulls.queues.sweep_forever(self._gateway.changes.catch_up, orphans), "pull-points")
         if self._is_first():
             self._singletons = self._make_singleton_tasks()
             self._singletons.start()

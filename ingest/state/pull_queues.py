@@ -193,7 +193,6 @@ class PullQueues:
         self._locks = KeyedLocks()
         self._arrivals: dict[str, set[asyncio.Future[None]]] = {}
         self._finishing: set[asyncio.Task[None]] = set()
-        self._strangers: frozenset[str] = frozenset()
         self._reported = 0
         self.delivered = 0
         """How many messages were handed out and settled here."""
@@ -252,29 +251,26 @@ class PullQueues:
         self._store.forget(pull_point_id)
         self.arrived(pull_point_id)
 
-    async def sweep_forever(self, also: Callable[[], Awaitable[None]]) -> None:
-        """Run until cancelled; `also` is done with each sweep."""
+    async def sweep_forever(self, catch_up: Callable[[], Awaitable[None]], also: Callable[[], Awaitable[None]]) -> None:
+        """Run until cancelled; `also` is done with each sweep. For `catch_up` see `sweep`."""
         sweeps = 0
         while True:
             await asyncio.sleep(_SWEEP_S)
             sweeps += 1
-            await self.sweep()
+            await self.sweep(catch_up)
             await also()
             if sweeps % _CUT_EVERY == 0:
                 await self._log.cut()
 
-    async def sweep(self) -> None:
-        """Return the claims of gateways that died, forget pull points that are gone, say what was dropped."""
+    async def sweep(self, catch_up: Callable[[], Awaitable[None]]) -> None:
+        """Return the claims of gateways that died, forget pull points that are gone, say what was dropped. `catch_up`
+        reads the control log to its end."""
         for pull_point_id, claim in self._overdue():
             logger.warning("messages of pull point %s were claimed and not handed out: they wait again", pull_point_id)
             await self._append_quietly(pull_point_id, Returned(claim))
         for pull_point_id in [each for each in self._arrivals if not self._is_there(each)]:
             self.arrived(pull_point_id)
-        # Messages may come a moment before the record of their pull point does: what is unknown twice is gone.
-        strangers = frozenset(each for each in self._store.ids() if not self._is_there(each))
-        for pull_point_id in strangers & self._strangers:
-            self.forget(pull_point_id)
-        self._strangers = strangers
+        await self._forget_gone(catch_up)
         if self._store.dropped > self._reported:
             logger.warning(
                 "%d messages had to go from pull points that are full, lately from %s: nobody fetches them",
@@ -282,6 +278,20 @@ class PullQueues:
                 self._store.dropped_from,
             )
             self._reported = self._store.dropped
+
+    async def _forget_gone(self, catch_up: Callable[[], Awaitable[None]]) -> None:
+        unknown = [each for each in self._store.ids() if not self._is_there(each)]
+        if not unknown:
+            return
+        # The record of a pull point is written before its messages, but may be read after them.
+        try:
+            await catch_up()
+        except InfrastructureError as error:
+            logger.warning("messages of unknown pull points are kept: %s", error)
+            return
+        for pull_point_id in unknown:
+            if not self._is_there(pull_point_id):
+                self.forget(pull_point_id)
 
     def _overdue(self) -> list[tuple[str, str]]:
         """The claims whose time is over, counted from when we saw each first, by a clock that nobody sets: else one

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from arborcast.core.eventlog.follower import Tail
+from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS
 from arborcast.dispatch.tables.delta_table import rows_of
@@ -203,7 +203,7 @@ class Written:
         return self.attempts
 
     def _values(self, log: str) -> list[bytes]:
-        tail = Tail(self._kafka, log, {})
+        tail = LogCursor(self._kafka, log, {})
         found: list[bytes] = []
         try:
             while records := tail.read(10_000):

@@ -196,7 +196,7 @@ def test_a_log_that_was_created_anew_is_noticed(kafka_settings: KafkaSettings, l
     follower = ControlFollower(kafka_settings, lambda *_: None)
     follower.read_to_end(120)
     follower._position = 5  # as if three more records had been there
-    with pytest.raises(InfrastructureError, match=r"truncated or created anew.*restart") as caught:
+    with pytest.raises(InfrastructureError, match=r"truncated or created again.*restart") as caught:
         follower.read_to_end(120)
     assert caught.value.retry_after is None
     follower.close()

@@ -77,7 +77,7 @@ def test_a_follower_that_was_overtaken_goes_on_only_if_it_may(kafka_settings: Ka
         delete_before(kafka_settings, 3)
         opened.read_to_end(120)
         assert seen == [(0, "a"), (3, "d")]
-        with pytest.raises(InfrastructureError, match="truncated or created anew"):
+        with pytest.raises(InfrastructureError, match="truncated or created again"):
             strict.read_to_end(120)
 
 

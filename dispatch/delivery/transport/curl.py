@@ -83,23 +83,13 @@ class CurlTransport:
         self._policy = policy
         self._urls = UrlJudge(policy)
         self._multi = pycurl.CurlMulti()
-        self._selector = selectors.DefaultSelector()
-        self._watched: dict[int, int] = {}  # events by descriptor: the selector's own table is much slower
-        # Connections that libcurl does not watch, by descriptor: whether nothing may come there. The selector has them,
-        # too, and a number stays when libcurl closes its connection.
-        self._kept: dict[int, bool] = {}
-        self._receivers: dict[int, tuple[str, int]] = {}  # by descriptor
-        self._excess = Excess()
+        self._sockets = _Sockets()
         self._waiting: deque[_Handle] = deque()
         self._timer_at: float | None = None
         self._free: dict[str, list[_Handle]] = {}
         self._active: dict[Any, _Handle] = {}
         self._refused: deque[tuple[Callback, PushResult]] = deque()
-        self._woken, self._wake = socket.socketpair()
-        self._woken.setblocking(False)
-        self._wake.setblocking(False)
-        self._selector.register(self._woken, selectors.EVENT_READ)
-        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
+        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._sockets.watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
         self._multi.setopt(pycurl.M_MAXCONNECTS, max(settings.max_idle_connections, 1))
 
@@ -115,9 +105,10 @@ class CurlTransport:
             return
         # By certificate, for a handle cannot take one off again; libcurl keeps their connections apart by itself.
         free = self._free.get(request.client_certificate)
-        handle = (
-            free.pop() if free else _Handle(self._settings, self._policy, request.client_certificate, self._connected)
-        )
+        if free:
+            handle = free.pop()
+        else:
+            handle = _Handle(self._settings, self._policy, request.client_certificate, self._sockets.connected)
         try:
             handle.prepare(request, callback)
         except (pycurl.error, UnicodeError, ValueError) as error:
@@ -145,9 +136,7 @@ class CurlTransport:
             self._turn(timeout_s)
 
     def wake(self) -> None:
-        # A full buffer will wake it as well.
-        with contextlib.suppress(BlockingIOError):
-            self._wake.send(b"!")
+        self._sockets.wake()
 
     def close(self) -> None:
         while self._waiting:
@@ -158,30 +147,21 @@ class CurlTransport:
         self._refused.clear()
         self._free.clear()
         self._multi.close()
-        self._selector.close()
-        self._woken.close()
-        self._wake.close()
+        self._sockets.close()
 
     def _turn(self, timeout_s: float) -> None:
         """Let libcurl work on the sockets that are ready, waiting for one of them, or for its timer, if need be."""
         if self._timer_at is not None:
             timeout_s = min(timeout_s, max(self._timer_at - time.monotonic(), 0.0))
-        ready = self._selector.select(timeout_s)
-        for key, _ in ready:
-            # Before libcurl has a turn, in which it may close a connection and give its descriptor to another.
-            if key.fd in self._kept:
-                self._look(key.fd)
+        ready = self._sockets.select(timeout_s)
         while self._waiting:
             handle = self._waiting.popleft()
-            handle.keep_alive(self._excess.empty or place_of(handle.url) not in self._excess)
+            handle.keep_alive(self._sockets.may_keep(handle.url))
             # libcurl asks for its first turn through the timer function.
             self._multi.add_handle(handle.curl)
-        for key, mask in ready:
-            if key.fileobj is self._woken:
-                self._woken.recv(4096)
-                continue
+        for descriptor, mask in ready:
             # Our selector's and libcurl's names for readable and writable happen to be the same bits.
-            self._multi.socket_action(key.fd, mask)
+            self._multi.socket_action(descriptor, mask)
         if self._timer_at is not None and self._timer_at <= time.monotonic():
             self._timer_at = None
             self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
@@ -194,9 +174,7 @@ class CurlTransport:
             done = [(curl, 0, "") for curl in succeeded] + failed
             for curl, code, message in done:
                 handle = self._active.pop(curl)
-                descriptor = curl.getinfo(pycurl.ACTIVESOCKET)
-                if descriptor in self._kept:
-                    self._kept[descriptor] = not handle.multiplexed
+                self._sockets.ended(curl.getinfo(pycurl.ACTIVESOCKET), handle)
                 result = handle.result(code, message)
                 callback = handle.callback
                 self._multi.remove_handle(curl)
@@ -207,7 +185,61 @@ class CurlTransport:
             if not remaining:
                 return finished
 
-    def _watch(self, event: int, descriptor: int, multi: object, data: object) -> None:
+    def _set_timer(self, timeout_ms: int) -> None:
+        self._timer_at = None if timeout_ms < 0 else time.monotonic() + timeout_ms / 1000
+
+
+class _Sockets:
+    """The sockets of libcurl in a selector, and what is known of kept connections."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._watched: dict[int, int] = {}  # events by descriptor: the selector's own table is much slower
+        # Connections that libcurl does not watch, by descriptor: whether nothing may come there. The selector has them,
+        # too, and a number stays when libcurl closes its connection.
+        self._kept: dict[int, bool] = {}
+        self._receivers: dict[int, tuple[str, int]] = {}  # by descriptor
+        self._excess = Excess()
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+
+    def select(self, timeout_s: float) -> list[tuple[int, int]]:
+        """The descriptors that are ready, and for what. Kept connections with something to read are closed here, before
+        libcurl has a turn, in which it may close one and give its descriptor to another."""
+        ready = [(key.fd, mask) for key, mask in self._selector.select(timeout_s)]
+        for descriptor, _ in ready:
+            if descriptor in self._kept:
+                self._look(descriptor)
+        woken = self._woken.fileno()
+        if any(descriptor == woken for descriptor, _ in ready):
+            self._woken.recv(4096)
+            ready = [each for each in ready if each[0] != woken]
+        return ready
+
+    def wake(self) -> None:
+        """End the `select` under way, or the next one. In any thread."""
+        # A full buffer will wake it as well.
+        with contextlib.suppress(BlockingIOError):
+            self._wake.send(b"!")
+
+    def may_keep(self, url: str) -> bool:
+        """Whether a push to this URL may use a kept connection, and leave its own for another."""
+        return self._excess.empty or place_of(url) not in self._excess
+
+    def ended(self, descriptor: int, handle: _Handle) -> None:
+        """A push over this connection has its result."""
+        if descriptor in self._kept:
+            self._kept[descriptor] = not handle.multiplexed
+
+    def close(self) -> None:
+        self._selector.close()
+        self._woken.close()
+        self._wake.close()
+
+    def watch(self, event: int, descriptor: int, multi: object, data: object) -> None:
+        """libcurl's socket function."""
         before = self._watched.get(descriptor)
         if event == pycurl.POLL_REMOVE:
             if before is None:
@@ -231,7 +263,8 @@ class CurlTransport:
             self._selector.unregister(descriptor)
         self._selector.register(descriptor, _EVENTS[event])
 
-    def _connected(self, descriptor: int, url: str) -> None:
+    def connected(self, descriptor: int, url: str) -> None:
+        """A connection was opened for a push to this URL."""
         self._receivers[descriptor] = place_of(url)
 
     def _look(self, descriptor: int) -> None:
@@ -248,9 +281,6 @@ class CurlTransport:
                 # So that libcurl finds a closed connection, and no answer, where it uses this one again.
                 kept.recv(65_536, socket.MSG_DONTWAIT)
                 kept.shutdown(socket.SHUT_RDWR)
-
-    def _set_timer(self, timeout_ms: int) -> None:
-        self._timer_at = None if timeout_ms < 0 else time.monotonic() + timeout_ms / 1000
 
 
 class _Handle:

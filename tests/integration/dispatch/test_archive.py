@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from kafka.admin import KafkaAdminClient
 
 from arborcast.core.eventlog.client import make_producer
-from arborcast.core.eventlog.follower import Tail
+from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.recording.archive import Archive
@@ -105,7 +105,7 @@ def test_commit_of_which_nobody_knows_whether_it_was_made(
 
 def test_large_messages_are_read_a_few_at_a_time(log: KafkaSettings, tmp_path: Path) -> None:
     append(log, [f"n{number:03}" for number in range(200)], b"x" * 60_000)
-    with closing(Tail(log, "notifications", {})) as tail:
+    with closing(LogCursor(log, "notifications", {})) as tail:
         pieces = []
         while piece := tail.read(1_000, 1_000_000):
             pieces.append(sum(len(record.value or b"") for record in piece))

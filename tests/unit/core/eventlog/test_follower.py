@@ -1,9 +1,10 @@
-"""What becomes of the producer behind a log when Kafka refuses a record."""
+"""Appends that Kafka refuses; single records; the cursor of a log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kafka import TopicPartition
@@ -11,7 +12,9 @@ from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, OffsetOutO
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog import consumer as consumer_module
-from arborcast.core.eventlog import writers
+from arborcast.core.eventlog import follower, writers
+from arborcast.core.eventlog.consumer import Discontinued, Replaced
+from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.eventlog.scan import LogReader
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
@@ -132,3 +135,107 @@ def test_an_offset_behind_the_end_is_of_another_log(monkeypatch: pytest.MonkeyPa
         reader_of(consumer, monkeypatch).read([2_000])
 
     assert consumer.closed
+
+
+class PlayedLog:
+    """Stands for the LogConsumer of a log with these records, by partition; two of a partition come at a time."""
+
+    def __init__(self, records: dict[int, int], beginning: int = 0) -> None:
+        self.records, self.beginning = records, beginning
+        self.name, self.kafka = "parked", KafkaSettings()
+        self._at: dict[int, int] = {}
+
+    @property
+    def placed(self) -> bool:
+        return bool(self._at)
+
+    def partitions(self) -> list[int]:
+        return sorted(self.records)
+
+    def beginnings(self) -> dict[int, int]:
+        return dict.fromkeys(self.records, self.beginning)
+
+    def ends(self) -> dict[int, int]:
+        return dict(self.records)
+
+    def seek(self, positions: Mapping[int, int]) -> None:
+        self._at = dict(positions)
+
+    def positions(self) -> dict[int, int]:
+        return dict(self._at)
+
+    def poll(self, timeout_s: float, max_records: int | None = None) -> dict[int, list[Any]]:
+        found: dict[int, list[Any]] = {}
+        for number, at in self._at.items():
+            until = min(at + 2, self.records[number])
+            found[number] = [SimpleNamespace(offset=each, value=b"x" * 10) for each in range(at, until)]
+            self._at[number] = until
+        return found
+
+    def close(self) -> None:
+        self._at = {}
+
+
+def cursor_of(
+    log: PlayedLog,
+    positions: Mapping[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    seen: Mapping[int, int] | None = None,
+) -> LogCursor:
+    monkeypatch.setattr(follower, "LogConsumer", lambda *_, **__: log)
+    return LogCursor(log.kafka, "parked", positions, seen)
+
+
+def test_a_cursor_gives_the_records_after_its_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    cursor = cursor_of(PlayedLog({0: 5, 1: 3}, beginning=2), {0: 3}, monkeypatch)
+    ends = cursor.ends()
+    assert not cursor.has_reached(ends)
+    assert {number: [each.offset for each in records] for number, records in cursor.poll(0.0).items()} == {
+        0: [3, 4],
+        1: [2],
+    }
+    assert cursor.has_reached(ends)
+    assert cursor.poll(0.0) == {}
+
+
+@pytest.mark.parametrize("reads", [LogCursor.poll, LogCursor.read])
+def test_partitions_that_are_added_are_read_from_their_beginning(
+    reads: Callable[[LogCursor, int], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = PlayedLog({0: 1})
+    cursor = cursor_of(log, {}, monkeypatch)
+    reads(cursor, 10)
+    log.records[1] = 2
+    reads(cursor, 10)
+    assert cursor.positions == {0: 1, 1: 2}
+
+
+@pytest.mark.parametrize(("positions", "seen"), [({0: 8}, None), ({0: 2}, {0: 8})])
+def test_a_log_that_ends_before_what_was_read_of_it_was_created_again(
+    positions: dict[int, int], seen: dict[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for reads in (LogCursor.ends, lambda cursor: cursor.poll(0.0), lambda cursor: cursor.read(10)):
+        with pytest.raises(Replaced, match="it ends at 5, it was read to 8"):
+            reads(cursor_of(PlayedLog({0: 5}), positions, monkeypatch, seen))
+    assert issubclass(Replaced, Discontinued)
+
+
+def test_records_of_a_read_that_failed_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = PlayedLog({0: 9})
+    cursor = cursor_of(log, {0: 1}, monkeypatch)
+    polls = iter([log.poll, log.poll])
+    monkeypatch.setattr(log, "poll", lambda *asked: next(polls)(*asked))
+    with pytest.raises(StopIteration):
+        cursor.read(10)
+    monkeypatch.undo()
+    assert cursor.positions == {0: 1}
+    assert [each.offset for each in cursor.read(2)] == [1, 2]
+
+
+@pytest.mark.parametrize(("limit", "limit_bytes", "found"), [(100, None, 9), (4, None, 4), (100, 35, 4)])
+def test_a_cursor_reads_to_the_end_of_the_log_or_to_its_limit(
+    limit: int, limit_bytes: int | None, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cursor = cursor_of(PlayedLog({0: 9}), {}, monkeypatch)
+    assert len(cursor.read(limit, limit_bytes)) == found
+    assert cursor.positions == {0: found}

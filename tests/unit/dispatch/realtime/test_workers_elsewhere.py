@@ -4,6 +4,7 @@ begins, whatever clocks say and however long anything takes."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -182,7 +183,7 @@ class View:
         self.begun = False
         self.past = 0
 
-    def advance(self, timeout_s: float, anew: bool, end: int | None = None) -> Advance:
+    def advance(self, timeout_s: float, anew: bool, end: int | None = None, *, stopped: Callable[[], bool]) -> Advance:
         begins, self.begun = anew or not self.begun, True
         return Advance(cast(Any, self.base) if begins else None, (), self.control)
 
@@ -282,7 +283,7 @@ def test_what_is_written_at_a_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     large = Subscription("s", EndpointReference("http://e/", ("y" * 3_000_000,)))
     view = View()
     steps = [ViewStep(7, Overlay("x"), now=(large, large, large))] * 10
-    monkeypatch.setattr(view, "advance", lambda *_: Advance(cast(Any, view.base), steps, 7))
+    monkeypatch.setattr(view, "advance", lambda *_, **__: Advance(cast(Any, view.base), steps, 7))
     under_way, most, offsets = 0, 0, itertools.count()
 
     def begin(records: list[tuple[bytes, bytes | None]]) -> Appending:

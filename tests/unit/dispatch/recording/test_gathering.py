@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from arborcast.core.eventlog.client import ConsumerRecord
-from arborcast.core.eventlog.follower import Tail
+from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.recording.follower import GatheringFollower
 
@@ -47,8 +47,8 @@ class Counting(GatheringFollower):
     def take(self, records: Sequence[ConsumerRecord]) -> None:
         self.rows += len(records)
 
-    def _opened(self) -> Tail:
-        return cast(Tail, self.tail)
+    def _opened(self) -> LogCursor:
+        return cast(LogCursor, self.tail)
 
     def _restart(self) -> None:
         raise AssertionError("the log is the same")

@@ -56,7 +56,7 @@ class Record:
 
 
 class Log:
-    """A log of one partition, read through what stands for `Tail`."""
+    """A log of one partition, read through what stands for `LogCursor`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.records: list[Record] = []
@@ -80,7 +80,7 @@ class Log:
             def close(self) -> None:
                 pass
 
-        monkeypatch.setattr(follower, "Tail", FakeTail)
+        monkeypatch.setattr(follower, "LogCursor", FakeTail)
 
     def add(self, key: bytes, value: bytes | None) -> None:
         self.records.append(Record(key, value, len(self.records)))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,11 +41,21 @@ class Opened:
         self._closed.append(self._name)
 
 
+class OpenedStore(Opened):
+    """A store that has read nothing."""
+
+    def positions(self) -> dict[int, int]:
+        return {}
+
+    def recall(self, name: str) -> None:
+        """Nothing."""
+
+
 @pytest.fixture
 def closed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
-    monkeypatch.setattr(session, "_opened", lambda file, log: Opened("store", names))
-    monkeypatch.setattr(session, "ParkedReading", lambda kafka, log="parked": Opened(f"reading {log}", names))
+    monkeypatch.setattr(session, "_opened", lambda file, log: OpenedStore("store", names))
+    monkeypatch.setattr(session, "_cursor", lambda kafka, log, positions: Opened(f"reading {log}", names))
     monkeypatch.setattr(session, "journal_for", lambda kafka: Opened("journal", names))
     return names
 
@@ -126,15 +136,16 @@ class Records:
     def ends(self) -> dict[int, int]:
         return {0: self._left}
 
-    def reached(self, ends: Mapping[int, int]) -> bool:
+    def has_reached(self, ends: Mapping[int, int]) -> bool:
         return self.positions[0] >= ends[0]
 
-    def poll(self, timeout_s: float) -> Iterator[tuple[int, Sequence[Any]]]:
-        if self.positions[0] < self._left:
-            offset = self.positions[0]
-            key, value = Delivery("s", Place(1, 0, offset)).key(), parked.encode(Parked(self._message, Tries()))
-            yield 0, [SimpleNamespace(key=key, value=value, offset=offset)]
-            self.positions[0] += 1
+    def poll(self, timeout_s: float) -> dict[int, Sequence[Any]]:
+        offset = self.positions[0]
+        if offset >= self._left:
+            return {}
+        self.positions[0] += 1
+        key, value = Delivery("s", Place(1, 0, offset)).key(), parked.encode(Parked(self._message, Tries()))
+        return {0: [SimpleNamespace(key=key, value=value, offset=offset)]}
 
 
 def test_a_fold_of_large_messages_is_committed_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,37 +165,6 @@ def test_a_fold_of_large_messages_is_committed_by_their_bytes(tmp_path: Path, mo
         begun.read_to_end(threading.Event())
         assert store.count == 30
     assert max(sizes) < 40_000_000
-
-
-class Partitions:
-    """A log whose partitions become more."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        self.name, self.count = "parked", 2
-
-    def partitions(self) -> list[int]:
-        return list(range(self.count))
-
-    def beginnings(self) -> dict[int, int]:
-        return dict.fromkeys(self.partitions(), 0)
-
-    ends = beginnings
-
-    def seek(self, positions: Mapping[int, int]) -> None:
-        """Nothing is in it."""
-
-    def poll(self, timeout_s: float) -> dict[int, Sequence[Any]]:
-        return {}
-
-
-def test_partitions_that_are_added_begin_another_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "LogConsumer", Partitions)
-    reading = session.ParkedReading(KafkaSettings())
-    reading.begin({})
-    assert list(reading.poll(0.0)) == []
-    cast(Any, reading)._log.count = 3
-    with pytest.raises(InfrastructureError, match="more partitions"):
-        list(reading.poll(0.0))
 
 
 @pytest.mark.parametrize("asked", ["gone", "suspend", "tried", "finished", "write_dead_letter", "record"])

@@ -227,7 +227,7 @@ def test_an_unsubscribe_ends_a_pull_that_waits(parts: GatewayParts) -> None:
         while not parts.pulls.waiting_clients:
             await asyncio.sleep(0)
         await parts.request("POST", path, soap.envelope("<wsnt:Unsubscribe/>", "1.2"))
-        await parts.pulls.sweep()
+        await parts.pulls.sweep(parts.control.catch_up)
         return await asyncio.wait_for(waiting, 45)
 
     assert asyncio.run(end()).fault == "ResourceUnknownFault"

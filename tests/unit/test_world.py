@@ -28,9 +28,6 @@ def test_some_histories_lose_nothing_and_repeat_and_overtake_nothing() -> None:
     assert "failed: []" in world("--seeds", "3", "--first", "3", "--days", "0.3")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="matched notifications that a worker did not report before it died are not known"
-)
 def test_a_silence_begins_with_the_last_notification_also_when_its_worker_has_died() -> None:
     assert "failed: []" in world("--seeds", "1", "--first", "2", "--days", "0.3")
 

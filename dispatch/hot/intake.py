@@ -118,7 +118,9 @@ class Intake:
         for subscription, asked in wanted:
             policy = subscription.policy
             if policy.deadline_ms is not None and not notification.only:
-                self.outcomes.report.matched[subscription.id, notification.topic] = notification.accepted_ms
+                # Clocks of gateways differ, so the last in the log is not always the newest.
+                matched, key = self.outcomes.report.matched, (subscription.id, notification.topic)
+                matched[key] = max(matched.get(key, 0), notification.accepted_ms)
             if policy.interval_ms and not notification.only:
                 if not self.intervals.passes(
                     subscription, received.partition, notification.topic, notification.accepted_ms, asked

@@ -284,7 +284,7 @@ class WorkerUpdates:
 
 
 class ProgressListener:
-    """Hears the workers, of all runs. `report` is called with what those of the present run have learned."""
+    """Hears the workers, of all runs. `report` is called with what those of the newest run have learned."""
 
     def __init__(
         self, kafka: KafkaSettings, report: Callable[[PartitionReport], None], workers: WorkersHere | WorkersElsewhere
@@ -374,8 +374,9 @@ class ProgressListener:
 
     def _hear(self, progress: WorkerProgress, offset: int) -> None:
         self.heard = time.monotonic()
-        of_task = progress.run == self._run and progress.task >= 0  # else we have said it ourselves
-        if of_task and (progress.signs or progress.gone or progress.costly or progress.notifications):
+        of_task = progress.task >= 0  # else the driver has written it
+        # Of the newest run also when its workers have been ended: its positions count, so its matches do, too.
+        if of_task and progress.run == self._newest and _has_report(progress):
             self._report(
                 PartitionReport(
                     signs=list(progress.signs),
@@ -390,7 +391,7 @@ class ProgressListener:
         # Known before somebody who waits for the task looks; but not before what has matched until there is reported.
         if progress.is_newer_than(self.known.get(progress.partition)):
             self.known[progress.partition] = progress
-        if of_task:
+        if of_task and progress.run == self._run:
             with self._changed:
                 self._workers.heard(progress)
                 if not progress.alive:
@@ -398,3 +399,7 @@ class ProgressListener:
                 if progress.stopped:
                     self._stopped.add(progress.task)
                 self._changed.notify_all()
+
+
+def _has_report(progress: WorkerProgress) -> bool:
+    return bool(progress.signs or progress.gone or progress.costly or progress.notifications or progress.matched)

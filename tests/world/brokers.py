@@ -126,7 +126,8 @@ class Broker:
             self.kernel.count("logs cut by retention")
 
     def _compact(self, each: Partition) -> None:
-        """The last record of each key stays; what is younger than a day stays as it is."""
+        """The last record of each key stays; what is younger than a day stays as it is, and so does the last record of
+        all: Kafka begins a segment with an append only, and does not compact the newest segment."""
         if self.kernel.now < each.compacted_at + _HOUR_S or len(each.records) < 2:
             return
         each.compacted_at = self.kernel.now
@@ -135,7 +136,9 @@ class Broker:
         kept = [
             record
             for record in each.records
-            if record.timestamp >= young_ms or (last[record.key] == record.offset and record.value is not None)
+            if record.timestamp >= young_ms
+            or record.offset == each.end - 1
+            or (last[record.key] == record.offset and record.value is not None)
         ]
         if len(kept) < len(each.records):
             self.kernel.count("logs compacted")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import logging
+import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from typing import NamedTuple
 
 from arborcast.core.settings import KafkaSettings
 from tests.world.history import History
@@ -57,6 +61,57 @@ def run(seed: int, days: float, tell: Callable[[str], None] | None = None) -> Hi
     return history
 
 
+class Outcome(NamedTuple):
+    """Of one history. `finding` is empty when nothing is wrong in it."""
+
+    seed: int
+    days: float
+    counts: Counter[str]
+    finding: str = ""
+
+
+def outcome(seed: int, days: float) -> Outcome:
+    try:
+        history = run(seed, days)
+    except Exception as error:
+        return Outcome(seed, 0.0, Counter(), str(error)[:1500])
+    counts = Counter(history.kernel.counts)
+    counts["messages"] += history.numbers
+    counts["pushes"] += history.network.pushes
+    counts["pushes again after a crash or a time-out"] += history.oracle.excused
+    counts["steps of the simulation"] += history.kernel.events
+    return Outcome(seed, history.kernel.now / 86_400.0, counts)
+
+
+def outcomes(seeds: Iterable[int], days: float, jobs: int) -> Iterator[Outcome]:
+    """Those of many histories, each in a process of its own: none depends on the ones before it."""
+    # A copy of this process has all modules; what they have allocated is no garbage.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    context = multiprocessing.get_context("fork")
+    left, running = iter(seeds), dict[Connection, int]()
+    while True:
+        for seed in itertools.islice(left, jobs - len(running)):
+            receiver, sender = context.Pipe(duplex=False)
+            context.Process(target=_report, args=(sender, seed, days)).start()
+            sender.close()
+            running[receiver] = seed
+        if not running:
+            return
+        for receiver in wait(list(running)):
+            assert isinstance(receiver, Connection)
+            seed = running.pop(receiver)
+            try:
+                yield receiver.recv()
+            except EOFError:
+                yield Outcome(seed, 0.0, Counter(), "its process has ended")
+            receiver.close()
+
+
+def _report(sender: Connection, seed: int, days: float) -> None:
+    sender.send(outcome(seed, days))
+
+
 def find_known() -> int:
     """Each history without its fault and with it; the exit status."""
     logging.getLogger("arborcast").setLevel(logging.CRITICAL)
@@ -75,7 +130,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--days", type=float, default=1.0, help="how long each lasts, in simulated days")
     parser.add_argument("--seed", type=int, help="this history alone, with its story")
-    parser.add_argument("--minutes", type=float, help="begin no further history after so long")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no further history after so long")
+    parser.add_argument("--jobs", type=int, default=1, help="so many processes")
     parser.add_argument(
         "--known", action="store_true", help="put back each fault that the dispatch has had, and find it"
     )
@@ -85,30 +141,26 @@ def main(arguments: list[str] | None = None) -> int:
     if options.seed is not None:
         run(options.seed, options.days, print)
         return 0
+    began = time.perf_counter()
+
+    def minutes() -> float:
+        return (time.perf_counter() - began) / 60.0
+
+    every = range(options.first, options.first + options.seeds)
+    seeds = itertools.takewhile(lambda seed: minutes() < options.minutes, every)
     counts: Counter[str] = Counter()
     failed: list[int] = []
-    hours, seeds = 0.0, 0
-    began = time.perf_counter()
-    for seed in range(options.first, options.first + options.seeds):
-        if options.minutes is not None and time.perf_counter() - began > options.minutes * 60:
-            break
-        seeds += 1
-        try:
-            history = run(seed, options.days)
-        except Exception as error:
-            failed.append(seed)
-            print(f"seed {seed}: {str(error)[:1500]}", flush=True)
-        else:
-            counts.update(history.kernel.counts)
-            counts["messages"] += history.numbers
-            counts["pushes"] += history.network.pushes
-            counts["pushes again after a crash or a time-out"] += history.oracle.excused
-            counts["steps of the simulation"] += history.kernel.events
-            hours += history.kernel.now / 3_600
-        gc.collect()
+    days, histories = 0.0, 0
+    for each in outcomes(seeds, options.days, options.jobs):
+        counts.update(each.counts)
+        days += each.days
+        histories += 1
+        if each.finding:
+            failed.append(each.seed)
+            print(f"seed {each.seed}: {each.finding}", flush=True)
     for name, count in sorted(counts.items()):
         print(f"{count:9} {name}")
-    print(f"{hours / 24:.1f} simulated days, {seeds} seeds, {time.perf_counter() - began:.0f} s; failed: {failed}")
+    print(f"{days:.1f} simulated days, {histories} seeds, {minutes() * 60.0:.0f} s; failed: {sorted(failed)}")
     return 1 if failed else 0
 
 

@@ -129,13 +129,14 @@ class Scenario:
 
     def burst(self) -> None:
         """Messages for some seconds, and faults among them."""
-        lasts_s = self.random.choice((1.0, 5.0, 20.0))
-        rate = self.random.choice((2.0, 10.0, 40.0))
+        lasts_s, rate = self.random.choice(
+            ((0.5, 40.0), (1.0, 10.0), (1.0, 40.0), (4.0, 10.0), (8.0, 2.0), (10.0, 30.0))
+        )
         topics = self.random.sample(self.busy, 3)
         if self.random.random() < 0.1:
             topics.append(self.topics[-1] if self.topics[-1] not in self.busy else self._idle())
         until = self.kernel.now + lasts_s
-        faults_at = sorted(self.random.uniform(0.0, lasts_s) for _ in range(self.random.choice((0, 1, 1, 2, 3))))
+        faults_at = sorted(self.random.uniform(0.0, lasts_s) for _ in range(self.random.choice((1, 1, 2, 2, 4))))
         for after_s in faults_at:
             self.kernel.call(after_s, self._begin_fault)
         self.history.say(f"messages for {lasts_s:g} s, {rate:g} in a second, {len(faults_at)} faults")
@@ -171,7 +172,7 @@ class Scenario:
         self.settle(fully=False)
         self.history.say(f"nothing for {lasts_s / HOUR_S:.2f} h")
         idle = not (self._waits() or self.history.oracle.left())
-        self.kernel.stretch = 200.0 if idle else 20.0
+        self.kernel.stretch = 200.0 if idle else 100.0
         before = dict(self.history.broker.bytes)
         self.kernel.sleep(lasts_s)
         self.kernel.unstretch()

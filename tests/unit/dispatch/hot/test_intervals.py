@@ -195,6 +195,13 @@ def test_a_silence_ends_with_what_is_left_out_too() -> None:
     assert run.intake.outcomes.report.matched == {("s", "a"): 1_500}, "or a flow would be a silence now and then"
 
 
+def test_a_silence_begins_with_the_newest_time_stamp_whichever_gateway_has_appended_last() -> None:
+    run = Run({}, [asking("s", 1, deadline_ms=1_000)])
+    for offset, at_ms in enumerate((1_500, 1_000)):
+        run.take(offset, at_ms)
+    assert run.intake.outcomes.report.matched == {("s", "a"): 1_500}
+
+
 def test_what_is_over_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intervals, "_FEWEST", 10)
     made = Intervals()

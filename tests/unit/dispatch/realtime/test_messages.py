@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.health import Sign
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.realtime import driver
-from arborcast.dispatch.realtime.driver import exclusion_changes
+from arborcast.dispatch.realtime.driver import ProgressListener, exclusion_changes
 from arborcast.dispatch.realtime.messages import (
     ExclusionChange,
     FeedPieces,
@@ -28,6 +29,8 @@ from arborcast.dispatch.realtime.messages import (
     progress_in_records,
 )
 from arborcast.dispatch.realtime.task import _changed
+from arborcast.dispatch.realtime.workers import WorkersHere
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.records.control import SubscriptionRecord
 from arborcast.topic_model.routing import History, Overlay, ViewStep
 from arborcast.topic_model.routing.table import RoutingTable
@@ -214,3 +217,16 @@ def test_what_a_worker_has_learned_may_take_several_records() -> None:
     assert frozenset().union(*(each.gone for each in records)) == learned.gone
     assert frozenset().union(*(each.costly for each in records)) == learned.costly
     assert list(progress_in_records(WorkerProgress(3, 1, 99, 3))) == [WorkerProgress(3, 1, 99, 3)]
+
+
+def test_each_match_whose_position_counts_is_reported() -> None:
+    """A record may have matches and no count of notifications, and may be read when its worker has been ended."""
+    reports: list[PartitionReport] = []
+    listener = ProgressListener(KafkaSettings(), reports.append, WorkersHere())
+    listener.begin(2, 1)
+    listener._hear(WorkerProgress(2, 0, 5, 2, taken=6, matched=(("s", "t", 1_000),)), 0)
+    listener.end_workers()
+    listener._hear(WorkerProgress(2, 0, 8, 2, notifications=2, taken=8, matched=(("s", "t", 2_000),)), 1)
+    listener._hear(WorkerProgress(1, 0, 4, 1, notifications=1, taken=4, matched=(("s", "t", 500),)), 2)
+    assert listener.known[0].position == 8
+    assert [report.matched for report in reports] == [{("s", "t"): 1_000}, {("s", "t"): 2_000}]

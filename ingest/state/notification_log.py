@@ -16,7 +16,8 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from arborcast.core.errors import InfrastructureError
@@ -85,25 +86,122 @@ class _Append:
         return len(self.outcomes) == self.count
 
 
+class _Settled:
+    """Appends whose records are acknowledged or failed. The producer's thread adds them, the event loop takes them;
+    one wake-up of the loop serves all that were added."""
+
+    def __init__(self, on_wake: Callable[[], None]) -> None:
+        self._on_wake = on_wake
+        self._appends: deque[_Append] = deque()
+        self._wake_pending = False
+        self._loop: asyncio.AbstractEventLoop
+
+    def use(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def add(self, append: _Append, outcome: BaseException | None) -> None:
+        """One more outcome of an append. In any thread."""
+        append.outcomes.append(outcome)
+        if append.settled:
+            self._appends.append(append)
+            # A wake-up too many is harmless, one too few is not: `take` clears the mark before it reads the queue.
+            if not self._wake_pending:
+                self._wake_pending = True
+                self._loop.call_soon_threadsafe(self._on_wake)
+
+    def take(self) -> Iterator[_Append]:
+        self._wake_pending = False
+        while self._appends:
+            yield self._appends.popleft()
+
+
+class _Topics:
+    """A producer, and the topics to which it appends, with their partitions."""
+
+    def __init__(self, producer: Producer, notifications: str, retained: str, partitions: int) -> None:
+        self.producer = producer
+        self._notifications = notifications
+        self._retained = retained
+        self._partitions = partitions
+        self._known_partitions: Recent[bytes, int] = Recent(_REMEMBERED)
+
+    def send(self, append: _Append, settled: _Settled) -> Iterator[None]:
+        """Sends a record at each step."""
+
+        def acknowledged(_: Acknowledgement) -> None:
+            settled.add(append, None)
+
+        def failed(error: BaseException) -> None:
+            settled.add(append, error)
+
+        sent = 0
+        try:
+            for number, (key, value) in enumerate(chain(append.records, append.retained)):
+                topic, partition = self._retained, 0
+                if number < len(append.records):
+                    topic, partition = self._notifications, self._partition(key)
+                future = self.producer.send(topic, value=value, key=key, partition=partition)
+                sent += 1
+                future.add_callback(acknowledged)
+                future.add_errback(failed)
+                yield
+        except Exception as error:
+            # Not sent, nor are the ones behind it: they must not be stored without it.
+            for _ in range(append.count - sent):
+                settled.add(append, error)
+
+    def _partition(self, key: bytes) -> int:
+        known = self._known_partitions.get(key)
+        if known is None:
+            known = partition_of_key(key, self._partitions)
+            self._known_partitions.put(key, known, len(key))
+        return known
+
+
+class _Outgoing:
+    """Records on their way to the producer, a limited number in each turn of the event loop: one request may have tens
+    of thousands."""
+
+    def __init__(self) -> None:
+        self._appends: deque[Iterator[None]] = deque()
+        self._next_turn: asyncio.Handle | None = None
+
+    def add(self, appends: Iterable[Iterator[None]]) -> None:
+        self._appends.extend(appends)
+        if self._next_turn is None:
+            self._turn()
+
+    def flush(self) -> None:
+        """Send all of them now."""
+        while self._appends:
+            self._turn()
+
+    def clear(self) -> None:
+        self._appends.clear()
+
+    def _turn(self) -> None:
+        self._next_turn = None
+        for _ in range(_AT_A_TIME):
+            while self._appends and next(self._appends[0], _ALL_SENT) is _ALL_SENT:
+                self._appends.popleft()
+            if not self._appends:
+                return
+        self._next_turn = asyncio.get_running_loop().call_soon(self._turn)
+
+
 class NotificationLog:
     """The gateway's way into the log. Everything but the acknowledgements runs on the event loop's thread."""
 
     def __init__(self, kafka: KafkaSettings, settings: GatewaySettings) -> None:
         self._kafka = kafka
-        self._topic = kafka.topic("notifications")
-        self._retained_topic = kafka.topic("retained")
         self._limit = settings.max_unacknowledged_bytes
         self._timeout_s = kafka.request_timeout_s
-        self._producer: Producer | None = None
-        self._known_partitions: Recent[bytes, int] = Recent(_REMEMBERED)
-        self._partitions = 1
+        self._topics: _Topics | None = None
         self._under_way: dict[_Append, None] = {}
-        self._settled: deque[_Append] = deque()
-        self._wake_pending = False
+        self._settled = _Settled(self._settle)
         self._gathered: list[_Append] = []
         self._gathering: asyncio.TimerHandle | None = None
-        self._outgoing: deque[Iterator[None]] = deque()
-        self._sending: asyncio.Handle | None = None
+        self._outgoing = _Outgoing()
         self._sweep: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
         # A thread that connects cannot be cancelled: what it comes back with after the end, it has to close.
@@ -117,11 +215,12 @@ class NotificationLog:
     @property
     def connected(self) -> bool:
         """Whether an append has a chance."""
-        return self._producer is not None
+        return self._topics is not None
 
     def start(self) -> None:
         """Begin to look for the broker, and never stop. Call on the event loop."""
         self._loop = asyncio.get_running_loop()
+        self._settled.use(self._loop)
         self._connecting = self._loop.create_task(self._connect(), name="notification-log-connect")
 
     async def settled(self) -> None:
@@ -138,11 +237,10 @@ class NotificationLog:
         if self._sweep is not None:
             self._sweep.cancel()
         self._hand_over()
-        while self._outgoing:
-            self._send_on()
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await asyncio.to_thread(producer.close, 1)
+        self._outgoing.flush()
+        topics, self._topics = self._topics, None
+        if topics is not None:
+            await asyncio.to_thread(topics.producer.close, 1)
         self._settle()
         self._fail_all(InfrastructureError("the gateway stops", RETRY_AFTER_S))
 
@@ -156,7 +254,7 @@ class NotificationLog:
         Raises InfrastructureError at once when the broker is away or too much waits for it; the future fails with one
         when the acknowledgements do not come in time. Some of the records may be in the log then.
         """
-        if self._producer is None:
+        if self._topics is None:
             raise InfrastructureError("the Kafka broker does not answer", RETRY_AFTER_S)
         room = self._limit - self.unacknowledged_bytes
         records, room = self._encoded(notifications, room)
@@ -193,78 +291,13 @@ class NotificationLog:
             self._gathering.cancel()
             self._gathering = None
         gathered, self._gathered = self._gathered, []
-        producer = self._producer
-        if producer is None:
-            return  # what had gathered was failed when it went
-        self._outgoing.extend(self._sent(producer, append) for append in gathered)
-        if self._sending is None:
-            self._send_on()
-
-    def _send_on(self) -> None:
-        """Some of what is to go: a request may hold tens of thousands, and the event loop has others to look after."""
-        self._sending = None
-        for _ in range(_AT_A_TIME):
-            while self._outgoing and next(self._outgoing[0], _ALL_SENT) is _ALL_SENT:
-                self._outgoing.popleft()
-            if not self._outgoing:
-                return
-        self._sending = self._loop.call_soon(self._send_on)
-
-    def _sent(self, producer: Producer, append: _Append) -> Iterator[None]:
-        """Sends a record at each step."""
-
-        def acknowledged(_: Acknowledgement) -> None:
-            append.outcomes.append(None)
-            if append.settled:
-                self._settled.append(append)
-                self._wake()
-
-        def failed(error: BaseException) -> None:
-            append.outcomes.append(error)
-            if append.settled:
-                self._settled.append(append)
-                self._wake()
-
-        sent = 0
-        try:
-            for key, value in append.records:
-                future = producer.send(self._topic, value=value, key=key, partition=self._partition(key))
-                sent += 1
-                future.add_callback(acknowledged)
-                future.add_errback(failed)
-                yield
-            for key, value in append.retained:
-                future = producer.send(self._retained_topic, value=value, key=key, partition=0)
-                sent += 1
-                future.add_callback(acknowledged)
-                future.add_errback(failed)
-                yield
-        except Exception as error:
-            # Not sent, nor are the ones behind it: they must not be stored without it.
-            append.outcomes.extend([error] * (append.count - sent))
-            if append.settled:
-                self._settled.append(append)
-                self._wake()
-
-    def _partition(self, key: bytes) -> int:
-        known = self._known_partitions.get(key)
-        if known is None:
-            known = partition_of_key(key, self._partitions)
-            self._known_partitions.put(key, known, len(key))
-        return known
-
-    def _wake(self) -> None:
-        # In the producer's thread. A wake-up too many is harmless, one too few is not: `_settle` clears the mark before
-        # it looks into the queue.
-        if not self._wake_pending:
-            self._wake_pending = True
-            self._loop.call_soon_threadsafe(self._settle)
+        topics = self._topics
+        if topics is not None:  # else what had gathered was failed when the producer went
+            self._outgoing.add([topics.send(append, self._settled) for append in gathered])
 
     def _settle(self) -> None:
-        self._wake_pending = False
         away = False
-        while self._settled:
-            append = self._settled.popleft()
+        for append in self._settled.take():
             if append not in self._under_way:
                 continue  # given up, or reported by both threads
             self._forget(append)
@@ -278,7 +311,7 @@ class NotificationLog:
                 failure = as_infrastructure_error("the notification cannot be stored", error)
                 append.future.set_exception(failure)
                 away = away or failure.retry_after is not None
-        if away and self._producer is not None:
+        if away and self._topics is not None:
             self._give_up()
 
     def _forget(self, append: _Append) -> None:
@@ -298,9 +331,9 @@ class NotificationLog:
 
     def _give_up(self) -> None:
         logger.warning("Kafka does not acknowledge: connecting again")
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            self._loop.run_in_executor(None, producer.abort)
+        topics, self._topics = self._topics, None
+        if topics is not None:
+            self._loop.run_in_executor(None, topics.producer.abort)
         self._fail_all(InfrastructureError(f"Kafka did not acknowledge within {self._timeout_s:g} s", RETRY_AFTER_S))
         self._connecting = self._loop.create_task(self._connect(), name="notification-log-connect")
 
@@ -316,7 +349,7 @@ class NotificationLog:
 
     async def _connect(self) -> None:
         warned = False
-        while self._producer is None:
+        while self._topics is None:
             try:
                 await asyncio.to_thread(self._find_producer)
             except InfrastructureError as error:
@@ -329,11 +362,10 @@ class NotificationLog:
 
     def _find_producer(self) -> None:
         # Its asking for the topics now keeps `send` from waiting for them on the event loop.
-        topics = (self._topic, self._retained_topic)
-        producer, (self._partitions, _) = producer_for(self._kafka, topics, make_producer)
-        self._known_partitions = Recent(_REMEMBERED)
+        names = self._kafka.topic("notifications"), self._kafka.topic("retained")
+        producer, (partitions, _) = producer_for(self._kafka, names, make_producer)
         with self._ending:
             if not self._ended:
-                self._producer = producer
+                self._topics = _Topics(producer, *names, partitions)
                 return
         producer.abort()

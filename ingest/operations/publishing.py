@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -41,8 +40,7 @@ NO_PUBLICATIONS: Mapping[str, Publication] = {}
 _BROKER = Target(Kind.BROKER)
 
 
-@dataclass(frozen=True, slots=True)
-class PublishingClient:
+class PublishingClient(NamedTuple):
     """The client that publishes, and the address to which it sent its request."""
 
     caller: Caller | None = None
@@ -108,7 +106,7 @@ async def check(gateway: Gateway, request: PublishRequest) -> Checked:
     gateway.check_new(topics)
     if publisher is not None:
         check_rate(gateway, publisher, topics)
-        if request.reply_to is not None:
+        if request.reply_to is not None and _is_for_a_queue(gateway, topics):
             notifications = await _with_reply_to(gateway, publisher, notifications, request.reply_to)
     return Checked(
         notifications, request.said, "" if publisher is None else owner_of(publisher.caller), request.accepted_ms
@@ -120,11 +118,9 @@ async def store(gateway: Gateway, checked: Checked) -> bool:
 
     Raises TopicNotSupported, TooManyTopics or another InfrastructureError.
     """
-    request = b""
-    if gateway.repeats.enabled:
+    if checked.notifications[0].message_id and gateway.repeats.enabled:
         said = [checked.said.get(each.id, NOTHING_SAID) for each in checked.notifications]
         request = fingerprint(checked.notifications, checked.owner, said)
-    if request:
         return await gateway.repeats.once(request, lambda: _store(gateway, checked, request))
     await _store(gateway, checked)
     return True
@@ -208,16 +204,23 @@ def check_types(
             )
 
 
+def _is_for_a_queue(gateway: Gateway, topics: Iterable[TopicPath]) -> bool:
+    policy = gateway.table.topics.policy
+    for topic in topics:  # a generator costs more than the loop, in each request
+        if policy(topic).queue:
+            return True
+    return False
+
+
 async def _with_reply_to(
     gateway: Gateway,
     publisher: PublishingClient,
     notifications: Sequence[Notification],
     read: Callable[[], EndpointReference | None],
 ) -> Sequence[Notification]:
-    """The notifications with the address for their answers, where one of their topics is a queue; judged as a
-    ConsumerReference is. Raises InvalidRequest."""
-    policy = gateway.table.topics.policy
-    reply_to = read() if any(policy(each.topic).queue for each in notifications) else None
+    """The notifications of a queue with the address for their answers, judged as a ConsumerReference is. Raises
+    InvalidRequest."""
+    reply_to = read()
     if reply_to is None:
         return notifications
     if not notifications[0].message_id:

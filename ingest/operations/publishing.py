@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from lxml import etree
@@ -34,6 +34,9 @@ from arborcast.wire.errors import ConsumerRefused, InvalidRequest, NotRegistered
 # Bytes of a payload that is written as canonical XML, which is done on the event loop: a few milliseconds. libxml2's
 # time grows with the square of the namespace declarations.
 _MOST_CANONICAL = 16 * 1024
+
+UNACCEPTED = 0
+"""The time of acceptance of a notification that a door has read: `store` sets it."""
 
 NO_PUBLICATIONS: Mapping[str, Publication] = {}
 
@@ -106,7 +109,7 @@ async def check(gateway: Gateway, request: PublishRequest) -> Checked:
     gateway.check_new(topics)
     if publisher is not None:
         check_rate(gateway, publisher, topics)
-        if request.reply_to is not None and _is_for_a_queue(gateway, topics):
+        if request.reply_to is not None and any(map(gateway.is_queue, topics)):
             notifications = await _with_reply_to(gateway, publisher, notifications, request.reply_to)
     return Checked(
         notifications, request.said, "" if publisher is None else owner_of(publisher.caller), request.accepted_ms
@@ -204,14 +207,6 @@ def check_types(
             )
 
 
-def _is_for_a_queue(gateway: Gateway, topics: Iterable[TopicPath]) -> bool:
-    policy = gateway.table.topics.policy
-    for topic in topics:  # a generator costs more than the loop, in each request
-        if policy(topic).queue:
-            return True
-    return False
-
-
 async def _with_reply_to(
     gateway: Gateway,
     publisher: PublishingClient,
@@ -257,14 +252,16 @@ def _accepted(
     notification: Notification,
     table: RoutingTable,
     said: Publication,
-    facts: Mapping[str, Any],
+    request: tuple[int, bytes, int],
     split_bytes: int,
     federation: AnswersPeers | None,
 ) -> Notification:
-    """A notification as it is stored: `facts` are those of its request, the rest is what its publisher says of it, else
-    what its topic does. `split_bytes` is for topics that say split."""
+    """A notification as it is stored: `request` has the time of acceptance, the fingerprint and the number of its
+    request, the rest is what its publisher says of it, else what its topic does. `split_bytes` is for topics that say
+    split."""
     tree = table.topics
     policy, priority = tree.policy(notification.topic), said.priority
+    accepted_ms, known_as, request_size = request
     distribution, fast = "", False
     if federation is not None:
         # Where it was accepted first it was said where it goes, if it was said at all.
@@ -276,7 +273,11 @@ def _accepted(
     return msgspec.structs.replace(
         notification,
         prefixes=tree.prefixes.complete(notification.topic, notification.prefixes),
-        valid_until_ms=said.until_ms(facts["accepted_ms"]),
+        accepted_ms=accepted_ms,
+        request=known_as,
+        request_size=request_size,
+        control=table.position,
+        valid_until_ms=said.until_ms(accepted_ms),
         priority=priority,
         type=said.type or notification.type,
         reliable=said.reliable or notification.reliable or policy.reliable,
@@ -286,7 +287,6 @@ def _accepted(
         distribution=distribution,
         fast=fast,
         unchanged=UNSTAMPED if notification.only else table.changed_before(notification.topic),
-        **facts,
     )
 
 
@@ -299,9 +299,7 @@ async def _store(gateway: Gateway, checked: Checked, request: bytes = b"") -> No
     await gateway.changes.keep_up()
     # It belongs to the subscriptions that are there now, whenever it is matched.
     accepted_ms = times.to_ms(gateway.now()) if checked.accepted_ms is None else checked.accepted_ms
-    facts: dict[str, bytes | int] = {"control": table.position, "accepted_ms": accepted_ms}
-    if request:
-        facts |= {"request": request, "request_size": len(notifications)}
+    facts = accepted_ms, request, len(notifications) if request else 1
     split_bytes, federation = gateway.fragments.bytes, gateway.federation
     stored = [
         _accepted(each, table, said.get(each.id, NOTHING_SAID), facts, split_bytes, federation)

@@ -17,7 +17,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Final
 
 from arborcast.core.errors import InfrastructureError
@@ -56,16 +55,20 @@ _RECONNECT_S = 0.5
 _REMEMBERED = 16 * 1024 * 1024
 
 
+_Record = tuple[str, bytes, bytes]
+"""Topic, key and value."""
+
+
 class _Append:
     """The records of one request, settled together."""
 
-    __slots__ = ("accepted", "began", "count", "deadline", "future", "outcomes", "records", "retained", "size")
+    __slots__ = ("accepted", "began", "deadline", "future", "outcomes", "records", "size")
 
     def __init__(
         self,
         future: asyncio.Future[None],
-        records: list[tuple[bytes, bytes]],
-        retained: list[tuple[bytes, bytes]],
+        records: list[_Record],
+        size: int,
         began: float,
         deadline: float,
         accepted: int,
@@ -74,16 +77,14 @@ class _Append:
         self.began = began
         self.future = future
         self.records = records
-        self.retained = retained
-        self.count = len(records) + len(retained)
-        self.size = sum(len(value) for _, value in records) + sum(len(value) for _, value in retained)
+        self.size = size  # of the values
         self.deadline = deadline
         self.outcomes: list[BaseException | None] = []
         """What became of each record so far; appended to in the producer's thread as well."""
 
     @property
     def settled(self) -> bool:
-        return len(self.outcomes) == self.count
+        return len(self.outcomes) == len(self.records)
 
 
 class _Settled:
@@ -120,8 +121,8 @@ class _Topics:
 
     def __init__(self, producer: Producer, notifications: str, retained: str, partitions: int) -> None:
         self.producer = producer
-        self._notifications = notifications
-        self._retained = retained
+        self.notifications = notifications
+        self.retained = retained
         self._partitions = partitions
         self._known_partitions: Recent[bytes, int] = Recent(_REMEMBERED)
 
@@ -136,10 +137,8 @@ class _Topics:
 
         sent = 0
         try:
-            for number, (key, value) in enumerate(chain(append.records, append.retained)):
-                topic, partition = self._retained, 0
-                if number < len(append.records):
-                    topic, partition = self._notifications, self._partition(key)
+            for topic, key, value in append.records:
+                partition = 0 if topic == self.retained else self._partition(key)
                 future = self.producer.send(topic, value=value, key=key, partition=partition)
                 sent += 1
                 future.add_callback(acknowledged)
@@ -147,7 +146,7 @@ class _Topics:
                 yield
         except Exception as error:
             # Not sent, nor are the ones behind it: they must not be stored without it.
-            for _ in range(append.count - sent):
+            for _ in range(len(append.records) - sent):
                 settled.add(append, error)
 
     def _partition(self, key: bytes) -> int:
@@ -254,14 +253,17 @@ class NotificationLog:
         Raises InfrastructureError at once when the broker is away or too much waits for it; the future fails with one
         when the acknowledgements do not come in time. Some of the records may be in the log then.
         """
-        if self._topics is None:
+        topics = self._topics
+        if topics is None:
             raise InfrastructureError("the Kafka broker does not answer", RETRY_AFTER_S)
-        room = self._limit - self.unacknowledged_bytes
-        records, room = self._encoded(notifications, room)
-        current, _ = self._encoded(retained, room)
+        records = self._encoded(topics.notifications, notifications, 0)
+        size = sum([len(value) for _, _, value in records])
+        if retained:
+            records += self._encoded(topics.retained, retained, size)
+            size = sum([len(value) for _, _, value in records])
         began = self._loop.time()
         accepted = sum(not each.only for each in notifications)
-        append = _Append(self._loop.create_future(), records, current, began, began + self._timeout_s, accepted)
+        append = _Append(self._loop.create_future(), records, size, began, began + self._timeout_s, accepted)
         self._gathered.append(append)
         if not self._under_way:
             self._hand_over()
@@ -273,17 +275,18 @@ class NotificationLog:
             self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_late)
         return append.future
 
-    def _encoded(self, notifications: Sequence[Notification], room: int) -> tuple[list[tuple[bytes, bytes]], int]:
-        """Their records, and what is left of the room in bytes. Encodes no more than one record beyond it."""
-        records = []
+    def _encoded(self, topic: str, notifications: Sequence[Notification], size: int) -> list[_Record]:
+        """Their records, of a request with so many bytes already. Encodes no more than one record beyond the limit."""
+        room, records = self._limit - self.unacknowledged_bytes - size, []
         for notification in notifications:
-            records.append(encode(notification))
-            room -= len(records[-1][1])
+            key, value = encode(notification)
+            records.append((topic, key, value))
+            room -= len(value)
             if room < 0:
                 raise InfrastructureError(
                     f"Kafka is slow: {self.unacknowledged_bytes} bytes wait for its acknowledgement", RETRY_AFTER_S
                 )
-        return records, room
+        return records
 
     def _hand_over(self) -> None:
         """Give what has gathered to the producer."""

@@ -1,7 +1,8 @@
-"""The pause after a failure: doubled after each further failure in a row, up to a longest one. Pure."""
+"""The pause after a failure: doubled after each further failure in a row, up to a longest one."""
 
 from __future__ import annotations
 
+import random
 from typing import NamedTuple
 
 
@@ -15,3 +16,7 @@ class Backoff(NamedTuple):
         """The pause after this many failures in a row, from 1."""
         # 2.0 ** 1024 overflows; the longest pause is reached long before.
         return min(self.first_s * 2.0 ** min(failures - 1, 64), self.longest_s)
+
+    def jittered(self, failures: int) -> float:
+        """As `after`, up to a quarter less or more: clients that failed together do not return together."""
+        return self.after(failures) * random.uniform(0.75, 1.25)  # noqa: S311  # no secret

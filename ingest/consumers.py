@@ -8,7 +8,6 @@ import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from arborcast.core.errors import InfrastructureError, NoAnswer, NotCalled
@@ -16,6 +15,7 @@ from arborcast.core.http_client import HttpAnswer, HttpClient
 from arborcast.core.recent import Recent
 from arborcast.core.security.ip_addresses import read_address
 from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute, Refusal, place_of
+from arborcast.core.threads import pool
 from arborcast.ingest.elements.endpoints import refused
 from arborcast.wire.endpoints import CHALLENGE_HEADER
 from arborcast.wire.errors import ConsumerRefused
@@ -47,7 +47,7 @@ class DnsCheck:
         self._policy = policy
         self._resolve = resolver
         self._longest_s = longest_s
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="lookup")
+        self._threads = pool("lookup", _AT_ONCE)
         self._good: Recent[str, bool] = Recent(_REMEMBERED, age_s=_NAME_S)
         self._under_way = 0
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from functools import partial
 
 import msgspec
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
 from arborcast.ingest.demand import steps
 from arborcast.ingest.demand.calls import PublisherCalls
@@ -47,7 +47,7 @@ _SHARE = 4
 # So many registrations are looked at before requests get their turn.
 _AT_ONCE = 100
 
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
+_BACKOFF = Backoff(1.0, 60.0)
 
 # How often an Unsubscribe is tried for a registration that is gone.
 _LAST_TRIES = 3
@@ -57,6 +57,7 @@ _LAST_TRIES = 3
 class _Trouble:
     """A publisher that cannot be reached or refuses: when to try again."""
 
+    failures: int
     wait_s: float
     until: float
 
@@ -74,10 +75,10 @@ class _Wildcards:
 class DemandWorker:
     """Runs beside the requests in one gateway. `position` is the offset up to which the control log is applied."""
 
-    def __init__(self, gateway: Gateway, position: Callable[[], int], first_wait_s: float = _FIRST_WAIT_S) -> None:
+    def __init__(self, gateway: Gateway, position: Callable[[], int], backoff: Backoff = _BACKOFF) -> None:
         self._gateway = gateway
         self._position = position
-        self._first_wait_s = first_wait_s
+        self._backoff = backoff
         self._calls = PublisherCalls(
             gateway.own, gateway.settings.upstream_termination_s, gateway.outbound, gateway.route
         )
@@ -174,10 +175,9 @@ class DemandWorker:
 
     def _postpone(self, registration_id: str) -> None:
         before = self._troubles.get(registration_id)
-        wait_s = self._first_wait_s if before is None else min(2 * before.wait_s, _LONGEST_WAIT_S)
-        # Publishers that went away together must not all be asked in the same moment.
-        until = time.monotonic() + wait_s * random.uniform(0.75, 1.25)  # noqa: S311  # jitter, no secret
-        self._troubles[registration_id] = _Trouble(wait_s, until)
+        failures = 1 if before is None else before.failures + 1
+        wait_s = self._backoff.jittered(failures)
+        self._troubles[registration_id] = _Trouble(failures, wait_s, time.monotonic() + wait_s)
 
     async def _carry_out(self, registration: Registration, planned: Sequence[Step]) -> None:
         try:
@@ -263,7 +263,7 @@ class DemandWorker:
                     break
                 except PublisherUnreachable as error:
                     logger.info("registration %s is gone, its publisher too: %s", registration.id, error)
-                    await asyncio.sleep(self._first_wait_s * 2**attempt)
+                    await asyncio.sleep(self._backoff.after(attempt + 1))
                 else:
                     break
 

@@ -9,21 +9,22 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import random
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.errors import DeliveryError, InfrastructureError, PeerError
 from arborcast.core.files import write_atomically
 from arborcast.core.http_client import HttpClient
+from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import pool
 from arborcast.ingest.federation import links, takeover
 from arborcast.ingest.federation.calls import Administrator, call
 from arborcast.ingest.federation.interests import PeerInterests
@@ -38,7 +39,7 @@ from arborcast.ingest.federation.topology import (
 )
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.topic_model.records.peers import INTEREST_PATH, datagram_url, encode_interest, group_of
-from arborcast.topic_model.routing import interest
+from arborcast.topic_model.routing import RoutingTable, interest
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.wire import times
 
@@ -64,20 +65,162 @@ _SHARE = 9
 # Until a new representative has said what it wants for others.
 _TAKEOVER_S = 4.0
 
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 5.0
+_BACKOFF = Backoff(0.5, 5.0)
 
 # Others may not answer; whoever does not tell the administrator in time that it is there is taken for gone.
 _CALLS, _TELLING = 4, 16
 
 
+_Said = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class _InThread(Protocol):
+    async def __call__(self, call: Callable[[], T]) -> T: ...
+
+
 class _Told(NamedTuple):
     """What somebody was told last, and when; `number` is that of its registration: who comes back knows nothing."""
 
-    said: tuple[tuple[str, ...], tuple[str, ...]]
+    said: _Said
     version: int
     number: int
     at: float
     taken: bool
+
+
+class _Membership:
+    """The registration of this engine at the administrator."""
+
+    def __init__(self, registration: MemberRegistration, administrator: Administrator) -> None:
+        self.administrator = administrator
+        self._registration = registration
+        self._number = 0
+
+    async def renew(self) -> None:
+        """Register, once, and send a heartbeat."""
+        if not self._number:
+            registered = await asyncio.wrap_future(self.administrator.register(self._registration))
+            self._number = registered.number
+            own = self._registration
+            logger.info("this is %s/%s of the federation, number %d", own.group, own.name, registered.number)
+        try:
+            await asyncio.wrap_future(self.administrator.beat(self._registration.name, self._number))
+        except AdministratorRefused as error:
+            if error.status in (404, 409):
+                self._number = 0  # the administrator has removed this engine
+            raise
+
+
+class _LoggedPolicy:
+    """The outbound policy, with one log entry for each address that it refuses."""
+
+    def __init__(self, policy: AddressPolicy) -> None:
+        self._policy = policy
+        self._logged: set[str] = set()
+
+    @property
+    def https_only(self) -> bool:
+        return self._policy.settings.https_only
+
+    def allows_url(self, to: str, url: str) -> bool:
+        """Whether this URL of an engine may be called: else each push of a link would be a dead letter."""
+        refusal = self._policy.check_url(url)
+        if refusal is not None and url not in self._logged:
+            self._logged.add(url)
+            logger.error("%s is not called: %s %s; let [outbound] allow it", to, url, refusal)
+        return refusal is None
+
+    def allows_datagrams(self, to: str, address: str, port: int) -> bool:
+        refusal = self._policy.check_address(address, port)
+        if refusal is not None and address not in self._logged:
+            self._logged.add(address)
+            logger.warning("no datagrams go to %s: its address %s", to, refusal)
+        return refusal is None
+
+
+class _DatagramAddresses:
+    """Where members of this group take datagrams: workers look no names up. Datagrams are not encrypted, so there are
+    none where https is required; a member without an address, or with a refused one, is pushed to instead."""
+
+    def __init__(self, settings: FederationSettings, outbound: _LoggedPolicy, in_thread: _InThread) -> None:
+        self._settings = settings
+        self._outbound = outbound
+        self._in_thread = in_thread
+        self._found: Mapping[str, str] = links.NOWHERE
+        self._resolved: tuple[int, float] | None = None
+
+    async def of(self, topology: Topology) -> Mapping[str, str]:
+        """The datagram URL of each engine that has one. Names are resolved for each topology and each minute."""
+        now = time.monotonic()
+        if self._resolved is not None and self._resolved[0] == topology.version and now < self._resolved[1]:
+            return self._found
+        found: dict[str, str] = {}
+        for each in topology.members if not self._outbound.https_only else ():
+            if each.datagram_port and each.group == self._settings.group and each.engine != self._settings.engine:
+                address = await self._in_thread(functools.partial(address_of, each))
+                if address and self._outbound.allows_datagrams(each.engine, address, each.datagram_port):
+                    found[each.engine] = datagram_url(address, each.datagram_port)
+        self._found, self._resolved = found, (topology.version, now + _RESOLVE_S)
+        return found
+
+
+class _Summary:
+    """The topics that subscriptions of this engine want, as at most `most` expressions."""
+
+    def __init__(self, table: RoutingTable, most: int, in_thread: _InThread) -> None:
+        self._table = table
+        self._most = most
+        self._in_thread = in_thread
+        self._wanted: tuple[str, ...] = ()
+        self._position, self._next = -2, 0.0  # no position
+
+    async def current(self, now: float) -> tuple[str, ...]:
+        if self._table.position != self._position and now >= self._next:
+            position, there = self._table.position, list(self._table.subscriptions())
+            self._wanted = await self._in_thread(lambda: interest.wanted(there, self._most))
+            self._position, self._next = position, time.monotonic() + _SHARE * (time.monotonic() - now)
+        return self._wanted
+
+
+class _ToldPeers:
+    """The summaries that other engines have, as far as this engine sent them."""
+
+    def __init__(self, engine: str, peers: HttpClient, keys: SharedKeys) -> None:
+        self.peers = peers
+        self._engine = engine
+        self._keys = keys
+        self._told: dict[str, _Told] = {}
+        self._under_way: set[str] = set()
+
+    def is_due(self, to: str, said: _Said, number: int, now: float) -> bool:
+        """Whether to `tell` this engine now. Changed summaries are sent at once, others again from time to time."""
+        if to in self._under_way:
+            return False
+        told = self._told.get(to)
+        same = told is not None and told.said == said
+        if told is not None and same and told.number == number and told.taken and now <= told.at + _AGAIN_S:
+            return False
+        # Versions grow over starts, too.
+        version = told.version if told is not None and same else int(time.time() * 1000)
+        self._told[to] = _Told(said, version, number, now, False)
+        return True
+
+    async def tell(self, to: str, url: str) -> None:
+        """Send the summary of the last `is_due`."""
+        self._under_way.add(to)
+        told = self._told[to]
+        body = encode_interest(self._engine, to, told.version, *told.said)
+        try:
+            await asyncio.wrap_future(
+                call(self.peers, url, "POST", INTEREST_PATH, body, self._keys, lambda _: None, answers=False)
+            )
+        except DeliveryError as error:
+            # Sent again in a moment; whether the engine is there is the administrator's to decide.
+            logger.debug("%s cannot be told what is wanted here: %s", to, error)
+        else:
+            self._told[to] = told._replace(taken=True)
+        finally:
+            self._under_way.discard(to)
 
 
 class FederationMember:
@@ -99,21 +242,20 @@ class FederationMember:
         self._kafka = kafka
         self._keys = keys
         self._interests = interests
-        self._registration = MemberRegistration(settings.name, settings.group, url, version, settings.datagram_port)
-        self._administrator = Administrator(settings.administrator, keys)
+        self._membership = _Membership(
+            MemberRegistration(settings.name, settings.group, url, version, settings.datagram_port),
+            Administrator(settings.administrator, keys),
+        )
         self._file = file
-        self._threads = ThreadPoolExecutor(_CALLS, thread_name_prefix="federation")
-        self._peers = HttpClient(gateway.outbound, gateway.route, threads=_TELLING, name="interest")
-        self._number = 0
-        self._told: dict[str, _Told] = {}
-        self._telling: set[str] = set()
+        self._threads = pool("federation", _CALLS)
+        self._outbound = _LoggedPolicy(gateway.outbound)
+        self._datagrams = _DatagramAddresses(settings, self._outbound, self._in_thread)
+        self._summary = _Summary(gateway.table, settings.summary, self._in_thread)
+        self._told = _ToldPeers(
+            settings.engine, HttpClient(gateway.outbound, gateway.route, threads=_TELLING, name="interest"), keys
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._seen: tuple[int, int, bytes, Mapping[str, str]] | None = None
-        self._datagrams: Mapping[str, str] = links.NOWHERE
-        self._resolved: tuple[int, float] | None = None
-        self._refused: set[str] = set()
-        self._wanted: tuple[str, ...] = ()
-        self._summed_at, self._sum_next = -2, 0.0  # no position
         self.topology = Topology()
 
     async def run(self) -> None:
@@ -121,7 +263,7 @@ class FederationMember:
         self.topology = read_file(self._file)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._forever("the administrator", self._stay_registered, BEAT_S))
+                tasks.create_task(self._forever("the administrator", self._membership.renew, BEAT_S))
                 tasks.create_task(self._forever("the topology", self._follow, 0.0))
                 tasks.create_task(self._forever("links to other engines", self._keep_links, _LOOK_S))
                 tasks.create_task(self._forever("what is wanted here", self._tell, 0.0))
@@ -129,11 +271,11 @@ class FederationMember:
             for task in self._tasks:
                 task.cancel()
             self._threads.shutdown(wait=False, cancel_futures=True)
-            self._administrator.close()
-            self._peers.close()
+            self._membership.administrator.close()
+            self._told.peers.close()
 
     async def _forever(self, what: str, work: Callable[[], Coroutine[Any, Any, None]], pause_s: float) -> None:
-        wait_s, said = _FIRST_WAIT_S, ""
+        failures, said = 0, ""
         while True:
             try:
                 await work()
@@ -141,31 +283,19 @@ class FederationMember:
                 if str(error) != said:
                     said = str(error)
                     logger.warning("federation, %s: %s", what, error)
-                await asyncio.sleep(wait_s * random.uniform(0.75, 1.25))  # noqa: S311  # jitter, no secret
-                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+                failures += 1
+                await asyncio.sleep(_BACKOFF.jittered(failures))
             else:
                 if said:
                     logger.info("federation, %s: well again", what)
-                wait_s, said = _FIRST_WAIT_S, ""
+                failures, said = 0, ""
                 await asyncio.sleep(pause_s)
 
     # The administrator
 
-    async def _stay_registered(self) -> None:
-        if not self._number:
-            registered = await asyncio.wrap_future(self._administrator.register(self._registration))
-            self._number = registered.number
-            logger.info("this is %s of the federation, number %d", self._settings.engine, registered.number)
-        try:
-            await asyncio.wrap_future(self._administrator.beat(self._settings.name, self._number))
-        except AdministratorRefused as error:
-            if error.status in (404, 409):
-                self._number = 0  # it had given us up
-            raise
-
     async def _follow(self) -> None:
         known = self.topology
-        found = await asyncio.wrap_future(self._administrator.topology(known.version))
+        found = await asyncio.wrap_future(self._membership.administrator.topology(known.version))
         if found.says_as(known):
             return
         self.topology = found
@@ -200,7 +330,7 @@ class FederationMember:
                 sent = await self._in_thread(lambda: takeover.send_again(self._kafka, chosen, since_s, position))
             except InfrastructureError as error:
                 logger.warning("what the former representative may not have passed on cannot be sent now: %s", error)
-                await asyncio.sleep(_LONGEST_WAIT_S)
+                await asyncio.sleep(_BACKOFF.longest_s)
             else:
                 logger.info("%d notifications that it may not have passed on are sent again", sent)
                 return
@@ -213,8 +343,8 @@ class FederationMember:
 
     async def _keep_links(self) -> None:
         gateway, own, topology = self._gateway, self._settings.engine, self.topology
-        await self._resolve(topology)
-        seen = (topology.version, gateway.table.position, self._keys.current, self._datagrams)
+        datagrams = await self._datagrams.of(topology)
+        seen = (topology.version, gateway.table.position, self._keys.current, datagrams)
         if seen == self._seen or not topology.version:
             return
         absent = links.absent_groups(topology) if links.is_representative(own, topology) else frozenset()
@@ -225,8 +355,8 @@ class FederationMember:
 
         wanted = [
             each
-            for each in links.wanted_links(own, topology, self._interests, self._datagrams)
-            if each.datagrams == "only" or self._may_call(each.to, each.url)
+            for each in links.wanted_links(own, topology, self._interests, datagrams)
+            if each.datagrams == "only" or self._outbound.allows_url(each.to, each.url)
         ]
         records = links.changes(own, wanted, self._links(), now_ms, protect, absent)
         records += links.forgotten(topology, self._interests)
@@ -235,71 +365,18 @@ class FederationMember:
             await gateway.changes.commit(records)
         self._seen = seen
 
-    async def _resolve(self, topology: Topology) -> None:
-        """Where members of our group take datagrams: workers look no names up. They are not encrypted, so there are
-        none where https is asked for; who cannot be found, or must not be sent to, is pushed to instead."""
-        now = time.monotonic()
-        if self._resolved is not None and self._resolved[0] == topology.version and now < self._resolved[1]:
-            return
-        policy, group, own = self._gateway.outbound, self._settings.group, self._settings.engine
-        found: dict[str, str] = {}
-        for each in topology.members if not policy.settings.https_only else ():
-            if each.datagram_port and each.group == group and each.engine != own:
-                address = await self._in_thread(functools.partial(address_of, each))
-                refusal = policy.check_address(address, each.datagram_port) if address else None
-                if refusal is not None and address not in self._refused:
-                    self._refused.add(address)
-                    logger.warning("no datagrams go to %s: its address %s", each.engine, refusal)
-                if address and refusal is None:
-                    found[each.engine] = datagram_url(address, each.datagram_port)
-        self._datagrams, self._resolved = found, (topology.version, now + _RESOLVE_S)
-
-    def _may_call(self, to: str, url: str) -> bool:
-        """Whether the outbound policy allows calls there: else each push of a link would be a dead letter."""
-        refusal = self._gateway.outbound.check_url(url)
-        if refusal is not None and url not in self._refused:
-            self._refused.add(url)
-            logger.error("%s is not called: %s %s; let [outbound] allow it", to, url, refusal)
-        return refusal is None
-
     # What is wanted
 
     async def _tell(self) -> None:
-        table, own, most = self._gateway.table, self._settings.engine, self._settings.summary
-        now = time.monotonic()
-        if table.position != self._summed_at and now >= self._sum_next:
-            position, there = table.position, list(table.subscriptions())
-            self._wanted = await self._in_thread(lambda: interest.wanted(there, most))
-            self._summed_at, self._sum_next = position, time.monotonic() + _SHARE * (time.monotonic() - now)
-        for to, tell in links.told_to(own, self.topology, self._interests, self._wanted).items():
-            said = interest.together(tell.topics, most), interest.together(tell.others, most)
+        own, most, now = self._settings.engine, self._settings.summary, time.monotonic()
+        wanted = await self._summary.current(now)
+        for to, tell in links.told_to(own, self.topology, self._interests, wanted).items():
             member = links.reached(to, self.topology)
-            told = self._told.get(to)
-            if member is None or to in self._telling or not self._may_call(to, member.url):
-                continue
-            fresh = told is not None and told.said == said and told.number == member.number
-            if told is None or not fresh or not told.taken or now > told.at + _AGAIN_S:
-                # Versions grow over starts, too.
-                version = told.version if told is not None and told.said == said else int(time.time() * 1000)
-                self._told[to] = _Told(said, version, member.number, now, False)
-                self._telling.add(to)
-                self._spawn(self._tell_one(to, member.url))
+            if member is not None and self._outbound.allows_url(to, member.url):
+                said = interest.together(tell.topics, most), interest.together(tell.others, most)
+                if self._told.is_due(to, said, member.number, now):
+                    self._spawn(self._told.tell(to, member.url))
         await asyncio.sleep(_TELL_S)
-
-    async def _tell_one(self, to: str, url: str) -> None:
-        told = self._told[to]
-        body = encode_interest(self._settings.engine, to, told.version, *told.said)
-        try:
-            await asyncio.wrap_future(
-                call(self._peers, url, "POST", INTEREST_PATH, body, self._keys, lambda _: None, answers=False)
-            )
-        except DeliveryError as error:
-            # Tried again in a moment; whether it is there at all is the administrator's to say.
-            logger.debug("%s cannot be told what is wanted here: %s", to, error)
-        else:
-            self._told[to] = told._replace(taken=True)
-        finally:
-            self._telling.discard(to)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

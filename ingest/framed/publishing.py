@@ -18,11 +18,19 @@ from arborcast.ingest.framed.messages import loose_payload, producer_with, topic
 from arborcast.ingest.http.inflight import SMALL, Inflight, Reservation
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.http_publish import read_payload
-from arborcast.ingest.operations.publishing import Checked, PublishingClient, PublishRequest, check, joined, store
+from arborcast.ingest.operations.publishing import (
+    UNACCEPTED,
+    Checked,
+    PublishingClient,
+    PublishRequest,
+    check,
+    joined,
+    store,
+)
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.message_types import kept_type
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.wire import frames, times
+from arborcast.wire import frames
 from arborcast.wire.envelope import Request
 from arborcast.wire.frames import LOOSE, Frame, FrameKind, ReceiptBody
 from arborcast.wire.xml_reading import memory_to_read
@@ -140,7 +148,7 @@ class Publisher:
             gateway.ids.next(),
             topic,
             source.fragment(source.node(request.operation)),
-            times.to_ms(gateway.now()),
+            UNACCEPTED,
             producer=producer_with(body.properties) if body.properties else b"",
             message_id=key,
             type=kept_type(str(request.operation.tag)),

@@ -90,6 +90,81 @@ class SessionLink(publishing.FrameSender, Protocol):
         """Send what is to be sent, then end."""
 
 
+class _Requests:
+    """SUBSCRIBE and UNSUBSCRIBE of one connection, in their order. While more than `_MOST_ASKED` are under way, the
+    connection is not read."""
+
+    def __init__(self, inflight: Inflight, link: SessionLink) -> None:
+        self._inflight = inflight
+        self._link = link
+        self._memory = Reservation(inflight)
+        self._waiting: deque[tuple[int, Callable[[], Coroutine[Any, Any, None]]]] = deque()
+        self._runs = 0
+
+    def add(self, size: int, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Whether the caller has to start one more `run`."""
+        self._waiting.append((size, work))
+        self._inflight.count(self._memory, size)
+        if self._runs >= _MOST_ASKED:
+            self._link.read(False, _ASKED)
+            return False
+        self._runs += 1
+        return True
+
+    async def run(self) -> None:
+        """Carry out what waits."""
+        try:
+            while self._waiting:
+                size, work = self._waiting.popleft()
+                if not self._waiting:
+                    self._link.read(True, _ASKED)
+                await work()
+                self._inflight.lessen(self._memory, size)
+        finally:
+            self._runs -= 1
+
+    def close(self) -> None:
+        self._memory.release()
+
+
+class _Unanswered:
+    """Messages that were sent and have no answer yet, by their number on the connection."""
+
+    def __init__(self) -> None:
+        self._senders: dict[int, Sender] = {}
+        self._numbers = itertools.count(1)
+        self._few: asyncio.Event | None = None  # set when there are few again
+
+    def add(self, sender: Sender) -> int:
+        """The number of a message that is about to be sent."""
+        number = next(self._numbers) % _NUMBERS
+        self._senders[number] = sender
+        if len(self._senders) >= _MOST_UNANSWERED and self._few is None:
+            self._few = asyncio.Event()
+        return number
+
+    def pop(self, number: int) -> Sender | None:
+        """The sender of a message that is answered."""
+        sender = self._senders.pop(number, None)
+        if len(self._senders) < _MOST_UNANSWERED:
+            self._go_on()
+        return sender
+
+    def forget(self, sender: Sender) -> None:
+        """Await no answers to the messages of a subscription that has ended."""
+        self._senders = {number: each for number, each in self._senders.items() if each is not sender}
+        self._go_on()
+
+    async def until_few(self) -> None:
+        while self._few is not None:
+            await self._few.wait()
+
+    def _go_on(self) -> None:
+        if self._few is not None:
+            self._few.set()
+            self._few = None
+
+
 class FramedSession:
     """One connection. `scope` says where it comes from, as for a request over HTTP."""
 
@@ -102,16 +177,12 @@ class FramedSession:
         self._early: list[Frame] | None = None  # what came while it is asked who it is
         self._publisher: Publisher | None = None
         self._consumers: dict[str, tuple[Sender, asyncio.Task[None], bool]] = {}
-        self._given: dict[int, Sender] = {}
-        self._numbers = itertools.count(1)
+        self._unanswered = _Unanswered()
         self._tasks: set[asyncio.Task[None]] = set()
         # These are made when they are needed: an idle connection is small.
-        self._asked: deque[tuple[Frame, Callable[[Frame], Coroutine[Any, Any, str]]]] | None = None
+        self._requests: _Requests | None = None
         self._claiming: asyncio.Semaphore | None = None
-        self._many_unanswered: asyncio.Event | None = None  # set when there are few again
-        self._answering = 0
         self._subscribing = 0
-        self._memory = Reservation(edge.inflight)
         self.connected = False
 
     def received(self, frame: Frame) -> None:
@@ -142,7 +213,8 @@ class FramedSession:
 
     async def close(self) -> None:
         """The connection is gone: what is under way ends, subscriptions that were of this connection end, too."""
-        self._memory.release()
+        if self._requests is not None:
+            self._requests.close()
         for task in list(self._tasks):
             task.cancel()
         consumers = list(self._consumers.values())
@@ -169,11 +241,9 @@ class FramedSession:
             case FrameKind.UNSUBSCRIBE:
                 self._ask(frame, self._unsubscribe)
             case FrameKind.ACK | FrameKind.REFUSE:
-                consumer = self._given.pop(frame.correlation, None)
+                consumer = self._unanswered.pop(frame.correlation)
                 if consumer is not None:
                     consumer.answered(frame.correlation, taken=frame.kind == FrameKind.ACK)
-                    if len(self._given) < _MOST_UNANSWERED:
-                        self._go_on()
             case FrameKind.PING:
                 self._link.send(frames.encode(FrameKind.PONG, frame.correlation))
             case FrameKind.PONG:
@@ -252,31 +322,15 @@ class FramedSession:
             logger.debug("it stays open who this is: %s", error)
 
     def _ask(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, str]]) -> None:
-        """Carry out a request, a few at a time, in their order."""
+        """Carry out a request."""
         size = len(frame.body)
         if size > SMALL:
             self._refuse(frame, TooLarge(f"a {_NAMES[frame.kind]} may have {SMALL} bytes, this one has {size}"))
             return
-        if self._asked is None:
-            self._asked = deque()
-        self._asked.append((frame, work))
-        self._edge.inflight.count(self._memory, size)
-        if self._answering < _MOST_ASKED:
-            self._answering += 1
-            self._begin(self._answer_asked())
-        else:
-            self._link.read(False, _ASKED)
-
-    async def _answer_asked(self) -> None:
-        try:
-            while self._asked:
-                frame, work = self._asked.popleft()
-                if not self._asked:
-                    self._link.read(True, _ASKED)
-                await self._answer(frame, work)
-                self._edge.inflight.lessen(self._memory, len(frame.body))
-        finally:
-            self._answering -= 1
+        if self._requests is None:
+            self._requests = _Requests(self._edge.inflight, self._link)
+        if self._requests.add(size, lambda: self._answer(frame, work)):
+            self._begin(self._requests.run())
 
     async def _answer(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, str]]) -> None:
         try:
@@ -315,7 +369,7 @@ class FramedSession:
         else:
             # Somebody else has ended it.
             self._consumers.pop(consumer.subscription, None)
-            self._forget(consumer)
+            self._unanswered.forget(consumer)
             error = InvalidRequest(f"the subscription {consumer.subscription} has ended")
             self._link.send(_error(0, error, "SubscriptionEnded"))
 
@@ -326,28 +380,14 @@ class FramedSession:
         if consumer is not None and task is not None:
             task.cancel()
             consumer.close()
-            self._forget(consumer)
+            self._unanswered.forget(consumer)
         await subscriptions.unsubscribe(self._edge.gateway, identifier, caller)
         return identifier
 
-    def _forget(self, consumer: Sender) -> None:
-        """Await no answers to the messages of a subscription that has ended."""
-        self._given = {number: each for number, each in self._given.items() if each is not consumer}
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if self._many_unanswered is not None:
-            self._many_unanswered.set()
-            self._many_unanswered = None
-
     def number(self, consumer: Sender) -> int:
-        """For a message that is about to be sent: its answer goes to this consumer."""
-        number = next(self._numbers) % _NUMBERS
-        self._given[number] = consumer
-        if len(self._given) >= _MOST_UNANSWERED and self._many_unanswered is None:
-            self._many_unanswered = asyncio.Event()
+        """See Way."""
         self._edge.counts.sent += 1
-        return number
+        return self._unanswered.add(consumer)
 
     @property
     def claiming(self) -> asyncio.Semaphore:
@@ -372,8 +412,7 @@ class FramedSession:
 
     async def until_writable(self) -> None:
         """See Way."""
-        while self._many_unanswered is not None:
-            await self._many_unanswered.wait()
+        await self._unanswered.until_few()
         await self._link.until_writable()
 
     def _refuse(self, frame: Frame, error: BaseException) -> None:

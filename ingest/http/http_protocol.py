@@ -48,6 +48,22 @@ def _ours(scope: object) -> dict[str, Any]:
     return cast("dict[str, Any]", scope)
 
 
+class _Incoming:
+    """How far the request that is coming in has come."""
+
+    __slots__ = ("began_now", "handed_over", "in_parts", "open", "packet", "reported", "reservation", "unreported")
+
+    def __init__(self) -> None:
+        self.open = False  # there is one
+        self.handed_over = False  # the application has it
+        self.reported = False  # the parser reported something of this packet; headers, when all of them are there
+        self.unreported = 0  # bytes since the parser last reported something
+        self.began_now = False  # it began in this packet
+        self.packet = 0  # bytes of this packet
+        self.in_parts = False  # its body did not come in the packet of its head
+        self.reservation: Reservation | None = None  # of the last request
+
+
 class GatewayProtocol(HttpToolsProtocol):
     """One connection.
 
@@ -82,17 +98,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._unread: asyncio.TimerHandle | None = None  # runs while the client does not read its answer
         self._certificate: Any = None  # of the client, when it has shown one that was checked
         self._running: RequestResponseCycle | None = None  # what the application was given last
-        # Of the request that is coming in: whether there is one, whether the application has it, and how many bytes
-        # have come since the parser last reported something. Headers are reported when all of them are there.
-        self._open = False
-        self._handed_over = False
-        self._unreported = 0
-        self._reported = False
-        self._began_now = False
-        self._packet = 0
+        self._incoming = _Incoming()
         self._deadline: asyncio.TimerHandle | None = None
-        self._reservation: Reservation | None = None  # of the last request
-        self._in_parts = False  # its body did not come in the packet of its head
         self._waits = False  # for room: nothing is read
         self._host: bytes | None = None  # named before on this connection, and found to be one
         self._deaf = False  # what comes is thrown away: an answer has been given that ends the connection
@@ -122,8 +129,8 @@ class GatewayProtocol(HttpToolsProtocol):
             self._peers.closed(self.client[0])
         while self.pipeline:
             self._drop_newest()
-        if self._reservation is not None:
-            self._inflight.whole(self._reservation)
+        if self._incoming.reservation is not None:
+            self._inflight.whole(self._incoming.reservation)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -145,21 +152,22 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._deaf:
             return
         self._unset_keepalive_if_required()
-        self._began_now = self._reported = False
-        self._packet = len(data)
+        incoming = self._incoming
+        incoming.began_now = incoming.reported = False
+        incoming.packet = len(data)
         self._feed(data)
         if self._deaf or self.transport.is_closing():
             return
-        if self._reported:
-            self._unreported = 0
+        if incoming.reported:
+            incoming.unreported = 0
         else:
-            self._unreported += len(data)
-            if self._unreported > self._limits.max_header_bytes:
+            incoming.unreported += len(data)
+            if incoming.unreported > self._limits.max_header_bytes:
                 self._refuse_head()
                 return
-        if self._open and self._handed_over and not self._goes_on():
+        if incoming.open and incoming.handed_over and not self._goes_on():
             return
-        if self._open or not self._busy:
+        if incoming.open or not self._busy:
             if self._deadline is None:
                 self._expect_request()
         elif self._deadline is not None:
@@ -167,8 +175,9 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Called by the parser."""
-        self._open = self._began_now = self._reported = True
-        self._handed_over = False
+        incoming = self._incoming
+        incoming.open = incoming.began_now = incoming.reported = True
+        incoming.handed_over = False
         self._forget_deadline()  # it was for the request before
         super().on_message_begin()
         if self._certificate:
@@ -178,9 +187,10 @@ class GatewayProtocol(HttpToolsProtocol):
         """Called by the parser."""
         if self.parser.should_upgrade() or self._deaf:
             return
-        self._reported = True
+        incoming = self._incoming
+        incoming.reported = True
         # What came in one small packet is small.
-        small = self._began_now and self._packet <= self._limits.max_header_bytes
+        small = incoming.began_now and incoming.packet <= self._limits.max_header_bytes
         if not (small or self._head_size() <= self._limits.max_header_bytes) or (
             len(self.headers) > self._limits.max_headers
         ):
@@ -190,9 +200,9 @@ class GatewayProtocol(HttpToolsProtocol):
             self._refuse(400, "a request names one host, in one Host header (RFC 9112, 3.2)")
             return
         before = self.cycle
-        self._reservation = _ours(self.scope)[RESERVATION] = Reservation(self._inflight, self)
+        incoming.reservation = _ours(self.scope)[RESERVATION] = Reservation(self._inflight, self)
         super().on_headers_complete()
-        self._handed_over = True
+        incoming.handed_over = True
         self._since = self.loop.time()
         if self.cycle is not before and (self._announced() or 0) > self._limits.max_body_bytes:
             # The application refuses it without reading; the client must have a chance to see that.
@@ -203,21 +213,23 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Called by the parser."""
-        self._reported = True
-        if self._deaf or self._reservation is None or self.cycle.response_complete:
+        incoming = self._incoming
+        incoming.reported = True
+        if self._deaf or incoming.reservation is None or self.cycle.response_complete:
             return
-        self._reservation.add(len(body))
+        incoming.reservation.add(len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Called by the parser."""
         if self.parser.should_upgrade():
             return
-        self._open = False
-        self._reported = True
-        if self._in_parts and self._reservation is not None:
-            self._in_parts = False
-            self._inflight.whole(self._reservation)
+        incoming = self._incoming
+        incoming.open = False
+        incoming.reported = True
+        if incoming.in_parts and incoming.reservation is not None:
+            incoming.in_parts = False
+            self._inflight.whole(incoming.reservation)
         if not self._deaf:
             super().on_message_complete()
 
@@ -233,7 +245,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def without_request_since(self) -> float:
         """Since when no whole request has come, by the loop's clock; 0 while one is at work, and for a connection that
         is being closed."""
-        works = self._busy and not self._open
+        works = self._busy and not self._incoming.open
         return 0.0 if works or self.transport.is_closing() else self._since
 
     @property
@@ -302,13 +314,14 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _goes_on(self) -> bool:
         """Ask for room for a body that comes in parts; whether the connection goes on."""
-        if self._reservation is None or self._reservation.over:
+        reservation = self._incoming.reservation
+        if reservation is None or reservation.over:
             return True
-        self._in_parts = True
+        self._incoming.in_parts = True
         expected = self._announced()
         if expected is None:
-            expected = self._limits.max_body_bytes if self._reservation.came > SMALL else 0
-        if expected <= self._limits.max_body_bytes and not self._inflight.partly(self._reservation, expected):
+            expected = self._limits.max_body_bytes if reservation.came > SMALL else 0
+        if expected <= self._limits.max_body_bytes and not self._inflight.partly(reservation, expected):
             if self._deaf:
                 return False
             self._waits = True
@@ -325,7 +338,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _too_late(self) -> None:
         self._deadline = None
-        if not self._open:
+        if not self._incoming.open:
             self.transport.close()  # nothing was asked, so nothing is answered
         else:
             self._refuse(408, f"the request was not complete after {self._limits.request_timeout_s:g} s")
@@ -343,7 +356,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: int, reason: str, extra: bytes = b"") -> None:
         """Answer the request that is coming in, and nothing after it; those before it are answered first."""
-        begun = self._open and self._handed_over
+        begun = self._incoming.open and self._incoming.handed_over
         if begun and self.pipeline:
             self._drop_newest()  # it waits in the queue itself
         elif begun:

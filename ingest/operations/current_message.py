@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -15,6 +14,7 @@ from arborcast.core.eventlog.client import RETRY_AFTER_S
 from arborcast.core.eventlog.follower import LogFollower
 from arborcast.core.eventlog.scan import LogReader
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import pool
 from arborcast.ingest.access.grants import check_read
 from arborcast.ingest.addresses import FACTORIES, Target
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
@@ -57,7 +57,7 @@ class RetainedMessages:
             kafka, "retained", lambda key, value: (TopicPath(key.decode()), value is not None), self._take
         )
         self._reader = LogReader(kafka, "retained")
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="retained")
+        self._thread = pool("retained", 1)
 
     async def warm(self) -> None:
         """Read the log to its end once, so that the first who asks need not wait for that. Never raises."""

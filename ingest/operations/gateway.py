@@ -131,6 +131,10 @@ class Gateway:
                 return target.id
         return ""
 
+    def is_queue(self, path: TopicPath) -> bool:
+        """Whether the messages of a topic are requests, each for one of its servers."""
+        return self.table.topics.policy(path).queue
+
     def retains(self, path: TopicPath) -> bool:
         """Whether a topic keeps its last message: as its policy says, else as topics.retain_all does.
 

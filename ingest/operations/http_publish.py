@@ -26,12 +26,12 @@ from arborcast.ingest.elements.publication import (
     read_said,
 )
 from arborcast.ingest.operations.gateway import Gateway, Operation, Stored
-from arborcast.ingest.operations.publishing import PublishingClient, PublishRequest, publish
+from arborcast.ingest.operations.publishing import UNACCEPTED, PublishingClient, PublishRequest, publish
 from arborcast.topic_model import legacy_content
 from arborcast.topic_model.message_types import kept_type
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath, parse_path
-from arborcast.wire import times, xml_reading
+from arborcast.wire import xml_reading
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import (
     AccessRefused,
@@ -111,7 +111,7 @@ class Publish:
             gateway.ids.next(),
             topic,
             source.fragment(source.node(request.operation)),
-            times.to_ms(gateway.now()),
+            UNACCEPTED,
             message_id=checked_key(self._headers.get(b"idempotency-key", b"").decode("latin-1")),
             traceparent=request.traceparent,
             type=kept_type(str(request.operation.tag)),

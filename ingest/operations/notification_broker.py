@@ -20,7 +20,7 @@ from arborcast.ingest.elements.reply_to import read_reply_to
 from arborcast.ingest.elements.topics import TopicMemory
 from arborcast.ingest.operations import publishing
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, Stored
-from arborcast.ingest.operations.publishing import NO_PUBLICATIONS, PublishingClient, PublishRequest
+from arborcast.ingest.operations.publishing import NO_PUBLICATIONS, UNACCEPTED, PublishingClient, PublishRequest
 from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
 from arborcast.ingest.soap.shapes import FoundPayload, Shapes
 from arborcast.topic_model.message_types import kept_type
@@ -78,7 +78,8 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
         ),
     )
     # A refused request has no effect on other publishers.
-    _topics.remember(topics)
+    if topics:
+        _topics.remember(topics)
     if known is None and not target.old:
         _learn(request, notifications[0])
     new = await publishing.store(gateway, checked)
@@ -151,7 +152,6 @@ async def _read_notify(
 ) -> tuple[list[Notification], int]:
     """The notifications, and of how many messages they are; into `topics` those topics that were not known. `old`: as
     HPwsn's clients write them."""
-    accepted_ms = times.to_ms(gateway.now())
     message_id = request.addressing.message_id if request.addressing is not None else ""
     notifications: list[Notification] = []
 
@@ -161,7 +161,7 @@ async def _read_notify(
                 id=gateway.ids.next(),
                 topic=topic.path,
                 payload=payload,
-                accepted_ms=accepted_ms,
+                accepted_ms=UNACCEPTED,
                 producer=producer,
                 message_id=message_id,
                 traceparent=request.traceparent,
@@ -207,7 +207,7 @@ def _submitted(gateway: Gateway, request: Request, payload: bytes, producer: byt
             gateway.ids.next(),
             each.topic,
             each.payload,
-            times.to_ms(gateway.now()),
+            UNACCEPTED,
             producer=producer,
             message_id=message_id,
             traceparent=request.traceparent,

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from lxml import etree
@@ -36,13 +35,15 @@ from arborcast.wire.errors import ConsumerRefused, InvalidRequest, NotRegistered
 # time grows with the square of the namespace declarations.
 _MOST_CANONICAL = 16 * 1024
 
+UNACCEPTED = 0
+"""The time of acceptance of a notification that a door has read: `store` sets it."""
+
 NO_PUBLICATIONS: Mapping[str, Publication] = {}
 
 _BROKER = Target(Kind.BROKER)
 
 
-@dataclass(frozen=True, slots=True)
-class PublishingClient:
+class PublishingClient(NamedTuple):
     """The client that publishes, and the address to which it sent its request."""
 
     caller: Caller | None = None
@@ -108,7 +109,7 @@ async def check(gateway: Gateway, request: PublishRequest) -> Checked:
     gateway.check_new(topics)
     if publisher is not None:
         check_rate(gateway, publisher, topics)
-        if request.reply_to is not None:
+        if request.reply_to is not None and any(map(gateway.is_queue, topics)):
             notifications = await _with_reply_to(gateway, publisher, notifications, request.reply_to)
     return Checked(
         notifications, request.said, "" if publisher is None else owner_of(publisher.caller), request.accepted_ms
@@ -120,11 +121,9 @@ async def store(gateway: Gateway, checked: Checked) -> bool:
 
     Raises TopicNotSupported, TooManyTopics or another InfrastructureError.
     """
-    request = b""
-    if gateway.repeats.enabled:
+    if checked.notifications[0].message_id and gateway.repeats.enabled:
         said = [checked.said.get(each.id, NOTHING_SAID) for each in checked.notifications]
         request = fingerprint(checked.notifications, checked.owner, said)
-    if request:
         return await gateway.repeats.once(request, lambda: _store(gateway, checked, request))
     await _store(gateway, checked)
     return True
@@ -214,10 +213,9 @@ async def _with_reply_to(
     notifications: Sequence[Notification],
     read: Callable[[], EndpointReference | None],
 ) -> Sequence[Notification]:
-    """The notifications with the address for their answers, where one of their topics is a queue; judged as a
-    ConsumerReference is. Raises InvalidRequest."""
-    policy = gateway.table.topics.policy
-    reply_to = read() if any(policy(each.topic).queue for each in notifications) else None
+    """The notifications of a queue with the address for their answers, judged as a ConsumerReference is. Raises
+    InvalidRequest."""
+    reply_to = read()
     if reply_to is None:
         return notifications
     if not notifications[0].message_id:
@@ -254,14 +252,16 @@ def _accepted(
     notification: Notification,
     table: RoutingTable,
     said: Publication,
-    facts: Mapping[str, Any],
+    request: tuple[int, bytes, int],
     split_bytes: int,
     federation: AnswersPeers | None,
 ) -> Notification:
-    """A notification as it is stored: `facts` are those of its request, the rest is what its publisher says of it, else
-    what its topic does. `split_bytes` is for topics that say split."""
+    """A notification as it is stored: `request` has the time of acceptance, the fingerprint and the number of its
+    request, the rest is what its publisher says of it, else what its topic does. `split_bytes` is for topics that say
+    split."""
     tree = table.topics
     policy, priority = tree.policy(notification.topic), said.priority
+    accepted_ms, known_as, request_size = request
     distribution, fast = "", False
     if federation is not None:
         # Where it was accepted first it was said where it goes, if it was said at all.
@@ -273,7 +273,11 @@ def _accepted(
     return msgspec.structs.replace(
         notification,
         prefixes=tree.prefixes.complete(notification.topic, notification.prefixes),
-        valid_until_ms=said.until_ms(facts["accepted_ms"]),
+        accepted_ms=accepted_ms,
+        request=known_as,
+        request_size=request_size,
+        control=table.position,
+        valid_until_ms=said.until_ms(accepted_ms),
         priority=priority,
         type=said.type or notification.type,
         reliable=said.reliable or notification.reliable or policy.reliable,
@@ -283,7 +287,6 @@ def _accepted(
         distribution=distribution,
         fast=fast,
         unchanged=UNSTAMPED if notification.only else table.changed_before(notification.topic),
-        **facts,
     )
 
 
@@ -296,9 +299,7 @@ async def _store(gateway: Gateway, checked: Checked, request: bytes = b"") -> No
     await gateway.changes.keep_up()
     # It belongs to the subscriptions that are there now, whenever it is matched.
     accepted_ms = times.to_ms(gateway.now()) if checked.accepted_ms is None else checked.accepted_ms
-    facts: dict[str, bytes | int] = {"control": table.position, "accepted_ms": accepted_ms}
-    if request:
-        facts |= {"request": request, "request_size": len(notifications)}
+    facts = accepted_ms, request, len(notifications) if request else 1
     split_bytes, federation = gateway.fragments.bytes, gateway.federation
     stored = [
         _accepted(each, table, said.get(each.id, NOTHING_SAID), facts, split_bytes, federation)

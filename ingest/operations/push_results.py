@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +21,7 @@ from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.recent import Recent
 from arborcast.core.security.keyring import KeyFile, Marks, UnknownKey
 from arborcast.core.settings import KafkaSettings, SecretSettings
+from arborcast.core.threads import pool
 from arborcast.ingest.operations import http_publish
 from arborcast.ingest.state.changes import KeyedLocks
 from arborcast.topic_model.records import results
@@ -74,7 +74,7 @@ class PushResults:
         self._now = now
         self._said: Recent[str, State] = Recent(_REMEMBERED, age_s=3_600.0)
         self._locks = KeyedLocks()
-        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="results-log")
+        self._writers = pool("results-log", _WRITERS)
 
     async def take(self, path: str, body: bytes) -> None:
         """Return when a result is in the log. Raises ResultRefused, MalformedMessage, or InfrastructureError."""

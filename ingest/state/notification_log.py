@@ -16,7 +16,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from arborcast.core.errors import InfrastructureError
@@ -55,16 +55,20 @@ _RECONNECT_S = 0.5
 _REMEMBERED = 16 * 1024 * 1024
 
 
+_Record = tuple[str, bytes, bytes]
+"""Topic, key and value."""
+
+
 class _Append:
     """The records of one request, settled together."""
 
-    __slots__ = ("accepted", "began", "count", "deadline", "future", "outcomes", "records", "retained", "size")
+    __slots__ = ("accepted", "began", "deadline", "future", "outcomes", "records", "size")
 
     def __init__(
         self,
         future: asyncio.Future[None],
-        records: list[tuple[bytes, bytes]],
-        retained: list[tuple[bytes, bytes]],
+        records: list[_Record],
+        size: int,
         began: float,
         deadline: float,
         accepted: int,
@@ -73,16 +77,115 @@ class _Append:
         self.began = began
         self.future = future
         self.records = records
-        self.retained = retained
-        self.count = len(records) + len(retained)
-        self.size = sum(len(value) for _, value in records) + sum(len(value) for _, value in retained)
+        self.size = size  # of the values
         self.deadline = deadline
         self.outcomes: list[BaseException | None] = []
         """What became of each record so far; appended to in the producer's thread as well."""
 
     @property
     def settled(self) -> bool:
-        return len(self.outcomes) == self.count
+        return len(self.outcomes) == len(self.records)
+
+
+class _Settled:
+    """Appends whose records are acknowledged or failed. The producer's thread adds them, the event loop takes them;
+    one wake-up of the loop serves all that were added."""
+
+    def __init__(self, on_wake: Callable[[], None]) -> None:
+        self._on_wake = on_wake
+        self._appends: deque[_Append] = deque()
+        self._wake_pending = False
+        self._loop: asyncio.AbstractEventLoop
+
+    def use(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def add(self, append: _Append, outcome: BaseException | None) -> None:
+        """One more outcome of an append. In any thread."""
+        append.outcomes.append(outcome)
+        if append.settled:
+            self._appends.append(append)
+            # A wake-up too many is harmless, one too few is not: `take` clears the mark before it reads the queue.
+            if not self._wake_pending:
+                self._wake_pending = True
+                self._loop.call_soon_threadsafe(self._on_wake)
+
+    def take(self) -> Iterator[_Append]:
+        self._wake_pending = False
+        while self._appends:
+            yield self._appends.popleft()
+
+
+class _Topics:
+    """A producer, and the topics to which it appends, with their partitions."""
+
+    def __init__(self, producer: Producer, notifications: str, retained: str, partitions: int) -> None:
+        self.producer = producer
+        self.notifications = notifications
+        self.retained = retained
+        self._partitions = partitions
+        self._known_partitions: Recent[bytes, int] = Recent(_REMEMBERED)
+
+    def send(self, append: _Append, settled: _Settled) -> Iterator[None]:
+        """Sends a record at each step."""
+
+        def acknowledged(_: Acknowledgement) -> None:
+            settled.add(append, None)
+
+        def failed(error: BaseException) -> None:
+            settled.add(append, error)
+
+        sent = 0
+        try:
+            for topic, key, value in append.records:
+                partition = 0 if topic == self.retained else self._partition(key)
+                future = self.producer.send(topic, value=value, key=key, partition=partition)
+                sent += 1
+                future.add_callback(acknowledged)
+                future.add_errback(failed)
+                yield
+        except Exception as error:
+            # Not sent, nor are the ones behind it: they must not be stored without it.
+            for _ in range(len(append.records) - sent):
+                settled.add(append, error)
+
+    def _partition(self, key: bytes) -> int:
+        known = self._known_partitions.get(key)
+        if known is None:
+            known = partition_of_key(key, self._partitions)
+            self._known_partitions.put(key, known, len(key))
+        return known
+
+
+class _Outgoing:
+    """Records on their way to the producer, a limited number in each turn of the event loop: one request may have tens
+    of thousands."""
+
+    def __init__(self) -> None:
+        self._appends: deque[Iterator[None]] = deque()
+        self._next_turn: asyncio.Handle | None = None
+
+    def add(self, appends: Iterable[Iterator[None]]) -> None:
+        self._appends.extend(appends)
+        if self._next_turn is None:
+            self._turn()
+
+    def flush(self) -> None:
+        """Send all of them now."""
+        while self._appends:
+            self._turn()
+
+    def clear(self) -> None:
+        self._appends.clear()
+
+    def _turn(self) -> None:
+        self._next_turn = None
+        for _ in range(_AT_A_TIME):
+            while self._appends and next(self._appends[0], _ALL_SENT) is _ALL_SENT:
+                self._appends.popleft()
+            if not self._appends:
+                return
+        self._next_turn = asyncio.get_running_loop().call_soon(self._turn)
 
 
 class NotificationLog:
@@ -90,20 +193,14 @@ class NotificationLog:
 
     def __init__(self, kafka: KafkaSettings, settings: GatewaySettings) -> None:
         self._kafka = kafka
-        self._topic = kafka.topic("notifications")
-        self._retained_topic = kafka.topic("retained")
         self._limit = settings.max_unacknowledged_bytes
         self._timeout_s = kafka.request_timeout_s
-        self._producer: Producer | None = None
-        self._known_partitions: Recent[bytes, int] = Recent(_REMEMBERED)
-        self._partitions = 1
+        self._topics: _Topics | None = None
         self._under_way: dict[_Append, None] = {}
-        self._settled: deque[_Append] = deque()
-        self._wake_pending = False
+        self._settled = _Settled(self._settle)
         self._gathered: list[_Append] = []
         self._gathering: asyncio.TimerHandle | None = None
-        self._outgoing: deque[Iterator[None]] = deque()
-        self._sending: asyncio.Handle | None = None
+        self._outgoing = _Outgoing()
         self._sweep: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
         # A thread that connects cannot be cancelled: what it comes back with after the end, it has to close.
@@ -117,11 +214,12 @@ class NotificationLog:
     @property
     def connected(self) -> bool:
         """Whether an append has a chance."""
-        return self._producer is not None
+        return self._topics is not None
 
     def start(self) -> None:
         """Begin to look for the broker, and never stop. Call on the event loop."""
         self._loop = asyncio.get_running_loop()
+        self._settled.use(self._loop)
         self._connecting = self._loop.create_task(self._connect(), name="notification-log-connect")
 
     async def settled(self) -> None:
@@ -138,11 +236,10 @@ class NotificationLog:
         if self._sweep is not None:
             self._sweep.cancel()
         self._hand_over()
-        while self._outgoing:
-            self._send_on()
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await asyncio.to_thread(producer.close, 1)
+        self._outgoing.flush()
+        topics, self._topics = self._topics, None
+        if topics is not None:
+            await asyncio.to_thread(topics.producer.close, 1)
         self._settle()
         self._fail_all(InfrastructureError("the gateway stops", RETRY_AFTER_S))
 
@@ -156,14 +253,17 @@ class NotificationLog:
         Raises InfrastructureError at once when the broker is away or too much waits for it; the future fails with one
         when the acknowledgements do not come in time. Some of the records may be in the log then.
         """
-        if self._producer is None:
+        topics = self._topics
+        if topics is None:
             raise InfrastructureError("the Kafka broker does not answer", RETRY_AFTER_S)
-        room = self._limit - self.unacknowledged_bytes
-        records, room = self._encoded(notifications, room)
-        current, _ = self._encoded(retained, room)
+        records = self._encoded(topics.notifications, notifications, 0)
+        size = sum([len(value) for _, _, value in records])
+        if retained:
+            records += self._encoded(topics.retained, retained, size)
+            size = sum([len(value) for _, _, value in records])
         began = self._loop.time()
         accepted = sum(not each.only for each in notifications)
-        append = _Append(self._loop.create_future(), records, current, began, began + self._timeout_s, accepted)
+        append = _Append(self._loop.create_future(), records, size, began, began + self._timeout_s, accepted)
         self._gathered.append(append)
         if not self._under_way:
             self._hand_over()
@@ -175,17 +275,18 @@ class NotificationLog:
             self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_late)
         return append.future
 
-    def _encoded(self, notifications: Sequence[Notification], room: int) -> tuple[list[tuple[bytes, bytes]], int]:
-        """Their records, and what is left of the room in bytes. Encodes no more than one record beyond it."""
-        records = []
+    def _encoded(self, topic: str, notifications: Sequence[Notification], size: int) -> list[_Record]:
+        """Their records, of a request with so many bytes already. Encodes no more than one record beyond the limit."""
+        room, records = self._limit - self.unacknowledged_bytes - size, []
         for notification in notifications:
-            records.append(encode(notification))
-            room -= len(records[-1][1])
+            key, value = encode(notification)
+            records.append((topic, key, value))
+            room -= len(value)
             if room < 0:
                 raise InfrastructureError(
                     f"Kafka is slow: {self.unacknowledged_bytes} bytes wait for its acknowledgement", RETRY_AFTER_S
                 )
-        return records, room
+        return records
 
     def _hand_over(self) -> None:
         """Give what has gathered to the producer."""
@@ -193,78 +294,13 @@ class NotificationLog:
             self._gathering.cancel()
             self._gathering = None
         gathered, self._gathered = self._gathered, []
-        producer = self._producer
-        if producer is None:
-            return  # what had gathered was failed when it went
-        self._outgoing.extend(self._sent(producer, append) for append in gathered)
-        if self._sending is None:
-            self._send_on()
-
-    def _send_on(self) -> None:
-        """Some of what is to go: a request may hold tens of thousands, and the event loop has others to look after."""
-        self._sending = None
-        for _ in range(_AT_A_TIME):
-            while self._outgoing and next(self._outgoing[0], _ALL_SENT) is _ALL_SENT:
-                self._outgoing.popleft()
-            if not self._outgoing:
-                return
-        self._sending = self._loop.call_soon(self._send_on)
-
-    def _sent(self, producer: Producer, append: _Append) -> Iterator[None]:
-        """Sends a record at each step."""
-
-        def acknowledged(_: Acknowledgement) -> None:
-            append.outcomes.append(None)
-            if append.settled:
-                self._settled.append(append)
-                self._wake()
-
-        def failed(error: BaseException) -> None:
-            append.outcomes.append(error)
-            if append.settled:
-                self._settled.append(append)
-                self._wake()
-
-        sent = 0
-        try:
-            for key, value in append.records:
-                future = producer.send(self._topic, value=value, key=key, partition=self._partition(key))
-                sent += 1
-                future.add_callback(acknowledged)
-                future.add_errback(failed)
-                yield
-            for key, value in append.retained:
-                future = producer.send(self._retained_topic, value=value, key=key, partition=0)
-                sent += 1
-                future.add_callback(acknowledged)
-                future.add_errback(failed)
-                yield
-        except Exception as error:
-            # Not sent, nor are the ones behind it: they must not be stored without it.
-            append.outcomes.extend([error] * (append.count - sent))
-            if append.settled:
-                self._settled.append(append)
-                self._wake()
-
-    def _partition(self, key: bytes) -> int:
-        known = self._known_partitions.get(key)
-        if known is None:
-            known = partition_of_key(key, self._partitions)
-            self._known_partitions.put(key, known, len(key))
-        return known
-
-    def _wake(self) -> None:
-        # In the producer's thread. A wake-up too many is harmless, one too few is not: `_settle` clears the mark before
-        # it looks into the queue.
-        if not self._wake_pending:
-            self._wake_pending = True
-            self._loop.call_soon_threadsafe(self._settle)
+        topics = self._topics
+        if topics is not None:  # else what had gathered was failed when the producer went
+            self._outgoing.add([topics.send(append, self._settled) for append in gathered])
 
     def _settle(self) -> None:
-        self._wake_pending = False
         away = False
-        while self._settled:
-            append = self._settled.popleft()
+        for append in self._settled.take():
             if append not in self._under_way:
                 continue  # given up, or reported by both threads
             self._forget(append)
@@ -278,7 +314,7 @@ class NotificationLog:
                 failure = as_infrastructure_error("the notification cannot be stored", error)
                 append.future.set_exception(failure)
                 away = away or failure.retry_after is not None
-        if away and self._producer is not None:
+        if away and self._topics is not None:
             self._give_up()
 
     def _forget(self, append: _Append) -> None:
@@ -298,9 +334,9 @@ class NotificationLog:
 
     def _give_up(self) -> None:
         logger.warning("Kafka does not acknowledge: connecting again")
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            self._loop.run_in_executor(None, producer.abort)
+        topics, self._topics = self._topics, None
+        if topics is not None:
+            self._loop.run_in_executor(None, topics.producer.abort)
         self._fail_all(InfrastructureError(f"Kafka did not acknowledge within {self._timeout_s:g} s", RETRY_AFTER_S))
         self._connecting = self._loop.create_task(self._connect(), name="notification-log-connect")
 
@@ -316,7 +352,7 @@ class NotificationLog:
 
     async def _connect(self) -> None:
         warned = False
-        while self._producer is None:
+        while self._topics is None:
             try:
                 await asyncio.to_thread(self._find_producer)
             except InfrastructureError as error:
@@ -329,11 +365,10 @@ class NotificationLog:
 
     def _find_producer(self) -> None:
         # Its asking for the topics now keeps `send` from waiting for them on the event loop.
-        topics = (self._topic, self._retained_topic)
-        producer, (self._partitions, _) = producer_for(self._kafka, topics, make_producer)
-        self._known_partitions = Recent(_REMEMBERED)
+        names = self._kafka.topic("notifications"), self._kafka.topic("retained")
+        producer, (partitions, _) = producer_for(self._kafka, names, make_producer)
         with self._ending:
             if not self._ended:
-                self._producer = producer
+                self._topics = _Topics(producer, *names, partitions)
                 return
         producer.abort()

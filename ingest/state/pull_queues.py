@@ -161,6 +161,28 @@ class Handout:
         return b"".join(self.elements).decode()
 
 
+class _ClaimDeadlines:
+    """When open claims run out: `claim_s` seconds after the first look that shows them, by a clock that only advances.
+    With the time in the record a wrong clock, here or in the gateway that claimed, would hide messages for an hour, or
+    hand them out twice. That time shortens the wait only at the first look, for claims made before the process began.
+    """
+
+    def __init__(self, claim_s: float, now: Callable[[], float], steady: Callable[[], float]) -> None:
+        self._claim_s = claim_s
+        self._now = now
+        self._steady = steady
+        self._due: dict[tuple[str, str], float] | None = None
+
+    def passed(self, open_claims: Iterable[tuple[str, str, int]]) -> list[tuple[str, str]]:
+        """The claims that have run out."""
+        now, now_ms, before = self._steady(), self._now() * 1000, self._due
+        self._due = {}
+        for pull_point_id, claim, until_ms in open_claims:
+            left_s = min(max((until_ms - now_ms) / 1000, 0.0), self._claim_s) if before is None else self._claim_s
+            self._due[pull_point_id, claim] = (before or {}).get((pull_point_id, claim), now + left_s)
+        return [claim for claim, at in self._due.items() if at <= now]
+
+
 class PullQueues:
     """The pull points' messages as operations see them. On the event loop's thread only.
 
@@ -187,9 +209,7 @@ class PullQueues:
         self._max_bytes = max_bytes
         self._max_nodes = max_nodes
         self._now = now
-        self._steady = steady
-        self._due: dict[tuple[str, str], float] = {}
-        self._swept = False
+        self._deadlines = _ClaimDeadlines(claim_s, now, steady)
         self._locks = KeyedLocks()
         self._arrivals: dict[str, set[asyncio.Future[None]]] = {}
         self._finishing: set[asyncio.Task[None]] = set()
@@ -265,7 +285,7 @@ class PullQueues:
     async def sweep(self, catch_up: Callable[[], Awaitable[None]]) -> None:
         """Return the claims of gateways that died, forget pull points that are gone, say what was dropped. `catch_up`
         reads the control log to its end."""
-        for pull_point_id, claim in self._overdue():
+        for pull_point_id, claim in self._deadlines.passed(self._store.open_claims()):
             logger.warning("messages of pull point %s were claimed and not handed out: they wait again", pull_point_id)
             await self._append_quietly(pull_point_id, Returned(claim))
         for pull_point_id in [each for each in self._arrivals if not self._is_there(each)]:
@@ -292,18 +312,6 @@ class PullQueues:
         for pull_point_id in unknown:
             if not self._is_there(pull_point_id):
                 self.forget(pull_point_id)
-
-    def _overdue(self) -> list[tuple[str, str]]:
-        """The claims whose time is over, counted from when we saw each first, by a clock that nobody sets: else one
-        that is wrong, here or where it was claimed, would hide messages for an hour, or hand out twice what is on its
-        way. Only of those that were there before us we go by the time in them, and wait no longer than for others."""
-        now, now_ms = self._steady(), self._now() * 1000
-        due: dict[tuple[str, str], float] = {}
-        for pull_point_id, claim, until_ms in self._store.open_claims():
-            left_s = self._claim_s if self._swept else min(max((until_ms - now_ms) / 1000, 0.0), self._claim_s)
-            due[pull_point_id, claim] = self._due.get((pull_point_id, claim), now + left_s)
-        self._due, self._swept = due, True
-        return [claim for claim, at in due.items() if at <= now]
 
     async def close(self) -> None:
         """Wait a moment for claims that are being settled."""

@@ -7,11 +7,12 @@ is subscribed to, and a message is acknowledged when the socket has it: at most 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ from arborcast.core.recent import Recent
 from arborcast.ingest.settings import ZmqSettings
 from arborcast.ingest.zeromq.messages import MessageError, expression_of, read_publication, read_topic, written_topic
 from arborcast.ingest.zeromq.prefixes import LONGEST_PREFIX, Peer, Prefixes, peer_of
-from arborcast.ingest.zeromq.sockets import Sockets
+from arborcast.ingest.zeromq.sockets import KnownClient, Sockets
 from arborcast.ingest.zeromq.upstream import Answer, FramedUpstream
 from arborcast.wire import frames
 from arborcast.wire.frames import Frame
@@ -86,6 +87,123 @@ class _Asked:
     until: float
 
 
+class _Outcomes(Counter[tuple[str, ...]]):
+    """The number of messages, by socket and outcome."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged_at: dict[str, float] = {}
+
+    def note(self, socket: str, outcome: str, why: str = "") -> None:
+        """Count one more. The log has one `why` of each outcome a minute."""
+        self[socket, outcome] += 1
+        if why:
+            now = time.monotonic()
+            if now - self._logged_at.get(outcome, -_SAY_AGAIN_S) >= _SAY_AGAIN_S:
+                self._logged_at[outcome] = now
+                logger.warning("zmq.%s: %s: %s", socket, outcome, why)
+
+
+class _LoopCalls:
+    """Calls that other threads leave for the loop; `event` is readable while there are any."""
+
+    def __init__(self) -> None:
+        self.event = os.eventfd(0, os.EFD_NONBLOCK)
+        self._calls: deque[Callable[[], None]] = deque()
+
+    def wake(self) -> None:
+        os.eventfd_write(self.event, 1)
+
+    def add(self, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+        self.wake()
+
+    def run(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.event)
+        while self._calls:
+            self._calls.popleft()()
+
+    def close(self) -> None:
+        os.close(self.event)
+
+
+class _Retries:
+    """Publications of PUSH sockets that the gateway could not store, in their order."""
+
+    def __init__(self) -> None:
+        self._held: deque[_Publication] = deque()
+        self._due_at = 0.0
+        self._alone = False  # one of them is under way by itself
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, publication: _Publication, now: float) -> None:
+        if not self._held:
+            self._due_at = now + _AGAIN_S
+        self._held.append(publication)
+
+    def due(self, now: float) -> list[_Publication]:
+        """What is to be sent again now: all, or the first one by itself while one of them is under suspicion."""
+        if not self._held or self._alone or now < self._due_at:
+            return []
+        self._due_at = now + _AGAIN_S
+        self._alone = any(each.lost >= _SUSPECT for each in self._held)
+        return [self._held.popleft() for _ in range(1 if self._alone else len(self._held))]
+
+    def answered(self, error: ArborcastError | None) -> None:
+        """A publication of a PUSH socket has its answer; while one is sent by itself, it is that one."""
+        if self._alone:
+            self._alone = False
+            self._due_at = 0.0 if error is None else self._due_at
+
+
+class _GatewayConnections:
+    """Publishes at the gateway, on one connection for each user. `has_room` bounds what is without an answer."""
+
+    def __init__(
+        self, gateway: ConnectionFactory, clients: Mapping[str, KnownClient], own: FramedUpstream, calls: _LoopCalls
+    ) -> None:
+        """`own` is the connection of clients without a user."""
+        self.own = own
+        self._gateway = gateway
+        self._clients = clients
+        self._calls = calls
+        self._users: dict[str, FramedUpstream] = {}
+        self._frames = self._bytes = 0
+
+    @property
+    def has_room(self) -> bool:
+        return self._frames < _MOST_FRAMES and self._bytes < _MOST_BYTES
+
+    def publish(self, body: frames.PublishBody, flags: int, user: str, answer: Answer) -> None:
+        """The loop calls `answer`."""
+        size = len(body.payload)
+        self._frames += 1
+        self._bytes += size
+
+        def done(name: str, error: ArborcastError | None) -> None:
+            self._frames -= 1
+            self._bytes -= size
+            answer(name, error)
+
+        connection = self._of(user) if user else self.own
+        connection.publish(body, flags, lambda name, error: self._calls.add(lambda: done(name, error)))
+
+    def close(self) -> None:
+        for each in (self.own, *self._users.values()):
+            each.close()
+
+    def _of(self, user: str) -> FramedUpstream:
+        found = self._users.get(user)
+        if found is None:
+            client = self._clients[user]
+            factory = replace(self._gateway, user=client.user, password=client.password, name="zmq")
+            found = self._users[user] = FramedUpstream(factory)
+        return found
+
+
 class ZmqEdge:
     """The edges of these settings; `largest` is what a frame may have. `beat` is called about once a second while the
     loop turns, from when the gateway was reached first."""
@@ -95,44 +213,41 @@ class ZmqEdge:
     ) -> None:
         """Raises ConfigError."""
         self._settings = settings
-        self._gateway = gateway
         self._beat = beat
-        self.counts: Counter[tuple[str, ...]] = Counter()
-        """What came to what, by socket and outcome."""
+        self.counts = _Outcomes()
         # What is little too large is refused and counted.
         self._sockets = Sockets(settings, 2 * largest)
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK)
-        self._done: deque[Callable[[], None]] = deque()  # what other threads leave for the loop
+        self._calls = _LoopCalls()
         self._tasks: deque[tuple[Frame, frames.MessageBody]] = deque()
         self._wanted = Prefixes()
         self._prefixes: dict[str, set[bytes]] = {}  # by expression
         self._asked: list[_Asked] = []
         self._sent: Recent[str, bool] = Recent(_REMEMBERED)
-        self._frames = self._bytes = 0
-        self._held: deque[_Publication] = deque()  # the gateway could not store them
-        self._again_at = 0.0
-        self._alone = False  # one of them is under way by itself
-        self._said: dict[str, float] = {}
+        self._retries = _Retries()
         self._stopping = False
         factory = replace(gateway, user=settings.user, password=settings.password, name="zmq")
-        self._own = FramedUpstream(factory, lambda frame, message: self._later(lambda: self._send(frame, message)))
+        self._gateway = _GatewayConnections(
+            gateway,
+            self._sockets.clients,
+            FramedUpstream(factory, lambda frame, message: self._calls.add(lambda: self._send(frame, message))),
+            self._calls,
+        )
         self._task_source: FramedUpstream | None = None
         if self._sockets.tasks is not None and settings.tasks_topics:
             self._task_source = FramedUpstream(factory, self._take_task)
             self._task_source.subscribe(frames.SubscribeBody(settings.tasks_topics, _TASKS_NAME, window=_TURN))
-        self._users: dict[str, FramedUpstream] = {}
 
     def stop(self) -> None:
         """End the loop. From any thread, or a signal handler."""
         self._stopping = True
-        os.eventfd_write(self._wake, 1)
+        self._calls.wake()
 
     def run(self) -> None:
         """Turn until stopped."""
         beaten, reached = 0.0, False
         try:
             while not self._stopping:
-                reached = reached or self._own.connected
+                reached = reached or self._gateway.own.connected
                 if reached and time.monotonic() - beaten >= _BEAT_S:
                     beaten = time.monotonic()
                     self._beat()
@@ -140,32 +255,29 @@ class ZmqEdge:
                         self._not_wanted(prefix)
                 self._turn()
         finally:
-            for each in (self._own, self._task_source, *self._users.values()):
-                if each is not None:
-                    each.close()
+            self._gateway.close()
+            if self._task_source is not None:
+                self._task_source.close()
             self._sockets.close()
-            os.close(self._wake)
+            self._calls.close()
 
     def _turn(self) -> None:
         poller = zmq.Poller()
-        poller.register(self._wake, zmq.POLLIN)
-        sockets, has_room = self._sockets, self._has_room
+        poller.register(self._calls.event, zmq.POLLIN)
+        sockets, has_room, retries = self._sockets, self._gateway.has_room, self._retries
         for opened, wanted in (
             (sockets.xpub, True),
             (sockets.sub, True),
-            (sockets.pull, has_room and not self._held),
+            (sockets.pull, has_room and not retries),
             (sockets.router, has_room),
-            (sockets.results, has_room and not self._held),
+            (sockets.results, has_room and not retries),
         ):
             if opened is not None and wanted:
                 poller.register(opened, zmq.POLLIN)
         if sockets.tasks is not None and self._tasks:
             poller.register(sockets.tasks, zmq.POLLOUT)
         ready = dict(poller.poll(_TURN_MS if not self._asked else _ASKED_MS))
-        if self._wake in ready:
-            os.eventfd_read(self._wake)
-        while self._done:
-            self._done.popleft()()
+        self._calls.run()
         for opened, take in (
             (sockets.xpub, self._subscription),
             (sockets.sub, lambda parts, last: self._publish("publish", parts, _user_of(last))),
@@ -179,15 +291,8 @@ class ZmqEdge:
             self._hand_out()
         if self._asked:
             self._answer_ready()
-        if self._held and not self._alone and time.monotonic() >= self._again_at:
-            self._again_at = time.monotonic() + _AGAIN_S
-            self._alone = any(each.lost >= _SUSPECT for each in self._held)
-            for _ in range(1 if self._alone else len(self._held)):
-                self._store(self._held.popleft())
-
-    @property
-    def _has_room(self) -> bool:
-        return self._frames < _MOST_FRAMES and self._bytes < _MOST_BYTES
+        for publication in retries.due(time.monotonic()):
+            self._store(publication)
 
     def _each(self, opened: zmq.Socket[bytes], take: Callable[[list[bytes], zmq.Frame | None], None]) -> None:
         whole = bool(self._sockets.clients) or opened is self._sockets.xpub  # with who has sent it
@@ -206,13 +311,13 @@ class ZmqEdge:
             take(parts, last)
 
     def _publish(self, by: str, parts: Sequence[bytes], user: str) -> None:
-        if not self._has_room and by == "publish":
-            self._count(by, "lost", "there is no room on the way to the gateway")
+        if not self._gateway.has_room and by == "publish":
+            self.counts.note(by, "lost", "there is no room on the way to the gateway")
             return
         try:
             body, flags = read_publication(parts)
         except MessageError as error:
-            self._count(by, error.reason, str(error))
+            self.counts.note(by, error.reason, str(error))
             return
 
         self._store(_Publication(by, body, flags, user))
@@ -221,25 +326,22 @@ class ZmqEdge:
         by, body, flags, user, _ = publication
 
         def answer(_: str, error: ArborcastError | None) -> None:
-            if self._alone and by != "publish":  # then it is this one
-                self._alone = False
-                self._again_at = 0.0 if error is None else self._again_at
+            if by != "publish":
+                self._retries.answered(error)
             lost = publication.lost + isinstance(error, ConnectionLost)
             if error is None:
-                self._count(by, "accepted")
+                self.counts.note(by, "accepted")
             elif isinstance(error, BrokerUnavailable) and by != "publish" and lost < _MOST_LOST:
-                if not self._held:
-                    self._again_at = time.monotonic() + _AGAIN_S
-                self._held.append(publication._replace(lost=lost))
+                self._retries.add(publication._replace(lost=lost), time.monotonic())
             else:
-                self._count(by, "refused", str(error))
+                self.counts.note(by, "refused", str(error))
 
-        self._begin(body, flags, user, answer)
+        self._gateway.publish(body, flags, user, answer)
 
     def _request(self, parts: list[bytes], user: str) -> None:
         identity, *rest = parts
         if len(rest) < 2 or rest[0]:
-            self._count("asked", "parts", "a REQ has an empty part in front, and a word")
+            self.counts.note("asked", "parts", "a REQ has an empty part in front, and a word")
             self._reply(identity, b"error", b"a request is: publish, topic, payload [, properties]; or ready, prefix")
             return
         word, *said = rest[1:]
@@ -254,51 +356,28 @@ class ZmqEdge:
                 raise MessageError("word", f"publish and ready are known, not {word[:60].decode('utf-8', 'replace')!r}")
             body, flags = read_publication(said)
         except MessageError as error:
-            self._count("asked", error.reason, str(error))
+            self.counts.note("asked", error.reason, str(error))
             self._reply(identity, b"error", str(error).encode())
             return
 
         def answer(name: str, error: ArborcastError | None) -> None:
-            self._count("asked", "refused" if error else "accepted", str(error or ""))
+            self.counts.note("asked", "refused" if error else "accepted", str(error or ""))
             self._reply(identity, *((b"error", str(error).encode()) if error else (b"ok", name.encode())))
 
-        self._begin(body, flags, user, answer)
+        self._gateway.publish(body, flags, user, answer)
 
     def _result(self, parts: list[bytes], user: str) -> None:
         if len(parts) != 3:
-            self._count("results", "parts", f"a result has the task's id, topic and payload, not {len(parts)} parts")
+            self.counts.note("results", "parts", f"a result has task id, topic and payload, not {len(parts)} parts")
             return
         try:
             body, flags = read_publication(parts[1:])
             body.properties = {"task": read_topic(parts[0])}
         except MessageError as error:
-            self._count("results", error.reason, str(error))
+            self.counts.note("results", error.reason, str(error))
             return
 
         self._store(_Publication("results", body, flags, user))
-
-    def _begin(self, body: frames.PublishBody, flags: int, user: str, answer: Answer) -> None:
-        size = len(body.payload)
-        self._frames += 1
-        self._bytes += size
-
-        def done(name: str, error: ArborcastError | None) -> None:
-            self._frames -= 1
-            self._bytes -= size
-            answer(name, error)
-
-        self._upstream(user).publish(body, flags, lambda name, error: self._later(lambda: done(name, error)))
-
-    def _upstream(self, user: str) -> FramedUpstream:
-        """The connection of a key's user."""
-        if not user:
-            return self._own
-        found = self._users.get(user)
-        if found is None:
-            client = self._sockets.clients[user]
-            factory = replace(self._gateway, user=client.user, password=client.password, name="zmq")
-            found = self._users[user] = FramedUpstream(factory)
-        return found
 
     def _subscription(self, parts: list[bytes], last: zmq.Frame | None) -> None:
         """A receiver asks for a prefix, or takes it back."""
@@ -311,11 +390,11 @@ class ZmqEdge:
             if not self._wanted.begin(prefix, peer):
                 return
         except MessageError as error:
-            self._count("subscribe", error.reason, str(error))
+            self.counts.note("subscribe", error.reason, str(error))
             return
         expression = expression_of(prefix)
         self._prefixes.setdefault(expression, set()).add(prefix)
-        self._own.subscribe(frames.SubscribeBody(expression, current=True, window=_WINDOW))
+        self._gateway.own.subscribe(frames.SubscribeBody(expression, current=True, window=_WINDOW))
 
     def _not_wanted(self, prefix: bytes) -> None:
         expression = expression_of(prefix)
@@ -323,7 +402,7 @@ class ZmqEdge:
         prefixes.discard(prefix)
         if not prefixes:
             del self._prefixes[expression]
-            self._own.unsubscribe(expression)
+            self._gateway.own.unsubscribe(expression)
 
     def _send(self, frame: Frame, message: frames.MessageBody) -> None:
         """To all whose prefix it has; once, though it may come by several subscriptions."""
@@ -339,12 +418,12 @@ class ZmqEdge:
                 # One of them is full. It loses this one, the others do not.
                 xpub.setsockopt(zmq.XPUB_NODROP, 0)
                 xpub.send_multipart(parts, zmq.NOBLOCK)
-                self._count("subscribe", "dropped", "a receiver does not read what it is sent")
-            self._count("subscribe", "sent")
-        self._own.acknowledge(frame)
+                self.counts.note("subscribe", "dropped", "a receiver does not read what it is sent")
+            self.counts.note("subscribe", "sent")
+        self._gateway.own.acknowledge(frame)
 
     def _take_task(self, frame: Frame, message: frames.MessageBody) -> None:
-        self._later(lambda: self._tasks.append((frame, message)))
+        self._calls.add(lambda: self._tasks.append((frame, message)))
 
     def _hand_out(self) -> None:
         tasks = self._sockets.tasks
@@ -356,14 +435,14 @@ class ZmqEdge:
             except zmq.Again:
                 return
             self._tasks.popleft()
-            self._count("tasks", "sent")
+            self.counts.note("tasks", "sent")
             if self._task_source is not None:
                 self._task_source.acknowledge(frame)
 
     def _answer_ready(self) -> None:
         now, waiting = time.monotonic(), list[_Asked]()
         for each in self._asked:
-            if self._own.is_in_force(each.expression):
+            if self._gateway.own.is_in_force(each.expression):
                 self._reply(each.identity, b"ok", b"")
             elif now >= each.until:
                 self._reply(each.identity, b"error", b"nobody has subscribed to this prefix, or the gateway is away")
@@ -374,19 +453,6 @@ class ZmqEdge:
     def _reply(self, identity: bytes, *parts: bytes) -> None:
         if self._sockets.router is not None:
             self._sockets.router.send_multipart((identity, b"", *parts), zmq.NOBLOCK)
-
-    def _later(self, work: Callable[[], None]) -> None:
-        """Have the loop do it."""
-        self._done.append(work)
-        os.eventfd_write(self._wake, 1)
-
-    def _count(self, socket: str, outcome: str, why: str = "") -> None:
-        self.counts[socket, outcome] += 1
-        if why:
-            now = time.monotonic()
-            if now - self._said.get(outcome, -_SAY_AGAIN_S) >= _SAY_AGAIN_S:
-                self._said[outcome] = now
-                logger.warning("zmq.%s: %s: %s", socket, outcome, why)
 
 
 def _peer_of(frame: zmq.Frame | None) -> Peer | None:

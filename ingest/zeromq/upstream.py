@@ -11,13 +11,15 @@ from dataclasses import replace
 
 from arborcast.client.framed import Connection, ConnectionFactory, published
 from arborcast.client.values import BrokerUnavailable, FaultReceived
+from arborcast.core.backoff import Backoff
 from arborcast.core.errors import ArborcastError
+from arborcast.core.threads import Service
 from arborcast.wire import frames
 from arborcast.wire.frames import Frame, FrameKind
 
 logger = logging.getLogger(__name__)
 
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 30.0
+_BACKOFF = Backoff(0.1, 30.0)
 
 _LOOK_S = 0.5
 
@@ -42,10 +44,10 @@ class FramedUpstream:
         self._wanted: dict[str, frames.SubscribeBody] = {}
         self._in_force: dict[str, str] = {}  # expression to the subscription's name
         self._failed: dict[str, float] = {}  # expression to when it is tried again
-        self._changed = threading.Event()
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="zmq-upstream", daemon=True)
-        self._thread.start()
+        self._service = Service(
+            "zmq-upstream", self._step, backoff=_BACKOFF, close=self._lose, what=f"the framed edge at {factory.url}"
+        )
+        self._service.start()
 
     @property
     def connected(self) -> bool:
@@ -71,13 +73,13 @@ class FramedUpstream:
         """Have messages of this expression; a moment later it `is_in_force`."""
         with self._lock:
             self._wanted[wanted.expression] = wanted
-        self._changed.set()
+        self._service.wake()
 
     def unsubscribe(self, expression: str) -> None:
         """Have them no more."""
         with self._lock:
             self._wanted.pop(expression, None)
-        self._changed.set()
+        self._service.wake()
 
     def is_in_force(self, expression: str) -> bool:
         """Whether what is published from now on comes."""
@@ -90,40 +92,38 @@ class FramedUpstream:
 
     def close(self) -> None:
         """End the connection, and what was subscribed to but not by name."""
-        self._closed.set()
-        self._changed.set()
-        self._thread.join(60)
+        self._service.stop(60)
 
-    def _run(self) -> None:
-        wait_s = _FIRST_WAIT_S
-        while not self._closed.is_set():
+    def _step(self) -> float:
+        """Connect; while there is a connection, subscribe to what is wanted, and to nothing else."""
+        connection = self._connection
+        if connection is None:
             try:
                 connection = self._factory.connection()
-            except ArborcastError as error:
-                self._refusal = error if isinstance(error, FaultReceived) else None
-                logger.warning("the framed edge at %s: %s; trying again", self._factory.url, error)
-                self._closed.wait(wait_s)
-                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
-                continue
-            wait_s, self._refusal = _FIRST_WAIT_S, None
-            with connection:
-                self._connection = connection
-                self._keep(connection)
-                self._connection = None
-                self._in_force.clear()
+            except FaultReceived as error:
+                self._refusal = error
+                raise
+            except ArborcastError:
+                self._refusal = None
+                raise
+            self._refusal, self._connection = None, connection
+        elif connection.lost.is_set():
+            self._lose()
+            return 0.0
+        with self._lock:
+            wanted = dict(self._wanted)
+        for expression in self._in_force.keys() - wanted.keys():
+            self._end(connection, self._in_force.pop(expression))
+        for expression in wanted.keys() - self._in_force.keys():
+            if self._failed.get(expression, 0.0) <= time.monotonic():
+                self._begin(connection, wanted[expression])
+        return _LOOK_S
 
-    def _keep(self, connection: Connection) -> None:
-        """Until the connection is lost: subscribe to what is wanted, and to nothing else."""
-        while not (self._closed.is_set() or connection.lost.is_set()):
-            self._changed.clear()
-            with self._lock:
-                wanted = dict(self._wanted)
-            for expression in self._in_force.keys() - wanted.keys():
-                self._end(connection, self._in_force.pop(expression))
-            for expression in wanted.keys() - self._in_force.keys():
-                if self._failed.get(expression, 0.0) <= time.monotonic():
-                    self._begin(connection, wanted[expression])
-            self._changed.wait(_LOOK_S)
+    def _lose(self) -> None:
+        connection, self._connection = self._connection, None
+        self._in_force.clear()
+        if connection is not None:
+            connection.close()
 
     def _begin(self, connection: Connection, wanted: frames.SubscribeBody) -> None:
         try:

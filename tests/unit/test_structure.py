@@ -216,22 +216,11 @@ THREADS = {
     "dispatch/recording/recording.py",
     "dispatch/redelivery/redeliverer.py",
     "engine/terminal.py",  # a timer that is cancelled
-    "ingest/consumers.py",
-    "ingest/federation/member.py",
-    "ingest/operations/current_message.py",
-    "ingest/operations/push_results.py",
-    "ingest/zeromq/upstream.py",
     "jobs/dispatch_stream.py",  # a pool from before the first import of the product
 }
 
 # Classes with more than _MOST_ATTRIBUTES attributes. To be emptied: nothing may be added.
 HEAVY = {
-    "ingest.federation.member.FederationMember",
-    "ingest.framed.session.FramedSession",
-    "ingest.http.http_protocol.GatewayProtocol",
-    "ingest.state.notification_log.NotificationLog",
-    "ingest.state.pull_queues.PullQueues",
-    "ingest.zeromq.edge.ZmqEdge",
 }
 _MOST_ATTRIBUTES = 15
 

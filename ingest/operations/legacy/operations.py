@@ -27,7 +27,7 @@ from arborcast.ingest.elements.filters import Filters, SubscriptionPolicy
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
 from arborcast.ingest.operations.legacy import messages, parts
 from arborcast.ingest.operations.legacy.messages import CreatePullPoint, Notify, Part, Subscribe, Unsubscribe
-from arborcast.ingest.operations.publishing import PublishingClient, PublishRequest, publish
+from arborcast.ingest.operations.publishing import UNACCEPTED, PublishingClient, PublishRequest, publish
 from arborcast.ingest.operations.pull_points import open_pull_point
 from arborcast.ingest.operations.subscribing import (
     CreatedSubscription,
@@ -92,13 +92,12 @@ async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
 
 
 async def _notify(gateway: Gateway, asked: Notify, target: Target, request: Request) -> str:
-    accepted_ms = times.to_ms(gateway.now())
     notifications = [
         Notification(
             gateway.ids.next(),
             message.topic,
             message.payload,
-            accepted_ms,
+            UNACCEPTED,
             traceparent=request.traceparent,
             type=kept_type(message.type),
             package=message.package,

@@ -178,19 +178,15 @@ def test_what_was_sent_is_recalled_for_as_long_as_it_is_remembered() -> None:
     asyncio.run(ask())
 
 
-def test_what_is_recalled_is_no_guess_and_needs_none() -> None:
+async def test_what_is_recalled_is_no_guess_and_needs_none() -> None:
     source, clock = Source(), Clock(0.0)
     users = Users(source, remember_s=60, guesses=Guesses(1, 300, clock), clock=clock)
-
-    async def ask() -> None:
-        assert await users.check("a", "right", "h", b"a:right") == Identity("a")
-        assert await users.check("a", "wrong", "h", b"a:wrong") is None
-        for _ in range(2):
-            with pytest.raises(TooManyRequests):
-                await users.check("a", "other", "h", b"a:other")
-        assert users.recall(b"a:right") == Identity("a")
-
-    asyncio.run(ask())
+    assert await users.check("a", "right", "h", b"a:right") == Identity("a")
+    assert await users.check("a", "wrong", "h", b"a:wrong") is None
+    for _ in range(2):
+        with pytest.raises(TooManyRequests):
+            await users.check("a", "other", "h", b"a:other")
+    assert users.recall(b"a:right") == Identity("a")
 
 
 def test_many_who_ask_the_same_at_once_wait_for_one_answer() -> None:

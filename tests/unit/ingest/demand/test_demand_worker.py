@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
+from arborcast.core.backoff import Backoff
 from arborcast.ingest.demand import calls
 from arborcast.ingest.demand.worker import DemandWorker
 from arborcast.ingest.settings import GatewaySettings
@@ -43,7 +44,7 @@ class Running:
 
     def start_worker(self) -> None:
         async def start() -> asyncio.Task[None]:
-            worker = DemandWorker(self.parts.gateway, lambda: len(self.parts.control.records), first_wait_s=0.1)
+            worker = DemandWorker(self.parts.gateway, lambda: len(self.parts.control.records), Backoff(0.1, 60.0))
             return asyncio.create_task(worker.run())
 
         self._worker = asyncio.run_coroutine_threadsafe(start(), self._loop).result(120)

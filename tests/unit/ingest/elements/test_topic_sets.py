@@ -84,17 +84,13 @@ def test_it_is_written_once_for_all_who_may_see_the_same(writers: Writers, form:
     assert threading.get_ident() not in writers.threads, "the event loop has other things to do"
 
 
-def test_a_topic_that_comes_or_goes_is_seen_at_once(writers: Writers) -> None:
+async def test_a_topic_that_comes_or_goes_is_seen_at_once(writers: Writers) -> None:
     topics, sets = tree("{urn:t}a"), TopicSets()
-
-    async def ask() -> None:
-        assert "<c" not in await sets.text("set", topics, None)
-        topics.put(TopicRecord(TopicPath("{urn:t}a/c")))
-        assert "<c" in await sets.text("set", topics, None)
-        topics.remove(TopicPath("{urn:t}a/c"))
-        assert "<c" not in await sets.text("set", topics, None)
-
-    asyncio.run(ask())
+    assert "<c" not in await sets.text("set", topics, None)
+    topics.put(TopicRecord(TopicPath("{urn:t}a/c")))
+    assert "<c" in await sets.text("set", topics, None)
+    topics.remove(TopicPath("{urn:t}a/c"))
+    assert "<c" not in await sets.text("set", topics, None)
     assert len(writers.written) == 3
 
 
@@ -122,33 +118,25 @@ def test_many_who_ask_at_once_wait_for_one(writers: Writers) -> None:
     assert writers.most_at_once == 1
 
 
-def test_too_many_are_refused_without_being_written(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_are_refused_without_being_written(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_sets, "_MAX_TOPICS", 2)
     topics, sets = tree("a", "b"), TopicSets()
-
-    async def ask() -> None:
-        await sets.text("set", topics, None)
-        topics.put(TopicRecord(TopicPath("c")))
-        for form in ("set", "expressions"):
-            with pytest.raises(OperationRefused, match="3 topics are too many"):
-                await sets.text(form, topics, None)
-
-    asyncio.run(ask())
+    await sets.text("set", topics, None)
+    topics.put(TopicRecord(TopicPath("c")))
+    for form in ("set", "expressions"):
+        with pytest.raises(OperationRefused, match="3 topics are too many"):
+            await sets.text(form, topics, None)
     assert len(writers.written) == 1
 
 
-def test_what_is_kept_is_bounded_and_the_oldest_goes(writers: Writers) -> None:
+async def test_what_is_kept_is_bounded_and_the_oldest_goes(writers: Writers) -> None:
     topics, sets = tree(*(f"{{urn:t}}a{number}" for number in range(10))), TopicSets(cached=1_000)
-
-    async def ask() -> None:
-        callers = [caller(str(number), subscribe=below(f"{{urn:t}}a{number}")) for number in range(10)]
-        for who in callers:
-            await sets.text("set", topics, who)
-        assert 1 <= len(sets._written) < 10
-        assert sum(len(each.text) for each in sets._written.values()) <= 1_000
-        await sets.text("set", topics, callers[-1])
-        assert len(writers.written) == 10
-        await sets.text("set", topics, callers[0])
-        assert len(writers.written) == 11
-
-    asyncio.run(ask())
+    callers = [caller(str(number), subscribe=below(f"{{urn:t}}a{number}")) for number in range(10)]
+    for who in callers:
+        await sets.text("set", topics, who)
+    assert 1 <= len(sets._written) < 10
+    assert sum(len(each.text) for each in sets._written.values()) <= 1_000
+    await sets.text("set", topics, callers[-1])
+    assert len(writers.written) == 10
+    await sets.text("set", topics, callers[0])
+    assert len(writers.written) == 11

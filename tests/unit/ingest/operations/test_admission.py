@@ -184,17 +184,13 @@ def test_the_older_envelope_is_told_to_come_again_too() -> None:
     assert (answer.status, b"retry-after" in answer.headers) == (503, True)
 
 
-def test_a_publisher_that_hangs_up_gives_nothing_back_that_is_added() -> None:
+async def test_a_publisher_that_hangs_up_gives_nothing_back_that_is_added() -> None:
     parts = GatewayParts(topics=TopicSettings(new_per_minute=1))
-
-    async def leave() -> None:
-        adding = asyncio.create_task(parts.gateway.admit({_path("a"): ""}))
-        await asyncio.sleep(0)
-        adding.cancel()
-        await asyncio.gather(adding, return_exceptions=True)
-        await parts.gateway.admit({_path("a"): ""})
-        with pytest.raises(TooManyTopics):
-            await parts.gateway.admit({_path("b"): ""})
-
-    asyncio.run(leave())
+    adding = asyncio.create_task(parts.gateway.admit({_path("a"): ""}))
+    await asyncio.sleep(0)
+    adding.cancel()
+    await asyncio.gather(adding, return_exceptions=True)
+    await parts.gateway.admit({_path("a"): ""})
+    with pytest.raises(TooManyTopics):
+        await parts.gateway.admit({_path("b"): ""})
     assert len(parts.control.records) == 1

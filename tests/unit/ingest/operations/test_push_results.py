@@ -54,7 +54,7 @@ def test_said_again_it_is_the_same_and_said_otherwise_it_is_refused() -> None:
     assert b"said to be delivered before" in refused.body
 
 
-def test_equal_results_at_the_same_moment_are_stored_once() -> None:
+async def test_equal_results_at_the_same_moment_are_stored_once() -> None:
     class Log:
         def __init__(self) -> None:
             self.appended: list[bytes] = []
@@ -67,20 +67,17 @@ def test_equal_results_at_the_same_moment_are_stored_once() -> None:
 
         def close(self) -> None: ...
 
-    async def scenario() -> None:
-        log = Log()
-        taking = PushResults(log, RESULT_KEYS, lambda: NOW_MS / 1000)
-        same = [asyncio.create_task(taking.take(ADDRESS, b'{"state": "failed"}')) for _ in range(5)]
-        other = asyncio.create_task(taking.take(ADDRESS, b'{"state": "delivered"}'))
-        await asyncio.sleep(0.01)
-        log.go_on.set()
-        await asyncio.gather(*same)
-        with pytest.raises(ResultRefused, match="the first word counts"):
-            await other
-        assert len(log.appended) == 1
-        taking.close()
-
-    asyncio.run(scenario())
+    log = Log()
+    taking = PushResults(log, RESULT_KEYS, lambda: NOW_MS / 1000)
+    same = [asyncio.create_task(taking.take(ADDRESS, b'{"state": "failed"}')) for _ in range(5)]
+    other = asyncio.create_task(taking.take(ADDRESS, b'{"state": "delivered"}'))
+    await asyncio.sleep(0.01)
+    log.go_on.set()
+    await asyncio.gather(*same)
+    with pytest.raises(ResultRefused, match="the first word counts"):
+        await other
+    assert len(log.appended) == 1
+    taking.close()
 
 
 def test_until_its_time_is_over() -> None:

@@ -43,23 +43,20 @@ def test_holders_of_one_key_take_turns_and_others_do_not_wait() -> None:
     assert order.index("third begins") < order.index("first ends")
 
 
-def test_a_lock_is_gone_when_its_holder_fails_or_is_cancelled() -> None:
-    async def scenario() -> None:
-        locks = KeyedLocks()
+async def test_a_lock_is_gone_when_its_holder_fails_or_is_cancelled() -> None:
+    locks = KeyedLocks()
 
-        async def hold() -> None:
-            async with locks.hold("k"):
-                await asyncio.sleep(60)
+    async def hold() -> None:
+        async with locks.hold("k"):
+            await asyncio.sleep(60)
 
-        holder, waiter = asyncio.create_task(hold()), asyncio.create_task(hold())
-        await asyncio.sleep(0)
-        assert "k" in locks
-        waiter.cancel()
-        holder.cancel()
-        await asyncio.gather(holder, waiter, return_exceptions=True)
-        assert "k" not in locks
-
-    asyncio.run(scenario())
+    holder, waiter = asyncio.create_task(hold()), asyncio.create_task(hold())
+    await asyncio.sleep(0)
+    assert "k" in locks
+    waiter.cancel()
+    holder.cancel()
+    await asyncio.gather(holder, waiter, return_exceptions=True)
+    assert "k" not in locks
 
 
 def topics(*names: str) -> list[ControlRecord]:
@@ -88,45 +85,39 @@ def test_what_comes_while_commits_are_under_way_shares_the_next_one() -> None:
     assert asyncio.run(scenario()) == [1, 1, 98]
 
 
-def test_all_that_share_a_commit_hear_that_it_failed_and_the_next_one_goes_on() -> None:
-    async def scenario() -> None:
-        errors = [
-            InfrastructureError("no broker"),
-            InfrastructureError("no broker"),
-            InfrastructureError("again"),
-            None,
-        ]
+async def test_all_that_share_a_commit_hear_that_it_failed_and_the_next_one_goes_on() -> None:
+    errors = [
+        InfrastructureError("no broker"),
+        InfrastructureError("no broker"),
+        InfrastructureError("again"),
+        None,
+    ]
 
-        async def commit(records: Sequence[ControlRecord]) -> None:
-            await asyncio.sleep(0)
-            error = errors.pop(0)
-            if error is not None:
-                raise error
-
-        shared = SharedCommits(commit)
-        first = [shared.commit(topics(name)) for name in "abcd"]
-        found = await asyncio.gather(*first, return_exceptions=True)
-        assert [str(each) for each in found] == ["no broker", "no broker", "again", "again"]
-        await shared.commit(topics("e"))
-
-    asyncio.run(scenario())
-
-
-def test_one_that_hangs_up_takes_the_commit_from_nobody() -> None:
-    async def scenario() -> None:
-        async def commit(records: Sequence[ControlRecord]) -> None:
-            await asyncio.sleep(0)
-
-        shared = SharedCommits(commit)
-        futures = [shared.commit(topics(name)) for name in "abcd"]
-        gone = asyncio.ensure_future(asyncio.shield(futures[3]))
+    async def commit(records: Sequence[ControlRecord]) -> None:
         await asyncio.sleep(0)
-        gone.cancel()
-        await asyncio.gather(*futures)
-        with pytest.raises(asyncio.CancelledError):
-            await gone
+        error = errors.pop(0)
+        if error is not None:
+            raise error
 
-    asyncio.run(scenario())
+    shared = SharedCommits(commit)
+    first = [shared.commit(topics(name)) for name in "abcd"]
+    found = await asyncio.gather(*first, return_exceptions=True)
+    assert [str(each) for each in found] == ["no broker", "no broker", "again", "again"]
+    await shared.commit(topics("e"))
+
+
+async def test_one_that_hangs_up_takes_the_commit_from_nobody() -> None:
+    async def commit(records: Sequence[ControlRecord]) -> None:
+        await asyncio.sleep(0)
+
+    shared = SharedCommits(commit)
+    futures = [shared.commit(topics(name)) for name in "abcd"]
+    gone = asyncio.ensure_future(asyncio.shield(futures[3]))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(*futures)
+    with pytest.raises(asyncio.CancelledError):
+        await gone
 
 
 class OneLog:
@@ -246,37 +237,31 @@ async def turns(number: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-def test_the_only_gateway_accepts_without_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        worker = Worker(monkeypatch, sole=True)
-        worker.apply()
-        worker.sibling.moved(1)
-        await worker.changes.keep_up()
-        assert worker.questions == 0
-
-    asyncio.run(scenario())
+async def test_the_only_gateway_accepts_without_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker(monkeypatch, sole=True)
+    worker.apply()
+    worker.sibling.moved(1)
+    await worker.changes.keep_up()
+    assert worker.questions == 0
 
 
 @pytest.mark.parametrize("sole", [True, False])
-def test_what_another_worker_or_gateway_has_answered_for_is_applied_first(
+async def test_what_another_worker_or_gateway_has_answered_for_is_applied_first(
     monkeypatch: pytest.MonkeyPatch, sole: bool
 ) -> None:
-    async def scenario() -> None:
-        worker = Worker(monkeypatch, sole=sole)
-        if sole:
-            worker.sibling.moved(2)
-        else:
-            worker.end = 2
-        waiting = [asyncio.create_task(worker.changes.keep_up()) for _ in range(100)]
-        await turns()
-        worker.apply()
-        await turns()
-        assert not any(each.done() for each in waiting)
-        worker.apply()
-        await asyncio.gather(*waiting)
-        assert worker.questions == (not sole), "all that come together share one"
-
-    asyncio.run(scenario())
+    worker = Worker(monkeypatch, sole=sole)
+    if sole:
+        worker.sibling.moved(2)
+    else:
+        worker.end = 2
+    waiting = [asyncio.create_task(worker.changes.keep_up()) for _ in range(100)]
+    await turns()
+    worker.apply()
+    await turns()
+    assert not any(each.done() for each in waiting)
+    worker.apply()
+    await asyncio.gather(*waiting)
+    assert worker.questions == (not sole), "all that come together share one"
 
 
 @pytest.mark.parametrize("sole", [True, False])
@@ -306,37 +291,33 @@ def test_requests_go_on_in_their_order(monkeypatch: pytest.MonkeyPatch, sole: bo
     assert asyncio.run(scenario()) == [0, 2, *range(3, 12)]
 
 
-def test_a_notification_is_not_accepted_when_the_end_of_the_log_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        worker = Worker(monkeypatch, sole=False)
-
-        async def away() -> int:
-            raise InfrastructureError("Kafka is away", retry_after=1)
-
-        monkeypatch.setattr(worker, "_end", away)
-        monkeypatch.setattr(worker.changes._end, "end_offset", away)
-        parts = GatewayParts()
-        monkeypatch.setattr(parts.gateway.changes, "keep_up", worker.changes.keep_up)
-        parts.table.apply(TopicRecord(TopicPath("a")), 0)
-        with pytest.raises(InfrastructureError, match="Kafka is away"):
-            await publish(parts.gateway, PublishRequest([Notification("n", TopicPath("a"), b"<x/>", 0)], None))
-        assert parts.notifications.accepted == []
-
-    asyncio.run(scenario())
-
-
-def test_a_notification_has_the_position_of_what_another_gateway_has_answered_for(
+async def test_a_notification_is_not_accepted_when_the_end_of_the_log_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario() -> None:
-        parts = GatewayParts()
-        parts.table.apply(TopicRecord(TopicPath("a")), 0)
+    worker = Worker(monkeypatch, sole=False)
 
-        async def keep_up() -> None:
-            parts.table.apply(TopicRecord(TopicPath("b")), 1)
+    async def away() -> int:
+        raise InfrastructureError("Kafka is away", retry_after=1)
 
-        monkeypatch.setattr(parts.gateway.changes, "keep_up", keep_up)
+    monkeypatch.setattr(worker, "_end", away)
+    monkeypatch.setattr(worker.changes._end, "end_offset", away)
+    parts = GatewayParts()
+    monkeypatch.setattr(parts.gateway.changes, "keep_up", worker.changes.keep_up)
+    parts.table.apply(TopicRecord(TopicPath("a")), 0)
+    with pytest.raises(InfrastructureError, match="Kafka is away"):
         await publish(parts.gateway, PublishRequest([Notification("n", TopicPath("a"), b"<x/>", 0)], None))
-        assert [each.control for each in parts.notifications.accepted] == [2]
+    assert parts.notifications.accepted == []
 
-    asyncio.run(scenario())
+
+async def test_a_notification_has_the_position_of_what_another_gateway_has_answered_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = GatewayParts()
+    parts.table.apply(TopicRecord(TopicPath("a")), 0)
+
+    async def keep_up() -> None:
+        parts.table.apply(TopicRecord(TopicPath("b")), 1)
+
+    monkeypatch.setattr(parts.gateway.changes, "keep_up", keep_up)
+    await publish(parts.gateway, PublishRequest([Notification("n", TopicPath("a"), b"<x/>", 0)], None))
+    assert [each.control for each in parts.notifications.accepted] == [2]

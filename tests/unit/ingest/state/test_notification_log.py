@@ -103,60 +103,50 @@ async def connected(settings: GatewaySettings | None = None, kafka: KafkaSetting
     return log
 
 
-def test_done_when_all_are_acknowledged(brokers: Brokers) -> None:
-    async def scenario() -> None:
-        log = await connected()
-        future = log.append([one(1), one(2, "b/c")])
-        first, second = brokers.producers[0].sent
-        assert [decode(sent.value).id for sent in (first, second)] == ["n1", "n2"]
-        assert (first.topic, first.key, second.key) == ("arborcast.notifications", b"a", b"b/c")
-        assert (first.partition, second.partition) == (partition_of_key(b"a", 3), partition_of_key(b"b/c", 3))
-        assert log.unacknowledged_bytes == len(first.value) + len(second.value)
-        await asyncio.to_thread(second.acknowledge)
-        await asyncio.sleep(0.02)
-        assert not future.done()
-        await asyncio.to_thread(first.acknowledge)
+async def test_done_when_all_are_acknowledged(brokers: Brokers) -> None:
+    log = await connected()
+    future = log.append([one(1), one(2, "b/c")])
+    first, second = brokers.producers[0].sent
+    assert [decode(sent.value).id for sent in (first, second)] == ["n1", "n2"]
+    assert (first.topic, first.key, second.key) == ("arborcast.notifications", b"a", b"b/c")
+    assert (first.partition, second.partition) == (partition_of_key(b"a", 3), partition_of_key(b"b/c", 3))
+    assert log.unacknowledged_bytes == len(first.value) + len(second.value)
+    await asyncio.to_thread(second.acknowledge)
+    await asyncio.sleep(0.02)
+    assert not future.done()
+    await asyncio.to_thread(first.acknowledge)
+    await asyncio.wait_for(future, 120)
+    assert log.unacknowledged_bytes == 0
+    await log.stop()
+
+
+async def test_what_is_sent_again_to_a_late_subscriber_is_not_counted_as_accepted(brokers: Brokers) -> None:
+    log = await connected()
+    counted: list[int] = []
+    log.acknowledged = lambda count, _seconds: counted.append(count)
+    for notifications in ([one(1), one(2)], [msgspec.structs.replace(one(1), only="s1")]):
+        future = log.append(notifications)
+        for sent in brokers.producers[0].sent[-len(notifications) :]:
+            await asyncio.to_thread(sent.acknowledge)
         await asyncio.wait_for(future, 120)
-        assert log.unacknowledged_bytes == 0
-        await log.stop()
-
-    asyncio.run(scenario())
+    assert counted == [2, 0]
+    await log.stop()
 
 
-def test_what_is_sent_again_to_a_late_subscriber_is_not_counted_as_accepted(brokers: Brokers) -> None:
-    async def scenario() -> None:
-        log = await connected()
-        counted: list[int] = []
-        log.acknowledged = lambda count, _seconds: counted.append(count)
-        for notifications in ([one(1), one(2)], [msgspec.structs.replace(one(1), only="s1")]):
-            future = log.append(notifications)
-            for sent in brokers.producers[0].sent[-len(notifications) :]:
-                await asyncio.to_thread(sent.acknowledge)
-            await asyncio.wait_for(future, 120)
-        assert counted == [2, 0]
-        await log.stop()
-
-    asyncio.run(scenario())
-
-
-def test_a_lone_request_is_handed_over_at_once_and_those_behind_it_together(
+async def test_a_lone_request_is_handed_over_at_once_and_those_behind_it_together(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notification_log, "_GATHER_S", 0.05)
-
-    async def scenario() -> None:
-        log = await connected()
-        producer = brokers.producers[0]
-        log.append([one(1)])
-        assert len(producer.sent) == 1
-        log.append([one(2), one(3)])
-        log.append([one(4)])
-        assert len(producer.sent) == 1
-        await wait_until_async(lambda: len(producer.sent) > 1)
-        assert [decode(sent.value).id for sent in producer.sent] == ["n1", "n2", "n3", "n4"]
-        await log.stop()
-
-    asyncio.run(scenario())
+    log = await connected()
+    producer = brokers.producers[0]
+    log.append([one(1)])
+    assert len(producer.sent) == 1
+    log.append([one(2), one(3)])
+    log.append([one(4)])
+    assert len(producer.sent) == 1
+    await wait_until_async(lambda: len(producer.sent) > 1)
+    assert [decode(sent.value).id for sent in producer.sent] == ["n1", "n2", "n3", "n4"]
+    await log.stop()
 
 
 def test_a_record_that_the_producer_does_not_take_fails_its_request_only(brokers: Brokers) -> None:
@@ -210,112 +200,96 @@ def test_one_wake_up_settles_many(brokers: Brokers) -> None:
     asyncio.run(scenario())
 
 
-def test_one_failed_record_fails_its_request_only(brokers: Brokers) -> None:
-    async def scenario() -> None:
-        log = await connected()
-        good, bad = log.append([one(1)]), log.append([one(2), one(3)])
-        await wait_until_async(lambda: len(brokers.producers[0].sent) == 3)
-        first, second, third = brokers.producers[0].sent
-        second.fail(RecordListTooLargeError("too many"))
-        third.acknowledge()
-        first.acknowledge()
-        await good
-        with pytest.raises(InfrastructureError, match="too large"):
-            await bad
-        assert log.unacknowledged_bytes == 0
-        await log.stop()
-
-    asyncio.run(scenario())
+async def test_one_failed_record_fails_its_request_only(brokers: Brokers) -> None:
+    log = await connected()
+    good, bad = log.append([one(1)]), log.append([one(2), one(3)])
+    await wait_until_async(lambda: len(brokers.producers[0].sent) == 3)
+    first, second, third = brokers.producers[0].sent
+    second.fail(RecordListTooLargeError("too many"))
+    third.acknowledge()
+    first.acknowledge()
+    await good
+    with pytest.raises(InfrastructureError, match="too large"):
+        await bad
+    assert log.unacknowledged_bytes == 0
+    await log.stop()
 
 
-def test_beyond_the_limit_it_refuses_at_once(brokers: Brokers) -> None:
-    async def scenario() -> None:
-        log = await connected(GatewaySettings(max_unacknowledged_bytes=1024 * 1024))
-        waiting = log.append([one(1, size=900_000)])
-        with pytest.raises(InfrastructureError, match="Kafka is slow") as caught:
-            log.append([one(2, size=200_000)])
-        assert caught.value.retry_after is not None
-        brokers.producers[0].sent[0].acknowledge()
-        await waiting
-        log.append([one(3, size=200_000)])
-        await log.stop()
-
-    asyncio.run(scenario())
+async def test_beyond_the_limit_it_refuses_at_once(brokers: Brokers) -> None:
+    log = await connected(GatewaySettings(max_unacknowledged_bytes=1024 * 1024))
+    waiting = log.append([one(1, size=900_000)])
+    with pytest.raises(InfrastructureError, match="Kafka is slow") as caught:
+        log.append([one(2, size=200_000)])
+    assert caught.value.retry_after is not None
+    brokers.producers[0].sent[0].acknowledge()
+    await waiting
+    log.append([one(3, size=200_000)])
+    await log.stop()
 
 
-def test_what_is_not_acknowledged_in_time_fails_and_another_connection_is_made(brokers: Brokers) -> None:
-    async def scenario() -> None:
-        log = await connected(kafka=dataclasses.replace(KAFKA, request_timeout_s=0.05))
-        futures = [log.append([one(1)]), log.append([one(2)])]
-        brokers.away = True
-        for future in futures:
-            with pytest.raises(InfrastructureError, match=r"within 0\.05 s"):
-                await future
-        assert not log.connected
-        assert log.unacknowledged_bytes == 0
-        with pytest.raises(InfrastructureError, match="does not answer"):
-            log.append([one(3)])
-        await wait_until_async(lambda: brokers.producers[0].aborted)
-        brokers.away = False
-        await wait_until_async(lambda: log.connected)
-        # The old producer's late words change nothing.
-        brokers.producers[0].sent[0].acknowledge()
-        brokers.producers[0].sent[1].fail(OSError("aborted"))
-        await asyncio.sleep(0.01)
-        again = log.append([one(4)])
-        brokers.producers[1].sent[0].acknowledge()
-        await again
-        assert log.unacknowledged_bytes == 0
-        await log.stop()
-
-    asyncio.run(scenario())
-
-
-def test_a_broker_that_the_producer_calls_away_is_away_for_all(brokers: Brokers) -> None:
-    async def scenario() -> None:
-        log = await connected()
-        futures = [log.append([one(1)]), log.append([one(2)])]
-        brokers.away = True
-        brokers.producers[0].sent[0].fail(KafkaTimeoutError("expired"))
-        for future in futures:
-            with pytest.raises(InfrastructureError) as caught:
-                await future
-            assert caught.value.retry_after is not None
-        assert not log.connected
-        brokers.away = False
-        await wait_until_async(lambda: log.connected)
-        await log.stop()
-
-    asyncio.run(scenario())
-
-
-def test_a_request_that_was_cancelled_does_not_disturb_the_others(brokers: Brokers) -> None:
-    async def scenario() -> None:
-        log = await connected()
-        gone, stays = log.append([one(1)]), log.append([one(2)])
-        gone.cancel()
-        await wait_until_async(lambda: len(brokers.producers[0].sent) == 2)
-        for sent in brokers.producers[0].sent:
-            sent.acknowledge()
-        await stays
-        assert log.unacknowledged_bytes == 0
-        await log.stop()
-
-    asyncio.run(scenario())
-
-
-def test_stopping_fails_what_is_under_way(brokers: Brokers) -> None:
-    async def scenario() -> None:
-        log = await connected()
-        future = log.append([one(1)])
-        await log.stop()
-        with pytest.raises(InfrastructureError, match="stops"):
+async def test_what_is_not_acknowledged_in_time_fails_and_another_connection_is_made(brokers: Brokers) -> None:
+    log = await connected(kafka=dataclasses.replace(KAFKA, request_timeout_s=0.05))
+    futures = [log.append([one(1)]), log.append([one(2)])]
+    brokers.away = True
+    for future in futures:
+        with pytest.raises(InfrastructureError, match=r"within 0\.05 s"):
             await future
+    assert not log.connected
+    assert log.unacknowledged_bytes == 0
+    with pytest.raises(InfrastructureError, match="does not answer"):
+        log.append([one(3)])
+    await wait_until_async(lambda: brokers.producers[0].aborted)
+    brokers.away = False
+    await wait_until_async(lambda: log.connected)
+    # The old producer's late words change nothing.
+    brokers.producers[0].sent[0].acknowledge()
+    brokers.producers[0].sent[1].fail(OSError("aborted"))
+    await asyncio.sleep(0.01)
+    again = log.append([one(4)])
+    brokers.producers[1].sent[0].acknowledge()
+    await again
+    assert log.unacknowledged_bytes == 0
+    await log.stop()
 
-    asyncio.run(scenario())
+
+async def test_a_broker_that_the_producer_calls_away_is_away_for_all(brokers: Brokers) -> None:
+    log = await connected()
+    futures = [log.append([one(1)]), log.append([one(2)])]
+    brokers.away = True
+    brokers.producers[0].sent[0].fail(KafkaTimeoutError("expired"))
+    for future in futures:
+        with pytest.raises(InfrastructureError) as caught:
+            await future
+        assert caught.value.retry_after is not None
+    assert not log.connected
+    brokers.away = False
+    await wait_until_async(lambda: log.connected)
+    await log.stop()
 
 
-def test_what_connects_while_the_gateway_stops_is_closed(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_was_cancelled_does_not_disturb_the_others(brokers: Brokers) -> None:
+    log = await connected()
+    gone, stays = log.append([one(1)]), log.append([one(2)])
+    gone.cancel()
+    await wait_until_async(lambda: len(brokers.producers[0].sent) == 2)
+    for sent in brokers.producers[0].sent:
+        sent.acknowledge()
+    await stays
+    assert log.unacknowledged_bytes == 0
+    await log.stop()
+
+
+async def test_stopping_fails_what_is_under_way(brokers: Brokers) -> None:
+    log = await connected()
+    future = log.append([one(1)])
+    await log.stop()
+    with pytest.raises(InfrastructureError, match="stops"):
+        await future
+
+
+async def test_what_connects_while_the_gateway_stops_is_closed(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
     def slow(_producer: ScriptedProducer, topic: str) -> set[int]:
@@ -324,34 +298,28 @@ def test_what_connects_while_the_gateway_stops_is_closed(brokers: Brokers, monke
         return {0, 1, 2}
 
     monkeypatch.setattr(ScriptedProducer, "partitions_for", slow)
-
-    async def scenario() -> None:
-        log = NotificationLog(KAFKA, GatewaySettings())
-        log.start()
-        await wait_until_async(asked.is_set)
-        await log.stop()
-        go_on.set()
-        await wait_until_async(lambda: brokers.producers[0].aborted)
-        assert not log.connected
-
-    asyncio.run(scenario())
+    log = NotificationLog(KAFKA, GatewaySettings())
+    log.start()
+    await wait_until_async(asked.is_set)
+    await log.stop()
+    go_on.set()
+    await wait_until_async(lambda: brokers.producers[0].aborted)
+    assert not log.connected
 
 
-def test_a_topic_that_cannot_be_had_leaves_no_connection(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_that_cannot_be_had_leaves_no_connection(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def lost(_producer: ScriptedProducer, topic: str) -> set[int]:
         raise KafkaTimeoutError("no metadata")
 
     monkeypatch.setattr(ScriptedProducer, "partitions_for", lost)
-
-    async def scenario() -> None:
-        log = NotificationLog(KAFKA, GatewaySettings())
-        log.start()
-        await wait_until_async(lambda: len(brokers.producers) > 2)
-        await log.stop()
-        assert all(producer.aborted for producer in brokers.producers[:-1])
-        await wait_until_async(lambda: brokers.producers[-1].aborted)
-
-    asyncio.run(scenario())
+    log = NotificationLog(KAFKA, GatewaySettings())
+    log.start()
+    await wait_until_async(lambda: len(brokers.producers) > 2)
+    await log.stop()
+    assert all(producer.aborted for producer in brokers.producers[:-1])
+    await wait_until_async(lambda: brokers.producers[-1].aborted)
 
 
 def test_a_large_request_is_handed_over_in_turns_with_others(brokers: Brokers) -> None:
@@ -405,23 +373,20 @@ def test_at_a_stop_all_of_it_is_handed_over(brokers: Brokers) -> None:
     asyncio.run(run())
 
 
-def test_what_is_under_way_can_be_waited_for_however_it_ends(brokers: Brokers) -> None:
-    async def scenario() -> None:
-        log = await connected()
-        await log.settled()
-        future = log.append([one(1)])
-        waiting = asyncio.create_task(log.settled())
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        await log.stop()
-        await asyncio.wait_for(waiting, 120)
-        with pytest.raises(InfrastructureError):
-            future.result()
-
-    asyncio.run(scenario())
+async def test_what_is_under_way_can_be_waited_for_however_it_ends(brokers: Brokers) -> None:
+    log = await connected()
+    await log.settled()
+    future = log.append([one(1)])
+    waiting = asyncio.create_task(log.settled())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await log.stop()
+    await asyncio.wait_for(waiting, 120)
+    with pytest.raises(InfrastructureError):
+        future.result()
 
 
-def test_what_is_too_much_is_not_encoded_to_its_end(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_too_much_is_not_encoded_to_its_end(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[int] = []
 
     def counted(notification: Notification) -> tuple[bytes, bytes]:
@@ -430,15 +395,11 @@ def test_what_is_too_much_is_not_encoded_to_its_end(brokers: Brokers, monkeypatc
         return key, value
 
     monkeypatch.setattr(notification_log, "encode", counted)
-
-    async def scenario() -> None:
-        log = await connected(GatewaySettings(max_unacknowledged_bytes=1024 * 1024))
-        for notifications, retained in (([one(size=400_000)] * 1_000, []), ([one(size=600_000)], [one(size=600_000)])):
-            encoded.clear()
-            with pytest.raises(InfrastructureError, match="Kafka is slow"):
-                log.append(notifications, retained)
-            assert sum(encoded) < 1_500_000
-        assert (log.unacknowledged_bytes, brokers.producers[0].sent) == (0, [])
-        await log.stop()
-
-    asyncio.run(scenario())
+    log = await connected(GatewaySettings(max_unacknowledged_bytes=1024 * 1024))
+    for notifications, retained in (([one(size=400_000)] * 1_000, []), ([one(size=600_000)], [one(size=600_000)])):
+        encoded.clear()
+        with pytest.raises(InfrastructureError, match="Kafka is slow"):
+            log.append(notifications, retained)
+        assert sum(encoded) < 1_500_000
+    assert (log.unacknowledged_bytes, brokers.producers[0].sent) == (0, [])
+    await log.stop()

@@ -10,6 +10,7 @@
     assembler   joining the parts in which messages come
     later       saying later how a push ended
     listener    receiving pushes; on http_server, a small HTTP server
+    testing     for tests of programs: a transport in memory, a listener that collects, an engine
     triggers    who is called, or waits, for messages of certain topics
 
 The guide is docs/client.md. The distribution arborcast-client, on which the engine depends, is this package and the

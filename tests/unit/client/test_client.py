@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
 import threading
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -22,11 +21,9 @@ from arborcast.client import (
     FaultReceived,
     FuturesClient,
     Retries,
-    UnreadableAnswer,
 )
 from arborcast.client.listener import Listener, ReceivedMessage, read_push
-from arborcast.client.values import InformationKind
-from arborcast.core.errors import ConfigError, ExpressionError, InfrastructureError
+from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.subscriptions import DeliveryPolicy, SoapVersion
 from arborcast.topic_model.topics import TopicPath
@@ -36,6 +33,8 @@ from tests.support.guarded_gateway import Clock, guarded
 from tests.support.served_app import served
 
 pytestmark = pytest.mark.slow
+
+APART = Delivery(minimum_interval=timedelta(milliseconds=1_500))
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
@@ -63,40 +62,30 @@ def test_no_topic_is_everything(parts: GatewayParts, url: str) -> None:
     assert {one.form for one in parts.table.subscriptions()} == {"raw", "notify"}
 
 
-def test_how_hard_to_try_is_asked_for(parts: GatewayParts, url: str) -> None:
-    with Client(url) as client:
-        client.subscribe("a", to="http://h/1", delivery=Delivery(True, 3, timedelta(hours=2)))
-    (subscription,) = parts.table.subscriptions()
-    assert subscription.policy == DeliveryPolicy(order="strict", maximum_attempts=3, lifespan_ms=7_200_000)
-
-
-def test_messages_are_asked_for_that_are_apart(parts: GatewayParts, url: str) -> None:
-    apart = Delivery(minimum_interval=timedelta(milliseconds=1_500))
-    with Client(url) as client:
-        client.subscribe("a", to="http://h/1", delivery=apart)
-        client.subscribe("a", to="http://h/2", delivery=dataclasses.replace(apart, interval_per_topic=False))
-    policies = {each.consumer.address[-1]: each.policy for each in parts.table.subscriptions()}
-    assert policies == {
-        "1": DeliveryPolicy(interval_ms=1_500),
-        "2": DeliveryPolicy(interval_ms=1_500, interval_per="subscription"),
-    }
-
-
 @pytest.mark.parametrize(
-    ("kind", "policy"),
+    ("delivery", "policy"),
     [
-        ("signal", DeliveryPolicy(reliability="timely", lifespan_ms=1_000)),
-        ("command", DeliveryPolicy(reliability="strict")),
-        ("state", DeliveryPolicy(interval_ms=1_000)),
-        ("event", DeliveryPolicy(reliability="strict")),
-        ("request", DeliveryPolicy(reliability="strict", deadline_ms=5_000)),
+        (
+            Delivery(True, 3, timedelta(hours=2)),
+            DeliveryPolicy(order="strict", maximum_attempts=3, lifespan_ms=7_200_000),
+        ),
+        (APART, DeliveryPolicy(interval_ms=1_500)),
+        (
+            dataclasses.replace(APART, interval_per_topic=False),
+            DeliveryPolicy(interval_ms=1_500, interval_per="subscription"),
+        ),
+        (Delivery.of("signal"), DeliveryPolicy(reliability="timely", lifespan_ms=1_000)),
+        (Delivery.of("command"), DeliveryPolicy(reliability="strict")),
+        (Delivery.of("state"), DeliveryPolicy(interval_ms=1_000)),
+        (Delivery.of("event"), DeliveryPolicy(reliability="strict")),
+        (Delivery.of("request"), DeliveryPolicy(reliability="strict", deadline_ms=5_000)),
     ],
 )
-def test_each_kind_of_information_has_a_delivery(
-    kind: InformationKind, policy: DeliveryPolicy, parts: GatewayParts, url: str
+def test_a_delivery_becomes_the_policy_of_the_subscription(
+    delivery: Delivery, policy: DeliveryPolicy, parts: GatewayParts, url: str
 ) -> None:
     with Client(url) as client:
-        client.subscribe("a", to="http://h/1", delivery=Delivery.of(kind))
+        client.subscribe("a", to="http://h/1", delivery=delivery)
     (subscription,) = parts.table.subscriptions()
     assert subscription.policy == policy
 
@@ -128,11 +117,6 @@ def test_payloads_are_published_as_they_are(parts: GatewayParts, url: str) -> No
     ]
 
 
-def test_a_notification_has_one_topic(url: str) -> None:
-    with Client(url) as client, pytest.raises(ExpressionError, match="exactly one"):
-        client.notify("a//.", "<n/>")
-
-
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 def test_faults_have_names(url: str, version: SoapVersion) -> None:
     with Client(url, soap=version) as client:
@@ -151,33 +135,6 @@ def test_come_back_later(parts: GatewayParts, url: str) -> None:
     with Client(url) as client, pytest.raises(BrokerUnavailable) as caught:
         client.subscribe("a", to="http://h/")
     assert caught.value.retry_after == 7
-
-
-def test_nobody_there() -> None:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        with Client(f"http://127.0.0.1:{reserved.getsockname()[1]}") as client, pytest.raises(BrokerUnreachable):
-            client.notify("a", "<n/>")
-
-
-def test_somebody_else_there() -> None:
-    class Page(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"<p>welcome")
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Page) as server:
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
-        with (
-            Client(f"http://127.0.0.1:{server.server_port}") as client,
-            pytest.raises(UnreadableAnswer, match="welcome"),
-        ):
-            client.subscribe("a", to="http://h/")
-        thread.join()
 
 
 HEADERS = {"Arborcast-Notification-Id": "n1,n2", "Arborcast-Attempt": "3"}
@@ -219,30 +176,6 @@ def test_a_listener_tells_what_is_replayed(header: str, expected: list[str]) -> 
 
 def test_a_raw_push_is_the_payload() -> None:
     assert read_push(soap.envelope('<o:n xmlns:o="urn:o"/>'), b"") == [ReceivedMessage(b'<o:n xmlns:o="urn:o"/>')]
-
-
-def test_a_callback_that_fails_asks_for_another_try() -> None:
-    def refuse(message: ReceivedMessage) -> None:
-        raise ValueError("not now")
-
-    with Listener(refuse) as listener:
-        assert requests.post(listener.url, soap.envelope(pushed("<a/>")), timeout=60).status_code == 500
-
-
-def test_what_is_no_push_is_a_fault() -> None:
-    with Listener(lambda _: None) as listener:
-        answer = requests.post(listener.url, b"hello", timeout=60)
-        assert answer.status_code == 400
-        assert b"not well-formed" in answer.content
-
-
-def test_a_listener_stops_with_a_connection_open() -> None:
-    listener = Listener(lambda _: None)
-    listener.start()
-    with socket.create_connection(("127.0.0.1", listener.port)):
-        listener.stop()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", listener.port), timeout=1)
 
 
 def test_a_pull_point_from_beginning_to_end(url: str) -> None:

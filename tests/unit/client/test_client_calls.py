@@ -177,6 +177,11 @@ def test_an_answer_without_its_reference(body: str) -> None:
         subscription(reply(body))
 
 
+def test_an_answer_that_is_no_soap_is_quoted() -> None:
+    with pytest.raises(UnreadableAnswer, match="welcome"):
+        subscription(read_reply("http://b/", 200, "", "text/html", b"<p>welcome"))
+
+
 def test_503_is_unavailable_whatever_stands_in_it() -> None:
     with pytest.raises(BrokerUnavailable) as caught:
         read_reply("http://b/", 503, "4", "text/html", b"<p>busy")

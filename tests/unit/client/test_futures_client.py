@@ -19,7 +19,6 @@ from arborcast.client import (
     BrokerUnreachable,
     Client,
     ClientClosed,
-    Delivery,
     FaultReceived,
     FuturesClient,
     Retries,
@@ -231,24 +230,3 @@ def test_each_message_of_a_batch_has_what_was_said_of_it(parts: GatewayParts, ur
     assert [each.type for each in accepted] == ["{urn:x}alarm", "n", "n"]
     assert [each.priority for each in accepted] == [5, 0, 0]
     assert [each.reliable for each in accepted] == [False, True, False]
-
-
-def test_the_other_client_says_it_too(parts: GatewayParts, url: str) -> None:
-    with Client(url) as client:
-        client.notify(
-            "a",
-            "<n/>",
-            lifespan=timedelta(seconds=2),
-            valid_until=START + timedelta(seconds=1),
-            type="p:x",
-            namespaces={"p": "urn:p"},
-            priority=-5,
-            reliable=True,
-        )
-        client.subscribe("a", to="http://h/", types=["{urn:p}x"], delivery=Delivery(priority=7))
-    (accepted,) = parts.notifications.accepted
-    assert accepted.reliable
-    assert (accepted.valid_until_ms, accepted.type) == (int(START.timestamp() * 1000) + 1_000, "{urn:p}x")
-    assert accepted.priority == -5
-    (subscription,) = parts.table.subscriptions()
-    assert (subscription.types, subscription.policy.priority) == (("{urn:p}x",), 7)

@@ -16,6 +16,7 @@ import requests
 from arborcast.client import ClientError, HttpAnswer, ResultNotTaken
 from arborcast.client.later import Later
 from arborcast.client.listener import Listener, ListenerApp, ReceivedMessage
+from arborcast.client.testing import MemoryTransport
 from arborcast.client.values import BrokerUnreachable
 from tests.support import soap_messages as soap
 
@@ -25,20 +26,14 @@ ONE = soap.envelope(soap.notify(soap.message(payload="<a/>")))
 TWO = soap.envelope(soap.notify(soap.message(payload="<a/>"), soap.message(payload="<b/>")))
 
 
-class Broker:
-    """What is posted to it; answers in turn, 204 when there are no more."""
+class Broker(MemoryTransport):
+    """Takes results of callbacks."""
 
-    def __init__(self, *answers: HttpAnswer | Exception) -> None:
-        self.told: list[dict[str, Any]] = []
-        self._answers = list(answers)
-
-    def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
-        assert (url, headers) == (ADDRESS, {"Content-Type": "application/json"})
-        answer = self._answers.pop(0) if self._answers else HttpAnswer(204)
-        if isinstance(answer, Exception):
-            raise answer
-        self.told.append(json.loads(body))
-        return answer
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        for each in self.sent:
+            assert (each.url, each.headers) == (ADDRESS, {"Content-Type": "application/json"})
+        return [json.loads(each.body) for each in self.sent]
 
 
 def answered(app: ListenerApp, body: bytes = ONE, headers: Mapping[str, str] = HEADERS) -> tuple[int, str]:

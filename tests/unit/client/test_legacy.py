@@ -214,24 +214,6 @@ def test_both_forms_offer_every_operation_with_its_parameters_and_their_own_resu
         assert inspect.signature(getattr(LegacyFuturesClient, name)) == future
 
 
-def test_futures_of_all_calls(parts: GatewayParts, url: str) -> None:
-    with LegacyFuturesClient(url) as client:
-        assert client.broker == f"{url}/wsnprocess/"
-        point = client.create_pull_point("north").result(30)
-        assert point.address.startswith(f"{url}/wsn/pullpoints/")
-        made = client.subscribe(ALARM, to=ADDRESS).result(30)
-        (subscription,) = parts.table.subscriptions()
-        assert made == LegacySubscription(ALARM, ADDRESS, subscription.address)
-        assert client.subscribe(ALARM, to=ADDRESS).result(30) == LegacySubscription(ALARM, ADDRESS)
-        client.unsubscribe(made).result(30)
-        assert not list(parts.table.subscriptions())
-        refused = client.unsubscribe(made).exception(30)
-        assert isinstance(refused, FaultReceived)
-        assert "refused the Unsubscribe, it says 'faild'" in str(refused)
-        client.unsubscribe(client.subscribe(ALARM, to=ADDRESS).result(30).address).result(30)
-        assert not list(parts.table.subscriptions())
-
-
 def test_one_worker_publishes_in_order_and_the_block_waits_for_all(parts: GatewayParts, url: str) -> None:
     told: list[int] = []
 

@@ -14,7 +14,6 @@ import requests
 
 from arborcast.client import http_server
 from arborcast.client.listener import Listener, ListenerApp, ReceivedMessage
-from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 
 PUSH = soap.envelope(soap.notify(soap.message(payload="<a/>")))
@@ -35,13 +34,6 @@ def post(app: ListenerApp, *pieces: bytes, method: str = "POST", headers: Mappin
     encoded = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
     asyncio.run(app({"type": "http", "method": method, "headers": encoded}, receive, send))
     return int(sent[0]["status"])
-
-
-def test_a_push_is_handed_over() -> None:
-    got: list[ReceivedMessage] = []
-    app = ListenerApp(got.append)
-    assert post(app, PUSH[:20], PUSH[20:], headers={"Arborcast-Notification-Id": "n1", "Arborcast-Attempt": "2"}) == 202
-    assert got == [ReceivedMessage(b"<a/>", TopicPath("{urn:t}a/b"), None, "n1", 2)]
 
 
 def test_the_callback_may_be_a_coroutine_function() -> None:

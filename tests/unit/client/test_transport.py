@@ -20,8 +20,8 @@ from arborcast.client import (
     HttpAnswer,
     RequestsTransport,
     Retries,
-    Transport,
 )
+from arborcast.client.testing import MemoryTransport
 from tests.support.gateway_parts import GatewayParts
 from tests.support.gateway_process import ROOT
 from tests.support.served_app import served
@@ -30,37 +30,21 @@ URL = "http://broker:8080"
 SOON = Retries(attempts=3, first_s=0.0, longest_s=0.0)
 
 
-class Scripted:
-    """Answers from a list, and keeps what it was given."""
-
-    def __init__(self, *answers: HttpAnswer | Exception) -> None:
-        self._answers = list(answers)
-        self.sent: list[tuple[str, Mapping[str, str], bytes]] = []
-
-    def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
-        self.sent.append((url, headers, body))
-        answer = self._answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
 TAKEN = HttpAnswer(202, {"arborcast-notification-ID": "n1"})
 
 
 def test_one_method_is_enough() -> None:
-    transport: Transport = Scripted(TAKEN)
+    transport = MemoryTransport(TAKEN)
     with Client(URL, transport=transport, credentials=Credentials("u", "p")) as client:
         assert client.notify("a", "<x/>") == "n1", "names of headers are taken in any case"
-    assert isinstance(transport, Scripted)
-    ((url, headers, body),) = transport.sent
-    assert url == f"{URL}/wsn/NotificationBroker"
-    assert (headers["Content-Type"], headers["Authorization"]) == ("text/xml; charset=utf-8", "Basic dTpw")
-    assert b"<wsnt:Message><x/></wsnt:Message>" in body
+    (sent,) = transport.sent
+    assert sent.url == f"{URL}/wsn/NotificationBroker"
+    assert (sent.headers["Content-Type"], sent.headers["Authorization"]) == ("text/xml; charset=utf-8", "Basic dTpw")
+    assert transport.published == [("a", b"<x/>")]
 
 
 def test_futures_go_through_it_too() -> None:
-    transport = Scripted(TAKEN, TAKEN)
+    transport = MemoryTransport(TAKEN, TAKEN)
     with FuturesClient(URL, transport=transport, workers=1) as client:
         waiting = [client.notify("a", "<x/>"), client.notify("b", "<y/>")]
         assert [one.result(120) for one in waiting] == [None, None]
@@ -70,7 +54,7 @@ def test_futures_go_through_it_too() -> None:
 def test_a_synchronous_call_is_one_of_requests_futures_that_is_waited_for() -> None:
     threads: list[str] = []
 
-    class Named(Scripted):
+    class Named(MemoryTransport):
         def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
             threads.append(threading.current_thread().name)
             return super().post(url, headers, body)
@@ -111,30 +95,30 @@ def test_a_coroutine_may_wait_for_a_future() -> None:
     async def publish(client: FuturesClient) -> None:
         await asyncio.wrap_future(client.notify("a", "<x/>"))
 
-    transport = Scripted(TAKEN)
+    transport = MemoryTransport(TAKEN)
     with FuturesClient(URL, transport=transport) as client:
         asyncio.run(publish(client))
     assert len(transport.sent) == 1
 
 
 def test_what_may_be_repeated_is_repeated_byte_for_byte() -> None:
-    transport = Scripted(BrokerUnreachable("away"), HttpAnswer(503), TAKEN)
+    transport = MemoryTransport(BrokerUnreachable("away"), HttpAnswer(503), TAKEN)
     with Client(URL, transport=transport, retries=SOON) as client:
         client.notify("a", "<x/>")
-    assert len({body for _, _, body in transport.sent}) == 1
+    assert len({each.body for each in transport.sent}) == 1
     assert len(transport.sent) == 3
 
 
 @pytest.mark.parametrize(("sent", "attempts"), [(True, 1), (False, 3)])
 def test_what_must_not_happen_twice_is_repeated_only_if_nothing_arrived(sent: bool, attempts: int) -> None:
-    transport = Scripted(*[BrokerUnreachable("away", sent=sent) for _ in range(3)])
+    transport = MemoryTransport(*[BrokerUnreachable("away", sent=sent) for _ in range(3)])
     with Client(URL, transport=transport, retries=SOON) as client, pytest.raises(BrokerUnreachable):
         client.create_pull_point()
     assert len(transport.sent) == attempts
 
 
 def test_a_broker_that_puts_off_is_told() -> None:
-    transport = Scripted(HttpAnswer(503, {"retry-after": "9"}))
+    transport = MemoryTransport(HttpAnswer(503, {"retry-after": "9"}))
     with Client(URL, transport=transport) as client, pytest.raises(BrokerUnavailable) as caught:
         client.notify("a", "<x/>")
     assert caught.value.retry_after == 9

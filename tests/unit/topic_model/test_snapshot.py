@@ -93,17 +93,6 @@ def test_what_came_and_went_is_forgotten_before_anybody_asks_for_an_overlay() ->
     }
 
 
-def test_a_subscription_of_the_base_that_ends_stays_ended() -> None:
-    table = table_of(subscribed(PATH))
-    checkpoint = table.checkpoint()
-    snapshot = Snapshot.build(checkpoint)
-    table.apply(SubscriptionEnded("s1", "unsubscribed", 0))
-    table.apply(subscribed(PATH))
-    table.apply(SubscriptionEnded("s1", "unsubscribed", 0))
-    assert SnapshotView(snapshot).match(PATH) != ()
-    assert SnapshotView(snapshot, checkpoint.overlay()).match(PATH) == ()
-
-
 def test_checkpoints_record_for_themselves_until_closed() -> None:
     table = table_of()
     first = table.checkpoint()

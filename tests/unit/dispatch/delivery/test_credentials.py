@@ -14,7 +14,7 @@ from arborcast.core.errors import SecretError, SignatureError
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.security.signatures import check
 from arborcast.core.settings import SecretSettings
-from arborcast.dispatch.delivery.credentials import HIDDEN, Guard, Vault
+from arborcast.dispatch.delivery.credentials import HIDDEN, Vault
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushRequest
 from arborcast.topic_model.records.notifications import Notification
@@ -170,7 +170,3 @@ def test_a_client_certificate_is_shown_only_where_the_operator_allows(tmp_path: 
             certificate(url, name)
     with pytest.raises(SecretError, match="client_certificates"):
         certificate("https://partner.example/", "plant", SecretSettings())
-
-
-def test_a_guard_without_secrets_does_not_sign() -> None:
-    assert Guard([], b"", "").signature("msg", b"", NOW) == ()

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import defaultdict
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,53 +39,22 @@ def names(taken: tuple[Subscription, list[Received]] | None) -> tuple[str, list[
     return taken[0].id, [each.notification.id for each in taken[1]]
 
 
-def test_waiting_messages_travel_together_up_to_the_count() -> None:
+@pytest.mark.parametrize(
+    ("form", "sizes", "together"),
+    [
+        ("notify", (1, 1, 1, 1), ["0", "1", "2"]),
+        ("notify", (60, 40, 1), ["0", "1"]),
+        ("notify", (1_000, 1), ["0"]),
+        ("raw", (1, 1), ["0"]),
+        ("legacy", (1, 1), ["0"]),
+    ],
+    ids=["count", "size", "one beyond the size", "raw", "legacy"],
+)
+def test_as_many_messages_share_a_push_as_may(form: DeliveryForm, sizes: tuple[int, ...], together: list[str]) -> None:
     lanes = Lanes(LIMITS)
-    for number in range(4):
-        lanes.add(notification(str(number)), subscription("s"))
-
-    assert names(lanes.take()) == ("s", ["0", "1", "2"])
-    lanes.settle("s", TOPIC)
-    assert names(lanes.take()) == ("s", ["3"])
-
-
-def test_waiting_messages_travel_together_up_to_the_size() -> None:
-    lanes = Lanes(LIMITS)
-    for number, size in enumerate((60, 40, 1)):
-        lanes.add(notification(str(number), size), subscription("s"))
-
-    assert names(lanes.take()) == ("s", ["0", "1"])
-
-
-def test_message_beyond_the_size_travels_alone() -> None:
-    lanes = Lanes(LIMITS)
-    lanes.add(notification("large", 1000), subscription("s"))
-    lanes.add(notification("small"), subscription("s"))
-
-    assert names(lanes.take()) == ("s", ["large"])
-
-
-def test_raw_and_legacy_pushes_carry_one_message() -> None:
-    for form in ("raw", "legacy"):
-        lanes = Lanes(LIMITS)
-        for number in range(2):
-            lanes.add(notification(str(number)), subscription("s", form))
-
-        assert names(lanes.take()) == ("s", ["0"])
-
-
-def test_lane_under_way_is_not_handed_out_again() -> None:
-    lanes = Lanes(LIMITS)
-    lanes.add(notification("1"), subscription("s"))
-    lanes.take()
-    lanes.add(notification("2"), subscription("s"))
-
-    assert lanes.take() is None
-    assert not lanes.empty
-    lanes.settle("s", TOPIC)
-    assert names(lanes.take()) == ("s", ["2"])
-    lanes.settle("s", TOPIC)
-    assert lanes.empty
+    for number, size in enumerate(sizes):
+        lanes.add(notification(str(number), size), subscription("s", form))
+    assert names(lanes.take()) == ("s", together)
 
 
 def test_long_lane_goes_to_the_back_after_each_push() -> None:
@@ -99,49 +69,6 @@ def test_long_lane_goes_to_the_back_after_each_push() -> None:
         lanes.settle(taken[0].id, TOPIC)
 
     assert served == ["long", "short", "long", "long"]
-
-
-def test_drained_messages_are_gone_and_the_lane_ends() -> None:
-    lanes = Lanes(LaneLimits(1, 100))
-    for number in range(3):
-        lanes.add(notification(str(number)), subscription("s"))
-    lanes.take()
-
-    assert [each.notification.id for each in lanes.drain("s")] == ["1", "2"]
-    lanes.settle("s", TOPIC)
-    assert lanes.empty
-    assert lanes.take() is None
-
-
-def test_the_higher_priority_leaves_first_and_equals_as_they_came() -> None:
-    lanes = Lanes(LIMITS)
-    for number, priority in enumerate((0, 0, 5, -5, 5, 0, 7)):
-        lanes.add(notification(str(number), priority=priority), subscription("s"))
-
-    assert names(lanes.take()) == ("s", ["6", "2", "4"])
-    assert lanes.oldest() == 0
-    lanes.add(notification("7", priority=5), subscription("s"))
-    lanes.settle("s", TOPIC)
-    assert names(lanes.take()) == ("s", ["7", "0", "1"])
-    assert [each.notification.id for each in lanes.drain("s")] == ["3", "5"], "it is parked in the order of coming"
-    assert lanes.size == 0
-    assert lanes.oldest() == 0
-
-
-def test_a_lane_that_was_drained_before_its_turn_and_filled_again_has_one_push_under_way() -> None:
-    lanes = Lanes(LaneLimits(1, 100))
-    lanes.add(notification("1"), subscription("s"))
-    lanes.drain("s")
-    for number in (2, 3):
-        lanes.add(notification(str(number)), subscription("s"))
-
-    assert names(lanes.take()) == ("s", ["2"])
-    assert lanes.take() is None
-    lanes.settle("s", TOPIC)
-    assert names(lanes.take()) == ("s", ["3"])
-    lanes.settle("s", TOPIC)
-    assert lanes.take() is None
-    assert lanes.empty
 
 
 CLASSES = st.sampled_from((-100, 0, 0, 0, 5, 100))

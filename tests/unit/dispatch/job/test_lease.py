@@ -17,8 +17,6 @@ from arborcast.dispatch.job.lease import (
     Holder,
     JobLeaseRecord,
     JobLeaseState,
-    decode,
-    encode,
     is_gone,
     this_job,
 )
@@ -159,12 +157,6 @@ def test_never_two_at_a_time(steps: list[tuple[str, float]]) -> None:
             for _ in range(int(count)):
                 group.step(name)
                 assert len(group.holders()) <= 1
-
-
-def test_records_come_back_as_they_were() -> None:
-    record = JobLeaseRecord(kind="renewal", holder=Holder(name="x", host="h", pid=3, since_ms=5, home="/h"), at=3)
-
-    assert decode(*encode(record)) == record
 
 
 def test_a_process_is_gone_when_it_has_ended_on_this_very_machine() -> None:

@@ -196,22 +196,6 @@ def test_a_suspension_is_a_column_of_its_own(tmp_path: Path, log: Log) -> None:
     assert rows(tmp_path / "anew" / "subscriptions", "subscription", "state", "suspended_at") == expected
 
 
-def test_a_table_from_before_there_were_suspensions_learns_of_them(tmp_path: Path, log: Log) -> None:
-    log.control(TopicRecord(TopicPath("a")), subscription("s"))
-    suspended(log, "s")
-    without: list[tuple[str, TableFold]] = [
-        (str(tmp_path / "topics"), TopicsFold()),
-        (str(tmp_path / "subscriptions"), SubscriptionsFold()),
-    ]
-    FoldedTables(KafkaSettings(), "control", without).step()
-    assert rows(tmp_path / "subscriptions", "suspended_at") == [(None,)]
-
-    control_tables(tmp_path).step()
-
-    assert log.began_at[-1] == {0: 0}, "from the beginning"
-    assert rows(tmp_path / "subscriptions", "subscription", "suspended_at") == [("s", SUSPENDED_AT)]
-
-
 def test_nothing_new_is_no_commit_and_a_restart_goes_on_where_the_tables_are(tmp_path: Path, log: Log) -> None:
     log.control(TopicRecord(TopicPath("a")), subscription("s"))
     tables = control_tables(tmp_path)

@@ -80,29 +80,17 @@ def test_a_message_that_fails_is_tried_again_by_itself_and_the_others_do_not_wai
     assert [event.kind for event in world.told] == ["dead-letters-growing"]
 
 
-def test_a_lane_with_only_tried_messages_in_it_is_not_held() -> None:
+def test_a_lane_is_held_until_its_first_attempts_are_over() -> None:
     world = World()
     world.subscribe("s")
     world.endpoint("s").answer = lambda ids: BROKEN
-    world.park("s", "n")
-    assert world.lanes.for_batch() == {"s"}
-
-    world.run(100)
-
-    assert world.lanes.for_batch() == frozenset()
-    assert world.redelivery.lanes == 1
-
-
-def test_a_lane_is_held_while_its_first_attempt_is_under_way() -> None:
-    world = World()
-    world.subscribe("s")
     world.endpoint("s").takes_ms = 500
     world.park("s", "n")
-
-    world.run(400)
-    assert world.lanes.for_batch() == {"s"}
-    world.run(200)
-    assert world.lanes.for_batch() == frozenset()
+    expected: list[set[str]] = [{"s"}, {"s"}, set()]
+    for held in expected:
+        assert world.lanes.for_batch() == held
+        world.run(400)
+    assert world.redelivery.lanes == 1
 
 
 def test_a_refused_message_is_dead_at_once_and_its_companions_are_not() -> None:
@@ -131,19 +119,6 @@ def test_a_strict_lane_settles_each_message_before_the_next() -> None:
 
     assert [arrival.notifications for arrival in world.arrivals] == [("a",), ("a",), ("a",), ("b",), ("c",)]
     assert [round((arrival.at_ms - START_MS) / 1000) for arrival in world.arrivals] == [0, 2, 8, 8, 8]
-
-
-def test_a_strict_lane_goes_on_behind_a_message_that_is_given_up() -> None:
-    world = World()
-    world.subscribe("s", order="strict", maximum_attempts=2)
-    world.endpoint("s").answer = lambda ids: BROKEN if "a" in ids else OK
-    world.park("s", "a")
-    world.park("s", "b")
-
-    world.run(60_000)
-
-    assert world.arrived("s") == ["a", "a", "b"]
-    assert world.states() == {("s", "a"): "dead", ("s", "b"): "delivered"}
 
 
 def test_tried_messages_of_a_lane_are_retried_beside_each_other() -> None:
@@ -280,18 +255,6 @@ def test_where_the_reliability_is_strict_the_number_of_tries_does_not_count() ->
     assert world.states()["s", "a"] == world.states()["s", "b"] == "delivered"
 
 
-def test_it_ends_when_it_is_refused_for_good_or_too_old() -> None:
-    world = World(retry=RetrySettings(jitter=0.0, retransmissions=1, lifespan_s=600.0))
-    world.subscribe("s", reliability="strict")
-    world.endpoint("s").answer = lambda ids: PushResult(400) if "a" in ids else BROKEN
-    world.park("s", "a")
-    world.park("s", "b")
-
-    world.run(HOUR_MS)
-
-    assert world.states() == {("s", "a"): "dead", ("s", "b"): "expired"}
-
-
 LIMITED = RetrySettings(jitter=0.0, parked_messages=3)
 
 
@@ -343,21 +306,6 @@ def test_or_of_more_bytes() -> None:
 
     assert [row.notification for row in world.attempts] == [f"n{number}" for number in range(6)]
     assert "retry.parked_bytes is 3000" in world.attempts[0].detail
-
-
-def test_what_is_under_way_is_not_dropped() -> None:
-    world = World(retry=LIMITED)
-    world.subscribe("s")
-    world.endpoint("s").takes_ms = 1_000
-    world.park("s", "first")
-    world.run(1)
-    for number in range(5):
-        world.park("s", f"n{number}")
-
-    world.run(10_000)
-
-    assert world.arrived("s") == ["first", "n3", "n4"]
-    assert {state for _, state in world.states().items()} == {"delivered", "dropped"}
 
 
 def test_what_travelled_together_over_a_link_does_so_again_when_the_first_of_it_is_due() -> None:

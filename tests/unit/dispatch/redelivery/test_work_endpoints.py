@@ -3,7 +3,7 @@ from __future__ import annotations
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.parked import Tries
 from arborcast.dispatch.settings import PushSettings
-from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, FakeEndpoint, World, retry
+from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, World, retry
 
 
 def test_an_endpoint_that_is_away_is_only_probed_and_that_does_not_count() -> None:
@@ -94,19 +94,6 @@ def test_retry_after_is_obeyed_by_the_whole_endpoint() -> None:
     world.endpoint("s").answer = lambda ids: OK
     world.run(10_000)
     assert sorted(world.arrived("s")) == ["a", "a", "b"]
-
-
-def test_a_slow_endpoint_is_served_at_its_own_pace() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoints["http://s/"] = FakeEndpoint(lambda ids: PushResult(202, duration_s=9.0), 9_000)
-    world.park("s", "a")
-    world.park("s", "b")
-
-    world.run(20_000)
-
-    assert world.states() == {("s", "a"): "delivered", ("s", "b"): "delivered"}
-    assert world.health.get("http://s/").degraded
 
 
 def test_an_answer_is_quick_within_half_of_what_a_batch_waits_wherever_it_is_seen() -> None:
@@ -213,14 +200,3 @@ def test_a_receiver_that_refuses_messages_is_well() -> None:
 
     assert set(world.states().values()) == {"dead"}
     assert world.health.get("http://s/").breaker == "closed"
-
-
-def test_a_try_without_an_answer_counts_as_long_as_the_breaker_is_closed() -> None:
-    world = World(retry=retry(retransmissions=1, breaker_failures=100))
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: REFUSED
-    world.park("s", "n")
-
-    world.run(60_000)
-
-    assert (world.states(), len(world.arrivals)) == ({("s", "n"): "dead"}, 2)

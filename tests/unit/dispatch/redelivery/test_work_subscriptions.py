@@ -29,22 +29,6 @@ def test_gone_ends_the_subscription_and_cancels_what_waits() -> None:
     assert (len(world.states()), world.log, world.buried, world.redelivery.lanes) == (1_100, {}, [], 0)
 
 
-def test_the_end_of_a_subscription_cancels_what_waits_for_a_dead_endpoint_too() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: REFUSED
-    world.park("s", "a")
-    world.park("s", "b")
-    world.run(60_000)
-
-    del world.subscriptions["s"]
-    world.hear()
-    world.run(1)
-
-    assert set(world.states().values()) == {"cancelled"}
-    assert world.redelivery.next_turn_ms() is None
-
-
 def test_a_change_costs_a_look_at_what_has_changed_however_many_wait() -> None:
     world = World()
     for number in range(300):
@@ -131,39 +115,6 @@ def test_what_was_accepted_in_time_is_tried_until_the_log_says_that_the_subscrip
     world.run(100)
 
     assert (world.states(), len(world.arrivals)) == ({("s", "a"): "cancelled"}, tried)
-
-
-def test_what_is_under_way_when_the_subscription_ends_has_one_end() -> None:
-    world = World()
-    world.subscribe("s")
-    world.endpoint("s").takes_ms = 1_000
-    world.park("s", "a")
-    world.park("s", "b")
-    world.run(500)
-    del world.subscriptions["s"]
-    world.hear()
-
-    world.run(1_000)
-
-    assert [(row.notification, row.state) for row in world.attempts] == [("b", "cancelled"), ("a", "delivered")]
-    assert (world.log, world.redelivery.lanes) == ({}, 0)
-
-
-def test_a_paused_lane_waits_and_resumes_at_once_in_order() -> None:
-    world = World()
-    running = world.subscribe("s")
-    world.subscriptions["s"] = msgspec.structs.replace(running, paused=True)
-    world.park("s", "a")
-    world.park("s", "b")
-    world.run(HOUR_MS)
-    assert not world.arrivals
-    assert world.lanes.for_batch() == {"s"}
-
-    world.subscriptions["s"] = running
-    world.hear()
-    world.run(100)
-
-    assert world.arrived("s") == ["a", "b"]
 
 
 def test_an_endpoint_that_fails_for_days_suspends_its_subscriptions_until_they_are_resumed() -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import msgspec
-
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.parked import Tries
 from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED, START_MS, World
@@ -38,16 +36,6 @@ def test_a_subscription_may_ask_for_its_own_lifespan_and_number_of_tries() -> No
     assert len(world.arrived("once")) == 1
 
 
-def test_a_paused_lane_expires() -> None:
-    world = World()
-    world.subscriptions["s"] = msgspec.structs.replace(world.subscribe("s"), paused=True)
-    world.park("s", "a")
-
-    world.run(DAY_MS)
-
-    assert (world.states(), world.arrivals) == ({("s", "a"): "expired"}, [])
-
-
 def test_what_its_publisher_wants_no_more_ends_and_leaves_no_dead_letter() -> None:
     world = World()
     world.subscribe("s")
@@ -68,45 +56,6 @@ def test_what_its_publisher_wants_no_more_ends_and_leaves_no_dead_letter() -> No
     assert {letter.notification.id[:4] for letter in world.buried} == {"long"}
     assert len(world.buried) == 700
     assert (world.log, world.redelivery.lanes) == ({}, 0)
-
-
-def test_a_receiver_that_hangs_gets_nothing_after_its_validity() -> None:
-    world = World()
-    world.subscribe("s", order="strict")
-    world.endpoint("s").answer = lambda ids: PushResult(0, "timeout", "no answer", duration_s=3.0)
-    world.endpoint("s").takes_ms = 3_000
-    for number in range(20):
-        world.park("s", f"n{number}", valid_until_ms=START_MS + 1_000)
-
-    world.run(10_000)
-
-    assert world.arrived("s") == ["n0"]
-    assert set(world.states().values()) == {"expired"}
-    assert world.buried == []
-
-
-def test_a_paused_lane_expires_for_its_publisher_too_though_it_is_found_later() -> None:
-    world = World()
-    world.subscriptions["s"] = msgspec.structs.replace(world.subscribe("s"), paused=True)
-    world.park("s", "for ever")
-    world.run(1_000)
-    world.park("s", "short", valid_until_ms=START_MS + 2_000)
-
-    world.run(1_000)
-
-    assert world.states() == {("s", "short"): "expired"}
-
-
-def test_a_message_that_is_older_than_those_found_before_expires_in_time() -> None:
-    world = World()
-    world.subscriptions["s"] = msgspec.structs.replace(world.subscribe("s"), paused=True)
-    world.park("s", "young")
-    world.run(1_000)
-    world.park("s", "old", accepted_ms=START_MS - DAY_MS + 10_000)
-
-    world.run(10_000)
-
-    assert world.states() == {("s", "old"): "expired"}
 
 
 def test_a_clock_that_is_put_back_delays_nobody_for_longer_than_was_promised() -> None:

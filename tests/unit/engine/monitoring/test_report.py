@@ -112,12 +112,6 @@ def test_lines_break_where_nothing_is_known() -> None:
     assert "nothing was recorded" in line_plot("Lag", {"time": []}, "count", gap_s=5)
 
 
-def test_a_single_point_is_a_dot() -> None:
-    plot = line_plot("Lag", {"": [(0.0, 1.0), (1.0, 2.0), (2.0, None), (3.0, 1.0)]}, "count", gap_s=5)
-    assert plot.count("<polyline") == 2
-    assert plot.count('class="s0 dot"') == 1
-
-
 def test_a_line_and_its_name_are_one_piece_of_the_legend() -> None:
     series: dict[str, Points] = {"a": [(0.0, 1.0), (1.0, 0.5)], "b": [(0.0, None)]}
     plot = html.fragment_fromstring(line_plot("CPU", series, "share", gap_s=5))

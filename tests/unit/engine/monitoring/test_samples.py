@@ -7,8 +7,6 @@ import pytest
 from arborcast.core.telemetry.metrics import Registry, merged
 from arborcast.engine.monitoring.history import (
     MetricsHistory,
-    decode_samples,
-    encode_samples,
     files_in,
     read_history,
     read_thinned,
@@ -66,11 +64,6 @@ def test_a_label_cannot_make_a_line_of_its_own(odd: str) -> None:
 
     assert Scrape.of(registry.text()).sum("pushes_total") == 1
     assert Scrape.of(merged({"one": registry.text()}, "worker")).sum("pushes_total", worker="one") == 1
-
-
-def test_other_writers_lines() -> None:
-    assert read_line('x{a="b",c="d",} 1e3 1700000000') == ScrapedValue("x", {"a": "b", "c": "d"}, 1000.0)
-    assert read_line("x NaN") is not None
 
 
 def test_a_moment_of_a_scrape() -> None:
@@ -146,11 +139,6 @@ def test_thinning_keeps_the_last() -> None:
     assert len(kept) == 10
     assert kept[-1] is samples[-1]
     assert thinned(samples[:3], 10) == samples[:3]
-
-
-def test_samples_travel_as_json() -> None:
-    sample = MetricsSample(1.5, delivery=((0.1, 1.0), (NO_BOUND, 2.0)), processes={"kafka": ProcessFigures(1, 2, 3, 4)})
-    assert decode_samples(encode_samples([sample])) == [sample]
 
 
 def test_history_outlives_a_restart_and_stays_bounded(tmp_path: Path) -> None:

@@ -40,8 +40,9 @@ def test_matches_are_those_of_the_naive_model(history: list[ControlRecord], aske
         table.apply(record)
         model.apply(record)
         # After every record, so that answers remembered from before have to be forgotten where they changed.
+        now = model.now()
         for path in asked:
-            assert {each.id for each in table.match(path)} == model.match(path)
+            assert {each.id: each for each in table.match(path)} == {found: now[found] for found in model.match(path)}
     now = model.now()
     for path in asked:
         assert table.fan_out(path) == len(model.match(path))

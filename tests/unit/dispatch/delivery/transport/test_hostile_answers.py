@@ -145,25 +145,22 @@ def test_compression_is_not_asked_for(transport: Transport, villain: Make) -> No
     assert b"accept-encoding" not in asked[0].lower() or b"accept-encoding: identity" in asked[0].lower()
 
 
-def test_one_endless_header(transport: Transport, villain: Make) -> None:
-    result = push(transport, villain(lambda c: flood(c, b"HTTP/1.1 200 OK\r\nX-Bomb: ", b"a" * 65536)).url)
-
-    assert result.failure == "protocol", result
+OK = b"HTTP/1.1 200 OK\r\n"
+LONG_HEADERS = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 60_000) for number in range(20))
 
 
-def test_headers_without_end(transport: Transport, villain: Make) -> None:
-    result = push(transport, villain(lambda c: flood(c, b"HTTP/1.1 200 OK\r\n", b"X-Bomb: yes\r\n" * 5_000)).url)
-
-    assert result.failure == "protocol", result
-
-
-def test_a_few_very_long_headers(transport: Transport, villain: Make) -> None:
-    """Each within what one line may have, and fewer than a hundred; together too much."""
-    lines = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 60_000) for number in range(20))
-    answer = b"HTTP/1.1 200 OK\r\n" + lines + b"Content-Length: 0\r\n\r\n"
-
-    result = push(transport, villain(lambda c: c.sendall(answer)).url)
-
+@pytest.mark.parametrize(
+    ("start", "piece"),
+    [
+        (OK + b"X-Bomb: ", b"a" * 65536),
+        (OK, b"X-Bomb: yes\r\n" * 5_000),
+        # Each within what one line may have, and fewer than a hundred; together too much.
+        (OK + LONG_HEADERS + b"Content-Length: 0\r\n\r\n", b""),
+    ],
+    ids=["one header", "many headers", "a few long headers"],
+)
+def test_headers_are_bounded(transport: Transport, villain: Make, start: bytes, piece: bytes) -> None:
+    result = push(transport, villain(lambda c: flood(c, start, piece) if piece else c.sendall(start)).url)
     assert result.failure == "protocol", result
 
 
@@ -173,21 +170,13 @@ def test_interim_answers_without_end(hurried: Transport, villain: Make) -> None:
     assert result.failure in ("protocol", "timeout"), result
 
 
-def test_a_body_without_end(transport: Transport, villain: Make) -> None:
-    result = push(transport, villain(lambda c: flood(c, b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65536)).url)
+@pytest.mark.parametrize(
+    ("head", "piece"), [(b"\r\n", b"x" * 65536), (b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 5_000)]
+)
+def test_a_body_without_end(transport: Transport, villain: Make, head: bytes, piece: bytes) -> None:
+    result = push(transport, villain(lambda c: flood(c, OK + head, piece)).url)
 
-    assert (result.status, result.failure) == (200, "")
-    assert len(result.response) == 100
-    assert result.response_bytes < 1_000_000
-
-
-def test_chunks_without_end(transport: Transport, villain: Make) -> None:
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-    result = push(transport, villain(lambda c: flood(c, head, b"1\r\nx\r\n" * 5_000)).url)
-
-    assert result.status == 200
-    assert len(result.response) == 100
+    assert (result.status, result.failure, len(result.response)) == (200, "", 100)
     assert result.response_bytes < 1_000_000
 
 
@@ -222,12 +211,9 @@ def test_a_byte_now_and_then_ends_at_the_deadline(hurried: Transport, villain: M
             connection.sendall(bytes([byte]))
             time.sleep(0.05)
 
-    started = time.monotonic()
-
     result = push(hurried, villain(drip).url)
 
     assert result.failure == "timeout", result
-    assert time.monotonic() - started > 0.5
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

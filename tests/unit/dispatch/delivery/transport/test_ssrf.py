@@ -318,13 +318,6 @@ def test_own_services_are_no_endpoints(make: Callable[..., Transport]) -> None:
         assert kafka.requests == []
 
 
-def test_a_redirect_inside_is_not_followed(make: Callable[..., Transport]) -> None:
-    with Receiver() as receiver:
-        result = push(make(THIS_MACHINE), receiver.url("/redirect"))
-
-        assert (result.status, [request.path for request in receiver.requests]) == (307, ["/redirect"])
-
-
 def test_through_a_proxy_the_text_is_judged_and_the_proxy_exempt(make: Callable[..., Transport]) -> None:
     with Receiver() as proxy:
         transport = make(AddressPolicy(), proxy=proxy.url("").rstrip("/"))

@@ -32,8 +32,11 @@ for _name, _examples in (("quick", 15), ("usual", 50), ("long", 2_000)):
     )
 hypothesis.settings.load_profile("usual")  # another: pytest --hypothesis-profile=long
 
-# With several processes: what takes longest begins first, so that all end together.
-_FIRST = ("stack", "spark", "kafka", "ldap")
+# With several processes, what takes longest begins first, so that all end together.
+_FIRST = ("spark", "stack", "kafka", "ldap")
+
+# Processes that have a Spark session: each takes a gigabyte of memory and a quarter of a minute to start.
+_SPARK_LANES = 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,19 +50,27 @@ def _turn(item: pytest.Item) -> int:
 
 
 class _ByWhatIsShared(LoadScopeScheduling):  # type: ignore[misc]  # it ships no type information
-    """Tests of one file run in one process, as they share fixtures; all that may use the Spark session in one, too.
+    """Tests of one file run in one process, as they share fixtures, those of a Spark lane in one, too.
 
     pytest-xdist's own groups (`loadgroup`) change ids of tests in a way that pytest 9 does not know any more.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "spark" if _may_use_spark(file) else file
+        files = _spark_files()
+        return f"spark{files.index(file) % _SPARK_LANES}" if file in files else file
 
 
 @cache
-def _may_use_spark(file: str) -> bool:
-    return "integration/dispatch/" in file or "SparkSession" in (_ROOT / file).read_text(encoding="utf-8")
+def _spark_files() -> list[str]:
+    """The files whose tests use the Spark session, themselves or through the job of `integration/dispatch`."""
+
+    def uses(file: Path) -> bool:
+        text = file.read_text(encoding="utf-8")
+        return "spark: SparkSession" in text or (file.parent.name == "dispatch" and "mark.spark" in text)
+
+    files = sorted((_ROOT / "tests" / "integration").rglob("test_*.py"))
+    return [file.relative_to(_ROOT).as_posix() for file in files if uses(file)]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

@@ -14,6 +14,7 @@ from benchmarks.storms.victim import PARTS
 SEED = 7
 
 
+@pytest.mark.long
 @pytest.mark.chaos
 @pytest.mark.stack
 @pytest.mark.timeout(1_800)

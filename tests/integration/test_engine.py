@@ -293,6 +293,7 @@ def test_a_busy_port_names_the_port_and_the_option(tmp_path: Path) -> None:
     assert engine.processes() == []
 
 
+@pytest.mark.long
 @pytest.mark.chaos
 def test_stopping_waits_for_no_receiver_and_the_next_start_goes_on(engine: Engine, receiver: Receiver) -> None:
     """Receivers that never answer: in a batch, in the redelivery, and with more behind the one that hangs."""
@@ -356,13 +357,14 @@ def interrupt(running: subprocess.Popen[str], moment: str) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("moment", ["kafka: starting", "kafka: ready"])
+@pytest.mark.parametrize("moment", [pytest.param("kafka: starting", marks=pytest.mark.long), "kafka: ready"])
 def test_ctrl_c_while_it_starts(tmp_path: Path, moment: str) -> None:
     engine = Engine(tmp_path)
     interrupt(engine.start("up", "--demo", "--gateway-port", "0", "--kafka-port", "0"), moment)
     assert engine.processes() == []
 
 
+@pytest.mark.long
 @pytest.mark.chaos
 def test_a_killed_supervisor_leaves_no_process_and_the_next_one_starts_until_ctrl_c(engine: Engine) -> None:
     os.kill(engine.status()["pid"], signal.SIGKILL)

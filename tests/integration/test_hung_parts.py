@@ -17,7 +17,7 @@ from tests.support.command import Engine
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.stack, pytest.mark.chaos, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.stack, pytest.mark.chaos, pytest.mark.timeout(900)]
 
 # Short, but not so short that a machine five times slower takes a busy part for a hung one.
 SETTINGS = """
@@ -136,9 +136,7 @@ def test_workers_that_are_stopped_are_replaced_and_nothing_else(engine: Engine, 
     assert log.count("and was killed; Spark replaces it") == counted()["dispatch"]
 
 
-@pytest.mark.parametrize(
-    "others", [pytest.param(("kafka", "jvm"), marks=pytest.mark.long), ("gateway", "driver")], ids="+".join
-)
+@pytest.mark.parametrize("others", [("kafka", "jvm"), ("gateway", "driver")], ids="+".join)
 def test_a_part_that_is_stopped_is_restarted(engine: Engine, receiver: Receiver, others: tuple[str, str]) -> None:
     """Two at a time: Kafka and the job's JVM; the parent of the gateway's workers and the job's driver."""
     own, of_job = others

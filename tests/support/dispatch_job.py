@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import psutil
+import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -36,6 +37,12 @@ from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, Trigger, queue_topic
 from arborcast.topic_model.topics import TopicPath
 from tests.support.outbound import THIS_MACHINE
+
+GEARS = ["realtime", pytest.param("batch", marks=pytest.mark.long)]
+"""The second one is in `make test-all` only, but for the tests of the first path."""
+
+IN_BOTH_GEARS = pytest.mark.parametrize("gear", GEARS, indirect=True, scope="module")
+"""For a module: its tests share a job in each of them."""
 
 
 def job_settings(home: Path, kafka: KafkaSettings, gear: Gear | None = None, **push: float | str) -> JobSettings:

@@ -98,14 +98,14 @@ def outcomes(seeds: Iterable[int], days: float, jobs: int) -> Iterator[Outcome]:
             running[receiver] = seed
         if not running:
             return
-        for receiver in wait(list(running)):
-            assert isinstance(receiver, Connection)
-            seed = running.pop(receiver)
+        for ready in wait(list(running)):
+            assert isinstance(ready, Connection)
+            seed = running.pop(ready)
             try:
-                yield receiver.recv()
+                yield ready.recv()
             except EOFError:
                 yield Outcome(seed, 0.0, Counter(), "its process has ended")
-            receiver.close()
+            ready.close()
 
 
 def _report(sender: Connection, seed: int, days: float) -> None:

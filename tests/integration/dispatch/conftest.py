@@ -38,9 +38,10 @@ def log(kafka_settings: KafkaSettings) -> Iterator[Logs]:
 
 
 @pytest.fixture(scope="module")
-def gear() -> Gear | None:
-    """That of the shared job; without one it chooses. A module that is about both has a fixture of this name."""
-    return None
+def gear(request: pytest.FixtureRequest) -> Gear | None:
+    """That of the shared job, where a module has the mark `IN_BOTH_GEARS`; without one the job chooses."""
+    chosen: Gear | None = getattr(request, "param", None)
+    return chosen
 
 
 @pytest.fixture(scope="module")

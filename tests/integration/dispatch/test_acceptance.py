@@ -30,7 +30,7 @@ from arborcast.topic_model.records.control import SubscriptionRecord, Tombstone
 from arborcast.topic_model.snapshot import SteppedView
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
-from tests.support.dispatch_job import Logs, attempt_rows, job_settings, logs, running, subscription
+from tests.support.dispatch_job import GEARS, Logs, attempt_rows, job_settings, logs, running, subscription
 from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
@@ -74,7 +74,7 @@ class Steps:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("gear", ["realtime", "batch"])
+@pytest.mark.parametrize("gear", GEARS)
 def test_recipients_are_those_of_the_acceptance(
     spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, gear: Gear
 ) -> None:
@@ -264,8 +264,8 @@ if {argument!r} in sys.orig_argv:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("processes", ["gateways", "workers"])
-@pytest.mark.parametrize("rounds", [200, pytest.param(2_000, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])])
+@pytest.mark.parametrize("processes", ["gateways", pytest.param("workers", marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [100, pytest.param(2_000, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])])
 def test_a_new_subscription_gets_what_another_gateway_process_accepts(
     spark: SparkSession,
     tmp_path: Path,

@@ -130,7 +130,10 @@ def test_log_that_was_made_anew_is_read_from_its_beginning(log: KafkaSettings, t
     assert archived(table) == sorted([*(f"n{number}" for number in range(20)), "z"])
 
 
-def test_partition_that_was_added_is_read_too(log: KafkaSettings, tmp_path: Path) -> None:
+def test_partition_that_was_added_is_read_too(
+    log: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arborcast.core.eventlog.client._ALONE_MS", 500)
     table = tmp_path / "notifications"
     append(log, ["a"])
     writer, clock = archive(log, table)

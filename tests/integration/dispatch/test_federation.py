@@ -15,14 +15,14 @@ from arborcast.cli import app
 from arborcast.client import Client
 from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.dispatch.realtime.mode_policy import Gear
-from tests.support.dispatch_job import RunningJob, job_settings, running
+from tests.support.dispatch_job import GEARS, RunningJob, job_settings, running
 from tests.support.federation import AdministratorRun, EngineRun, federation
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-@pytest.fixture(params=["realtime", "batch"])
+@pytest.fixture(params=GEARS)
 def two(
     tmp_path: Path, kafka_settings: KafkaSettings, spark: SparkSession, request: pytest.FixtureRequest
 ) -> Iterator[tuple[AdministratorRun, EngineRun, EngineRun, RunningJob]]:

@@ -115,6 +115,7 @@ def test_a_shift_loses_nothing_repeats_nothing_and_keeps_the_order(
     assert report.duplicates == 0
 
 
+@pytest.mark.long
 def test_a_storm_of_shifts_in_which_workers_die_loses_nothing(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
@@ -156,6 +157,7 @@ def shifted(job: RunningJob, gear: Gear) -> bool:
     return job.gears.gear == gear
 
 
+@pytest.mark.long
 def test_a_job_in_real_time_goes_on_behind_what_is_settled(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
@@ -188,6 +190,7 @@ def test_a_start_after_an_orderly_stop_recalls_nothing_though_a_partition_was_id
     assert "were settled before the workers were cut off" not in caplog.text
 
 
+@pytest.mark.long
 def test_what_batches_have_done_does_not_come_again_in_real_time(
     spark: SparkSession, tmp_path: Path, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
@@ -218,6 +221,7 @@ def test_what_batches_have_done_does_not_come_again_in_real_time(
     assert ids(receiver, "/all") == sent
 
 
+@pytest.mark.long
 def test_a_shift_whose_start_fails_repeats_nothing(
     spark: SparkSession,
     tmp_path: Path,
@@ -268,6 +272,7 @@ def test_a_shift_whose_start_fails_repeats_nothing(
     assert ids(receiver, "/all") == sent
 
 
+@pytest.mark.long
 def test_a_restart_with_many_large_subscriptions_goes_on_in_real_time(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
@@ -335,6 +340,7 @@ def test_a_partition_that_is_added_is_read(
     assert arrived[1:] == ["n-added"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of_spark", [False, True], ids=["the run", "one of Spark's batches"])
 def test_a_minimum_interval_goes_on_behind_the_end_of_a_run(
     spark: SparkSession,
@@ -369,6 +375,7 @@ def test_a_minimum_interval_goes_on_behind_the_end_of_a_run(
     assert ids(receiver, "/all") == sent
 
 
+@pytest.mark.long
 def test_what_has_a_row_does_not_come_again_however_long_an_older_message_is_under_way(
     spark: SparkSession, settings: JobSettings, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,9 @@ def some_more(receiver: Receiver, path: str, count: int = 15) -> None:
     receiver.wait_for(len(receiver.received(path)) + count, path, timeout=240)
 
 
-@pytest.mark.parametrize(("gear", "other"), [("realtime", "batch"), ("batch", "realtime")])
+@pytest.mark.parametrize(
+    ("gear", "other"), [pytest.param("realtime", "batch", marks=pytest.mark.long), ("batch", "realtime")]
+)
 def test_what_passes_does_not_depend_on_crashes_shifts_and_starts(
     spark: SparkSession,
     tmp_path: Path,

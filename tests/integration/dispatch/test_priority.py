@@ -8,17 +8,12 @@ import pytest
 
 from arborcast.dispatch.operations.audit.examine import audit
 from arborcast.topic_model.subscriptions import DeliveryPolicy
-from tests.support.dispatch_job import Own
+from tests.support.dispatch_job import IN_BOTH_GEARS, Own
 from tests.support.receiver import Receiver
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
 
 MANY, FEW = 200, 5
-
-
-@pytest.fixture(scope="module", params=["realtime", "batch"])
-def gear(request: pytest.FixtureRequest) -> object:
-    return request.param
 
 
 def seen(receiver: Receiver, path: str) -> list[str]:

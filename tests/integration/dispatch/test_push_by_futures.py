@@ -10,15 +10,10 @@ import pytest
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.realtime.mode_policy import Gear
 from arborcast.dispatch.settings import JobSettings
-from tests.support.dispatch_job import Own, job_settings
+from tests.support.dispatch_job import IN_BOTH_GEARS, Own, job_settings
 from tests.support.receiver import Receiver
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-
-@pytest.fixture(scope="module", params=["realtime", "batch"])
-def gear(request: pytest.FixtureRequest) -> object:
-    return request.param
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
 
 
 @pytest.fixture(scope="module")

@@ -22,18 +22,13 @@ from arborcast.ingest.access.users_file import User, hash_password, write_users
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
-from tests.support.dispatch_job import Logs, Own, RunningJob
+from tests.support.dispatch_job import IN_BOTH_GEARS, Logs, Own, RunningJob
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.receiver import Receiver
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
 
 MANY = 60
-
-
-@pytest.fixture(scope="module", params=["realtime", "batch"])
-def gear(request: pytest.FixtureRequest) -> object:
-    return request.param
 
 
 def ask(own: Own, topic: str, name: str = "", payload: bytes = b"<x/>") -> str:

@@ -317,7 +317,7 @@ def test_a_stop_does_not_wait_for_receivers_that_hang_and_keeps_what_is_settled(
         lot.park("hang", "h1", "h2")
         lot.park("well", "w1")
         wait_until(lambda: redeliverer.statistics().delivered == 1 and bool(receiver.received("/hang")))
-        redeliverer.stop(120.0)  # less than a push may take
+        redeliverer.stop(20.0)  # less than a push may take
         assert "redeliverer" not in {thread.name for thread in threading.enumerate()}
         assert {row.notification: row.state for row in rows(kafka_settings)} == {"w1": "delivered"}
         assert waiting(kafka_settings) == {Delivery("hang", Place(1, 0, place)).key() for place in (1, 2)}

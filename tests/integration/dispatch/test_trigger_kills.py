@@ -28,7 +28,7 @@ from tests.support.receiver import Receiver
 from tests.support.steady_load import TopicsLoad, ids
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.mark.parametrize("gear", ["realtime", "batch"])

@@ -26,6 +26,7 @@ from arborcast.topic_model.records.notifications import MOST_HOPS, Notification
 from arborcast.topic_model.subscriptions import XPathFilter
 from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import (
+    IN_BOTH_GEARS,
     Logs,
     Own,
     RunningJob,
@@ -37,14 +38,9 @@ from tests.support.gateway_process import GatewayRun
 from tests.support.receiver import Receiver
 from tests.support.steady_load import ids
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
 
 Write = Callable[..., None]
-
-
-@pytest.fixture(scope="module", params=["realtime", "batch"])
-def gear(request: pytest.FixtureRequest) -> object:
-    return request.param
 
 
 @pytest.fixture

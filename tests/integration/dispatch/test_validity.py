@@ -8,15 +8,10 @@ import pytest
 
 from arborcast.dispatch.logs.attempts import FINAL
 from arborcast.dispatch.operations.audit.examine import audit
-from tests.support.dispatch_job import Own, RunningJob
+from tests.support.dispatch_job import IN_BOTH_GEARS, Own, RunningJob
 from tests.support.receiver import Receiver
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-
-@pytest.fixture(scope="module", params=["realtime", "batch"])
-def gear(request: pytest.FixtureRequest) -> object:
-    return request.param
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
 
 
 def test_nothing_is_pushed_after_its_validity_to_a_receiver_that_hangs(

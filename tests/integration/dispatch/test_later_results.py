@@ -1,0 +1,146 @@
+"""Receivers that take a push and report its result later: the job, the gateway, and the client's listener."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import requests
+
+from arborcast.client import Client
+from arborcast.client.later import Later
+from arborcast.client.listener import Listener, ReceivedMessage
+from arborcast.client.values import Delivery
+from arborcast.core.security.keyring import add_key
+from arborcast.dispatch.operations.audit import audit
+from arborcast.dispatch.operations.trace.explain import explain
+from arborcast.dispatch.operations.trace.gathering import Gatherer
+from arborcast.dispatch.settings import JobSettings
+from tests.support.dispatch_job import IN_BOTH_GEARS, RunningJob
+from tests.support.gateway_process import GatewayRun, gateway_run
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
+
+
+@pytest.fixture(scope="module")
+def shared_settings(shared_settings: JobSettings) -> JobSettings:
+    """With the key by which results are known, and a time for them that a busy machine does not miss."""
+    add_key(Path(shared_settings.secrets.key_file), "k")
+    push = dataclasses.replace(shared_settings.push, callback_s=240.0)
+    return dataclasses.replace(shared_settings, push=push)
+
+
+@pytest.fixture(scope="module")
+def gateway(job: RunningJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayRun]:
+    """One with the keys of the job, by which it knows the addresses for results."""
+    keys = f'[secrets]\nkey_file = "{job.settings.secrets.key_file}"\n'
+    with gateway_run(tmp_path_factory.mktemp("gateway"), job.settings.kafka, more=keys) as run:
+        yield run
+
+
+class Patient:
+    """A subscriber that takes the first push of each message for later, and handles every further one at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.taken: dict[str, Later] = {}
+        self.seen: list[tuple[str, int]] = []
+
+    def received(self, message: ReceivedMessage) -> None:
+        with self._lock:
+            self.seen.append((message.notification_id, message.attempt))
+            if message.attempt == 1 and message.notification_id not in self.taken:
+                self.taken[message.notification_id] = message.later()
+
+    def of(self, notification: str) -> Later:
+        wait_until(lambda: notification in self.taken, f"{notification} was pushed")
+        return self.taken[notification]
+
+    def attempts(self, notification: str) -> list[int]:
+        return [attempt for name, attempt in self.seen if name == notification]
+
+
+@contextmanager
+def subscribed(gateway: GatewayRun, topic: str, *, strict: bool = False) -> Iterator[Patient]:
+    """Each message travels alone: several in one push have one result."""
+    patient = Patient()
+    with Listener(patient.received) as listener, Client(gateway.base) as client:
+        subscription = client.subscribe(topic, to=listener.url, raw=True, delivery=Delivery(strict=strict))
+        yield patient
+        client.unsubscribe(subscription)
+
+
+def publish(gateway: GatewayRun, topic: str) -> str:
+    answer = requests.post(
+        f"{gateway.base}/publish/{topic}", b"<r/>", headers={"Content-Type": "text/xml"}, timeout=120
+    )
+    assert answer.status_code == 202, answer.text
+    return answer.headers["Arborcast-Notification-Id"]
+
+
+def story_of(job: RunningJob, notification: str, outcome: str) -> str:
+    """The reason and all steps of its one delivery, once this is its outcome."""
+    gatherer = Gatherer(job.settings.kafka, job.settings.tables, job.settings.home)
+
+    def found() -> str:
+        stories = explain(gatherer.gather(notification)).deliveries
+        return str(stories[0]) if [each.outcome for each in stories] == [outcome] else ""
+
+    return wait_until(found, f"{notification} is {outcome}")
+
+
+def test_delivered_failed_and_refused(job: RunningJob, gateway: GatewayRun) -> None:
+    topic = "later/ends"
+    with subscribed(gateway, topic) as patient:
+        done, failed, refused = (publish(gateway, topic) for _ in range(3))
+        for each in (done, failed, refused):
+            patient.of(each)
+        assert "how it ended; else it is tried again" in story_of(job, done, "waiting")
+
+        patient.taken[done].delivered("printed")
+        patient.taken[failed].failed("no paper")
+        patient.taken[refused].refused("no such tray")
+
+        assert "its receiver said so after" in (story := story_of(job, done, "delivered"))
+        assert "printed" in story
+        assert "that it failed: no paper" in story_of(job, failed, "delivered")
+        assert "refuses it: no such tray" in story_of(job, refused, "dead")
+        assert [patient.attempts(each) for each in (done, failed, refused)] == [[1], [1, 2], [1]]
+        report = audit(job.settings.kafka, 0, deep=True, patience_s=120)
+        assert report.balanced, report.problems
+
+
+def test_results_that_arrive_while_the_job_is_away_count_when_it_is_back(job: RunningJob, gateway: GatewayRun) -> None:
+    topic = "later/away"
+    with subscribed(gateway, topic) as patient:
+        done, failed = publish(gateway, topic), publish(gateway, topic)
+        for each in (done, failed):
+            patient.of(each)
+        story_of(job, failed, "waiting")
+
+        job.stop()
+        patient.taken[done].delivered("no job")
+        patient.taken[failed].failed("no job")
+        job.start()
+
+        assert "no job" in story_of(job, done, "delivered")
+        assert "that it failed: no job" in story_of(job, failed, "delivered")
+        assert (patient.attempts(done), patient.attempts(failed)) == ([1], [1, 2])
+
+
+def test_in_strict_order_nothing_is_pushed_before_the_result(job: RunningJob, gateway: GatewayRun) -> None:
+    topic = "later/strict"
+    with subscribed(gateway, topic, strict=True) as patient:
+        first, second = publish(gateway, topic), publish(gateway, topic)
+        later = patient.of(first)
+        story_of(job, first, "waiting")
+        assert patient.attempts(second) == []
+        later.delivered()
+        patient.of(second).delivered()
+        story_of(job, second, "delivered")
+        assert [name for name, _ in patient.seen] == [first, second]

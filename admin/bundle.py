@@ -25,7 +25,7 @@ from arborcast.core.errors import ConfigError
 from arborcast.core.reasons import reason_of
 from arborcast.dispatch.settings import DispatchSettings
 from arborcast.dispatch.spark.properties import (
-    MASTER_ONLY,
+    DAEMONS,
     as_text,
     guarded,
     needs_secret,
@@ -76,7 +76,7 @@ def write_bundle(
         if guarded_by_secret:
             secret = secret_in(cluster.read_text(encoding="utf-8")) if cluster.exists() else ""
             settings = dataclasses.replace(settings, spark_secret=secret or secrets.token_urlsafe(32))
-            write_properties(cluster, {**guarded(settings), **MASTER_ONLY})
+            write_properties(cluster, {**guarded(settings), **DAEMONS})
         _write_zip(code)
         script.write_bytes((_PACKAGE / "jobs" / SCRIPT).read_bytes())
         values = properties(settings, jars=jars, master=master or "", python=python, code=code.absolute())

@@ -252,7 +252,9 @@ class WorkerUpdates:
             most = sys.maxsize if self._feed.steps > _MOST_STEPS else _SHORT_PAST
             anew = self._anew or (self._feed.is_old() and self._view.is_short(most))
             self._anew = True
-            advance = self._view.advance(self._kafka.request_timeout_s, anew, end, stopped=lambda: self._service.stopping)
+            advance = self._view.advance(
+                self._kafka.request_timeout_s, anew, end, stopped=lambda: self._service.stopping
+            )
             if advance.base is not None:
                 self.outdated = self._one_base and self.base is not None and advance.base != self.base
                 if self.outdated:

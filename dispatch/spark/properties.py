@@ -191,11 +191,18 @@ BIND_ADDRESS = "spark.driver.bindAddress"
 # Local mode opens the ports of a driver, too. Spark makes the secret itself there, and no other process needs it.
 _ALONE: Mapping[str, str] = {**_GUARDED, BIND_ADDRESS: "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
-MASTER_ONLY: Mapping[str, str] = {
-    # A master's second door, for applications over HTTP, asks nobody for a secret, and is open by default.
+DAEMONS: Mapping[str, str] = {
+    # The REST server of a master starts applications without a secret, and is on by default; its web page ends them.
     "spark.master.rest.enabled": "false",
+    "spark.ui.killEnabled": "false",
+    # What executors log, and the folder of each start of the job, would fill a worker's disk: neither has a limit by
+    # default.
+    "spark.executor.logs.rolling.strategy": "size",
+    "spark.executor.logs.rolling.maxSize": str(16 << 20),
+    "spark.executor.logs.rolling.maxRetainedFiles": "4",
+    "spark.worker.cleanup.enabled": "true",
 }
-"""What beside `guarded` a standalone master has to be told."""
+"""What master and workers of a standalone cluster are started with beside `guarded`."""
 
 _SECRET = "spark.authenticate.secret"  # noqa: S105  # its name
 

@@ -17,7 +17,7 @@ import psutil
 import pyspark
 
 from arborcast.dispatch.settings import DispatchSettings
-from arborcast.dispatch.spark.properties import MASTER_ONLY, guarded, write_properties
+from arborcast.dispatch.spark.properties import DAEMONS, guarded, write_properties
 from arborcast.engine.install import java
 from arborcast.engine.processes import processes
 
@@ -96,7 +96,7 @@ class SparkCluster:
         self.secret = secrets.token_urlsafe()
         folder.mkdir(parents=True, exist_ok=True)
         self._properties = folder / "spark-cluster.properties"
-        write_properties(self._properties, {**guarded(DispatchSettings(spark_secret=self.secret)), **MASTER_ONLY})
+        write_properties(self._properties, {**guarded(DispatchSettings(spark_secret=self.secret)), **DAEMONS})
         port = processes.free_port()
         arguments = ["--host", _HOST, "--port", str(port), "--webui-port", "0"]
         self.master = _Daemon(folder, "master", "master.Master", arguments, self._properties)

@@ -19,6 +19,8 @@ import yaml
 
 from arborcast.core.security.ip_addresses import read_networks
 from arborcast.dispatch.job import runtime
+from arborcast.dispatch.settings import DispatchSettings
+from arborcast.dispatch.spark.properties import DAEMONS, guarded
 from arborcast.engine.gateway import process
 from arborcast.engine.gateway.parts import check_exposed
 from arborcast.engine.settings.loading import RESERVED_ENV, Settings, declarations, load_settings
@@ -40,6 +42,12 @@ KUSTOMIZATION = DEPLOY / "kubernetes" / "kustomization.yaml"
 def manifests() -> list[Manifest]:
     files = sorted({*(DEPLOY / "kubernetes").glob("*.yaml")} - {KUSTOMIZATION})
     return [each for file in files for each in yaml.safe_load_all(file.read_text())]
+
+
+def spark(kind: str) -> list[Manifest]:
+    """What the component spark adds."""
+    found = yaml.safe_load_all((DEPLOY / "kubernetes" / "spark" / "spark.yaml").read_text())
+    return [each for each in found if kind in each["kind"]]
 
 
 def of_kind(kind: str, name: str = "") -> list[Manifest]:
@@ -79,7 +87,7 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_the_published_schemas_hold(version: str) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="one of the development packages: make setup").validate
-    for manifest in manifests():
+    for manifest in manifests() + spark(""):
         validate(manifest, version, strict=True)
 
 
@@ -221,6 +229,51 @@ def test_nothing_inside_the_cluster_is_posted_to_unless_it_is_named(tmp_path: Pa
     assert shown.outbound.allow, "the example is there, and can be taken as it is"
     assert shown.gateway.trusted_proxies
     assert not any(net.prefixlen < 24 for net in read_networks(shown.outbound.allow, "outbound.allow"))
+
+
+def test_a_spark_cluster_fits_the_job(tmp_path: Path) -> None:
+    """Pods that are confined like the job's, know what the job expects of a cluster, and suffice for its tasks."""
+    (job,), found = of_kind("StatefulSet"), settings(tmp_path)
+    of_job = job["spec"]["template"]["spec"]
+    (config,), workloads = (
+        spark("ConfigMap"),
+        {each["metadata"]["name"]: each["spec"] for each in spark("Set") + spark("Deployment")},
+    )
+    lines = config["data"]["spark-cluster.properties"].splitlines()
+    known = dict(line.split(" ", 1) for line in lines if not line.startswith("#"))
+    assert known.items() >= {**guarded(DispatchSettings()), **DAEMONS}.items()
+    for workload in workloads.values():
+        pod = workload["template"]["spec"]
+        (main,) = pod["containers"]
+        assert pod["securityContext"] == of_job["securityContext"]
+        assert (pod["automountServiceAccountToken"], pod["enableServiceLinks"]) == (False, False)
+        for key in ("image", "securityContext"):
+            assert main[key] == of_job["containers"][0][key]
+        assert "memory" in main["resources"]["limits"]
+        assert {each["name"] for each in main["volumeMounts"]} == {each["name"] for each in pod["volumes"]} | {
+            each["metadata"]["name"] for each in workload.get("volumeClaimTemplates", ())
+        }
+        (secret,) = (each for each in main["env"] if each["name"] == "_SPARK_AUTH_SECRET")
+        assert secret["valueFrom"]["secretKeyRef"]["key"] in of_kind("Secret")[0]["stringData"]
+        assert config["metadata"]["name"] in {each.get("configMap", {}).get("name") for each in pod["volumes"]}
+    (service,) = spark("Service")
+    master, workers = workloads["arborcast-spark-master"], workloads["arborcast-spark-worker"]
+    assert service["spec"]["selector"] == master["template"]["metadata"]["labels"]
+    url = f"spark://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    arguments = workers["template"]["spec"]["containers"][0]["args"]
+    component = yaml.safe_load((DEPLOY / "kubernetes" / "spark" / "kustomization.yaml").read_text())
+    of_the_job, of_its_policy = component["patches"]
+    assert arguments[-1] == url
+    assert url in of_the_job["patch"]
+    cores = int(arguments[arguments.index("--cores") + 1])
+    assert workers["replicas"] * cores >= found.kafka.partitions, "else the gear is never that of real time"
+    for selector in (
+        spark("NetworkPolicy")[0]["spec"]["podSelector"]["matchLabels"],
+        yaml.safe_load(of_its_policy["patch"])[0]["value"]["from"][0]["podSelector"]["matchLabels"],
+    ):
+        assert all(selector.items() <= each["template"]["metadata"]["labels"].items() for each in workloads.values())
+    (budget,) = spark("PodDisruptionBudget")
+    assert budget["spec"]["selector"]["matchLabels"] == workers["template"]["metadata"]["labels"]
 
 
 def test_no_secret_is_in_a_config_map() -> None:

@@ -12,6 +12,7 @@ import arborcast.jobs
 from arborcast.admin.bundle import write_bundle
 from arborcast.core.errors import ConfigError
 from arborcast.dispatch.settings import DispatchSettings
+from arborcast.dispatch.spark.properties import DAEMONS
 from tests.support.bare_python import bare_python
 
 pytestmark = pytest.mark.slow
@@ -106,8 +107,9 @@ def test_a_standalone_cluster_is_told_the_secret_of_its_job(tmp_path: Path, mast
     assert first.cluster is not None
     job, daemons = values_of(first.properties), values_of(first.cluster)
     assert len(job["spark.authenticate.secret"]) >= 32
-    assert daemons.pop("spark.master.rest.enabled") == "false", "that door asks nobody"
-    assert daemons.items() <= job.items(), "or they would not understand each other"
+    assert daemons.items() >= DAEMONS.items()
+    assert DAEMONS["spark.master.rest.enabled"] == "false", "it asks for no secret"
+    assert daemons.items() - DAEMONS.items() <= job.items(), "or they would not understand each other"
     assert set(daemons) >= {"spark.authenticate", "spark.authenticate.secret", "spark.network.crypto.enabled"}
     assert again == first
     assert values_of(again.properties) == job, "a bundle that is made anew goes with the cluster that runs"

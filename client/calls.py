@@ -336,7 +336,7 @@ class Calls:
         *topics: str,
         publisher: str | Remote | None = None,
         demand: bool = False,
-        until: Lasts = None,
+        until: timedelta | datetime | None = None,
         namespaces: Namespaces = None,
     ) -> Call[RemoteRegistration]:
         """Register as a publisher of these topics.

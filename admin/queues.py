@@ -41,6 +41,11 @@ class QueueStatus(msgspec.Struct, frozen=True):
     oldest_s: float | None
     servers: tuple[ServerStatus, ...]
 
+    @property
+    def served(self) -> bool:
+        """Whether it has a server that gets requests."""
+        return any(each.state == "active" for each in self.servers)
+
 
 class RequestStatus(msgspec.Struct, frozen=True):
     """A request that waits or is executed. `next_ms` is the time of its next attempt; 0 if it waits for its turn."""

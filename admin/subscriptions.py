@@ -25,12 +25,13 @@ Change = Literal["pause", "resume", "end"]
 
 class SubscriptionFilter(NamedTuple):
     """Which subscriptions; an empty field, or None, selects all. `part` is a part of an endpoint in any case of
-    letters, `topic` a topic that they get."""
+    letters, `topic` a topic that they get, `endpoints` the addresses of consumers that are meant."""
 
     state: str = ""
     endpoint: str | None = None
     part: str = ""
     topic: TopicPath | None = None
+    endpoints: frozenset[str] | None = None
 
 
 class Suspension(msgspec.Struct, frozen=True):
@@ -74,12 +75,19 @@ class Recipient(msgspec.Struct, frozen=True):
     consumer: str
 
 
-def listed(control: ControlView, wanted: SubscriptionFilter, limit: int, after: str = "") -> SubscriptionList:
-    """The first subscriptions of the list, or those behind the subscription `after`."""
+def listed(
+    control: ControlView,
+    wanted: SubscriptionFilter,
+    limit: int,
+    after: str = "",
+    failing: frozenset[str] = frozenset(),
+) -> SubscriptionList:
+    """The first subscriptions of the list, or those behind the subscription `after`. Those of `failing` endpoints come
+    behind the suspended ones."""
     suspended = control.suspensions.ids()
 
-    def key(each: Subscription) -> tuple[bool, str, str]:
-        return each.id not in suspended, each.consumer.address, each.id
+    def key(each: Subscription) -> tuple[bool, bool, str, str]:
+        return each.id not in suspended, each.consumer.address not in failing, each.consumer.address, each.id
 
     now_ms = time_ms()
     last = control.table.get(after) if after else None
@@ -164,6 +172,8 @@ def _wanted(control: ControlView, wanted: SubscriptionFilter, now_ms: int) -> It
     for each in everything:
         address = each.consumer.address
         if each.trigger is not None or (exact is not None and address != exact):
+            continue
+        if wanted.endpoints is not None and address not in wanted.endpoints:
             continue
         if part and part not in address.lower() and address != part_uri:
             continue

@@ -253,21 +253,45 @@ def quantile(buckets: Buckets, share: float) -> float | None:
     return lower
 
 
-def rates(samples: Sequence[MetricsSample], name: str, key: str = "") -> list[float | None]:
-    """How fast a counter grew up to each sample, per second; None for the first, and where time stood still."""
-    values = [_value(sample, name, key) for sample in samples]
+def rates(samples: Sequence[MetricsSample], name: str, key: str = "", over_s: float = 0.0) -> list[float | None]:
+    """How fast a counter grew up to each sample, per second, over at least `over_s` where the samples reach back as
+    far; None for the first, and where time stood still."""
+    sums = _sums(samples, name, key)
     result: list[float | None] = [None]
+    begin = 0
     for number in range(1, len(samples)):
-        seconds = samples[number].at - samples[number - 1].at
-        result.append(grown(values[number - 1], values[number]) / seconds if seconds > 0 else None)
+        now = samples[number].at
+        while begin + 1 < number and samples[begin + 1].at <= now - over_s:
+            begin += 1
+        seconds = now - samples[begin].at
+        result.append((sums[number] - sums[begin]) / seconds if seconds > 0 else None)
     return result[: len(samples)]
 
 
+def growth(samples: Sequence[MetricsSample], name: str, key: str = "") -> float:
+    """By how much a counter grew over all samples."""
+    return _sums(samples, name, key)[-1] if samples else 0.0
+
+
+def _sums(samples: Sequence[MetricsSample], name: str, key: str) -> list[float]:
+    """The growth of a counter since the first sample. A sample without it, of a moment in which its process did not
+    answer, is no reset: the next one goes on where the last was."""
+    sums, before = [0.0], _value(samples[0], name, key) if samples else 0.0
+    for sample in samples[1:]:
+        now = _value(sample, name, key)
+        sums.append(sums[-1] + (grown(before, now) if now else 0.0))
+        before = now or before
+    return sums
+
+
 def quantiles(samples: Sequence[MetricsSample], name: str, share: float) -> list[float | None]:
-    """A quantile in seconds of what came between each sample and the one before."""
+    """A quantile in seconds of what came between each sample and the one before that has the histogram."""
     result: list[float | None] = [None]
-    for earlier, later in itertools.pairwise(samples):
-        result.append(quantile(grown_buckets(getattr(earlier, name), getattr(later, name)), share))
+    before: Buckets = getattr(samples[0], name) if samples else ()
+    for sample in samples[1:]:
+        now: Buckets = getattr(sample, name)
+        result.append(quantile(grown_buckets(before, now), share) if now else None)
+        before = now or before
     return result[: len(samples)]
 
 

@@ -327,11 +327,46 @@ def newest(values: Sequence[float | None]) -> float | None:
 
 
 def thinned(samples: Sequence[MetricsSample], most: int) -> list[MetricsSample]:
-    """At most so many of them, evenly, the last always among them. Counters lose nothing by it."""
+    """At most so many of them, evenly, the last always among them. Counters lose nothing by it, peaks stay."""
     if len(samples) <= most:
         return list(samples)
     step = len(samples) / most
-    return [samples[min(len(samples) - 1, math.ceil((number + 1) * step) - 1)] for number in range(most)]
+    ends = [min(len(samples), math.ceil((number + 1) * step)) for number in range(most)]
+    return [with_peaks(samples[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+class Peaks(msgspec.Struct, frozen=True):
+    """The figures of a sample that go up and down, and whose peaks count."""
+
+    lag_records: float = 0
+    lag_seconds: float = 0
+    waiting: dict[str, float] = {}
+    in_flight: dict[str, float] = {}
+
+    def with_more(self, other: Peaks | MetricsSample) -> Peaks:
+        """The larger ones of both."""
+        return Peaks(
+            max(self.lag_records, other.lag_records),
+            max(self.lag_seconds, other.lag_seconds),
+            _larger(self.waiting, other.waiting),
+            _larger(self.in_flight, other.in_flight),
+        )
+
+    def on(self, sample: MetricsSample) -> MetricsSample:
+        """The sample with these figures."""
+        return msgspec.structs.replace(sample, **msgspec.structs.asdict(self))
+
+
+def with_peaks(stretch: Sequence[MetricsSample]) -> MetricsSample:
+    """The last sample of a stretch of time, with the peaks of all of them."""
+    peaks = Peaks()
+    for sample in stretch:
+        peaks = peaks.with_more(sample)
+    return peaks.on(stretch[-1])
+
+
+def _larger(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    return {key: max(one.get(key, 0.0), other.get(key, 0.0)) for key in {**one, **other}}
 
 
 def _value(sample: MetricsSample, name: str, key: str) -> float:

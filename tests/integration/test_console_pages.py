@@ -28,6 +28,7 @@ pytestmark = pytest.mark.browser
 PRESS = "{urn:plant}plant/line2/press"
 
 PAGES = (
+    "/",
     "/topics",
     f"/topics?at={PRESS}/alarm",
     f"/topics?at={PRESS}/alarm&do=messages",
@@ -178,7 +179,7 @@ def test_a_node_that_is_dragged_is_gathered_as_a_move(own: tuple[ConsoleParts, s
 def test_it_works_without_script(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
     parts, url = own
     page = visit(java_script_enabled=False)
-    page.goto(url)
+    page.goto(f"{url}/topics")
     page.click(f"{node('{urn:plant}plant')} > .toggle")
     page.click(f"{node('{urn:plant}plant/line2')} > .name")
     page.click("text=Add below")
@@ -218,7 +219,7 @@ def test_many_topics(visit: Visitors, tmp_path: Path) -> None:
     flat = [TopicRecord(TopicPath(f"flat/t{number:04}")) for number in range(500)]
     with served(example(tmp_path, [*many, *flat]).app) as url:
         page = visit()
-        page.goto(url)
+        page.goto(f"{url}/topics")
         page.wait_for_selector("text=plant")
         page.click(f"{node('flat')} > .toggle")
         for last in ("t0399", "t0499"):

@@ -190,7 +190,8 @@ def _listed(control: ControlView, each: Subscription, now_ms: int) -> ListedSubs
         paused=each.paused,
         reliability=each.policy.reliability,
         endpoint=each.consumer.address,
-        expression=" and ".join(filter.text for filter in each.topics),
+        # A prefix means something else in each subscription: such an expression is shown in its normal form.
+        expression=" and ".join(one.normal if one.namespaces else one.text for one in each.topics),
         owner=each.owner,
         address=each.address,
         created_ms=each.created_ms,

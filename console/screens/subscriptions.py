@@ -18,7 +18,7 @@ from arborcast.admin import waiting
 from arborcast.admin.subscriptions import ListedSubscription, conditions_of
 from arborcast.admin.topics import topic_named
 from arborcast.admin.waiting import WaitingFilter
-from arborcast.console.console import Console, Screen, go, text_of
+from arborcast.console.console import Console, Screen, go, own_path, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.health import EndpointsHealth
 from arborcast.console.live import Look, Seen
@@ -87,7 +87,7 @@ class SubscriptionsScreen:
                 request,
                 "subscriptions/trigger.html",
                 one=subscription,
-                expression=" and ".join(each.text for each in subscription.topics),
+                expression=" and ".join(each.normal if each.namespaces else each.text for each in subscription.topics),
                 conditions=conditions_of(subscription),
             )
         if one is None or subscription is None:
@@ -126,6 +126,7 @@ class SubscriptionsScreen:
                 "subscriptions/health.html",
                 figures=health.figures(address),
                 health=health.word(address),
+                pull_point=bool(subscription.pull_point),
                 state=self._console.control.suspensions.state_of(subscription),
                 oldest=oldest[0] if oldest else None,
                 count=len(oldest) + more,
@@ -137,14 +138,17 @@ class SubscriptionsScreen:
         """Pause, resume or end those that were chosen. Ending is asked about once more."""
         action = next((each for each in _DONE if each == text_of(form, "action")), None)
         chosen = list(dict.fromkeys(each for each in form.getlist("id") if isinstance(each, str)))
-        onward = "/subscriptions" if len(chosen) != 1 else f"/subscriptions/{quote(chosen[0], safe='')}"
+        listed = own_path(text_of(form, "back"))
+        listed = listed if listed.partition("?")[0] == "/subscriptions" else ""
+        one = f"/subscriptions/{quote(chosen[0], safe='')}" if len(chosen) == 1 else ""
+        onward = listed or one or "/subscriptions"
         if action is None:
             raise HTTPException(400, "Choose what to do: pause, resume or end.")
         if not chosen:
             self._console.note(
                 visitor_of(request.scope), "Choose subscriptions first: each has a box at its beginning."
             )
-            return go("/subscriptions")
+            return go(onward)
         # Clients change their subscriptions, too: each is taken as it is at this moment.
         await self._console.changes.catch_up()
         control = self._console.control
@@ -162,7 +166,7 @@ class SubscriptionsScreen:
         said = f"{count:,} {'subscription' if count == 1 else 'subscriptions'} {_DONE[action]}"
         more = f"; {rest:,} {'is' if rest == 1 else 'are'} so already, or not there any more" if rest else ""
         self._console.note(visitor_of(request.scope), f"{said}{more}.")
-        return go("/subscriptions" if action == "end" else onward)
+        return go((listed or "/subscriptions") if action == "end" else onward)
 
     def _list(
         self, asked: dict[str, str], after: str, health: EndpointsHealth

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Page
 
+from arborcast.admin import dead_letters
 from arborcast.admin import queues as admin
 from arborcast.admin.messages import LastMessages, NewestMessage
 from arborcast.admin.queues import QueueStatus
@@ -204,6 +205,33 @@ def test_a_form_outlives_a_console_that_does_not_answer(own: tuple[ConsoleParts,
     page.unroute("**/health/live")
     page.click("form[action='/topics/put'] button.main")
     page.get_by_text("1 change").wait_for()
+
+
+def test_what_is_typed_is_not_lost_without_a_question(visit: Visitors, address: str) -> None:
+    page = visit()
+    page.goto(f"{address}/topics?at={PRESS}/alarm")
+    page.fill("#priority", "66")
+    asked: list[str] = []
+    page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    page.click(f"{node(PRESS)} > .name")
+    assert asked == ["Discard what you have typed in this form?"]
+    assert page.input_value("#priority") == "66"
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.click(f"{node(PRESS)} > .name")
+    page.wait_for_selector("#detail h1:text-is('press')")
+    page.click(f"{node(PRESS + '/alarm')} > .name")
+    page.wait_for_selector("#detail h1:text-is('alarm')")
+
+
+def test_an_error_of_a_live_page_is_shown_once(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
+    _, url = own
+    with pytest.MonkeyPatch.context() as patched:
+        answering(patched, {dead_letters.listed: InfrastructureError("Kafka is away")})
+        page = visit()
+        page.goto(f"{url}/deliveries/dead")
+        page.locator("#wrong .refusal").wait_for()
+        assert page.locator("main .refusal:visible").all_inner_texts() == ["Kafka is away"]
+        page.context.close()
 
 
 def test_what_has_a_button_for_it_is_copied(visit: Visitors, address: str) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from arborcast.admin import control_log
 from arborcast.admin.filters import subscription_id
-from arborcast.core.errors import ConfigError
+from arborcast.core.errors import NotFound
 from arborcast.core.security.uris import to_uri
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
@@ -120,7 +120,7 @@ def recipients(control: ControlView, path: TopicPath, limit: int | None = None) 
 
 
 def suspended(control: ControlView, names: Iterable[str]) -> list[str]:
-    """The ids of suspended subscriptions, for their ids or addresses. Raises ConfigError if one is not suspended."""
+    """The ids of suspended subscriptions, for their ids or addresses. Raises NotFound if one is not suspended."""
     return list(dict.fromkeys(_suspended(control, subscription_id(each)) for each in names))
 
 
@@ -202,12 +202,12 @@ def _listed(control: ControlView, each: Subscription, now_ms: int) -> ListedSubs
 def _suspended(control: ControlView, name: str) -> str:
     known = control.table.get(name)
     if known is None:
-        raise ConfigError(f"there is no subscription {name} (any more); nothing was resumed")
+        raise NotFound(f"there is no subscription {name} (any more); nothing was resumed")
     if name in control.suspensions:
         return name
     if known.paused:
-        raise ConfigError(
+        raise NotFound(
             f"{name} is not suspended: its subscriber has paused it, and resumes it, with ResumeSubscription at "
             f"{known.address}; nothing was resumed"
         )
-    raise ConfigError(f"{name} is not suspended; nothing was resumed")
+    raise NotFound(f"{name} is not suspended; nothing was resumed")

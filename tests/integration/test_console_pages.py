@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Dialog, Page
 
 from arborcast.admin import dead_letters
 from arborcast.admin import queues as admin
@@ -212,7 +212,12 @@ def test_what_is_typed_is_not_lost_without_a_question(visit: Visitors, address: 
     page.goto(f"{address}/topics?at={PRESS}/alarm")
     page.fill("#priority", "66")
     asked: list[str] = []
-    page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+
+    def no(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.dismiss()
+
+    page.once("dialog", no)
     page.click(f"{node(PRESS)} > .name")
     assert asked == ["Discard what you have typed in this form?"]
     assert page.input_value("#priority") == "66"

@@ -14,7 +14,7 @@ import msgspec
 from arborcast.admin import control_log
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.times import moment_ms
-from arborcast.core.errors import ConfigError
+from arborcast.core.errors import NotFound
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery
@@ -115,7 +115,7 @@ def listed(kafka: KafkaSettings, wanted: LetterFilter, limit: int, control: Cont
 
 
 def whole(kafka: KafkaSettings, notification: str, subscription: str = "") -> Iterator[WholeLetter]:
-    """The letters of a notification. Raises ConfigError if there is none."""
+    """The letters of a notification. Raises NotFound if there is none."""
     found = False
     for _, letter in letters(kafka, Wanted(subscription, notification=notification)):
         found = True
@@ -130,11 +130,11 @@ def whole(kafka: KafkaSettings, notification: str, subscription: str = "") -> It
             payload=message.payload.decode(errors="replace"),
         )
     if not found:
-        raise ConfigError(f"there is no dead letter of notification {notification}")
+        raise NotFound(f"there is no dead letter of notification {notification}")
 
 
 def first_whole(kafka: KafkaSettings, notification: str, subscription: str = "") -> WholeLetter:
-    """The first letter of a notification. Raises ConfigError if there is none."""
+    """The first letter of a notification. Raises NotFound if there is none."""
     return next(whole(kafka, notification, subscription))
 
 

@@ -102,11 +102,13 @@ def _message(record: ConsumerRecord, kept: bool) -> NewestMessage | None:
 
 
 class Busiest(NamedTuple):
-    """Topics with how many of the newest notifications they have; how many these are, and since when (ms)."""
+    """Topics with how many of the newest notifications they have; how many these are, and since when (ms). `problem`
+    says why they are not known."""
 
     topics: list[tuple[str, int]]
     of: int = 0
     since_ms: int = 0
+    problem: str = ""
 
 
 def busiest(kafka: KafkaSettings, most: int) -> Busiest:

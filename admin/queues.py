@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from arborcast.core.errors import ArborcastError, ConfigError
+from arborcast.core.errors import ArborcastError, NotFound
 from arborcast.core.reasons import reason_of
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.waiting import Asked, Waiting
@@ -40,6 +40,11 @@ class QueueStatus(msgspec.Struct, frozen=True):
     executing: int | None
     oldest_s: float | None
     servers: tuple[ServerStatus, ...]
+
+    @property
+    def served(self) -> bool:
+        """Whether it has a server that gets requests."""
+        return any(each.state == "active" for each in self.servers)
 
 
 class RequestStatus(msgspec.Struct, frozen=True):
@@ -83,9 +88,9 @@ def queues(control: ControlView, scrape: Scrape | None) -> list[QueueStatus]:
 
 
 def queue(control: ControlView, scrape: Scrape | None, path: TopicPath) -> QueueStatus:
-    """One queue. Raises ConfigError for a topic that is none."""
+    """One queue. Raises NotFound for a topic that is none."""
     if not control.table.topics.policy(path).queue:
-        raise ConfigError(f"{path} is no work queue: `arborcast queues list` lists them")
+        raise NotFound(f"{path} is no work queue: `arborcast queues list` lists them")
     servers = [each for each in control.table.match(path) if each.queue]
     busy = {} if scrape is None else scrape.by("arborcast_queue_server_busy_seconds", "server", queue=path)
     requests = None if scrape is None else scrape.by("arborcast_queue_requests", "state", queue=path)

@@ -10,7 +10,7 @@ import msgspec
 
 from arborcast.admin import control_log
 from arborcast.admin.filters import subscription_id
-from arborcast.core.errors import ConfigError
+from arborcast.core.errors import NotFound
 from arborcast.core.security.uris import to_uri
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
@@ -25,12 +25,13 @@ Change = Literal["pause", "resume", "end"]
 
 class SubscriptionFilter(NamedTuple):
     """Which subscriptions; an empty field, or None, selects all. `part` is a part of an endpoint in any case of
-    letters, `topic` a topic that they get."""
+    letters, `topic` a topic that they get, `endpoints` the addresses of consumers that are meant."""
 
     state: str = ""
     endpoint: str | None = None
     part: str = ""
     topic: TopicPath | None = None
+    endpoints: frozenset[str] | None = None
 
 
 class Suspension(msgspec.Struct, frozen=True):
@@ -74,12 +75,19 @@ class Recipient(msgspec.Struct, frozen=True):
     consumer: str
 
 
-def listed(control: ControlView, wanted: SubscriptionFilter, limit: int, after: str = "") -> SubscriptionList:
-    """The first subscriptions of the list, or those behind the subscription `after`."""
+def listed(
+    control: ControlView,
+    wanted: SubscriptionFilter,
+    limit: int,
+    after: str = "",
+    failing: frozenset[str] = frozenset(),
+) -> SubscriptionList:
+    """The first subscriptions of the list, or those behind the subscription `after`. Those of `failing` endpoints come
+    behind the suspended ones."""
     suspended = control.suspensions.ids()
 
-    def key(each: Subscription) -> tuple[bool, str, str]:
-        return each.id not in suspended, each.consumer.address, each.id
+    def key(each: Subscription) -> tuple[bool, bool, str, str]:
+        return each.id not in suspended, each.consumer.address not in failing, each.consumer.address, each.id
 
     now_ms = time_ms()
     last = control.table.get(after) if after else None
@@ -112,7 +120,7 @@ def recipients(control: ControlView, path: TopicPath, limit: int | None = None) 
 
 
 def suspended(control: ControlView, names: Iterable[str]) -> list[str]:
-    """The ids of suspended subscriptions, for their ids or addresses. Raises ConfigError if one is not suspended."""
+    """The ids of suspended subscriptions, for their ids or addresses. Raises NotFound if one is not suspended."""
     return list(dict.fromkeys(_suspended(control, subscription_id(each)) for each in names))
 
 
@@ -165,6 +173,8 @@ def _wanted(control: ControlView, wanted: SubscriptionFilter, now_ms: int) -> It
         address = each.consumer.address
         if each.trigger is not None or (exact is not None and address != exact):
             continue
+        if wanted.endpoints is not None and address not in wanted.endpoints:
+            continue
         if part and part not in address.lower() and address != part_uri:
             continue
         if not wanted.state or control.suspensions.state_of(each, now_ms) == wanted.state:
@@ -180,7 +190,8 @@ def _listed(control: ControlView, each: Subscription, now_ms: int) -> ListedSubs
         paused=each.paused,
         reliability=each.policy.reliability,
         endpoint=each.consumer.address,
-        expression=" and ".join(filter.text for filter in each.topics),
+        # A prefix means something else in each subscription: such an expression is shown in its normal form.
+        expression=" and ".join(one.normal if one.namespaces else one.text for one in each.topics),
         owner=each.owner,
         address=each.address,
         created_ms=each.created_ms,
@@ -191,12 +202,12 @@ def _listed(control: ControlView, each: Subscription, now_ms: int) -> ListedSubs
 def _suspended(control: ControlView, name: str) -> str:
     known = control.table.get(name)
     if known is None:
-        raise ConfigError(f"there is no subscription {name} (any more); nothing was resumed")
+        raise NotFound(f"there is no subscription {name} (any more); nothing was resumed")
     if name in control.suspensions:
         return name
     if known.paused:
-        raise ConfigError(
+        raise NotFound(
             f"{name} is not suspended: its subscriber has paused it, and resumes it, with ResumeSubscription at "
             f"{known.address}; nothing was resumed"
         )
-    raise ConfigError(f"{name} is not suspended; nothing was resumed")
+    raise NotFound(f"{name} is not suspended; nothing was resumed")

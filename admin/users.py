@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from arborcast.admin import control_log
-from arborcast.core.errors import ConfigError
+from arborcast.core.errors import ConfigError, NotFound
 from arborcast.core.files import WatchedFile
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
@@ -74,10 +74,10 @@ def add(path: Path, name: str, password: Callable[[], str], groups: Iterable[str
 
 
 def remove(path: Path, name: str) -> None:
-    """Remove a user. Raises ConfigError if there is none of this name."""
+    """Remove a user. Raises NotFound if there is none of this name."""
     users = dict(_read(path))
     if users.pop(name, None) is None:
-        raise ConfigError(f"there is no user {name} in {path}")
+        raise NotFound(f"there is no user {name} in {path}")
     write_users(users, path)
 
 

@@ -42,7 +42,7 @@ from arborcast.cli import (
     waiting,
     watching,
 )
-from arborcast.core.errors import ArborcastError, ConfigError
+from arborcast.core.errors import ArborcastError, ConfigError, ExpressionError, NotFound
 from arborcast.core.reasons import reason_of
 from arborcast.engine.terminal import error_console, guard, say
 
@@ -94,7 +94,10 @@ def main() -> None:
         if first in ("--home", "--config", "-c"):
             raise ConfigError(f"{first} goes behind the command, for instance: arborcast status {first} …")
         _only(sys.argv[1:2])()
-    except ConfigError as error:
+    except NotFound as error:
+        _complain(error)
+        sys.exit(EXIT_FAILED)
+    except (ConfigError, ExpressionError) as error:
         _complain(error)
         sys.exit(EXIT_USAGE)
     except ArborcastError as error:

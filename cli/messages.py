@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import queue
 import signal
 import sys
@@ -29,13 +30,14 @@ from arborcast.cli.common import (
     resolved,
     settings_of,
 )
-from arborcast.core.errors import ArborcastError
+from arborcast.core.errors import ArborcastError, ConfigError
 from arborcast.core.printable import one_line
 from arborcast.core.reasons import reason_of
 from arborcast.engine.terminal import complain, console, print_json, print_json_line, say
 
 if TYPE_CHECKING:
-    from arborcast.client import Client, RemoteSubscription
+    from arborcast.cli.shell_client import ShellClient
+    from arborcast.client import RemoteSubscription
     from arborcast.client.listener import ReceivedMessage
 
 UrlOption = Annotated[
@@ -232,8 +234,10 @@ def rotate_secret(
 
 
 def publish(
-    topic: TopicArgument,
-    file: Annotated[str, typer.Argument(help="File with one XML element; - is standard input.", metavar="(FILE | -)")],
+    topic: Annotated[str, typer.Argument(help="For instance a/b (or a:b), {urn:x}a/b, or p:a/b with -n p=urn:x.")],
+    file: Annotated[
+        str, typer.Argument(help="File with one XML element, or JSON; - is standard input.", metavar="(FILE | -)")
+    ],
     lifespan: Annotated[
         float | None, typer.Option("--lifespan", help="Push it for so many seconds, and not later.", min=0.001)
     ] = None,
@@ -258,7 +262,7 @@ def publish(
     json: JsonOption = False,
 ) -> None:
     """Publish a notification; when this returns, the broker has stored it. Prints its id, for `trace` and `why`."""
-    payload = read_file(file)
+    payload = _element(read_file(file))
     topic = topic_of(topic, url, namespace, config, home)
     until = _time(valid_until) if valid_until is not None else None
     with client_of(url, config, home) as client:
@@ -315,7 +319,9 @@ def listen(
 
         with (
             suppress(KeyboardInterrupt),
-            LeasedSubscription(client, subscribe_for, complain, ended=lambda: arrived.put(None)),
+            LeasedSubscription(
+                client, subscribe_for, complain, ended=lambda: arrived.put(None), reachable=client.is_reachable
+            ),
         ):
             complain(f"listening to {topic} at {listener.url}; Ctrl-C ends it")
             received = 0
@@ -378,7 +384,7 @@ def _address(subscription: str, broker: str) -> str:
     return f"{base.scheme}://{base.netloc}{Kind.SUBSCRIPTION.value}{quote(subscription, safe='')}"
 
 
-def client_of(url: str | None, config: Path | None, home: Path | None) -> Client:
+def client_of(url: str | None, config: Path | None, home: Path | None) -> ShellClient:
     """A client of the broker that is meant."""
     from arborcast.cli.shell_client import ShellClient
 
@@ -398,8 +404,25 @@ def _time(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError as error:
-        raise InputError(f"--valid-until is a time such as 2030-01-31T12:00:00Z, not {text}") from error
+        raise ConfigError(f"--valid-until is a time such as 2030-01-31T12:00:00Z, not {text}") from error
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _element(data: bytes) -> bytes:
+    """A payload as XML: JSON in the element that POST /publish makes of it. Raises InputError."""
+    if data.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"<", b""):
+        return data
+    import msgspec
+
+    from arborcast.topic_model import legacy_content
+    from arborcast.wire.answers import text
+
+    try:
+        msgspec.json.decode(data)
+        json = data.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"this is neither an XML element nor JSON in UTF-8: {error!s:.200}") from error
+    return legacy_content.wrap(text(json.strip()), {})
 
 
 def _read_secret(file: str | None) -> str:

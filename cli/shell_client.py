@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import netrc
 import os
+import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -47,6 +48,16 @@ class ShellClient(Client):
         credentials = _credentials(urlsplit(url).hostname)
         super().__init__(url, timeout_s=TIMEOUT_S, retries=Retries(unanswered=False), credentials=credentials)
 
+    def is_reachable(self) -> bool:
+        """Whether something listens at the broker's address."""
+        parts = urlsplit(self._calls.broker.address)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            socket.create_connection((parts.hostname or "", port), TIMEOUT_S[0]).close()
+        except OSError:
+            return False
+        return True
+
     def _exchange(self, call: Call[ResultT]) -> tuple[ResultT, HttpAnswer]:
         parts = urlsplit(call.to.address)
         where = f"{parts.scheme}://{parts.netloc}"
@@ -85,14 +96,18 @@ again in between must be able to find it."""
 
 RENEWED_EVERY_S = 60.0
 
+LOOK_S = 3.0
+"""How often a listener looks whether the broker is there."""
+
 _UNKNOWN = "ResourceUnknownFault"
 
 
 class LeasedSubscription:
     """Subscribes, renews in a thread, and unsubscribes in the end.
 
-    `subscribe` makes the subscription for so long. `tell` gets what the person should know, in sentences. `ended` is
-    called when somebody else has ended the subscription: nothing will come any more.
+    `subscribe` makes the subscription for so long. `tell` gets what the person should know, in sentences: also that the
+    broker is away, and that it is back. `ended` is called when somebody else has ended the subscription: nothing will
+    come any more.
     """
 
     def __init__(
@@ -104,6 +119,7 @@ class LeasedSubscription:
         *,
         lease_s: float = LEASE_S,
         renewed_every_s: float = RENEWED_EVERY_S,
+        reachable: Callable[[], bool] = lambda: True,
     ) -> None:
         self._client = client
         self._subscribe = subscribe
@@ -111,11 +127,15 @@ class LeasedSubscription:
         self._ended = ended
         self._lease = timedelta(seconds=lease_s)
         self._every_s = renewed_every_s
-        self._service = Service("renew", self._renew, delay_s=renewed_every_s)
+        self._reachable = reachable
+        self._there = True
+        self._renew_at = 0.0
+        self._service = Service("renew", self._look, delay_s=min(LOOK_S, renewed_every_s))
 
     def __enter__(self) -> Self:
         self._made = self._subscribe(self._lease)
         self._until_s = self._from_now()
+        self._renew_at = time.monotonic() + self._every_s
         self._service.start()
         return self
 
@@ -130,17 +150,41 @@ class LeasedSubscription:
             at = time.strftime("%H:%M:%S", time.localtime(self._until_s))
             self._tell(f"the subscription could not be ended now, it ends by itself at {at}: {failure}")
 
-    def _renew(self) -> float | None:
+    def _look(self) -> float | None:
+        away = self._there and not self._reachable()
+        if not away and self._there and time.monotonic() < self._renew_at:
+            return min(LOOK_S, self._every_s)
+        if away:
+            self._note(there=False)
+        elif not self._renewed():
+            return None
+        return min(LOOK_S, self._every_s)
+
+    def _renewed(self) -> bool:
+        """Renew; whether there is a subscription."""
+        self._renew_at = time.monotonic() + self._every_s
         try:
             self._client.renew(self._made.address, self._lease)
         except FaultReceived as fault:
-            if fault.fault == _UNKNOWN and not self._go_on():
-                return None
+            if fault.fault == _UNKNOWN:
+                return self._go_on()
         except ClientError:
-            pass  # the broker is away; what it accepts meanwhile, it accepts for us
+            self._note(there=False)
         else:
+            self._note(there=True)
             self._until_s = self._from_now()
-        return self._every_s
+        return True
+
+    def _note(self, *, there: bool) -> None:
+        """Tell that the broker is away, or back, when that has changed."""
+        if there != self._there:
+            self._there = there
+            end = time.strftime("%H:%M:%S", time.localtime(self._until_s))
+            self._tell(
+                f"{time.strftime('%H:%M:%S')} the broker is back; the subscription goes on"
+                if there
+                else f"{time.strftime('%H:%M:%S')} the broker does not respond; the subscription lasts until {end}"
+            )
 
     def _go_on(self) -> bool:
         """The broker does not know the subscription any more; whether there is another."""
@@ -153,7 +197,11 @@ class LeasedSubscription:
         except ClientError:
             return True  # tried again
         self._until_s = self._from_now()
-        self._tell("the broker was out of reach for so long that the subscription ended; subscribed again")
+        self._there = True
+        self._tell(
+            f"{time.strftime('%H:%M:%S')} the broker is back; the subscription had ended, subscribed again: what was "
+            "published in between does not come"
+        )
         return True
 
     def _from_now(self) -> float:

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from arborcast.engine.monitoring import figures
+from arborcast.engine.monitoring.charts import COUNTED_S
 from arborcast.engine.monitoring.samples import MetricsSample, cpu_shares, newest, quantiles, rates, thinned
 from arborcast.engine.monitoring.snapshot import first_look
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
@@ -77,10 +78,10 @@ def _charts(samples: Sequence[MetricsSample], width: int) -> list[str]:
     points = thinned(samples, room + 1)
     span = f"the last {figures.seconds(points[-1].at - points[0].at)}" if len(points) > 1 else ""
     heading = f"{'':{_LABEL}}{'now':>{_NOW}}  {span:>{room}}"
-    delivered = rates(points, "attempts", "delivered")
+    delivered = rates(points, "attempts", "delivered", COUNTED_S)
     failed = [
         None if every is None or good is None else max(0.0, every - good)
-        for every, good in zip(rates(points, "attempts"), delivered, strict=True)
+        for every, good in zip(rates(points, "attempts", over_s=COUNTED_S), delivered, strict=True)
     ]
     rows: list[tuple[str, str, Sequence[float | None]]] = [
         ("accepted /s", "count", rates(points, "accepted")),

@@ -72,3 +72,12 @@ __all__ = [
     "Transport",
     "UnreadableAnswer",
 ]
+
+
+def __getattr__(name: str) -> str:
+    """`__version__`: that of the distribution arborcast-client, read when it is asked for."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import metadata
+
+    return metadata.version("arborcast-client")

@@ -9,6 +9,7 @@ Topics are written the way people write them (`topic_model.expressions.parse_fri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -49,7 +50,7 @@ from arborcast.wire import answers, times
 from arborcast.wire.endpoints import Kind
 
 ResultT = TypeVar("ResultT")
-Lasts = timedelta | datetime | None
+Lasts = timedelta | datetime | float | str | None
 Namespaces = Mapping[str, str] | None
 
 _REMEMBERED_TOPICS = 1_000
@@ -130,7 +131,8 @@ class Calls:
     ) -> Call[RemoteSubscription]:
         """Have notifications pushed to the URL `to`, or gathered in the pull point `to`; no topic means all of them.
 
-        `lasts` is how long, or until when; None leaves it to the broker. `raw` asks for payloads without wsnt:Notify,
+        `lasts` is how long (a timedelta, seconds, or an ISO 8601 duration), or until when (a datetime with a zone, or
+        ISO 8601); None leaves it to the broker. `raw` asks for payloads without wsnt:Notify,
         `current` for the current messages of topics that retain one, at once.
 
         An Arborcast broker signs the pushes with `secret`, or with one of its own making when they are to be `signed`
@@ -159,8 +161,8 @@ class Calls:
             received.subscription,
         )
 
-    def renew(self, subscription: str | Remote, lasts: Lasts) -> Call[RemoteSubscription]:
-        """Let the subscription last so long from now, or until then; None for no end."""
+    def renew(self, subscription: str | Remote, lasts: Lasts = None) -> Call[RemoteSubscription]:
+        """Let the subscription last so long from now, or until then, as in `subscribe`; None for no end."""
         remote = _remote(subscription)
         element = _termination("TerminationTime", lasts) or f'<wsnt:TerminationTime xmlns:xsi="{XSI}" xsi:nil="true"/>'
         return Call(
@@ -334,7 +336,7 @@ class Calls:
         *topics: str,
         publisher: str | Remote | None = None,
         demand: bool = False,
-        until: Lasts = None,
+        until: timedelta | datetime | None = None,
         namespaces: Namespaces = None,
     ) -> Call[RemoteRegistration]:
         """Register as a publisher of these topics.
@@ -480,7 +482,15 @@ def _termination(element: str, lasts: Lasts) -> str:
             text = f"PT{lasts.total_seconds():.3f}S"
         case datetime():
             text = times.written(lasts)
-    return f"<wsnt:{element}>{text}</wsnt:{element}>"
+        case str():
+            text = lasts  # the broker reads it, and answers a fault that quotes it
+        case int() | float() if not isinstance(lasts, bool) and math.isfinite(lasts):
+            text = f"PT{lasts:.3f}S"
+        case _:
+            raise TypeError(
+                f"lasts must be a timedelta, a number of seconds, a datetime, an ISO 8601 text or None, not {lasts!r}"
+            )
+    return f"<wsnt:{element}>{answers.text(text)}</wsnt:{element}>"
 
 
 def without_declaration(payload: str) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
-
 from starlette.applications import Starlette
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
@@ -14,13 +11,13 @@ from starlette.routing import Route
 
 from arborcast.console.console import THEMES, Console, Screen, go, own_path, text_of
 from arborcast.console.guard import PageGuard
-from arborcast.console.live import Replacement
-from arborcast.console.screens import cluster, deliveries, engine, queues, subscriptions, topics, trying
+from arborcast.console.screens import cluster, deliveries, engine, overview, queues, subscriptions, topics, trying
 from arborcast.console.signing import SigningIn
 from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.security.web_pages import PageRule
 
 SCREENS: tuple[Screen, ...] = (
+    overview.SCREEN,
     topics.SCREEN,
     subscriptions.SCREEN,
     deliveries.SCREEN,
@@ -31,18 +28,12 @@ SCREENS: tuple[Screen, ...] = (
 )
 """In the order of the navigation."""
 
-# How often a page that is seen learns whether what it shows may be old.
-_LOOK_S = 2.0
-
 _YEAR_S = 365 * 24 * 3600
 
 
 def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
     """The application. Without `signing` nobody has to say who it is, and only this machine may ask."""
     console.screens = SCREENS
-
-    async def first(_request: Request) -> Response:
-        return go(SCREENS[0].path)
 
     async def alive(_request: Request) -> Response:
         return PlainTextResponse("alive\n")
@@ -57,10 +48,9 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
         return answer
 
     async def live(request: Request) -> Response:
-        return console.live.response(_trouble(console, request))
+        return console.live.response(console.header(request))
 
     routes = [
-        Route("/", first),
         Route("/health/live", alive),
         Route("/static/{version}/{name}", console.static.serve),
         console.get("/live", live),
@@ -108,14 +98,3 @@ def _words(error: Exception) -> tuple[int, str]:
     if isinstance(error, ArborcastError):
         return 400, str(error)
     return 500, "This went wrong here; the console's log (arborcast status names it) says how."
-
-
-async def _trouble(console: Console, request: Request) -> AsyncGenerator[Replacement]:
-    """The banner that says why what is seen may be old; when it changes."""
-    shown = None
-    while True:
-        part = console.trouble_part(request)
-        if part != shown:
-            shown = part
-            yield part
-        await asyncio.sleep(_LOOK_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,12 +15,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from arborcast.admin import queues
 from arborcast.admin.connection import kafka_of
 from arborcast.console.guard import Sessions, Visitor, visitor_of
-from arborcast.console.live import LiveParts, Look, Replacement, Seen, changes
+from arborcast.console.health import EngineHealth
+from arborcast.console.live import LiveParts, Look, Replacement, Seen, changes, merged
 from arborcast.console.pages import StaticFiles, Templates
 from arborcast.console.questions import Answer, Questions
 from arborcast.core.errors import ArborcastError
+from arborcast.engine.monitoring.attention import Concern
 from arborcast.engine.settings.loading import Settings
 from arborcast.ingest.state.changes import CommitsChanges
 from arborcast.topic_model.control_view import ControlView
@@ -46,6 +49,9 @@ _FRESH_S = 1.0
 
 # How often what is seen is looked at again, where that costs little.
 _LOOK_S = 5.0
+
+# How often the header of an open page is looked at again.
+_HEADER_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,7 @@ class Console:
         self.ready = ready
         self.topic_changes = topic_changes
         self.questions = Questions(lambda: kafka_of(settings))
+        self.health = EngineHealth(settings, self._concerns)
         self.signs_in = signs_in
         self.live = LiveParts()
         self.static = StaticFiles()
@@ -140,16 +147,25 @@ class Console:
         return StreamingResponse(pieces(), status, media_type="text/html")
 
     def live_page(self, request: Request, look: Look) -> Response:
-        """The stream that keeps such a page as things are."""
+        """The stream that keeps such a page, and its header, as things are."""
 
         async def everything(age_s: float) -> Seen:
             seen = await look(age_s)
-            trouble = self.trouble_part(request)
             # What was seen before stays, with the reason why there is nothing newer.
             parts = {"wrong": seen.parts["shown"]} if seen.failed else {"wrong": "", **seen.parts}
-            return Seen({trouble.id: trouble.html, **parts}, seen.rest_s)
+            return Seen(parts, seen.rest_s)
 
-        return self.live.response(changes(everything, _LOOK_S))
+        return self.live.response(merged(self.header(request), changes(everything, _LOOK_S)))
+
+    def header(self, request: Request) -> AsyncGenerator[Replacement]:
+        """The parts that each page has: a banner while Kafka is away, and the health of the engine."""
+
+        async def look(_age_s: float) -> Seen:
+            health = await self.health.assessment()
+            trouble = self.trouble_part(request)
+            return Seen({trouble.id: trouble.html, "health": self.render(request, "health.html", health=health)})
+
+        return changes(look, _HEADER_S)
 
     def seen(self, request: Request, said: Answer[Any], template: str, **values: Any) -> Seen:
         """An answer, or the reason why there is none, as the main part of such a page."""
@@ -169,6 +185,7 @@ class Console:
             here=request.url.path,
             back=_again(request),
             trouble=self.trouble(),
+            health=self.health.known(),
             signs_in=self.signs_in,
             note=self._notes.pop(visitor.session, ""),
             **values,
@@ -185,6 +202,16 @@ class Console:
     def trouble_part(self, request: Request) -> Replacement:
         """The banner of a page that is open."""
         return Replacement("trouble", self.render(request, "trouble.html", trouble=self.trouble()))
+
+    def _concerns(self) -> Iterator[Concern]:
+        if self.trouble():
+            yield Concern("bad", "kafka", "Kafka does not respond")
+        if not self.ready():
+            return
+        idle = [each.queue for each in queues.queues(self.control, None) if not each.served]
+        if idle:
+            more = f" and {len(idle) - 1} more" if len(idle) > 1 else ""
+            yield Concern("warn", "queues", f"The work queue {idle[0]}{more} has no active server")
 
     def note(self, visitor: Visitor, text: str) -> None:
         """What the visitor's next page says."""

@@ -60,6 +60,29 @@ async def changes(look: Look, every_s: float) -> AsyncGenerator[Replacement]:
         await asyncio.sleep(age_s)
 
 
+async def merged(*streams: AsyncGenerator[Replacement]) -> AsyncGenerator[Replacement]:
+    """The parts of several streams, each as soon as it comes."""
+    coming = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
+    try:
+        while coming:
+            done, _ = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                stream = coming.pop(each)
+                try:
+                    part = each.result()
+                except StopAsyncIteration:
+                    continue
+                coming[asyncio.ensure_future(anext(stream))] = stream
+                yield part
+    finally:
+        for each in coming:
+            each.cancel()
+        if coming:
+            await asyncio.wait(coming)
+        for stream in streams:
+            await stream.aclose()
+
+
 class LiveParts:
     """All streams of this process."""
 

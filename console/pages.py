@@ -69,6 +69,7 @@ class Templates:
             auto_reload=False,
         )
         self._environment.globals["static"] = static.url
+        self._environment.globals["zone"] = _zone
         self._environment.filters["moment"] = _moment
         self._environment.filters["number"] = _number
         self._environment.filters["endpoint"] = _endpoint
@@ -85,6 +86,13 @@ def _seen(value: Any) -> Any:
 def _moment(ms: int) -> str:
     """The time as people here read it, to the second."""
     return datetime.fromtimestamp(ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _zone() -> str:
+    """The time zone of all times on the pages."""
+    now = datetime.now().astimezone()
+    offset = now.strftime("%z")
+    return f"UTC{offset[:3]}:{offset[3:]}" + (f" ({name})" if (name := now.tzname()) != "UTC" else "")
 
 
 def _span(seconds: float) -> str:

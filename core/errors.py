@@ -38,6 +38,10 @@ class ConfigError(ArborcastError):
     """A setting is wrong. The message names the key, the bad value, and what is allowed."""
 
 
+class NotFound(ConfigError):
+    """What a command names is not there: the command is right, and fails."""
+
+
 class PeerError(ArborcastError):
     """The peer broke a rule. `fault` is the local name of the WS-Notification fault element to answer with."""
 

@@ -167,7 +167,9 @@ class DeliveriesScreen:
 
     def _seen(self, request: Request, answer: Answer[Any], name: str, asked: dict[str, str]) -> Seen:
         template = f"deliveries/{name}-shown.html"
-        return self._console.seen(request, answer, template, answer=answer.value, **_values(name, asked))
+        # What came later was not seen: no button of the page is about it.
+        until = datetime.fromtimestamp(answer.at - answer.took_s, UTC).isoformat()
+        return self._console.seen(request, answer, template, answer=answer.value, until=until, **_values(name, asked))
 
     def _page(self, request: Request, name: str, *, asked: dict[str, str], **values: Any) -> Response:
         return self._console.page(request, f"deliveries/{name}.html", **_values(name, asked), **values)

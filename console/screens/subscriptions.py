@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Literal
 from urllib.parse import quote, urlencode
 
 from starlette.datastructures import FormData
@@ -19,11 +18,11 @@ from arborcast.admin import waiting
 from arborcast.admin.subscriptions import ListedSubscription, conditions_of
 from arborcast.admin.topics import topic_named
 from arborcast.admin.waiting import WaitingFilter
-from arborcast.console.console import Console, Screen, go, text_of
+from arborcast.console.console import Console, Screen, go, own_path, text_of
 from arborcast.console.guard import visitor_of
+from arborcast.console.health import EndpointsHealth
 from arborcast.console.live import Look, Seen
 from arborcast.core.errors import ExpressionError, TopicError
-from arborcast.engine.monitoring.stack_monitor import get
 from arborcast.topic_model.projections.suspensions import State
 from arborcast.topic_model.subscriptions import Subscription, queue_topic
 
@@ -31,10 +30,10 @@ _AT_ONCE = 100
 
 _STATES: tuple[State, ...] = ("active", "paused", "suspended", "expired")
 
-_DONE: Mapping[admin.Change, str] = {"pause": "paused", "resume": "resumed", "end": "ended"}
+# Filters by the health of the endpoint, beside those by state.
+_HEALTH: tuple[Literal["failing", "degraded"], ...] = ("failing", "degraded")
 
-# The job shows how its endpoints are; a page does not wait longer for it.
-_PATIENCE_S = 2.0
+_DONE: Mapping[admin.Change, str] = {"pause": "paused", "resume": "resumed", "end": "ended"}
 
 
 class SubscriptionsScreen:
@@ -56,23 +55,23 @@ class SubscriptionsScreen:
         query = request.query_params
         asked = {name: query.get(name, "").strip() for name in ("topic", "endpoint", "state")}
         wrong = ""
+        seen = await self._console.health.look()
+        health = EndpointsHealth(seen)
         try:
-            shown, more = self._list(asked, query.get("after", ""))
+            shown, more = self._list(asked, query.get("after", ""), health)
         except (ExpressionError, TopicError) as error:
             shown, more, wrong = {}, "", str(error)
 
-        async def slowest(_age_s: float) -> Seen:
-            known = await self._slowest()
-            return Seen({"shown": self._console.render(request, "subscriptions/slowest.html", slowest=known)})
-
-        return self._console.slow_page(
+        return self._console.page(
             request,
             "subscriptions/page.html",
-            slowest,
+            slowest=seen.endpoints,
+            health_of=health.word,
+            health_known=health.known,
             subscriptions=shown,
             asked=asked,
             asks=any(asked.values()),
-            states=_STATES,
+            states=(*_STATES, *_HEALTH),
             wrong=wrong,
             total=self._console.control.table.statistics().subscriptions,
             more=f"/subscriptions?{urlencode({**asked, 'after': more})}" if more else "",
@@ -88,7 +87,7 @@ class SubscriptionsScreen:
                 request,
                 "subscriptions/trigger.html",
                 one=subscription,
-                expression=" and ".join(each.text for each in subscription.topics),
+                expression=" and ".join(each.normal if each.namespaces else each.text for each in subscription.topics),
                 conditions=conditions_of(subscription),
             )
         if one is None or subscription is None:
@@ -115,16 +114,20 @@ class SubscriptionsScreen:
                 ended = self._console.render(request, "refusal.html", wrong="This subscription has ended.")
                 return Seen({"shown": ended}, failed=True)
             wanted = WaitingFilter(subscription=name)
-            answer, slowest = await asyncio.gather(
+            answer, seen = await asyncio.gather(
                 self._console.questions.recent_log(waiting.oldest, wanted, 1, self._console.control, age_s=age_s),
-                self._slowest(),
+                self._console.health.look(),
             )
+            health, address = EndpointsHealth(seen), subscription.consumer.address
             oldest, more = (answer.value.waiting, answer.value.more) if answer.value else ((), 0)
             return self._console.seen(
                 request,
                 answer,
                 "subscriptions/health.html",
-                figures=next((each for each in slowest if each["endpoint"] == subscription.consumer.address), None),
+                figures=health.figures(address),
+                health=health.word(address),
+                pull_point=bool(subscription.pull_point),
+                state=self._console.control.suspensions.state_of(subscription),
                 oldest=oldest[0] if oldest else None,
                 count=len(oldest) + more,
             )
@@ -135,14 +138,17 @@ class SubscriptionsScreen:
         """Pause, resume or end those that were chosen. Ending is asked about once more."""
         action = next((each for each in _DONE if each == text_of(form, "action")), None)
         chosen = list(dict.fromkeys(each for each in form.getlist("id") if isinstance(each, str)))
-        onward = "/subscriptions" if len(chosen) != 1 else f"/subscriptions/{quote(chosen[0], safe='')}"
+        listed = own_path(text_of(form, "back"))
+        listed = listed if listed.partition("?")[0] == "/subscriptions" else ""
+        one = f"/subscriptions/{quote(chosen[0], safe='')}" if len(chosen) == 1 else ""
+        onward = listed or one or "/subscriptions"
         if action is None:
             raise HTTPException(400, "Choose what to do: pause, resume or end.")
         if not chosen:
             self._console.note(
                 visitor_of(request.scope), "Choose subscriptions first: each has a box at its beginning."
             )
-            return go("/subscriptions")
+            return go(onward)
         # Clients change their subscriptions, too: each is taken as it is at this moment.
         await self._console.changes.catch_up()
         control = self._console.control
@@ -160,30 +166,23 @@ class SubscriptionsScreen:
         said = f"{count:,} {'subscription' if count == 1 else 'subscriptions'} {_DONE[action]}"
         more = f"; {rest:,} {'is' if rest == 1 else 'are'} so already, or not there any more" if rest else ""
         self._console.note(visitor_of(request.scope), f"{said}{more}.")
-        return go("/subscriptions" if action == "end" else onward)
+        return go((listed or "/subscriptions") if action == "end" else onward)
 
-    def _list(self, asked: dict[str, str], after: str) -> tuple[dict[ListedSubscription, str], str]:
+    def _list(
+        self, asked: dict[str, str], after: str, health: EndpointsHealth
+    ) -> tuple[dict[ListedSubscription, str], str]:
         """Subscriptions with their conditions; and the id after which the next part begins. Raises ExpressionError or
         TopicError for a topic that is none."""
         control = self._console.control
         path = topic_named(asked["topic"], control.table.topics) if asked["topic"] else None
         wanted = admin.SubscriptionFilter(asked["state"], part=asked["endpoint"], topic=path)
-        found, more = admin.listed(control, wanted, _AT_ONCE, after)
+        for word in _HEALTH:
+            if asked["state"] == word:
+                wanted = wanted._replace(state="active", endpoints=health.of(word))
+        found, more = admin.listed(control, wanted, _AT_ONCE, after, health.of("failing"))
         known = ((each, control.table.get(each.subscription)) for each in found)
         shown = {each: conditions_of(subscription) for each, subscription in known if subscription is not None}
         return shown, found[-1].subscription if more else ""
-
-    async def _slowest(self) -> list[dict[str, Any]]:
-        """How the endpoints are that took longest in the last minutes, as the job says; nothing where it is away."""
-        metrics = self._console.settings.metrics
-        if not metrics.job_port:
-            return []
-        try:
-            text = await asyncio.to_thread(get, f"http://{metrics.host}:{metrics.job_port}/status.json", _PATIENCE_S)
-            found: list[dict[str, Any]] = json.loads(text)["slowest_endpoints"]
-        except (OSError, ValueError, KeyError):
-            return []
-        return found
 
 
 def _details(each: Subscription) -> list[tuple[str, str]]:

@@ -58,7 +58,12 @@ function select(path) {
   return item;
 }
 
+// Whether something is typed in a form of the selected topic that is not staged yet.
+let typed = false;
+const leaves = () => !typed || confirm("Discard what you have typed in this form?");
+
 async function show(url) {
+  typed = false;
   await bring(url, url, (html) => {
     detail.innerHTML = html;
     detail.querySelector("[autofocus]")?.focus();
@@ -87,6 +92,7 @@ function clicked(event) {
     });
   } else if (it.matches(".name")) {
     event.preventDefault();
+    if (!leaves()) return;
     history.pushState(null, "", it.href);
     select(item.dataset.path);
     unfold(item);
@@ -100,6 +106,7 @@ function chosen(event) {
   const it = event.target.closest("a[href^='/topics?']");
   if (!it || new URLSearchParams(it.search).get("at") !== new URLSearchParams(location.search).get("at")) return;
   event.preventDefault();
+  if (!leaves()) return;
   history.pushState(null, "", it.href);
   show(it.href);
 }
@@ -176,6 +183,15 @@ if (left && detail) {
   left.addEventListener("click", clicked);
   left.addEventListener("keydown", pressed);
   detail.addEventListener("click", chosen);
+  detail.addEventListener("input", (event) => {
+    typed ||= event.target.form?.method === "post";
+  });
+  detail.addEventListener("submit", () => {
+    typed = false;
+  });
+  window.addEventListener("beforeunload", (event) => {
+    if (typed) event.preventDefault();
+  });
   // Who names groups means them.
   detail.addEventListener("input", (event) => {
     if (event.target.name === "groups") event.target.form.querySelector("[name='reach'][value='to:']").checked = true;

@@ -203,6 +203,7 @@ class DispatchJob:
             self._pushes,
             lambda: float(self._events.stored),
             lambda: redelivery().queues,
+            health=self._redeliverer.health.everything,
             kafka=settings.kafka,
             followers=watched,
         )

@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from heapq import nsmallest
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arborcast.core.telemetry.metrics import BUCKETS, Registry
+from arborcast.dispatch.delivery.health import WELL, Health
 from arborcast.dispatch.monitoring.sources import Sources
 from arborcast.dispatch.queues.parts import QueueFigures
 from arborcast.dispatch.spark.query_supervisor import StopRequested
@@ -52,6 +55,13 @@ class EndpointFigures:
         )
 
 
+class FailingEndpoint(NamedTuple):
+    """An endpoint with a failed push in the last minutes, or in a row of failures that goes on."""
+
+    figures: EndpointFigures
+    health: Health
+
+
 class EndpointsSeen:
     """The last five to ten minutes: two windows, of which the older goes when the younger is full in time.
 
@@ -75,12 +85,16 @@ class EndpointsSeen:
 
     def slowest(self, count: int, now: float) -> list[EndpointFigures]:
         """Those whose pushes took longest on average."""
+        return sorted(self.together(now).values(), key=lambda one: (one.mean_s, one.failed), reverse=True)[:count]
+
+    def together(self, now: float) -> dict[str, EndpointFigures]:
+        """Both windows, by endpoint."""
         self._turn(now)
         together = dict(tuple(self._before.items()))
         for endpoint, one in tuple(self._now.items()):
             known = together.get(endpoint)
             together[endpoint] = known.with_more(one) if known else one
-        return sorted(together.values(), key=lambda one: (one.mean_s, one.failed), reverse=True)[:count]
+        return together
 
     def _turn(self, now: float) -> None:
         if now - self._began > WINDOW_S:
@@ -178,6 +192,20 @@ class JobMetrics:
         """The endpoints whose pushes took longest over the last minutes."""
         with self._lock:
             return self._endpoints.slowest(count, self._clock())
+
+    def failing(self) -> tuple[list[FailingEndpoint], int]:
+        """The endpoints with failures, at most MAX_ENDPOINTS, worst first; and the number of all of them."""
+        with self._lock:
+            seen = self._endpoints.together(self._clock())
+        health = self.sources.health()
+        names = {each for each, one in seen.items() if one.failed} | {
+            each for each, one in health.items() if one.failures
+        }
+        found = [
+            FailingEndpoint(seen.get(each) or EndpointFigures(each, 0, 0, 0.0, 0.0), health.get(each, WELL))
+            for each in names
+        ]
+        return nsmallest(MAX_ENDPOINTS, found, key=_well), len(found)
 
     def _count_latencies(self, rows: pa.Table) -> None:
         delivered = rows.filter(pc.equal(rows["state"], "delivered"))
@@ -413,6 +441,13 @@ class JobMetrics:
             "Size of that broadcast.",
             lambda: self.sources.view().overlay_bytes,
         )
+
+
+def _well(one: FailingEndpoint) -> tuple[bool, float, int, str]:
+    """Sorts the worst first: an open breaker, then the share of failed pushes, then their number."""
+    figures = one.figures
+    share = figures.failed / figures.pushes if figures.pushes else 1.0
+    return one.health.breaker == "closed", -share, -figures.failed, figures.endpoint
 
 
 def _by_bucket(seconds: np.ndarray[tuple[int], np.dtype[np.float64]], bounds: tuple[float, ...]) -> list[int]:

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.delivery.health import Health
 from arborcast.dispatch.queues.parts import QueueFigures
 
 
@@ -117,6 +118,8 @@ class Sources:
     """By kind: `parked`, `due`."""
     breakers: Callable[[], Mapping[str, float]] = dict
     """Endpoints by the state of their breaker."""
+    health: Callable[[], Mapping[str, Health]] = field(default=dict, kw_only=True)
+    """Endpoints that are not well."""
     pushes: Callable[[], Mapping[str, float]] = dict
     """Pushes under way, by whose they are: `batch`, if that can be known, `redelivery`."""
     notices: Callable[[], float] = float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,15 @@ from arborcast.engine.monitoring.ticks import Unit
 
 POINTS = 360
 """As many as a chart has pixels for."""
+
+COUNTED_S = 30.0
+"""Outcomes are counted when they are recorded, every few seconds (`tables.interval_s`): over less, a steady rate would
+jump between nothing and twice as much."""
+
+_OUTCOMES = tuple(WORDS.get(each, each) for each in ("delivered", "parked", "dead", "expired", "dropped", "cancelled"))
+_STAGES = tuple(WORDS.get(each, each) for each in ("control", "view", "job", "feedback"))
+_PROCESSES = ("kafka", "gateway", "dispatch-jvm", "dispatch-driver", "dispatch-workers", "console", "supervisor")
+_JVMS = ("kafka", "dispatch")
 
 STYLE = Path(__file__).with_name("charts.css")
 """What they look like."""
@@ -27,16 +37,26 @@ class Chart(NamedTuple):
     title: str
     unit: Unit
     series: Callable[[Sequence[MetricsSample]], Mapping[str, Values]]
+    order: Sequence[str] = ()
+    """Names of series, each with the colour of its place here, whichever others are drawn."""
 
-    def draw(self, samples: Sequence[MetricsSample], span: tuple[float, float] | None = None) -> str:
-        """The figure. `span` is from when to when its axis goes; else it is that of the samples."""
+    def draw(
+        self, samples: Sequence[MetricsSample], span: tuple[float, float] | None = None, offset_s: float = 0.0
+    ) -> str:
+        """The figure. `span` is from when to when its axis goes; else it is that of the samples. `offset_s` is how far
+        the clock of its axis is ahead of UTC."""
         at = [sample.at for sample in samples]
         spacing = sorted(later - earlier for earlier, later in itertools.pairwise(at))
         gap = 4 * spacing[len(spacing) // 2] + 1 if spacing else 0.0
         drawn: dict[str, Points] = {
             name: list(zip(at, values, strict=True)) for name, values in self.series(samples).items()
         }
-        return line_plot(self.title, drawn, self.unit, gap, span)
+        colours = {name: self.order.index(name) if name in self.order else _colour(name) for name in drawn}
+        return line_plot(self.title, drawn, self.unit, gap, span, colours if self.order else {}, offset_s)
+
+
+def _colour(name: str) -> int:
+    return zlib.crc32(name.encode())
 
 
 def _one(name: str, title: str, unit: Unit, of: Callable[[MetricsSample], float | None]) -> Chart:
@@ -48,7 +68,7 @@ def _by_outcome(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
     states = sorted(
         {state for sample in samples for state in sample.attempts}, key=lambda state: (state != "delivered", state)
     )
-    return {WORDS.get(state, state): rates(samples, "attempts", state) for state in states}
+    return {WORDS.get(state, state): rates(samples, "attempts", state, COUNTED_S) for state in states}
 
 
 def _by_stage(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
@@ -101,7 +121,7 @@ def _names(samples: Sequence[MetricsSample], kind: str) -> list[str]:
 
 CHARTS: Sequence[Chart] = (
     Chart("accepted", "Notifications accepted, a second", "rate", lambda samples: {"": rates(samples, "accepted")}),
-    Chart("attempts", "Attempts by outcome, a second", "rate", _by_outcome),
+    Chart("attempts", "Attempts by outcome, a second", "rate", _by_outcome, _OUTCOMES),
     Chart("delivery", "From acceptance to delivery", "seconds", _quantiles("delivery")),
     Chart("append", "From a request to Kafka's acknowledgement", "seconds", _quantiles("append")),
     _one(
@@ -119,17 +139,25 @@ CHARTS: Sequence[Chart] = (
         lambda sample: sample.waiting.get("due", 0.0),
     ),
     Chart("pushes", "Pushes under way", "count", _under_way),
-    Chart("stages", "What batches spend their time on (share of all time)", "share", _by_stage),
-    Chart("cpu", "CPU (of one core)", "share", _cpu),
-    Chart("memory", "Memory", "bytes", _of_each("processes", "memory_bytes")),
-    Chart("threads", "Threads", "count", _of_each("processes", "threads")),
-    Chart("files", "Open files and connections", "count", _of_each("processes", "descriptors")),
-    Chart("heap", "Heap of the Java virtual machines", "bytes", _heaps),
-    Chart("collecting", "Garbage collection (share of all time)", "share", _collecting),
-    Chart("classes", "Java classes loaded", "count", _of_each("jvms", "classes")),
+    Chart("stages", "What batches spend their time on (share of all time)", "share", _by_stage, _STAGES),
+    Chart("cpu", "CPU (of one core)", "share", _cpu, _PROCESSES),
+    Chart("memory", "Memory", "bytes", _of_each("processes", "memory_bytes"), _PROCESSES),
+    Chart("threads", "Threads", "count", _of_each("processes", "threads"), _PROCESSES),
+    Chart("files", "Open files and connections", "count", _of_each("processes", "descriptors"), _PROCESSES),
+    Chart(
+        "heap",
+        "Heap of the Java virtual machines",
+        "bytes",
+        _heaps,
+        tuple(f"{name}, {words}" for name in _JVMS for words in ("in use", "reserved")),
+    ),
+    Chart("collecting", "Garbage collection (share of all time)", "share", _collecting, _JVMS),
+    Chart("classes", "Java classes loaded", "count", _of_each("jvms", "classes"), _JVMS),
 )
 
 
-def draw_all(samples: Sequence[MetricsSample], span: tuple[float, float] | None = None) -> Iterator[tuple[str, str]]:
+def draw_all(
+    samples: Sequence[MetricsSample], span: tuple[float, float] | None = None, offset_s: float = 0.0
+) -> Iterator[tuple[str, str]]:
     """(name, figure) of each."""
-    return ((chart.name, chart.draw(samples, span)) for chart in CHARTS)
+    return ((chart.name, chart.draw(samples, span, offset_s)) for chart in CHARTS)

@@ -230,4 +230,21 @@ def serve_job(metrics: JobMetrics, settings: MetricsSettings) -> Endpoint:
 
 def _status(metrics: JobMetrics) -> bytes:
     slowest = [dataclasses.asdict(one) | {"mean_s": one.mean_s} for one in metrics.slowest(_SLOWEST)]
-    return json.dumps({"slowest_endpoints": slowest}).encode()
+    failing, number = metrics.failing()
+    return json.dumps(
+        {
+            "slowest_endpoints": slowest,
+            "failing_endpoints": [
+                dataclasses.asdict(one.figures)
+                | {
+                    "mean_s": one.figures.mean_s,
+                    "breaker": one.health.breaker,
+                    "failures": one.health.failures,
+                    "failing_since_ms": one.health.failing_since_ms,
+                    "probe_at_ms": one.health.probe_at_ms,
+                }
+                for one in failing
+            ],
+            "failing": number,
+        }
+    ).encode()

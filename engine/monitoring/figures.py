@@ -31,11 +31,18 @@ _CLASSES = 8
 
 
 def line_plot(
-    title: str, series: Mapping[str, Points], unit: Unit, gap_s: float, span: tuple[float, float] | None = None
+    title: str,
+    series: Mapping[str, Points],
+    unit: Unit,
+    gap_s: float,
+    span: tuple[float, float] | None = None,
+    colours: Mapping[str, int] | None = None,
+    offset_s: float = 0.0,
 ) -> str:
     """A figure with one line for each of `series`, from 0 up. Lines break where two points are further apart than
     `gap_s`: nothing is known about what was between. `span` is from when to when, where that is not the points' own.
-    What each line was last, and at most, is said in words, too.
+    What each line was last, and at most, is said in words, too. `colours` are numbers of colours by series, where they
+    are not those of their places. `offset_s` is how far the clock of the axis is ahead of UTC.
 
     The drawing is stretched to the width there is, and only lines are in it: labels beside it stay as large as they are
     on a small screen.
@@ -47,7 +54,8 @@ def line_plot(
             f'<figure class="chart"><figcaption>{as_html(title)}</figcaption><ul class="keys"><li>nothing was recorded'
             '</li></ul><div class="plot"></div></figure>'
         )
-    caption = f"<figcaption>{as_html(title)}</figcaption>{_legend(series, unit)}"
+    colour = {name: (colours or {}).get(name, number) % _CLASSES for number, name in enumerate(series)}
+    caption = f"<figcaption>{as_html(title)}</figcaption>{_legend(series, unit, colour)}"
     begin, end = span or (min(times), max(max(times), min(times) + 1))
     scale = linear(max(values), unit)
     top = scale[-1][0]
@@ -62,16 +70,17 @@ def line_plot(
     for value, text in scale:
         drawing.append(f'<path class="grid" d="M0 {y(value):.2f}H{_WIDTH}"/>')
         labels.append(f'<span class="y" style="top:{y(value):.2f}%">{as_html(text)}</span>')
-    for at, text in clock(begin, end):
+    for shifted, text in clock(begin + offset_s, end + offset_s):
+        at = shifted - offset_s
         drawing.append(f'<path class="grid" d="M{x(at):.1f} 0V{_HEIGHT}"/>')
         labels.append(f'<span class="x" style="left:{x(at) / _WIDTH:.2%}">{as_html(text)}</span>')
-    for number, points in enumerate(series.values()):
+    for name, points in series.items():
         for piece in _pieces(points, gap_s):
             # A line of no length has round ends, which a wide stroke makes a dot.
             shown = piece if len(piece) > 1 else piece * 2
             dot = " dot" * (len(piece) == 1)
             drawn = " ".join(f"{x(at):.1f},{y(value):.2f}" for at, value in shown)
-            drawing.append(f'<polyline class="s{number % _CLASSES}{dot}" points="{drawn}"/>')
+            drawing.append(f'<polyline class="s{colour[name]}{dot}" points="{drawn}"/>')
     picture = (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{as_html(title)}">'
         f"{''.join(drawing)}</svg>"
@@ -79,13 +88,13 @@ def line_plot(
     return f'<figure class="chart">{caption}<div class="plot">{picture}{"".join(labels)}</div></figure>'
 
 
-def _legend(series: Mapping[str, Points], unit: Unit) -> str:
+def _legend(series: Mapping[str, Points], unit: Unit, colour: Mapping[str, int]) -> str:
     """Which line is which, and what it says."""
     lines = []
-    for number, (name, points) in enumerate(series.items()):
+    for name, points in series.items():
         known = [value for _, value in points if value is not None]
         said = f"{WRITTEN[unit](known[-1])}, max {WRITTEN[unit](max(known))}" if known else "not known"
-        key = f'<svg viewBox="0 0 24 6" aria-hidden="true"><path class="s{number % _CLASSES}" d="M1 3H23"/></svg>'
+        key = f'<svg viewBox="0 0 24 6" aria-hidden="true"><path class="s{colour[name]}" d="M1 3H23"/></svg>'
         lines.append(f"<li>{key}{as_html(f'{name} {said}'.strip())}</li>")
     return f'<ul class="keys">{"".join(lines)}</ul>'
 

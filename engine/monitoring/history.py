@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from arborcast.engine.monitoring.samples import MetricsSample
+from arborcast.engine.monitoring.samples import MetricsSample, Peaks
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,7 @@ _TIME_FIRST = b'{"at":'
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(MetricsSample)
+_peaks_decoder = msgspec.json.Decoder(Peaks)
 
 
 class MetricsHistory:
@@ -86,9 +87,10 @@ def read_history(folder: Path, since: float = 0.0) -> list[MetricsSample]:
 
 
 def read_thinned(folder: Path, since: float, until: float, most: int) -> list[MetricsSample]:
-    """At most so many of the samples between two times, the last one of each stretch. A day has seventeen thousand, and
-    no more than these are decoded, or held in memory, at once."""
+    """At most so many of the samples between two times, the last one of each stretch, with its peaks. A day has
+    seventeen thousand, and no more than these are held in memory, or decoded as a whole."""
     kept: dict[int, bytes] = {}
+    peaks: dict[int, Peaks] = {}
     for file in reversed(files_in(folder)):
         with contextlib.suppress(OSError), file.open("rb") as stream:
             for line in stream:
@@ -100,8 +102,15 @@ def read_thinned(folder: Path, since: float, until: float, most: int) -> list[Me
                 except ValueError:
                     continue
                 if since <= at <= until:
-                    kept[int((at - since) / (until - since) * most)] = line
-    return [sample for _, line in sorted(kept.items()) if (sample := _decoded(line)) is not None]
+                    stretch = int((at - since) / (until - since) * most)
+                    kept[stretch] = line
+                    with contextlib.suppress(msgspec.DecodeError):
+                        peaks[stretch] = peaks.get(stretch, Peaks()).with_more(_peaks_decoder.decode(line))
+    return [
+        peaks.get(stretch, Peaks()).on(sample)
+        for stretch, line in sorted(kept.items())
+        if (sample := _decoded(line)) is not None
+    ]
 
 
 def encode_samples(samples: list[MetricsSample]) -> bytes:

@@ -253,21 +253,45 @@ def quantile(buckets: Buckets, share: float) -> float | None:
     return lower
 
 
-def rates(samples: Sequence[MetricsSample], name: str, key: str = "") -> list[float | None]:
-    """How fast a counter grew up to each sample, per second; None for the first, and where time stood still."""
-    values = [_value(sample, name, key) for sample in samples]
+def rates(samples: Sequence[MetricsSample], name: str, key: str = "", over_s: float = 0.0) -> list[float | None]:
+    """How fast a counter grew up to each sample, per second, over at least `over_s` where the samples reach back as
+    far; None for the first, and where time stood still."""
+    sums = _sums(samples, name, key)
     result: list[float | None] = [None]
+    begin = 0
     for number in range(1, len(samples)):
-        seconds = samples[number].at - samples[number - 1].at
-        result.append(grown(values[number - 1], values[number]) / seconds if seconds > 0 else None)
+        now = samples[number].at
+        while begin + 1 < number and samples[begin + 1].at <= now - over_s:
+            begin += 1
+        seconds = now - samples[begin].at
+        result.append((sums[number] - sums[begin]) / seconds if seconds > 0 else None)
     return result[: len(samples)]
 
 
+def growth(samples: Sequence[MetricsSample], name: str, key: str = "") -> float:
+    """By how much a counter grew over all samples."""
+    return _sums(samples, name, key)[-1] if samples else 0.0
+
+
+def _sums(samples: Sequence[MetricsSample], name: str, key: str) -> list[float]:
+    """The growth of a counter since the first sample. A sample without it, of a moment in which its process did not
+    answer, is no reset: the next one goes on where the last was."""
+    sums, before = [0.0], _value(samples[0], name, key) if samples else 0.0
+    for sample in samples[1:]:
+        now = _value(sample, name, key)
+        sums.append(sums[-1] + (grown(before, now) if now else 0.0))
+        before = now or before
+    return sums
+
+
 def quantiles(samples: Sequence[MetricsSample], name: str, share: float) -> list[float | None]:
-    """A quantile in seconds of what came between each sample and the one before."""
+    """A quantile in seconds of what came between each sample and the one before that has the histogram."""
     result: list[float | None] = [None]
-    for earlier, later in itertools.pairwise(samples):
-        result.append(quantile(grown_buckets(getattr(earlier, name), getattr(later, name)), share))
+    before: Buckets = getattr(samples[0], name) if samples else ()
+    for sample in samples[1:]:
+        now: Buckets = getattr(sample, name)
+        result.append(quantile(grown_buckets(before, now), share) if now else None)
+        before = now or before
     return result[: len(samples)]
 
 
@@ -303,11 +327,46 @@ def newest(values: Sequence[float | None]) -> float | None:
 
 
 def thinned(samples: Sequence[MetricsSample], most: int) -> list[MetricsSample]:
-    """At most so many of them, evenly, the last always among them. Counters lose nothing by it."""
+    """At most so many of them, evenly, the last always among them. Counters lose nothing by it, peaks stay."""
     if len(samples) <= most:
         return list(samples)
     step = len(samples) / most
-    return [samples[min(len(samples) - 1, math.ceil((number + 1) * step) - 1)] for number in range(most)]
+    ends = [min(len(samples), math.ceil((number + 1) * step)) for number in range(most)]
+    return [with_peaks(samples[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+class Peaks(msgspec.Struct, frozen=True):
+    """The figures of a sample that go up and down, and whose peaks count."""
+
+    lag_records: float = 0
+    lag_seconds: float = 0
+    waiting: dict[str, float] = {}
+    in_flight: dict[str, float] = {}
+
+    def with_more(self, other: Peaks | MetricsSample) -> Peaks:
+        """The larger ones of both."""
+        return Peaks(
+            max(self.lag_records, other.lag_records),
+            max(self.lag_seconds, other.lag_seconds),
+            _larger(self.waiting, other.waiting),
+            _larger(self.in_flight, other.in_flight),
+        )
+
+    def on(self, sample: MetricsSample) -> MetricsSample:
+        """The sample with these figures."""
+        return msgspec.structs.replace(sample, **msgspec.structs.asdict(self))
+
+
+def with_peaks(stretch: Sequence[MetricsSample]) -> MetricsSample:
+    """The last sample of a stretch of time, with the peaks of all of them."""
+    peaks = Peaks()
+    for sample in stretch:
+        peaks = peaks.with_more(sample)
+    return peaks.on(stretch[-1])
+
+
+def _larger(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    return {key: max(one.get(key, 0.0), other.get(key, 0.0)) for key in {**one, **other}}
 
 
 def _value(sample: MetricsSample, name: str, key: str) -> float:

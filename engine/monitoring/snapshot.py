@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from arborcast.engine.monitoring.charts import COUNTED_S
 from arborcast.engine.monitoring.samples import MetricsSample, cpu_shares, newest, quantiles, rates, thinned
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 
@@ -42,8 +43,8 @@ def document(seen: EngineView, where: str) -> dict[str, Any]:
         "parts": dict(last.parts),
         "rates": {
             "accepted": newest(rates(points, "accepted")),
-            "delivered": newest(rates(points, "attempts", "delivered")),
-            "attempts": newest(rates(points, "attempts")),
+            "delivered": newest(rates(points, "attempts", "delivered", COUNTED_S)),
+            "attempts": newest(rates(points, "attempts", over_s=COUNTED_S)),
         },
         "pushes_under_way": round(sum(last.in_flight.values())),
         "seconds": {

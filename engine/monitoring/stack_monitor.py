@@ -162,7 +162,7 @@ class Look:
     at: float
     text: str
     sample: MetricsSample
-    endpoints: list[dict[str, Any]]
+    endpoints: Mapping[str, Any]
 
 
 class StackMonitor:
@@ -231,10 +231,10 @@ class StackMonitor:
         self._broker = read_jvm(running["kafka"]) if "kafka" in running else None
         texts["kafka"] = self._broker_registry.text()
         text = merged(texts, "component") + self._registry.text()
-        endpoints: list[dict[str, Any]] = []
+        endpoints: Mapping[str, Any] = {"slowest_endpoints": []}
         if "dispatch" in texts:
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                endpoints = json.loads(self._fetch(f"{self._urls['dispatch']}/status.json"))["slowest_endpoints"]
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                endpoints = {**endpoints, **json.loads(self._fetch(f"{self._urls['dispatch']}/status.json"))}
         return Look(now, text, sample_of(now, Scrape.of(text)), endpoints)
 
     def _recent_page(self) -> bytes:
@@ -251,7 +251,7 @@ class StackMonitor:
 
     def _status_page(self) -> bytes:
         look = self.look()
-        document = {"at": look.at, "slowest_endpoints": look.endpoints, "now": msgspec.to_builtins(look.sample)}
+        document = {"at": look.at, **look.endpoints, "now": msgspec.to_builtins(look.sample)}
         return json.dumps(document).encode()
 
     def _sample(self) -> float:

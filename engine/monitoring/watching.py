@@ -6,7 +6,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,11 +42,17 @@ class _NotOurs(ValueError):
 
 @dataclass(frozen=True)
 class EngineView:
-    """What can be shown: the last minutes, the slowest endpoints, and what stands in the way of seeing more."""
+    """What can be shown: the last minutes, the slowest endpoints, and what stands in the way of seeing more.
+
+    `failing` are endpoints with failures, worst first, and `failing_count` is the number of all of them; `failing` is
+    None if the dispatch job does not answer.
+    """
 
     samples: Sequence[MetricsSample] = ()
     endpoints: Sequence[dict[str, Any]] = ()
     problem: str = ""
+    failing: Sequence[dict[str, Any]] | None = None
+    failing_count: int = 0
 
 
 @dataclass
@@ -70,35 +76,46 @@ class EngineWatch:
         try:
             urls = self.urls if self.find is None else [base_url(self.find())]
         except ArborcastError as error:
-            self._last = EngineView(self._last.samples, self._last.endpoints, str(error))
+            self._last = replace(self._last, problem=str(error))
         else:
             self._last = self._look(urls)
         return self._last
 
     def _look(self, urls: Sequence[str]) -> EngineView:
-        texts, endpoints, problems = {}, [], []
+        texts, problems = {}, []
+        known = EngineView()
         for url in urls:
             try:
                 if len(urls) == 1 and (recent := self._optional(f"{url}/recent.json")) is not None:
-                    return EngineView(decoded(recent), self._slowest(url))
+                    return replace(self._with_endpoints(known, url), samples=decoded(recent))
                 texts[urlsplit(url).netloc] = _ours(self.fetch(f"{url}/metrics"))
-                endpoints += self._slowest(url)
+                known = self._with_endpoints(known, url)
             except (OSError, ValueError) as error:
                 problems.append(f"{url}: {reason_of(error)}")
         if not texts:
             advice = "" if self._last.samples else _ADVICE
-            return EngineView(self._last.samples, self._last.endpoints, "; ".join(problems) + advice)
+            return replace(self._last, problem="; ".join(problems) + advice)
         self._samples.append(sample_of(self.clock(), Scrape.of(merged(texts, "component"))))
         while self._samples[0].at < self._samples[-1].at - RECENT_S:
             self._samples.popleft()
-        endpoints.sort(key=lambda one: -float(one["mean_s"]))
-        return EngineView(tuple(self._samples), endpoints, "; ".join(problems))
+        slowest = sorted(known.endpoints, key=lambda one: -float(one["mean_s"]))
+        return replace(known, samples=tuple(self._samples), endpoints=slowest, problem="; ".join(problems))
 
-    def _slowest(self, url: str) -> list[dict[str, Any]]:
-        status = self._optional(f"{url}/status.json")
+    def _with_endpoints(self, known: EngineView, url: str) -> EngineView:
+        """With the endpoints of the page of a job. A gateway has no such page."""
+        page = self._optional(f"{url}/status.json")
+        if not page:
+            return known
         try:
-            return list(json.loads(status)["slowest_endpoints"]) if status else []
-        except (ValueError, KeyError, TypeError) as error:
+            status = json.loads(page)
+            failing = status.get("failing_endpoints")
+            return replace(
+                known,
+                endpoints=[*known.endpoints, *status["slowest_endpoints"]],
+                failing=known.failing if failing is None else [*(known.failing or ()), *failing],
+                failing_count=known.failing_count + int(status.get("failing", 0)),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _NotOurs("what answers there is not Arborcast") from error
 
     def _optional(self, url: str) -> bytes | None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Dialog, Page
 
+from arborcast.admin import dead_letters
 from arborcast.admin import queues as admin
 from arborcast.admin.messages import LastMessages, NewestMessage
 from arborcast.admin.queues import QueueStatus
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.browser
 PRESS = "{urn:plant}plant/line2/press"
 
 PAGES = (
+    "/",
     "/topics",
     f"/topics?at={PRESS}/alarm",
     f"/topics?at={PRESS}/alarm&do=messages",
@@ -178,7 +180,7 @@ def test_a_node_that_is_dragged_is_gathered_as_a_move(own: tuple[ConsoleParts, s
 def test_it_works_without_script(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
     parts, url = own
     page = visit(java_script_enabled=False)
-    page.goto(url)
+    page.goto(f"{url}/topics")
     page.click(f"{node('{urn:plant}plant')} > .toggle")
     page.click(f"{node('{urn:plant}plant/line2')} > .name")
     page.click("text=Add below")
@@ -205,6 +207,38 @@ def test_a_form_outlives_a_console_that_does_not_answer(own: tuple[ConsoleParts,
     page.get_by_text("1 change").wait_for()
 
 
+def test_what_is_typed_is_not_lost_without_a_question(visit: Visitors, address: str) -> None:
+    page = visit()
+    page.goto(f"{address}/topics?at={PRESS}/alarm")
+    page.fill("#priority", "66")
+    asked: list[str] = []
+
+    def no(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.dismiss()
+
+    page.once("dialog", no)
+    page.click(f"{node(PRESS)} > .name")
+    assert asked == ["Discard what you have typed in this form?"]
+    assert page.input_value("#priority") == "66"
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.click(f"{node(PRESS)} > .name")
+    page.wait_for_selector("#detail h1:text-is('press')")
+    page.click(f"{node(PRESS + '/alarm')} > .name")
+    page.wait_for_selector("#detail h1:text-is('alarm')")
+
+
+def test_an_error_of_a_live_page_is_shown_once(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
+    _, url = own
+    with pytest.MonkeyPatch.context() as patched:
+        answering(patched, {dead_letters.listed: InfrastructureError("Kafka is away")})
+        page = visit()
+        page.goto(f"{url}/deliveries/dead")
+        page.locator("#wrong .refusal").wait_for()
+        assert page.locator("main .refusal:visible").all_inner_texts() == ["Kafka is away"]
+        page.context.close()
+
+
 def test_what_has_a_button_for_it_is_copied(visit: Visitors, address: str) -> None:
     page = visit(permissions=["clipboard-read", "clipboard-write"])
     page.goto(f"{address}/topics?at={PRESS}/alarm")
@@ -218,7 +252,7 @@ def test_many_topics(visit: Visitors, tmp_path: Path) -> None:
     flat = [TopicRecord(TopicPath(f"flat/t{number:04}")) for number in range(500)]
     with served(example(tmp_path, [*many, *flat]).app) as url:
         page = visit()
-        page.goto(url)
+        page.goto(f"{url}/topics")
         page.wait_for_selector("text=plant")
         page.click(f"{node('flat')} > .toggle")
         for last in ("t0399", "t0499"):

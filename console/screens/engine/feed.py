@@ -9,7 +9,8 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 from markupsafe import Markup
@@ -17,9 +18,10 @@ from markupsafe import Markup
 from arborcast.core.reasons import reason_of
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.monitoring import figures
+from arborcast.engine.monitoring.attention import is_stale
 from arborcast.engine.monitoring.charts import POINTS, draw_all
 from arborcast.engine.monitoring.history import RECENT_S, read_thinned
-from arborcast.engine.monitoring.samples import MetricsSample, cpu_shares, newest, quantiles, rates, thinned
+from arborcast.engine.monitoring.samples import MetricsSample, cpu_shares, newest, quantiles, rates, thinned, with_peaks
 from arborcast.engine.monitoring.stack_monitor import get
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch, base_url, decoded, metrics_address
 from arborcast.engine.settings.loading import Settings
@@ -38,12 +40,7 @@ _FRESH_S = 4.0
 
 _FORGOTTEN_S = 15.0
 
-# What was delivered is counted every few seconds (tables.interval_s): points that are closer would jump between nothing
-# and twice as much.
 _STRETCH_S = 10.0
-
-# Two points are a line.
-_FEWEST = 2
 
 # As many points as make the numbers of the page: those of the last minute.
 _NOW = 13
@@ -72,6 +69,10 @@ class Shown:
 
     problem: str = ""
     at: str = ""
+    age: str = ""
+    """How old the figures are; empty for current ones."""
+    known: bool = False
+    """Whether the dispatch job says how endpoints are."""
     parts: Mapping[str, bool] = field(default_factory=dict)
     tiles: Sequence[tuple[str, str]] = ()
     figures: Mapping[str, Markup] = field(default_factory=dict)
@@ -116,7 +117,7 @@ class EngineFeed:
             samples = [sample for sample in samples if now - seconds <= sample.at <= now + _FRESH_S]
             begin = samples[0].at if span == "all" and samples else now - seconds
             drawn = await asyncio.to_thread(self._figures, span, samples, (begin, now))
-            return _shown(self._seen, problem, drawn)
+            return _shown(self._seen, problem, drawn, now)
 
     def _over(self, span: str, seconds: float, now: float) -> list[MetricsSample]:
         """What is kept, and what has come since: of each stretch of time, as wide as a point, the last sample."""
@@ -129,7 +130,7 @@ class EngineFeed:
             if kept and sample.at <= kept[-1].at:
                 continue
             if kept and int(sample.at / stretch) == int(kept[-1].at / stretch):
-                kept[-1] = sample
+                kept[-1] = with_peaks([kept[-1], sample])
             else:
                 kept.append(sample)
         kept = [sample for sample in kept if sample.at >= now - seconds]
@@ -145,23 +146,22 @@ class EngineFeed:
         last = int(points[-1].at / stretch) if points else 0
         known = self._drawn.get(span)
         if known is None or known[0] != last:
-            drawn = draw_all(points, between)
+            ahead = datetime.fromtimestamp(between[1]).astimezone().utcoffset()
+            drawn = draw_all(points, between, ahead.total_seconds() if ahead else 0.0)
             # All that is in them is written by `line_plot`, which escapes it.
             known = self._drawn[span] = last, {name: Markup(figure) for name, figure in drawn}  # noqa: S704
         return known[1]
 
 
 def _spread(samples: Sequence[MetricsSample], stretch: float) -> list[MetricsSample]:
-    """The last sample of each stretch of time that is over; of the one that is not, too, where there are no others."""
-    last_of = {int(sample.at / stretch): sample for sample in samples}
-    if len(last_of) > _FEWEST:
-        last_of.popitem()
-    return list(last_of.values())
+    """The last sample of each stretch of time, with the peaks of it; the newest one, too."""
+    return [with_peaks(list(some)) for _, some in groupby(samples, lambda sample: int(sample.at / stretch))]
 
 
-def _shown(seen: EngineView, problem: str, drawn: Mapping[str, Markup]) -> Shown:
+def _shown(seen: EngineView, problem: str, drawn: Mapping[str, Markup], now: float) -> Shown:
+    known = seen.failing is not None and not seen.problem
     if not seen.samples:
-        return Shown(problem=problem, figures=drawn)
+        return Shown(problem=problem, figures=drawn, known=known)
     last = seen.samples[-1]
     # One look is a rate, too, if there was one a minute ago.
     points = list(seen.samples[-_NOW:])
@@ -179,7 +179,9 @@ def _shown(seen: EngineView, problem: str, drawn: Mapping[str, Markup]) -> Shown
     ]
     return Shown(
         problem=problem,
-        at=datetime.fromtimestamp(last.at, UTC).strftime("%H:%M:%S UTC"),
+        at=datetime.fromtimestamp(last.at).astimezone().strftime("%H:%M:%S"),
+        age=figures.seconds(max(0.0, now - last.at)) if seen.problem or is_stale(seen, now) else "",
+        known=known,
         parts=dict(sorted(last.parts.items())),
         tiles=tiles,
         figures=drawn,

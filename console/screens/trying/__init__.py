@@ -88,14 +88,14 @@ class Trying:
         return topic_named(text, self.console.control.table.topics)
 
     async def busiest(self) -> Busiest:
-        """The busiest topics; none while nobody can say."""
+        """The busiest topics, or why they are not known."""
         async with self._counting:
             if time.monotonic() - self._counted > _FRESH_S:
                 try:
                     kafka = reachable_kafka(self.console.settings)
                     self._busiest = await asyncio.to_thread(busiest, kafka, _BUSIEST)
-                except InfrastructureError:
-                    self._busiest = Busiest([])
+                except InfrastructureError as error:
+                    self._busiest = Busiest([], problem=str(error))
                 self._counted = time.monotonic()
             return self._busiest
 

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Callable
@@ -14,11 +15,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
 from arborcast.cli import app
-from arborcast.cli.shell_client import LEASE_S, LeasedSubscription
+from arborcast.cli.messages import InputError
+from arborcast.cli.shell_client import LEASE_S, LOOK_S, LeasedSubscription, ShellClient
 from arborcast.client import BrokerUnreachable, FaultReceived, RemoteSubscription
 from arborcast.client.client import Client
 from arborcast.dispatch.job import lease
@@ -139,6 +142,52 @@ def test_a_broker_that_is_away_for_a_while_is_asked_again() -> None:
     with broker.leased(60):
         wait_until(lambda: len(broker.renewed) >= 3, "tried again")
         assert not broker.ended.is_set()
+        assert len(broker.told) == 1, "it is said once"
+        assert re.search(r"the broker does not respond; the subscription lasts until \d\d:\d\d:\d\d", broker.told[0])
+        broker.renew_does = lambda: None
+        wait_until(lambda: len(broker.told) == 2, "told that it is back")
+        assert "the broker is back; the subscription goes on" in broker.told[1]
+
+
+def test_a_broker_that_nothing_listens_for_is_away_before_it_is_time_to_renew() -> None:
+    broker, there = Broker(), True
+    client: Client = broker  # type: ignore[assignment]
+    leased = LeasedSubscription(client, broker.subscribe, broker.told.append, broker.ended.set, reachable=lambda: there)
+    with leased:
+        assert leased._look() == LOOK_S
+        there = False
+        leased._look()
+        there = True
+        leased._look()
+    assert [each.partition(" ")[2].partition(";")[0] for each in broker.told] == [
+        "the broker does not respond",
+        "the broker is back",
+    ]
+    assert broker.renewed == [timedelta(seconds=LEASE_S)], "one record, and not one for each look"
+
+
+def test_a_client_of_the_shell_sees_whether_anything_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = ShellClient(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        assert client.is_reachable()
+    assert not client.is_reachable()
+    client.close()
+
+
+@pytest.mark.parametrize("data", ['{"celsius": 21.5, "of": "a<b"}', " [1, 2]\n", '"text"', "21.5"])
+def test_json_is_published_as_by_post(parts: GatewayParts, url: str, data: str) -> None:
+    result = CliRunner().invoke(app, ["publish", "a/b", "-", "--url", url], input=data)
+    assert result.exit_code == 0, result.output
+    posted = httpx.post(f"{url}/publish/a/b", content=data, headers={"Content-Type": "application/json"})
+    assert posted.status_code == 202
+    ours, theirs = parts.notifications.accepted
+    assert ours.payload == theirs.payload
+
+
+def test_what_is_neither_xml_nor_json_is_said(url: str) -> None:
+    result = CliRunner().invoke(app, ["publish", "a/b", "-", "--url", url], input="hello")
+    assert isinstance(result.exception, InputError)
+    assert "neither an XML element nor JSON" in str(result.exception)
 
 
 def test_after_a_time_longer_than_the_lease_it_is_subscribed_again() -> None:

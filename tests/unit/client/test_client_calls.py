@@ -24,7 +24,7 @@ from arborcast.client import (
     Retries,
     UnreadableAnswer,
 )
-from arborcast.client.calls import Call, Calls, notification_message
+from arborcast.client.calls import Call, Calls, Lasts, notification_message
 from arborcast.client.futures import Gathering
 from arborcast.client.publications import publications, said_of
 from arborcast.client.received import (
@@ -261,3 +261,31 @@ def test_what_is_said_of_several_messages_names_them() -> None:
     short = said_of(None, timedelta(seconds=1), "")
     first, second = etree.fromstring(f"<x>{publications([alarm, '', short, alarm])}</x>")
     assert (first.get("Messages"), second.get("Messages"), second.get("Lifespan")) == ("1 4", "3", "PT1.000S")
+
+
+@pytest.mark.parametrize(
+    ("lasts", "written"),
+    [
+        (3600, "PT3600.000S"),
+        (0.5, "PT0.500S"),
+        ("PT1H", "PT1H"),
+        (timedelta(minutes=1), "PT60.000S"),
+        (datetime(2030, 1, 31, 12, tzinfo=UTC), "2030-01-31T12:00:00Z"),
+    ],
+)
+def test_lasts_is_a_duration_seconds_a_time_or_iso_8601(lasts: Lasts, written: str) -> None:
+    subscribed = sent(CALLS.subscribe("a/b", to="http://h/", lasts=lasts))
+    renewed = sent(CALLS.renew("http://b:1/s", lasts))
+    assert subscribed.findtext(f"{{{WSNT}}}InitialTerminationTime") == written
+    assert renewed.findtext(f"{{{WSNT}}}TerminationTime") == written
+
+
+@pytest.mark.parametrize("lasts", [True, float("inf"), b"PT1H", (1,)])
+def test_lasts_of_another_type_is_a_type_error(lasts: Any) -> None:
+    with pytest.raises(TypeError, match="lasts must be a timedelta, a number of seconds"):
+        CALLS.subscribe("a/b", to="http://h/", lasts=lasts)
+
+
+def test_a_renewal_without_an_end() -> None:
+    (time,) = sent(CALLS.renew("http://b:1/s"))
+    assert time.get("{http://www.w3.org/2001/XMLSchema-instance}nil") == "true"

@@ -56,6 +56,11 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
     assert not {*said.split()} & {"pyspark", "kafka", "uvicorn", "cryptography"}
 
 
+def test_the_package_has_a_version(target: Path) -> None:
+    project = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
+    assert run(target, "import arborcast.client; print(arborcast.client.__version__)").strip() == project["version"]
+
+
 def test_tables_without_the_engine_name_what_is_missing(target: Path) -> None:
     said = run(
         target,

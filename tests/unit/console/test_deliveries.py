@@ -170,6 +170,14 @@ def test_letters_are_asked_about_before(
     assert said in browser.answer.text
 
 
+def test_the_letters_of_the_list_are_those_of_the_action(browser: Browser, asked: Asked) -> None:
+    browser.get("/deliveries/dead")
+    (listed,) = browser.page.xpath("//form[@action='/deliveries/dead/act']//input[@name='until']/@value")
+    browser.submit("/deliveries/dead/act", action="purge")
+    browser.submit("/deliveries/dead/act")
+    assert [wanted.until for function, (wanted, *_) in asked if function is not dead_letters.listed] == [listed] * 2
+
+
 def test_an_error_in_the_middle_of_a_change_is_shown_and_nothing_older(
     browser: Browser, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,6 +164,54 @@ def test_a_history_that_cannot_be_had_is_said_beside_what_is_seen() -> None:
     assert shown.tiles
 
 
+def test_old_figures_are_not_shown_as_current_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    known = [msgspec.structs.replace(each, parts={"kafka": True}) for each in moved(now - 90, 50)]
+    for watch in (Watch(EngineView(known, problem="no answer")), Watch(EngineView(known))):
+        feed = EngineFeed("This engine", watch, lambda *_: [], 60, lambda: now)
+        monkeypatch.setattr(engine, "feeds_of", lambda _, feed=feed: [feed])
+        browser = Browser(console_parts(tmp_path).app)
+        browser.get("/engine")
+        assert "kafka unknown not current: as of" in browser.text
+        assert "90.0 s ago" in browser.text
+        assert not elements(browser.page, "//p[contains(@class, 'parts')]/span[contains(@class, 'good')]")
+        assert elements(browser.page, "//dl[@class='tiles stale']")
+
+
+@pytest.mark.parametrize(
+    ("view", "said"),
+    [
+        (EngineView(), "Not known: the dispatch job does not respond."),
+        (EngineView(failing=[]), "Nothing was pushed in the last minutes."),
+    ],
+)
+def test_what_is_not_known_is_not_called_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view: EngineView, said: str
+) -> None:
+    monkeypatch.setattr(engine, "feeds_of", lambda _: [EngineFeed("This engine", Watch(view), lambda *_: [], 60)])
+    browser = Browser(console_parts(tmp_path).app)
+    browser.get("/engine")
+    assert said in browser.text
+
+
+def test_the_newest_sample_is_in_the_charts() -> None:
+    now = 1_000_000.0
+    made = [*moved(now - 5, 50), msgspec.structs.replace(moved(now, 1)[0], lag_seconds=1.9)]
+    feed = EngineFeed("x", Watch(EngineView(made)), lambda *_: [], 60, lambda: now)
+    assert "1.9 s, max 1.9 s" in text_of(str(asyncio.run(feed.shown("10m")).figures["lag-seconds"]))
+
+
+def test_all_times_are_of_one_zone_which_each_page_says(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        browser.get("/engine")
+        assert "Times are in UTC-0" in browser.page.xpath("string(//footer)")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 def test_live_only_what_has_changed_is_sent(tmp_path: Path) -> None:
     now = time.time()
     watch = Watch(EngineView(moved(now, 50)))

@@ -9,10 +9,10 @@ import pytest
 from tests.support.console import Browser, ConsoleParts
 
 
-def test_the_first_page_leads_to_the_first_screen(browser: Browser) -> None:
+def test_the_first_page_is_the_overview(browser: Browser) -> None:
     answer = browser.get("/")
-    assert answer.status_code == 200
-    assert answer.url.path == "/topics"
+    assert (answer.status_code, answer.url.path) == (200, "/")
+    assert browser.page.findtext(".//h1") == "Overview"
 
 
 def test_a_page_has_no_script_inside_and_lets_none_in(browser: Browser) -> None:

@@ -11,6 +11,7 @@ from arborcast.admin import queues
 from arborcast.admin.queues import JobFigures, QueueRequests, QueueStatus, ServerStatus
 from arborcast.console.pages import _moment
 from arborcast.core.errors import InfrastructureError
+from arborcast.topic_model.records.control import SubscriptionSuspended
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, console_parts
 from tests.support.console_answers import ANSWERS, INSPECTIONS, JOB, QUEUE_RECORDS, REQUESTS, answering
@@ -36,9 +37,9 @@ def test_what_waits_longest_comes_first(browser: Browser, monkeypatch: pytest.Mo
     asked = answering(monkeypatch)
     assert browser.get("/queues").status_code == 200
     assert rows(browser) == [
-        "{urn:plant}plant/inspections 3 1 min 14 s 2 3",
+        "{urn:plant}plant/inspections 3 1 min 14 s 2 2 of 3",
         "reports 1 5.0 s 0 nobody serves it",
-        "labels 0 - 0 3",
+        "labels 0 - 0 2 of 3",
     ]
     assert [question for question, _ in asked] == [queues.job_figures]
     browser.get(browser.page.xpath("//td/a/@href")[0])
@@ -68,6 +69,19 @@ def test_a_job_that_is_away_is_said_and_what_the_logs_know_is_shown(
     assert "idle" not in browser.text
     assert "at work for" not in rows(browser)[0]
     assert len(rows(browser, 2)) == len(REQUESTS)
+
+
+def test_servers_that_get_nothing_are_no_servers(
+    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch)
+    for name in ("s7", "s8"):
+        parts.put(SubscriptionSuspended(name, "connection refused", since_ms=1, at_ms=2))
+    browser.get("/queues")
+    assert rows(browser)[0] == "{urn:plant}plant/inspections 3 1 min 14 s 2 none of 3 active"
+    assert "none of 3 active" in browser.page.xpath("//span[@class='badge bad']/text()")
+    browser.get(ONE)
+    assert "none is active" in browser.text
 
 
 def test_without_queues_it_says_what_they_are_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

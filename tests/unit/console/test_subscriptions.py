@@ -11,8 +11,9 @@ import pytest
 from arborcast.admin import waiting
 from arborcast.admin.waiting import WaitingFilter
 from arborcast.core.errors import InfrastructureError
+from arborcast.topic_model.expressions import CONCRETE
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
-from arborcast.topic_model.subscriptions import Trigger
+from arborcast.topic_model.subscriptions import TopicFilter, Trigger
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, console_parts
 from tests.support.console_answers import PARKED, Asked, answering
@@ -127,6 +128,40 @@ def test_pausing_and_resuming(parts: ConsoleParts, browser: Browser) -> None:
     browser.get("/subscriptions/s3")
     browser.submit("/subscriptions/act", action="resume")
     assert "s3" not in parts.control.suspensions
+
+
+def test_filters_stay_after_an_action(browser: Browser) -> None:
+    for action, onward in (("pause", "/subscriptions?topic=a/x"), ("resume", "/subscriptions?topic=a/x")):
+        browser.get("/subscriptions?topic=a/x")
+        answer = browser.submit("/subscriptions/act", id=["s1"], action=action)
+        assert str(answer.url).endswith(onward)
+    browser.submit("/subscriptions/act", id=["s1"], action="end")
+    answer = browser.submit("/subscriptions/act")
+    assert (str(answer.url).endswith("?topic=a/x"), listed(browser)) == (True, ["s3"])
+
+
+def test_an_action_leads_to_no_other_page(browser: Browser) -> None:
+    for elsewhere in ("//evil.example/subscriptions", "/topics", "https://evil.example/"):
+        answer = browser.submit("/subscriptions/act", id=["s1"], action="pause", back=elsewhere)
+        assert answer.url.path == "/subscriptions/s1"
+        browser.get("/subscriptions")
+
+
+def test_an_expression_with_a_prefix_is_shown_with_its_namespace(parts: ConsoleParts, browser: Browser) -> None:
+    one = TopicFilter(CONCRETE, "tns:plant//.", "{urn:acme}plant//.", {"tns": "urn:acme"})
+    made = msgspec.structs.replace(make_subscription("s4", "a", consumer="http://four.example/"), topics=(one,))
+    parts.put(SubscriptionRecord(made))
+    for page in ("/subscriptions", "/subscriptions/s4"):
+        browser.get(page)
+        assert "{urn:acme}plant//." in browser.text
+        assert "tns:" not in browser.text
+
+
+def test_what_waits_in_a_pull_point_is_not_called_nothing(parts: ConsoleParts, browser: Browser) -> None:
+    made = make_subscription("s5", "a", consumer="http://b/pull/p1")
+    parts.put(SubscriptionRecord(msgspec.structs.replace(made, pull_point="p1")))
+    browser.get("/subscriptions/s5")
+    assert "In the pull point not known here" in browser.text
 
 
 def test_ending_is_asked_about_once_more(parts: ConsoleParts, browser: Browser) -> None:

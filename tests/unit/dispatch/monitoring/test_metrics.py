@@ -6,6 +6,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
+from arborcast.dispatch.delivery.health import Health
 from arborcast.dispatch.monitoring import metrics as endpoints_seen
 from arborcast.dispatch.monitoring.metrics import EndpointFigures, EndpointsSeen, JobMetrics
 from arborcast.dispatch.monitoring.sources import Lag, QueryProgress, Sources, ViewSize
@@ -74,6 +75,37 @@ def test_slow_endpoints_are_known_by_name_but_never_a_label() -> None:
     assert slow == EndpointFigures("http://slow/", 2, 1, cast("float", pytest.approx(1.0)), 0.9)
     assert quick.endpoint == "http://quick/"
     assert "http://" not in metrics.registry.text()
+
+
+def test_every_endpoint_with_failures_is_known_however_fast_it_fails() -> None:
+    """Among the slowest there is no room for those that refuse in no time."""
+    metrics = JobMetrics(clock=lambda: 1_000.0)
+    slow = [attempt(f"s{number}", endpoint=f"http://slow{number}/", duration_ms=5_000.0) for number in range(30)]
+    fast = [
+        attempt(f"f{number}", "parked", "connect", endpoint=f"http://down{number}/", duration_ms=0.2)
+        for number in range(40)
+    ]
+    metrics.recorded(rows_of(*slow, *fast))
+    sick = Health(breaker="open", failures=7, failing_since_ms=5, probe_at_ms=9)
+    metrics.sources.health = lambda: {"http://idle/": sick, "http://slow1/": Health(degraded=True)}
+    found, count = metrics.failing()
+    assert count == len(found) == 41
+    assert found[0].figures == EndpointFigures("http://idle/", 0, 0, 0.0, 0.0)
+    assert found[0].health == sick
+    assert {each.figures.endpoint for each in found[1:]} == {f"http://down{number}/" for number in range(40)}
+
+
+def test_of_very_many_failing_endpoints_the_number_is_known_and_the_worst_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(endpoints_seen, "MAX_ENDPOINTS", 4)
+    metrics = JobMetrics(clock=lambda: 1_000.0)
+    metrics.sources.health = lambda: (
+        {f"http://{number}/": Health(failures=1) for number in range(9)} | {"http://open/": Health("open", 9)}
+    )
+    found, count = metrics.failing()
+    assert (len(found), count) == (4, 10)
+    assert found[0].figures.endpoint == "http://open/"
 
 
 def test_stages_of_a_batch_and_batches_that_fail() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from lxml import html
 
+from arborcast.engine.monitoring.charts import CHARTS
 from arborcast.engine.monitoring.figures import Points, line_plot
 from arborcast.engine.monitoring.history import MetricsHistory
 from arborcast.engine.monitoring.report import history_for, page, write_report
@@ -118,6 +119,28 @@ def test_a_line_and_its_name_are_one_piece_of_the_legend() -> None:
     keys = elements(plot, "ul[@class='keys']/li")
     assert [str(key.xpath("string()")) for key in keys] == ["a 50 %, max 100 %", "b not known"]
     assert [path.get("class") for key in keys for path in elements(key, ".//path")] == ["s0", "s1"]
+
+
+def test_a_series_keeps_its_colour_when_another_one_appears() -> None:
+    (chart,) = [each for each in CHARTS if each.name == "attempts"]
+
+    def colours(*states: str) -> dict[str, str]:
+        made = [MetricsSample(at=5.0 * at, attempts=dict.fromkeys(states, 10.0 * at)) for at in range(3)]
+        keys = elements(html.fragment_fromstring(chart.draw(made)), "ul[@class='keys']/li")
+        return {
+            str(key.xpath("string()")).rpartition(" 2")[0]: str(key.xpath("string(.//path/@class)")) for key in keys
+        }
+
+    few, more = colours("delivered", "parked", "expired"), colours("delivered", "parked", "expired", "dropped", "odd")
+    assert few == {name: more[name] for name in few}
+    assert len(set(colours("delivered", "parked", "dead", "expired", "dropped", "cancelled").values())) == 6
+
+
+def test_an_axis_may_have_a_clock_ahead_of_utc() -> None:
+    points = [(1_767_225_600.0 + 60 * number, 1.0) for number in range(10)]
+    plot = html.fragment_fromstring(line_plot("Lag", {"": points}, "count", gap_s=100, offset_s=3_600.0))
+    first, *_ = elements(plot, "div/span[@class='x']")
+    assert first.text == "01:00"
 
 
 def test_ticks_are_round() -> None:

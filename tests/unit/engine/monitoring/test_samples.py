@@ -22,6 +22,7 @@ from arborcast.engine.monitoring.samples import (
     cpu_shares,
     grown,
     grown_buckets,
+    growth,
     quantile,
     quantiles,
     rates,
@@ -137,7 +138,7 @@ def test_thinning_keeps_the_last() -> None:
     samples = [MetricsSample(at) for at in range(1_000)]
     kept = thinned(samples, 10)
     assert len(kept) == 10
-    assert kept[-1] is samples[-1]
+    assert kept[-1] == samples[-1]
     assert thinned(samples[:3], 10) == samples[:3]
 
 
@@ -194,3 +195,39 @@ def test_the_share_of_time_spent_collecting_garbage() -> None:
         for at, spent in ((0.0, 1.0), (10.0, 2.0), (20.0, None), (30.0, 0.5), (40.0, 1.0))
     ]
     assert collecting_shares(moments, "kafka") == [None, 0.1, None, None, 0.05]
+
+
+def test_a_steady_rate_is_steady_though_its_counter_moves_in_steps() -> None:
+    """Outcomes are counted about every five seconds, and sampled every five: some samples see two steps, some none."""
+    counted = [0, 100, 100, 300, 300, 400, 600, 600, 700, 900, 900, 1_000, 1_200, 1_200, 1_300]
+    samples = [MetricsSample(at=5.0 * number, attempts={"delivered": count}) for number, count in enumerate(counted)]
+    jumping = [each for each in rates(samples, "attempts", "delivered")[7:] if each is not None]
+    steady = [each for each in rates(samples, "attempts", "delivered", 30.0)[7:] if each is not None]
+    assert (min(jumping), max(jumping)) == (0.0, 40.0)
+    assert 16.0 < min(steady) <= max(steady) < 24.0
+
+
+def test_a_sample_without_a_counter_is_no_reset() -> None:
+    samples = [
+        MetricsSample(at=0, attempts={"dead": 2_800}, delivery=((1.0, 50.0), (NO_BOUND, 50.0))),
+        MetricsSample(at=5),
+        MetricsSample(at=10, attempts={"dead": 2_801}, delivery=((1.0, 50.0), (NO_BOUND, 50.0))),
+    ]
+    assert rates(samples, "attempts", "dead") == [None, 0.0, 0.2]
+    assert growth(samples, "attempts", "dead") == 1
+    assert quantiles(samples, "delivery", 0.99) == [None, None, None]
+
+
+def test_thinning_keeps_peaks(tmp_path: Path) -> None:
+    samples = [MetricsSample(at=float(at), waiting={"parked": 3.0}) for at in range(100)]
+    samples[42] = MetricsSample(
+        at=42.0, lag_seconds=9.0, lag_records=7.0, waiting={"due": 5.0}, in_flight={"batch": 2.0}
+    )
+    history = MetricsHistory(tmp_path, 10_000)
+    for sample in samples:
+        history.add(sample)
+    for kept in (thinned(samples, 10), read_thinned(tmp_path, 0.0, 100.0, 10)):
+        (peak,) = [each for each in kept if each.lag_seconds]
+        assert (peak.at, peak.lag_seconds, peak.lag_records) == (49.0, 9.0, 7.0)
+        assert (peak.waiting, peak.in_flight) == ({"parked": 3.0, "due": 5.0}, {"batch": 2.0})
+        assert len(kept) == 10

@@ -38,7 +38,9 @@ def test_one_page_for_all_parts(tmp_path: Path) -> None:
     pages = {
         "http://gateway/metrics": counted("arborcast_gateway_accepted_total", 7),
         "http://job/metrics": counted("arborcast_dispatch_batches_total", 3),
-        "http://job/status.json": json.dumps({"slowest_endpoints": [{"endpoint": "http://slow/"}]}).encode(),
+        "http://job/status.json": json.dumps(
+            {"slowest_endpoints": [{"endpoint": "http://slow/"}], "failing_endpoints": [{"endpoint": "http://down/"}]}
+        ).encode(),
     }
     known = status(kafka=PartState.READY, gateway=PartState.READY, dispatch=PartState.RESTARTING)
     urls = {"gateway": "http://gateway", "dispatch": "http://job"}
@@ -51,6 +53,7 @@ def test_one_page_for_all_parts(tmp_path: Path) -> None:
     assert readings.by("arborcast_part_restarts_total", "part") == {"kafka": 0, "gateway": 1, "dispatch": 2}
     assert readings.sum("arborcast_process_memory_bytes", process="supervisor") > 1_000_000
     assert json.loads(made["/status.json"])["slowest_endpoints"] == [{"endpoint": "http://slow/"}]
+    assert json.loads(made["/status.json"])["failing_endpoints"] == [{"endpoint": "http://down/"}]
     (sample,) = decode_samples(made["/recent.json"])
     assert sample.accepted == 7
     assert sample.processes["supervisor"].threads >= 1
@@ -87,7 +90,7 @@ def test_a_part_that_does_not_answer_is_left_out(tmp_path: Path) -> None:
     monitor = StackMonitor(lambda: known, {"gateway": "http://gateway"}, MetricsHistory(tmp_path, 60), 5, fetch)
     look = monitor.look()
     assert look.sample.parts == {"gateway": False}
-    assert look.endpoints == []
+    assert look.endpoints == {"slowest_endpoints": []}
 
 
 def test_cpu_of_what_has_ended_is_not_forgotten() -> None:

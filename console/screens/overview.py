@@ -1,0 +1,72 @@
+"""The screen *Overview*: whether the engine is well, what needs attention, and its main figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from arborcast.console.console import Console, Screen
+from arborcast.console.health import EndpointsHealth
+from arborcast.console.live import Look, Seen
+from arborcast.engine.monitoring.attention import is_stale, tiles
+
+# Endpoints that are listed; the screen Subscriptions has all.
+_FAILING = 10
+
+LINKS: Mapping[str, tuple[str, str]] = {
+    "engine": ("/engine", "Open the engine"),
+    "kafka": ("/engine", "Open the engine"),
+    "lag": ("/engine", "Open the engine"),
+    "latency": ("/subscriptions", "Show subscriptions"),
+    "endpoints": ("/subscriptions?state=failing", "Show subscriptions"),
+    "suspended": ("/subscriptions?state=suspended", "Show subscriptions"),
+    "dead": ("/deliveries/dead?since=10m", "Show dead letters"),
+    "waiting": ("/deliveries/waiting", "Show pending deliveries"),
+    "queues": ("/queues", "Show queues"),
+}
+"""Where a concern is looked into: address, and words of the link."""
+
+_TILES: Mapping[str, str] = {
+    "accepted": "/engine",
+    "delivered": "/engine",
+    "latency": "/engine",
+    "waiting": "/deliveries/waiting",
+    "dead": "/deliveries/dead",
+    "lag": "/engine",
+}
+
+
+def _look(console: Console, request: Request) -> Look:
+    async def look(_age_s: float) -> Seen:
+        seen = await console.health.look()
+        health = EndpointsHealth(seen)
+        values = {
+            "health": console.health.known(),
+            "links": LINKS,
+            "tiles": [(each, _TILES[each.name]) for each in tiles(seen.samples)],
+            "stale": bool(seen.problem) or is_stale(seen),
+            "at": datetime.fromtimestamp(seen.samples[-1].at).astimezone() if seen.samples else None,
+            "known": health.known,
+            "failing": [(each, health.word(each["endpoint"])) for each in (seen.failing or ())[:_FAILING]],
+            "failing_count": seen.failing_count,
+        }
+        return Seen({"shown": console.render(request, "overview/shown.html", **values)})
+
+    return look
+
+
+def _routes(console: Console) -> list[Route]:
+    async def page(request: Request) -> Response:
+        return console.slow_page(request, "overview/page.html", _look(console, request))
+
+    async def live(request: Request) -> Response:
+        return console.live_page(request, _look(console, request))
+
+    return [console.get("/", page), console.get("/overview/live", live)]
+
+
+SCREEN = Screen("overview", "Overview", "/", _routes, needs_log=False)

@@ -1,0 +1,159 @@
+"""What needs an operator's attention, from an engine's samples and endpoints. Pure.
+
+The thresholds are those of docs/monitoring/alerts.yml, over the samples in memory (ten minutes), without a time that
+must pass first: a page shows a condition at once, an alert calls someone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from arborcast.engine.monitoring import figures
+from arborcast.engine.monitoring.samples import MetricsSample, growth, newest, quantiles, rates
+from arborcast.engine.monitoring.watching import EngineView
+
+Level = Literal["good", "warn", "bad", "unknown"]
+
+HealthWord = Literal["healthy", "degraded", "failing", "unknown"]
+
+THRESHOLDS: Mapping[str, float] = {
+    "ArborcastDispatchLag": 30.0,
+    "ArborcastAppendSlow": 0.5,
+    "ArborcastDeliverySlow": 10.0,
+    "ArborcastParkedGrows": 10_000.0,
+    "ArborcastRefusesForKafka": 0.1,
+    "ArborcastDescriptorsGrow": 10_000.0,
+}
+"""By the names of the alert rules."""
+
+STALE_S = 20.0
+"""Figures that are older are not shown as the current ones: a sample comes every five seconds."""
+
+# The samples from which a current rate or quantile is computed: those of the last minute.
+RATE_S = 60.0
+
+_MINUTES = 5 * 60.0
+
+
+class Concern(NamedTuple):
+    """One thing that needs attention. `about` is the name of what it concerns: a page has a link for it."""
+
+    level: Literal["warn", "bad"]
+    about: Literal["engine", "endpoints", "suspended", "dead", "waiting", "lag", "kafka", "queues", "latency"]
+    text: str
+
+
+class Tile(NamedTuple):
+    """A figure of the present."""
+
+    name: str
+    label: str
+    value: str
+    level: Level
+
+
+def endpoint_health(one: Mapping[str, Any]) -> HealthWord:
+    """The health of an endpoint, from its figures in `EngineView.failing`: "failing" if its breaker is not closed or no
+    push of the last minutes was taken."""
+    pushes, failed, failures = int(one["pushes"]), int(one["failed"]), int(one.get("failures", 0))
+    if one.get("breaker", "closed") != "closed" or (failed and failed == pushes):
+        return "failing"
+    return "degraded" if failed or failures else "healthy"
+
+
+def is_stale(seen: EngineView, now_s: float | None = None) -> bool:
+    """Whether the newest sample says nothing of the present."""
+    return not seen.samples or (time.time() if now_s is None else now_s) - seen.samples[-1].at > STALE_S
+
+
+def minute_of(samples: Sequence[MetricsSample], span_s: float = RATE_S) -> Sequence[MetricsSample]:
+    """The first and the last sample of the last minute: what a current rate is computed from."""
+    inside = [sample for sample in samples if sample.at >= samples[-1].at - span_s] if samples else []
+    return [inside[0], inside[-1]] if len(inside) > 1 else inside
+
+
+def concerns(seen: EngineView, now_s: float | None = None) -> list[Concern]:
+    """What needs attention, worst first."""
+    found = [*_unreachable(seen), *_unknown(seen, now_s)]
+    if not found:
+        found = [*_of_samples(seen.samples), *_of_endpoints(seen)]
+    return sorted(found, key=lambda each: each.level)  # "bad" sorts before "warn"; equal ones keep their order
+
+
+def tiles(samples: Sequence[MetricsSample]) -> list[Tile]:
+    """The figures of an overview, with their level."""
+    if not samples:
+        return []
+    last, minute = samples[-1], minute_of(samples)
+    latency = newest(quantiles(minute, "delivery", 0.99))
+    dead = growth(samples, "attempts", "dead")
+    waiting, lag = last.waiting.get("parked", 0.0), last.lag_seconds
+    return [
+        Tile("accepted", "Accepted per second", figures.count(newest(rates(minute, "accepted"))), "good"),
+        Tile(
+            "delivered", "Delivered per second", figures.count(newest(rates(minute, "attempts", "delivered"))), "good"
+        ),
+        Tile("latency", "Latency p99", figures.seconds(latency), _level(latency, "ArborcastDeliverySlow")),
+        Tile("waiting", "Pending retries", figures.count(waiting), _level(waiting, "ArborcastParkedGrows")),
+        Tile("dead", "Dead letters, 10 min", figures.count(dead), "warn" if dead else "good"),
+        Tile("lag", "Dispatch lag", figures.seconds(lag), _level(lag, "ArborcastDispatchLag")),
+    ]
+
+
+def _level(value: float | None, rule: str) -> Level:
+    return "bad" if value is not None and value > THRESHOLDS[rule] else "good"
+
+
+def _unreachable(seen: EngineView) -> Iterator[Concern]:
+    if seen.problem:
+        yield Concern("bad", "engine", f"The engine's state is unknown: {seen.problem}")
+
+
+def _unknown(seen: EngineView, now_s: float | None) -> Iterator[Concern]:
+    if not seen.problem and is_stale(seen, now_s):
+        yield Concern("bad", "engine", "The engine's state is unknown: there are no current figures")
+
+
+def _of_samples(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
+    last, recent = samples[-1], minute_of(samples, _MINUTES)
+    for part, ready in sorted(last.parts.items()):
+        if not ready:
+            yield Concern("bad", "engine", f"The part {part} is not ready")
+    refused = newest(rates(recent, "refused", "InfrastructureError"))
+    if refused is not None and refused > THRESHOLDS["ArborcastRefusesForKafka"]:
+        yield Concern("bad", "kafka", f"Publishers are refused because Kafka is away or slow: {refused:.1f} a second")
+    if last.lag_seconds > THRESHOLDS["ArborcastDispatchLag"]:
+        yield Concern("bad", "lag", f"Dispatch lag: the oldest notification waits {figures.seconds(last.lag_seconds)}")
+    append = newest(quantiles(recent, "append", 0.99))
+    if append is not None and append > THRESHOLDS["ArborcastAppendSlow"]:
+        yield Concern("warn", "kafka", f"Kafka acknowledges slowly: p99 {figures.seconds(append)}")
+    latency = newest(quantiles(minute_of(samples, 2 * _MINUTES), "delivery", 0.99))
+    if latency is not None and latency > THRESHOLDS["ArborcastDeliverySlow"]:
+        yield Concern("warn", "latency", f"Deliveries are slow: p99 {figures.seconds(latency)}")
+    if last.suspended:
+        yield Concern("warn", "suspended", f"{_many(last.suspended, 'subscription')} suspended")
+    if dead := growth(samples, "attempts", "dead"):
+        yield Concern("warn", "dead", f"{_many(dead, 'new dead letter')} in 10 minutes")
+    if dropped := growth(samples, "errors", "resources"):
+        yield Concern("warn", "waiting", f"{_many(dropped, 'delivery', 'deliveries')} dropped: a backlog is full")
+    waiting = last.waiting.get("parked", 0.0)
+    if waiting > THRESHOLDS["ArborcastParkedGrows"]:
+        yield Concern("warn", "waiting", f"{figures.count(waiting)} deliveries wait for a retry")
+    for name, process in sorted(last.processes.items()):
+        if process.descriptors > THRESHOLDS["ArborcastDescriptorsGrow"]:
+            yield Concern("warn", "engine", f"{name} has {figures.count(process.descriptors)} open files")
+
+
+def _of_endpoints(seen: EngineView) -> Iterator[Concern]:
+    words = [endpoint_health(one) for one in seen.failing or ()]
+    if failing := words.count("failing"):
+        more = "more than " if seen.failing_count > len(words) else ""
+        yield Concern("bad", "endpoints", f"{more}{_many(failing, 'endpoint')} failing")
+    if degraded := words.count("degraded"):
+        yield Concern("warn", "endpoints", f"{_many(degraded, 'endpoint')} with some failures")
+
+
+def _many(number: float, one: str, several: str = "") -> str:
+    return f"{number:,.0f} {one if number == 1 else several or one + 's'}"

@@ -1,0 +1,167 @@
+"""The screen Overview, and the health of the engine in the header of each page."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arborcast.console.health import EndpointsHealth
+from arborcast.console.live import Replacement, merged
+from arborcast.console.screens import overview
+from arborcast.engine.monitoring.attention import Concern
+from arborcast.engine.monitoring.samples import MetricsSample
+from arborcast.engine.monitoring.watching import EngineView
+from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import TopicPath
+from tests.support.console import Browser, ConsoleParts, console_parts
+from tests.support.routing import make_subscription
+
+
+def engine(parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """This is what the console sees of the engine."""
+    now = time.time()
+    samples = [MetricsSample(at=now - 5 * number, parts={"kafka": True}, gear="realtime") for number in (2, 1, 0)]
+    view = EngineView(**{"samples": samples, "failing": [], **changes})
+    monkeypatch.setattr(parts.console.health, "_view", lambda: view)
+
+
+def down(name: str = "http://one.example/in", failed: int = 10) -> dict[str, Any]:
+    return {"endpoint": name, "pushes": 10, "failed": failed, "mean_s": 0.01, "longest": 0.02, "breaker": "closed"}
+
+
+def chip(browser: Browser) -> tuple[str, str]:
+    (found,) = browser.page.xpath("//header//div[@id='health']/a")
+    return found.get("class"), found.text
+
+
+def test_an_engine_that_is_well(parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine(parts, monkeypatch)
+    browser.get("/")
+    assert "All is well." in browser.text
+    assert "Needs attention" not in browser.text
+    assert "No push failed in the last minutes." in browser.text
+    browser.get("/subscriptions")
+    assert chip(browser) == ("badge good", "healthy")
+
+
+def test_what_needs_attention_comes_worst_first_with_a_link(
+    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts.put(
+        SubscriptionRecord(make_subscription("s1", "a//.", consumer="http://one.example/in")),
+        SubscriptionRecord(make_subscription("s2", "a//.", consumer="http://two.example/in")),
+        TopicRecord(TopicPath("jobs"), policy=TopicPolicy(queue=True)),
+    )
+    engine(parts, monkeypatch, failing=[down()], failing_count=1)
+    browser.get("/")
+    assert "1 endpoint failing; The work queue jobs has no active server." in browser.text
+    words = browser.page.xpath("//ul[@class='concerns']/li/span[@class='badge bad' or @class='badge warn']/text()")
+    assert words == ["problem", "warning"]
+    (link, *_) = browser.page.xpath("//ul[@class='concerns']//a/@href")
+    browser.get(link)
+    assert [each.text for each in browser.page.xpath("//form//td/a")] == ["http://one.example/in"]
+    assert [each.text for each in browser.page.xpath("//form//td/span[contains(@class, 'bad')]")] == ["failing"]
+    assert chip(browser) == ("badge bad", "1 problem")
+
+
+def test_every_concern_has_a_link() -> None:
+    about = Concern.__annotations__["about"]
+    named = {each.strip("'\" ") for each in str(getattr(about, "__forward_arg__", about))[8:-1].split(",")}
+    assert named == set(overview.LINKS)
+
+
+def test_without_current_figures_nothing_looks_current(
+    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = [MetricsSample(at=time.time() - 60, parts={"kafka": True})]
+    engine(parts, monkeypatch, samples=old, problem="no answer in time", failing=None)
+    browser.get("/")
+    assert "The engine's state is unknown: no answer in time." in browser.text
+    assert browser.page.xpath("//dl[@class='tiles stale']")
+    assert "they are not current" in browser.text
+    assert "Not known: the dispatch job does not respond." in browser.text
+    assert not browser.page.xpath("//main//*[contains(@class, 'good')]")
+
+
+def test_kafka_that_does_not_respond_is_a_problem_of_every_page(
+    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine(parts, monkeypatch)
+    parts.trouble = "Kafka is not responding."
+    browser.get("/topics")
+    assert chip(browser) == ("badge bad", "1 problem")
+    browser.get("/")
+    assert "Kafka does not respond." in browser.text
+
+
+@pytest.mark.parametrize("status", ["/", "/topics", "/subscriptions", "/engine", "/try"])
+def test_the_health_is_in_the_header_of_each_page(browser: Browser, status: str) -> None:
+    browser.get(status)
+    assert chip(browser)[0].startswith("badge ")
+
+
+def test_a_subscription_whose_endpoint_fails_is_not_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [make_subscription(f"s{number}", "a", consumer=f"http://{number}.example/in") for number in range(4)]
+    parts = console_parts(tmp_path, map(SubscriptionRecord, made))
+    open_breaker = down("http://2.example/in", 0) | {"breaker": "open"}
+    some = down("http://3.example/in", 1)
+    engine(parts, monkeypatch, failing=[down("http://1.example/in"), open_breaker, some], failing_count=3)
+    browser = Browser(parts.app)
+    browser.get("/subscriptions")
+    rows = browser.page.xpath("//form//tbody/tr")
+    shown = [
+        (row.xpath("string(td/a)"), row.xpath("string(td/span/@class)"), row.xpath("string(td/span)")) for row in rows
+    ]
+    assert shown == [
+        ("http://1.example/in", "badge bad", "failing"),
+        ("http://2.example/in", "badge bad", "failing"),
+        ("http://0.example/in", "badge good", "active"),
+        ("http://3.example/in", "badge warn", "degraded"),
+    ]
+    browser.get("/subscriptions?state=degraded")
+    assert browser.page.xpath("//form//td/a/text()") == ["http://3.example/in"]
+
+
+def test_a_health_that_is_not_known_is_not_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = console_parts(tmp_path, [SubscriptionRecord(make_subscription("s1", "a", consumer="http://h/"))])
+    engine(parts, monkeypatch, failing=None)
+    browser = Browser(parts.app)
+    browser.get("/subscriptions")
+    assert not browser.page.xpath("//form//span[contains(@class, 'good')]")
+    assert "The health of endpoints is not known: the dispatch job does not respond." in browser.text
+
+
+def test_of_more_failing_endpoints_than_are_listed_the_others_are_not_called_healthy() -> None:
+    health = EndpointsHealth(EngineView(failing=[down()], failing_count=2))
+    assert health.word("http://one.example/in") == "failing"
+    assert health.word("http://other.example/") == "unknown"
+
+
+def test_a_stream_that_waits_does_not_hold_up_another() -> None:
+    """The banner comes within seconds, also while a slow part of the page is not ready."""
+    closed = []
+
+    async def slow() -> AsyncGenerator[Replacement]:
+        try:
+            await asyncio.Event().wait()
+            yield Replacement("never", "")
+        finally:
+            closed.append("slow")
+
+    async def quick() -> AsyncGenerator[Replacement]:
+        for number in range(3):
+            yield Replacement("quick", str(number))
+
+    async def run() -> list[str]:
+        stream = merged(slow(), quick())
+        found = [(await anext(stream)).html for _ in range(3)]
+        await stream.aclose()
+        return found
+
+    assert asyncio.run(run()) == ["0", "1", "2"]
+    assert closed == ["slow"]

@@ -1,0 +1,121 @@
+"""What needs attention, from samples and endpoints."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from arborcast.engine.monitoring.attention import STALE_S, THRESHOLDS, concerns, endpoint_health, tiles
+from arborcast.engine.monitoring.samples import NO_BOUND, MetricsSample, ProcessFigures
+from arborcast.engine.monitoring.watching import EngineView
+from tests.support.gateway_process import ROOT
+
+NOW = 1_000_000.0
+
+WELL = [
+    MetricsSample(at=NOW - 60 + 5 * number, parts={"kafka": True}, gear="realtime", attempts={"delivered": number})
+    for number in range(13)
+]
+
+
+def last_as(**changes: Any) -> EngineView:
+    """A view in which the last sample is another one."""
+    return EngineView([*WELL[:-1], msgspec.structs.replace(WELL[-1], **changes)], failing=[])
+
+
+def endpoint(name: str = "http://e/", pushes: int = 10, failed: int = 10, **more: Any) -> dict[str, Any]:
+    return {"endpoint": name, "pushes": pushes, "failed": failed, "mean_s": 0.02, "longest": 0.03, **more}
+
+
+@pytest.mark.parametrize("rule", sorted(THRESHOLDS))
+def test_the_thresholds_are_those_of_the_alert_rules(rule: str) -> None:
+    document = yaml.safe_load((ROOT / "docs" / "monitoring" / "alerts.yml").read_text())
+    (found,) = [each for group in document["groups"] for each in group["rules"] if each["alert"] == rule]
+    numbers = re.findall(r"> ([0-9.]+)(?![0-9.])", found["expr"])
+    assert THRESHOLDS[rule] in map(float, numbers)
+
+
+def test_an_engine_that_is_well_needs_nothing() -> None:
+    assert concerns(EngineView(WELL, failing=[]), NOW) == []
+
+
+def beyond(seconds: float) -> tuple[tuple[float, float], ...]:
+    """A histogram in which a hundred took this long."""
+    return ((seconds / 2, 0.0), (seconds, 100.0), (NO_BOUND, 100.0))
+
+
+@pytest.mark.parametrize(
+    ("view", "level", "about", "text"),
+    [
+        (last_as(parts={"kafka": False}), "bad", "engine", "The part kafka is not ready"),
+        (last_as(lag_seconds=31.0), "bad", "lag", "Dispatch lag: the oldest notification waits 31.0 s"),
+        (last_as(refused={"InfrastructureError": 600.0}), "bad", "kafka", "Publishers are refused because"),
+        (last_as(append=beyond(2.0)), "warn", "kafka", "Kafka acknowledges slowly: p99 2.0 s"),
+        (last_as(delivery=beyond(60.0)), "warn", "latency", "Deliveries are slow: p99 59.7 s"),
+        (last_as(suspended=2.0), "warn", "suspended", "2 subscriptions suspended"),
+        (last_as(attempts={"delivered": 12.0, "dead": 3.0}), "warn", "dead", "3 new dead letters in 10 minutes"),
+        (last_as(errors={"resources": 1.0}), "warn", "waiting", "1 delivery dropped"),
+        (last_as(waiting={"parked": 10_001.0}), "warn", "waiting", "10.0 k deliveries wait for a retry"),
+        (
+            last_as(processes={"gateway": ProcessFigures(0, 0, 0, 10_001)}),
+            "warn",
+            "engine",
+            "gateway has 10.0 k open files",
+        ),
+        (EngineView(WELL, failing=[endpoint()], failing_count=1), "bad", "endpoints", "1 endpoint failing"),
+        (
+            EngineView(WELL, failing=[endpoint(failed=1)], failing_count=1),
+            "warn",
+            "endpoints",
+            "1 endpoint with some failures",
+        ),
+        (EngineView(WELL, problem="no answer"), "bad", "engine", "The engine's state is unknown: no answer"),
+    ],
+)
+def test_each_condition_is_a_concern(view: EngineView, level: str, about: str, text: str) -> None:
+    (found,) = concerns(view, NOW)
+    assert (found.level, found.about) == (level, about)
+    assert found.text.startswith(text)
+
+
+def test_old_figures_are_no_figures() -> None:
+    assert concerns(EngineView(WELL, failing=[]), NOW + STALE_S) == []
+    (found,) = concerns(EngineView(WELL, failing=[]), NOW + STALE_S + 1)
+    assert (found.level, found.about) == ("bad", "engine")
+
+
+def test_the_worst_comes_first() -> None:
+    view = EngineView(last_as(suspended=1.0, lag_seconds=100.0).samples, failing=[endpoint()], failing_count=1)
+    assert [each.level for each in concerns(view, NOW)] == ["bad", "bad", "warn"]
+
+
+@pytest.mark.parametrize(
+    ("one", "word"),
+    [
+        (endpoint(failed=0), "healthy"),
+        (endpoint(failed=1), "degraded"),
+        (endpoint(), "failing"),
+        (endpoint(failed=0, breaker="open"), "failing"),
+        (endpoint(failed=0, breaker="half-open"), "failing"),
+        (endpoint(pushes=0, failed=0, breaker="closed", failures=2), "degraded"),
+    ],
+)
+def test_the_health_of_an_endpoint(one: dict[str, Any], word: str) -> None:
+    assert endpoint_health(one) == word
+
+
+def test_tiles_have_the_level_of_their_threshold() -> None:
+    shown = {each.name: each for each in tiles(last_as(lag_seconds=31.0).samples)}
+    assert (shown["lag"].value, shown["lag"].level) == ("31.0 s", "bad")
+    assert (shown["delivered"].value, shown["delivered"].level) == ("0.2", "good")
+    assert tiles([]) == []
+
+
+def test_a_look_without_the_job_is_no_growth_of_its_counters() -> None:
+    gap = [*WELL[:5], MetricsSample(at=NOW - 35, parts={"kafka": True}), *WELL[6:]]
+    many = [msgspec.structs.replace(each, attempts={"dead": 2_800.0} if each.attempts else {}) for each in gap]
+    assert concerns(EngineView(many, failing=[]), NOW) == []

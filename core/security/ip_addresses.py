@@ -83,7 +83,7 @@ _SPECIAL: tuple[tuple[str, Kind], ...] = (
     ("240.0.0.0/4", "reserved"),
     ("::/128", "unspecified"),
     ("::1/128", "loopback"),
-    ("::/96", "translated"),  # "IPv4-compatible", deprecated a site's own translation, to any address
+    ("::/96", "translated"),  # "IPv4-compatible", deprecated
     ("64:ff9b:1::/48", "translated"),  # a site's own translation, to wherever it leads
     ("2001:2::/48", "benchmarking"),
     ("2001:db8::/32", "documentation"),

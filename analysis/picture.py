@@ -1,4 +1,4 @@
-"""What a notebook shows: a drawing with its numbers, or the words that say why there is none and what to do."""
+"""A chart with its numbers, or a text about missing data and what to do."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ CLASSES = (VERMILION, ORANGE, SKY, PURPLE, GREEN, BLUE, YELLOW)
 
 _WIDTH = 9.0
 
-# Pixels for an inch: as large on a page, and as many in the file.
+# Pixels per inch, on a page and in the file.
 _DPI, _FILE_DPI = 100, 180
 
 _LABEL = 42
 
-# Of a step: what stands in braces at its beginning.
+# The braces at the beginning of a step.
 _NAMESPACE = re.compile(r"(?:^|(?<=/))\{[^{}]*\}")
 
 _HOST = re.compile(r"[a-z][a-z0-9+.-]*://[^/]+")
 
-# What is said beside a picture.
+# The text beside a chart.
 ASIDE: dict[str, Any] = {"fontsize": 8, "color": "#666666"}
 
 _STYLE: dict[Any, Any] = {
-    # Names are what others have written: a $ in one begins no formula.
+    # Names are foreign: a $ does not begin a formula.
     "text.parse_math": False,
     "font.size": 9,
     "axes.titlelocation": "left",
@@ -74,12 +74,12 @@ _Parameters = ParamSpec("_Parameters")
 
 
 class NothingToShow(ArborcastError):
-    """There are no rows for this picture; says what to do."""
+    """The chart has no rows; the message names the action."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Picture:
-    """`table` has the numbers behind it. `figure` None: there is nothing to draw, and `said` tells why."""
+    """`table` has the numbers of the chart. `figure` None: no chart, with the reason in `said`."""
 
     title: str
     table: pd.DataFrame
@@ -90,7 +90,7 @@ class Picture:
         return f"{self.title}: {self.said}" if self.said else self.title
 
     def png(self) -> bytes:
-        """The picture as a file has it. Raises NothingToShow."""
+        """The chart as PNG. Raises NothingToShow."""
         if self.figure is None:
             raise NothingToShow(self.said)
         stream = io.BytesIO()
@@ -103,7 +103,7 @@ class Picture:
         Path(path).write_bytes(self.png())
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
-        """What Jupyter shows."""
+        """Jupyter's representation."""
         if self.figure is None:
             return {"text/html": f"<p>{as_html(repr(self))}</p>", "text/plain": repr(self)}, {}
         width, height = (round(inches * _DPI) for inches in self.figure.get_size_inches())
@@ -113,7 +113,7 @@ class Picture:
 
 
 def or_words(title: str) -> Callable[[Callable[_Parameters, Picture]], Callable[_Parameters, Picture]]:
-    """Of a function that makes a picture: where there is nothing to draw, a picture that says so in words."""
+    """For a function that makes a chart: without rows, a chart with the text."""
 
     def around(make: Callable[_Parameters, Picture]) -> Callable[_Parameters, Picture]:
         @functools.wraps(make)
@@ -132,11 +132,11 @@ def or_words(title: str) -> Callable[[Callable[_Parameters, Picture]], Callable[
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Our style, for as long as something is drawn: a notebook's own pictures look as they did."""
+    """The style of charts while one is drawn; other charts of a notebook keep theirs."""
     import matplotlib
 
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        # Topics are written in every script, and no font has them all.
+        # Topics may be in every script, and no font has them all.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
         yield
 
@@ -157,12 +157,12 @@ def canvas(title: str, height: float, *, panels: Sequence[float] = (1,)) -> Iter
         found = list(axes[0])
         figure.suptitle(title, x=0.014, ha="left", fontsize=11, fontweight="bold")
         yield figure, found
-        # Labels of ticks are made when they are first drawn; they must be made in our style.
+        # Tick labels are created when first drawn; they need the style.
         figure.draw_without_rendering()
 
 
 def label(text: str, width: int = _LABEL) -> str:
-    """A name as it fits beside an axis."""
+    """A name shortened for an axis."""
     return shortened(one_line(text), width)
 
 
@@ -174,7 +174,7 @@ def plain_topics(paths: Iterable[str]) -> dict[str, str]:
 
 
 def at_one_host(addresses: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Where all these addresses are, and what is different in them; nothing where they are not at one host."""
+    """The common host of these addresses with their different parts; nothing for several hosts."""
     hosts = {found[0] if (found := _HOST.match(each)) else "" for each in addresses}
     if len(addresses) < 2 or len(hosts) != 1 or hosts == {""}:
         return "", {}

@@ -1,4 +1,4 @@
-"""`tables.plot`: one call for each picture."""
+"""`tables.plot`: one call per chart."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _NO_PUSHES = (
 
 
 class Plots:
-    """Pictures of an engine. `since` None: the last hour that the tables have."""
+    """Charts of an engine. `since` None: the last hour of the tables."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
     @or_words("How long receivers take to answer")
     def latency(self, by: By = "endpoint", since: When | None = None) -> Picture:
-        """How long pushes took, the slowest first; what has fewer than ten pushes is summed up."""
+        """Duration of pushes, the slowest first; groups with fewer than ten pushes are summed up."""
         if by not in get_args(By):
             raise ValueError(f"by={by!r}: one of {', '.join(get_args(By))}")
         frame = self._pushes([_column(by), "duration_ms"], since)
@@ -45,8 +45,8 @@ class Plots:
 
     @or_words("How many arrive within how long")
     def arrivals(self, since: When | None = None) -> Picture:
-        """From acceptance to the receiver's answer: which share has arrived after how long, with waiting, batches and
-        all attempts."""
+        """Share of deliveries by their time from acceptance to the receiver's answer, with waiting, batches and all
+        attempts."""
         import pandas as pd
 
         frame = self._tables.deliveries.pandas(
@@ -67,7 +67,7 @@ class Plots:
             for share in (0.5, 0.99):
                 at = float(frame.latency_ms.clip(lower=0.1).quantile(share))
                 axes.plot(at, share, "o", color=VERMILION, markersize=6)
-                # Right of the curve and below it there is nothing.
+                # The area right of and below the curve is empty.
                 axes.annotate(
                     f"{share * 100:.0f} % within {seconds(at / 1000)}",
                     (at, share),
@@ -80,7 +80,7 @@ class Plots:
 
     @or_words("What goes wrong")
     def failures(self, by: By = "endpoint", since: When | None = None) -> Picture:
-        """Failed pushes by class of the failure, those with the most first."""
+        """Failed pushes by class of failure, the most frequent first."""
         frame = self._pushes([_column(by), "state", "error"], since)
         failed = frame[frame.state != "delivered"]
         if failed.empty:
@@ -91,7 +91,7 @@ class Plots:
 
     @or_words("How deliveries ended")
     def outcomes(self, by: By = "endpoint", since: When | None = None) -> Picture:
-        """Deliveries that are over, by how they ended; those with the most first."""
+        """Ended deliveries by outcome, the most frequent first."""
         frame = self._tables.deliveries.pandas([_column(by), "state"], since=self._since(since))
         if frame.empty:
             raise NothingToShow(
@@ -105,7 +105,7 @@ class Plots:
 
     @or_words("Endpoints that did not answer")
     def breakers(self, since: When | None = None) -> Picture:
-        """Who was left alone, and who served apart from the others, and when."""
+        """Endpoints with an open breaker or served by the redelivery, over time."""
         begin = self._since(since)
         changes = self._tables.endpoint_health.pandas(["endpoint", "at", "breaker", "sick"]).sort_values("at")
         if changes.empty:
@@ -115,7 +115,7 @@ class Plots:
 
     @or_words("Accepted and delivered")
     def throughput(self, since: When | None = None) -> Picture:
-        """Notifications accepted and deliveries made, a second."""
+        """Accepted notifications and deliveries per second."""
         import pandas as pd
 
         begin = self._since(since)
@@ -138,8 +138,8 @@ class Plots:
 
     @or_words("Lag")
     def lag(self, since: When | None = None) -> Picture:
-        """How old the oldest notification was whose first push began: a line that rises means that the engine does not
-        keep up. Without what waits behind an endpoint that does not answer."""
+        """Age of the oldest notification at its first push; a rising line means that the engine does not keep up.
+        Without deliveries behind an endpoint that does not answer."""
         frame = self._pushes(["number", "batch", "accepted_at", "started_at"], since)
         first = frame[(frame.number == 1) & (frame.batch >= 0)]
         if first.empty:
@@ -153,7 +153,7 @@ class Plots:
 
     @or_words("Where the time goes")
     def stages(self, since: When | None = None) -> Picture:
-        """Of deliveries at the first attempt: until it was stored, until its push began, and until the answer."""
+        """Stages of deliveries at the first attempt: until stored, until the push, until the answer."""
         import pandas as pd
 
         begin = self._since(since)
@@ -178,8 +178,8 @@ class Plots:
 
     @or_words("How long batches take")
     def batches(self, since: When | None = None) -> Picture:
-        """From the first push of a batch to the end of its last, by how much it carried. A batch without pushes leaves
-        no attempts."""
+        """Duration of batches, from the first push to the end of the last, by size. A batch without pushes has no
+        attempts."""
         import pandas as pd
 
         frame = self._tables.attempts.pandas(
@@ -213,12 +213,12 @@ class Plots:
 
     @or_words("The topic tree")
     def tree(self, root: str = "", since: When | None = None) -> Picture:
-        """The topics, or those at and below `root`: the busiest branches of that time, with how many subscriptions
-        they go to; what has no room is summed up."""
+        """The topics, or those at and below `root`: the busiest branches with their numbers of subscriptions; the rest
+        is summed up."""
         topics = self._tables.topics.pandas(["topic"]).topic
         wanted: dict[TopicPath, frozenset[str]] = dict.fromkeys(map(TopicPath, topics), frozenset())
         published: dict[TopicPath, int] = {}
-        # Neither of these tables need be there: tables.archive, tables.max_routes.
+        # Both tables are optional: tables.archive, tables.max_routes.
         with contextlib.suppress(NoSuchTable):
             fan_out = self._tables.routes.pandas(["topic", "subscription"]).groupby("topic").subscription.agg(frozenset)
             wanted |= {TopicPath(topic): them for topic, them in fan_out.items() if topic in wanted}
@@ -229,8 +229,8 @@ class Plots:
 
     @or_words("Who gets what")
     def who_gets_what(self, by: Literal["topic", "subscription", "endpoint"] = "topic") -> Picture:
-        """By topic: how many subscriptions it goes to. By subscription or endpoint: how many topics it gets. Those with
-        the most first."""
+        """By topic: its number of subscriptions. By subscription or endpoint: its number of topics. The largest
+        first."""
         routes = self._tables.routes.pandas(["topic", "subscription", "endpoint"])
         if routes.empty:
             raise NothingToShow(
@@ -246,7 +246,7 @@ class Plots:
         return self._tables.lately() if since is None else as_time(since)
 
     def _pushes(self, columns: Sequence[str], since: When | None) -> Any:
-        """One row for each HTTP request. Raises NothingToShow when there were none."""
+        """One row per HTTP request. Raises NothingToShow without any."""
         wanted = dict.fromkeys(["push", *columns])
         frame = self._tables.attempts.pandas([*wanted], since=self._since(since), where=ds.field("push") != "")
         if frame.empty:

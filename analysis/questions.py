@@ -1,4 +1,4 @@
-"""All tables of an engine, and the questions that are asked most."""
+"""The tables of an engine, and common questions."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class _TableOf:
 
 
 class Tables:
-    """The tables as attributes. The settings are read when they are first needed."""
+    """The tables as attributes. The settings are read on the first use."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings
 
     @property
     def settings(self) -> Settings:
-        """Which engine this is."""
+        """The settings of the engine."""
         if self._settings is None:
             from arborcast.engine.settings.loading import load_settings
 
@@ -69,31 +69,31 @@ class Tables:
     subscriptions = _TableOf(SUBSCRIPTIONS)
     """Current subscriptions, and ended ones."""
     routes = _TableOf(ROUTES)
-    """Who gets what."""
+    """Topics with their subscriptions."""
     notifications = _TableOf(NOTIFICATIONS)
-    """The archive."""
+    """Accepted notifications."""
     attempts = _TableOf(ATTEMPTS)
-    """Every push."""
+    """Attempts."""
     deliveries = _TableOf(DELIVERIES)
-    """What has ended."""
+    """Ended deliveries."""
     retries = _TableOf(RETRIES)
-    """What waits."""
+    """Waiting deliveries."""
     dead_letters = _TableOf(DEAD_LETTERS)
-    """What was given up."""
+    """Dead letters."""
     endpoint_health = _TableOf(ENDPOINT_HEALTH)
-    """Breakers over time."""
+    """Endpoint health over time."""
     incomplete = _TableOf(INCOMPLETE)
-    """Messages that came in parts and were given up."""
+    """Messages in parts that were given up."""
 
     @property
     def plot(self) -> Plots:
-        """Pictures of all this: `tables.plot.latency(by="endpoint")`, `tables.plot.tree("plant")` and others."""
+        """Charts: `tables.plot.latency(by="endpoint")`, `tables.plot.tree("plant")` and others."""
         from arborcast.analysis.plots import Plots
 
         return Plots(self)
 
     def newest(self) -> datetime | None:
-        """When the last notification was accepted or the last attempt made that the tables have; None without any."""
+        """The time of the last acceptance or attempt in the tables; None without any."""
         found = []
         for table in (self.notifications, self.attempts):
             with contextlib.suppress(NoSuchTable):
@@ -101,18 +101,18 @@ class Tables:
         return max((at for at in found if at is not None), default=None)
 
     def lately(self, span: timedelta = _HOUR) -> datetime:
-        """So long before `newest`: an engine that rests has a last hour, too."""
+        """This long before `newest`: an idle engine has a last hour, too."""
         return (self.newest() or datetime.now(UTC)) - span
 
     def story(self, notification_id: str, subscription: str | None = None) -> Story:
-        """What became of a notification, as `arborcast trace` tells it; of one subscription, as `why` does."""
+        """The history of a notification, as in `arborcast trace`; for one subscription, as in `why`."""
         from arborcast.dispatch.operations.trace.explain import explain
 
         return explain(self._evidence(notification_id, subscription), subscription)
 
     def timeline(self, notification_id: str = "") -> Timeline:
-        """A notification's life as a picture, a lane for each subscription, attempts as marks, waiting shaded. `.table`
-        has every step, `.outcomes` how it stands with each subscription, `.payload` the message. Without an id: of the
+        """The history of a notification as a chart: a lane per subscription, attempts as marks, waiting times shaded.
+        `.table` has every step, `.outcomes` the state per subscription, `.payload` the message. Without an id: the
         notification with the most attempts."""
         import pandas as pd
 
@@ -131,13 +131,13 @@ class Tables:
         return timeline(story, evidence.attempts, evidence.waiting)
 
     def trace(self, notification_id: str) -> pd.DataFrame:
-        """Every step of a notification in order: when, for which subscription (empty: for all), what."""
+        """Every step of a notification in order: time, subscription (empty: all), step."""
         from arborcast.analysis.timeline import table_of
 
         return table_of(self.story(notification_id))
 
     def most_tried(self) -> str:
-        """The notification with the most attempts, or the newest one where there are none; empty without any."""
+        """The notification with the most attempts, or the newest without any; empty without notifications."""
         for table, order in ((self.attempts, "count_all"), (self.notifications, "notification")):
             with contextlib.suppress(NoSuchTable):
                 rows = table.arrow(["notification"]).group_by("notification").aggregate([([], "count_all")])
@@ -147,7 +147,7 @@ class Tables:
         return ""
 
     def overview(self) -> pd.DataFrame:
-        """The tables: how many rows, and what they hold."""
+        """The tables with their numbers of rows and contents."""
         import pandas as pd
 
         rows = []
@@ -161,7 +161,7 @@ class Tables:
         )
 
     def backlog(self) -> pd.DataFrame:
-        """What waits now, by subscription: how many, how old, when it goes on, and how often it was tried."""
+        """Waiting deliveries by subscription: number, age, next attempt, attempts."""
         frame = self.retries.pandas(["subscription", "notification", "tries", "due_at", "accepted_at"])
         waiting = frame.groupby("subscription").agg(
             waiting=("notification", "count"),
@@ -172,7 +172,7 @@ class Tables:
         return _rows(waiting.sort_values("waiting", ascending=False), "nothing waits")
 
     def failures(self, since: When | None = None) -> pd.DataFrame:
-        """A row for each kind of failure at each endpoint, with the last words about it; those with the most first."""
+        """Failures by kind and endpoint, with the last text; the most frequent first."""
         columns = ["endpoint", "error", "status", "started_at", "notification", "detail"]
         failed = (ds.field("state") != "delivered") & (ds.field("push") != "")
         kinds = (
@@ -184,8 +184,8 @@ class Tables:
         return _rows(kinds.sort_values("attempts", ascending=False, ignore_index=True), "no push has failed")
 
     def queues(self, since: When | None = None) -> pd.DataFrame:
-        """What the servers of work queues have done: a row for each server of each queue, with its requests, those that
-        were done together with an equal one, pushes that were not acknowledged, and how long it took (milliseconds)."""
+        """Work of queue servers: a row per queue and server with its requests, merged requests, unacknowledged pushes,
+        and durations (milliseconds)."""
         columns = ["topic", "endpoint", "state", "error", "push", "duration_ms"]
         of_queues = pc.starts_with(ds.field("subscription"), "queue:") & (ds.field("push") != "")
         sent = self.attempts.pandas(columns, since=since, where=of_queues)
@@ -205,13 +205,13 @@ class Tables:
         return _rows(frame.sort_values("ended_at", ascending=False, ignore_index=True), "nothing was given up")
 
     def held(self) -> pd.DataFrame:
-        """Subscriptions that nothing goes to now: suspended by the engine, or paused by their subscribers."""
+        """Suspended and paused subscriptions."""
         frame = self._subscribed(["subscription", "state", "suspended_at", "endpoint", "owner", "expression"])
         held = frame[frame.suspended_at.notna() | (frame.state == "paused")]
         return _rows(held.sort_values(["suspended_at", "endpoint"], ignore_index=True), "no subscription is held")
 
     def unwanted(self) -> pd.DataFrame:
-        """Topics that nobody has subscribed to."""
+        """Topics without subscriptions."""
         frame = self.topics.pandas(["topic", "changed_at"])
         unwanted = frame[~frame.topic.isin(self.routes.pandas(["topic"]).topic)]
         return _rows(
@@ -219,19 +219,19 @@ class Tables:
         )
 
     def idle(self) -> pd.DataFrame:
-        """Subscriptions that select no topic: often a typing error, or a topic that is yet to come."""
+        """Subscriptions without topics: often a typing error, or a future topic."""
         frame = self._subscribed(["subscription", "state", "endpoint", "expression", "created_at"])
         idle = frame[~frame.subscription.isin(self.routes.pandas(["subscription"]).subscription)]
         return _rows(idle.reset_index(drop=True), "every subscription selects a topic, or there is none")
 
     def endings(self) -> pd.DataFrame:
-        """How subscriptions ended."""
+        """Reasons of ended subscriptions."""
         frame = self.subscriptions.pandas(["subscription", "state", "reason"])
         ended = frame[frame.state == "ended"].groupby("reason").subscription.count()
         return _rows(ended.sort_values(ascending=False).rename("subscriptions").to_frame(), "no subscription has ended")
 
     def travel(self, since: When | None = None) -> pd.DataFrame:
-        """What travels together, and what is used again; sizes are in bytes."""
+        """Messages per push and reused connections; sizes are in bytes."""
         import pandas as pd
 
         begin = self.lately() if since is None else since
@@ -254,12 +254,12 @@ class Tables:
     def audit(
         self, since: When | None = None, until: When | None = None, *, of: Literal["logs", "tables"] | None = None
     ) -> pd.Series[int]:
-        """Whether everything is accounted for. The result's name says what was looked at.
+        """Whether every delivery has an outcome; the name of the result is its source.
 
         `begun` = `delivered` + `dead` + `expired` + `cancelled` + `dropped` + `waiting` + `missing`; `missing` and
-        `twice` must be zero. Of the logs, which is the default where Kafka answers, it is what `arborcast audit` finds,
-        by the time of acceptance, of a running engine too. Of the tables it goes by the time of the first attempt; an
-        engine must be at rest for it, because its tables are some seconds apart.
+        `twice` must be zero. From the logs (the default if Kafka answers) it is the result of `arborcast audit`, by
+        time of acceptance, also of a running engine. From the tables it is by time of the first attempt, for an idle
+        engine, since tables are some seconds apart.
         """
         from arborcast.engine.embedded.questions import answers
         from arborcast.engine.embedded.state import reachable_kafka
@@ -295,7 +295,7 @@ class Tables:
 
         pair = ["notification", "subscription"]
         begun = self.attempts.arrow(pair, since=since, until=until).group_by(pair).aggregate([])
-        # What was begun in this span may have ended after it.
+        # Deliveries begun in this span may have ended after it.
         ended = self.deliveries.arrow([*pair, "state"], since=since)
         found = begun.join(ended, keys=pair, join_type="left outer")
         waiting = self.retries.arrow(pair)
@@ -315,8 +315,7 @@ class Tables:
         )
 
     def slowest_endpoints(self, count: int = 10, since: When | None = _HOUR) -> pd.DataFrame:
-        """The endpoints that took longest to answer, of the pushes since then: how many, how many failed, and how long
-        they took in milliseconds."""
+        """The endpoints with the slowest pushes since then: number, failures, and durations in milliseconds."""
         frame = self.attempts.pandas(
             ["endpoint", "push", "state", "duration_ms"], since=since, where=ds.field("push") != ""
         )
@@ -336,7 +335,7 @@ class Tables:
         settings = self.settings
         kafka = reachable_kafka(settings)
         if not answers(kafka):
-            # Nobody is there: say so at once, and tell what the tables have.
+            # Without an engine, report it and use the tables.
             kafka = replace(kafka, request_timeout_s=1)
         gatherer = Gatherer(kafka, settings.tables, settings.home)
         return gatherer.gather(notification_id, subscription)

@@ -1,4 +1,4 @@
-"""One table, read through delta-rs: no JVM, and only the files and columns that the question needs."""
+"""One table, read through delta-rs: no JVM, and only the required files and columns."""
 
 from __future__ import annotations
 
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 
 def spark(settings: Settings | None = None) -> SparkSession:
-    """A ready session with Delta, in which every table that is there is a view of its name.
-
-    The session that runs already is taken where there is one (it must have Delta's jars). A new one is local.
-    """
+    """A Spark session with Delta and a view for each table. A running session is used (it needs Delta's jars); a new
+    one is local."""
     from pyspark.sql import SparkSession
 
     from arborcast.engine.settings.loading import load_settings
@@ -63,15 +61,15 @@ def _new_session(settings: Settings) -> SparkSession:
 
 When = datetime | timedelta
 
-"""A time with a zone, or how long ago."""
+"""A time with a zone, or a duration before now."""
 
 
 class NoSuchTable(ArborcastError):
-    """The table is not there (yet), or a column is not."""
+    """The table, or a column, does not exist (yet)."""
 
 
 class TableReader:
-    """A table as it is when it is read; it is looked up again each time."""
+    """A table, opened again for each read."""
 
     def __init__(self, spec: TableSpec, location: str) -> None:
         self.spec = spec
@@ -81,11 +79,11 @@ class TableReader:
         return f"<table {self.spec.name} at {self.location}: {self.spec.help}>"
 
     def __len__(self) -> int:
-        """How many rows there are, from the table's log."""
+        """The number of rows, from the table's log."""
         return int(self.delta().count())
 
     def delta(self) -> DeltaTable:
-        """The table as delta-rs sees it. Raises NoSuchTable."""
+        """The DeltaTable. Raises NoSuchTable."""
         if not is_there(self.location):
             raise NoSuchTable(
                 f"there is no table at {self.location}: it is made a few seconds after the engine has started; "
@@ -94,7 +92,7 @@ class TableReader:
         return open_table(self.location)
 
     def dataset(self) -> ds.Dataset:
-        """For pyarrow, and for what reads its datasets (DuckDB, Polars)."""
+        """For pyarrow, and readers of its datasets (DuckDB, Polars)."""
         return self.spec.dataset(self.delta())
 
     def arrow(
@@ -105,8 +103,11 @@ class TableReader:
         until: When | None = None,
         where: ds.Expression | None = None,
     ) -> pa.Table:
-        """Rows as an Arrow table. `since` and `until` go by the table's time column (`spec.time`), `where` is a
-        pyarrow expression; files that can have no such row are not opened."""
+        """Rows as an Arrow table.
+
+        `since` and `until` refer to the table's time column (`spec.time`), `where` is a pyarrow expression; files
+        without such rows are not opened.
+        """
         condition = _and(self._between(since, until), where)
         return self.spec.read(self.delta(), columns, condition)
 
@@ -124,7 +125,7 @@ class TableReader:
 
     @property
     def columns(self) -> pd.DataFrame:
-        """What the columns mean."""
+        """The meaning of the columns."""
         import pandas as pd
 
         from arborcast.analysis.rows import Rows
@@ -147,14 +148,14 @@ class TableReader:
                 if column == "day" and "day" not in self.spec.partition_by:
                     continue
                 field = ds.field(column)
-                # Up to, but without: spans of time that follow one another have every row once.
+                # Exclusive: consecutive spans contain every row once.
                 upper = field <= value if column == "day" else field < value
                 condition = _and(condition, field >= value if is_lower else upper)
         return condition
 
 
 def as_time(when: When) -> datetime:
-    """The time that is meant. Raises ValueError for one without a zone."""
+    """The time. Raises ValueError for one without a zone."""
     if isinstance(when, timedelta):
         return datetime.now(UTC) - when
     if when.tzinfo is None:

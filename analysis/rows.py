@@ -1,4 +1,4 @@
-"""Rows as a page shows them: a pandas frame whose table one can read, and that says in words when it is empty."""
+"""Rows for a page: a pandas frame with a readable table, and a text if it is empty."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pandas as pd
 from arborcast.core.printable import as_html
 from arborcast.engine.monitoring.figures import shortened
 
-# More rows than these nobody reads on a page; they are in the frame.
+# Maximum number of rows on a page; all are in the frame.
 _MOST = 25
 
 _WIDEST = 160
 
 
 class Rows(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
-    """A frame like any other; what is made from it is a plain one. `nothing` is what to say without rows."""
+    """A frame; derived frames are plain ones. `nothing` is the text without rows."""
 
     _metadata = ["nothing"]  # noqa: RUF012  # as pandas wants it
     nothing = ""
@@ -38,7 +38,7 @@ class Rows(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
         if self.empty:
             return f"<p>{as_html(self.nothing)}</p>"
         shown = self.head(_MOST)
-        # An index that only counts says nothing.
+        # A counting index is not shown.
         frame = shown if isinstance(self.index, pd.RangeIndex) else shown.reset_index()
         left = [not pd.api.types.is_numeric_dtype(frame[column]) for column in frame]
         heads = "".join(_cell("th", name, at_left) for name, at_left in zip(frame.columns, left, strict=True))
@@ -56,7 +56,7 @@ def _cell(tag: str, value: Any, at_left: bool) -> str:
 
 
 def written(value: Any) -> str:
-    """A value as people read it; times are UTC."""
+    """A value for people; times are UTC."""
     if value is None or value is pd.NaT or (isinstance(value, float) and value != value):
         return ""
     if isinstance(value, datetime):

@@ -1,4 +1,4 @@
-"""A notification's life: what happened to it with each subscription, as lanes of time."""
+"""The history of a notification per subscription, as lanes of time."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-# More lanes than these nobody reads; the others share one.
+# Maximum number of lanes; the others share one.
 _MOST_LANES = 24
 
-# A lane is tried, then it waits, each time longer: over this ratio only decades show both ends.
+# Waits grow with each attempt: beyond this ratio the axis is logarithmic.
 _LOGARITHMIC_FROM = 40
 
 _MANY_DECADES = 5
 
-# Longer lines than this leave no room for the lanes.
+# Maximum length of a line.
 _TOLD = 38
 
-# As long as a line below the lanes is.
+# Length of a line below the lanes.
 _NOTE = 85
 
 _MARKS = {"delivered": "o", "parked": "X", "dead": "s", "expired": "D", "cancelled": "D", "dropped": "v"}
@@ -53,7 +53,7 @@ _WELL = {"delivered": 1, "skipped": 2, "no match": 3}
 
 @dataclass(frozen=True)
 class Mark:
-    """An attempt, or a decision without a push (`number` 0), so long after acceptance."""
+    """An attempt, or a decision without a push (`number` 0), at a time after acceptance."""
 
     from_ms: float
     to_ms: float
@@ -64,8 +64,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class TimelineLane:
-    """One subscription, or several of which there is too much to show. `open_until_ms`: it still waits, until then as
-    far as is known."""
+    """One subscription, or the sum of several. `open_until_ms`: it still waits, until then as far as known."""
 
     name: str
     endpoint: str
@@ -81,7 +80,7 @@ class TimelineLane:
 
     @property
     def waits(self) -> Sequence[tuple[float, float, bool]]:
-        """From when to when nothing was tried, and whether that was for another try: before, it was its turn."""
+        """The waiting times, and whether each was before a retry or before its turn."""
         if self.several > 1:
             return ()
         spans = [(0.0, self.marks[0].from_ms, False)] if self.marks else []
@@ -97,7 +96,7 @@ def lanes(
     attempts: Iterable[Row],
     due: Mapping[str, datetime | None],
 ) -> list[TimelineLane]:
-    """A lane for each subscription; those that are not well first, then the slowest."""
+    """A lane per subscription; failing ones first, then the slowest."""
     marks: dict[str, list[Mark]] = {}
     later = dict(due)
     for row in attempts:
@@ -123,7 +122,7 @@ def lanes(
 def _mark(row: Row, accepted_at: datetime) -> Mark:
     begin = _ms(cast(datetime, row["started_at"]), accepted_at)
     took = float(cast(float, row["duration_ms"])) if row["push"] else 0.0
-    # Clocks of two hosts: it cannot have been pushed before it was accepted.
+    # Clocks of two hosts: a push cannot precede the acceptance.
     begin = max(begin, 0.0)
     return Mark(begin, begin + took, str(row["state"]), int(cast(int, row["number"])), bool(row["push"]))
 
@@ -145,7 +144,7 @@ def _told(story: DeliveryStory, marks: Sequence[Mark], next_at: datetime | None)
 
 
 def folded(found: Sequence[TimelineLane], most: int = _MOST_LANES) -> list[TimelineLane]:
-    """At most so many lanes; the last then stands for all that have none."""
+    """At most this number of lanes; the last one sums up the rest."""
     if len(found) <= most:
         return list(found)
     shown, rest = found[: most - 1], found[most - 1 :]
@@ -163,13 +162,13 @@ def scale(found: Iterable[TimelineLane]) -> tuple[bool, ticks.Ticks]:
     longest, shortest = max([1.0, *times, *ends]), max(0.1, min(times, default=1.0))
     if longest / shortest > _LOGARITHMIC_FROM:
         (first, text), *others = ticks.logarithmic(shortest, longest)
-        # Among many, the first decade is so near to 0 that both cannot be read.
+        # Otherwise the first decade would overlap with 0.
         return True, [(0.0, "0"), (first, text if len(others) < _MANY_DECADES else ""), *others]
     return False, [(at * 1000, text) for at, text in ticks.linear(longest / 1000, "seconds", 8)]
 
 
 def names_of(found: Sequence[TimelineLane]) -> list[str]:
-    """The endpoint of each lane; with the end of the subscription's id where several have the same one."""
+    """The endpoint of each lane; with the end of the subscription's id if several are equal."""
     names = [lane.endpoint or lane.name for lane in found]
     return [
         f"{lane.several:,} others"
@@ -181,19 +180,19 @@ def names_of(found: Sequence[TimelineLane]) -> list[str]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Timeline(Picture):
-    """The picture; `story` as `arborcast trace` tells it, `table` with every step, `outcomes` by subscription."""
+    """The chart; `story` as in `arborcast trace`, `table` with every step, `outcomes` by subscription."""
 
     story: Story | None = None
     outcomes: pd.DataFrame | None = None
 
     @property
     def payload(self) -> str:
-        """The message itself."""
+        """The message."""
         return self.story.payload if self.story else ""
 
 
 def table_of(story: Story) -> pd.DataFrame:
-    """Every step whose time is known, in order; an empty subscription: it was for all."""
+    """Every step with a time, in order; an empty subscription means all."""
     import pandas as pd
 
     from arborcast.analysis.rows import Rows
@@ -203,7 +202,7 @@ def table_of(story: Story) -> pd.DataFrame:
         steps += [
             (step.at, delivery.subscription, delivery.endpoint, step.what, step.detail) for step in delivery.steps
         ]
-    # What was for all comes first: clocks of two hosts shall not put an attempt before what led to it.
+    # Steps for all come first: clocks of two hosts must not put an attempt before its cause.
     known = sorted((step for step in steps if step[0] is not None), key=lambda step: (step[1] != "", step[0]))
     frame = pd.DataFrame(known, columns=["at", "subscription", "endpoint", "what", "detail"])
     frame["at"] = pd.to_datetime(frame["at"], utc=True)
@@ -212,7 +211,7 @@ def table_of(story: Story) -> pd.DataFrame:
 
 
 def outcomes_of(story: Story, found: Iterable[TimelineLane]) -> pd.DataFrame:
-    """One row for each subscription: how it stands, after how many attempts, and why."""
+    """A row per subscription: its state, attempts, and reason."""
     import pandas as pd
 
     from arborcast.analysis.rows import Rows
@@ -227,7 +226,7 @@ def outcomes_of(story: Story, found: Iterable[TimelineLane]) -> pd.DataFrame:
 
 
 def timeline(story: Story, attempts: Sequence[Row], due: Mapping[str, datetime | None]) -> Timeline:
-    """A lane for each subscription, attempts as marks, waiting shaded. For a story that was found."""
+    """A lane per subscription, attempts as marks, waiting times shaded."""
     begin = next((step.at for step in story.steps if step.at), None)
     if begin is None:
         begin = min(cast(datetime, row["accepted_at"]) for row in attempts)
@@ -261,7 +260,7 @@ def timeline(story: Story, attempts: Sequence[Row], due: Mapping[str, datetime |
 
 
 def _before(story: Story, begin: datetime) -> str:
-    """What happened before anybody was pushed to."""
+    """The steps before the first push."""
     at = f"accepted {begin:%Y-%m-%d %H:%M:%S}.{begin.microsecond // 1000:03d} UTC"
     said = []
     for step in story.steps[1:]:

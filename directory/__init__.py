@@ -1,8 +1,9 @@
-"""The topic tree's home for people: an LDIF file or an LDAP server, and the two-way sync with the control log.
+"""The editable directory of the topic tree: an LDIF file or an LDAP server, synchronised with the control log in both
+directions.
 
-    entries/    what a directory holds, and the topics that it stands for
-    stores/     an LDIF file, an LDAP server
-    sync/       both ways
+entries/   entries and the topics that they represent
+stores/    an LDIF file, an LDAP server
+sync/      both directions
 
 The LDAP schema is in `arborcast.schema` (slapd.conf) and `arborcast.ldif` (cn=config).
 """

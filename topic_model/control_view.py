@@ -1,4 +1,4 @@
-"""What the control log says: the one fold over its records. Pure; whoever has a log gives it the records in order."""
+"""The fold over the control log. Pure; its user feeds it the records in order."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from arborcast.topic_model.routing import History, RoutingTable
 
 
 class Projection(Protocol):
-    """State that follows from control records, each kind of it from the records that it knows."""
+    """State that follows from control records."""
 
     def apply(self, record: ControlRecord) -> None:
         """Fold one record; those of other kinds change nothing."""
 
 
 class ControlView:
-    """The routing table, which of its subscriptions are suspended, and further projections, all at the same position.
-
-    One thread at a time applies.
-    """
+    """The routing table, the suspensions, and further projections, at the same position. Records are applied by one
+    thread at a time."""
 
     def __init__(self, *projections: Projection, history: History | None = None) -> None:
         self.table = RoutingTable(history=history)
@@ -28,7 +26,7 @@ class ControlView:
         self._projections = (self.suspensions, *projections)
 
     def apply(self, record: ControlRecord, offset: int | None = None) -> None:
-        """Fold one record, from this place in the log."""
+        """Apply the record at this position."""
         self.table.apply(record, offset)
         for each in self._projections:
             each.apply(record)

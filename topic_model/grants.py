@@ -1,8 +1,8 @@
-"""Sets of topics that a caller may use: whole subtrees, and single topics.
+"""Sets of topics that a caller may use: subtrees and single topics.
 
-Only these, and no other patterns, so that it can be decided for good whether all that a subscription selects is
-allowed: everything that a pattern selects lies below its anchor, the part in front of its first wildcard. If that lies
-in an allowed subtree, no topic that is ever added can make the subscription see something it may not.
+Other patterns are not supported, so that it is decidable whether everything that a subscription selects is allowed:
+that lies below its anchor, the part before the first wildcard, and if the anchor is in an allowed subtree, no future
+topic can leak.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ class Grant:
 
     @property
     def everything(self) -> bool:
-        """Whether it holds for every topic that may ever be."""
+        """Whether it covers every possible topic."""
         return "" in self.subtrees
 
     def holds(self, path: TopicPath) -> bool:
         return path in self.topics or self._below(path)
 
     def covers(self, filters: Iterable[TopicFilter]) -> bool:
-        """Whether all that these filters together select now or later is in it. No filter selects everything."""
-        # They are ANDed: what one of them keeps within bounds, no other can widen.
+        """Whether everything that these filters together select, now or later, is covered. No filter selects
+        everything."""
+        # Filters are ANDed, so one within the bounds is enough.
         return self.everything or any(self._covers(each) for each in filters)
 
     def __or__(self, other: Grant) -> Grant:
@@ -41,7 +42,7 @@ class Grant:
 
     def _covers(self, one: TopicFilter) -> bool:
         pattern = compile_normal(one.normal)
-        # What an XPath selects depends on the whole topic set; nothing bounds it.
+        # The selection of an XPath depends on the whole topic set and is unbounded.
         return not isinstance(pattern, XPathPattern) and all(self._covers_one(each) for each in pattern.alternatives)
 
     def _covers_one(self, one: Alternative) -> bool:
@@ -62,7 +63,7 @@ ALL = Grant(frozenset({""}))
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Somebody who has proved who it is."""
+    """An authenticated client."""
 
     name: str
     groups: frozenset[str] = frozenset()
@@ -70,7 +71,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An identity with what it may do. Without authentication operations get None: then all is allowed."""
+    """An identity with its rights. Without authentication operations get None, and everything is allowed."""
 
     identity: Identity
     publish: Grant = NOTHING
@@ -80,5 +81,5 @@ class Caller:
 
     @property
     def name(self) -> str:
-        """What it is called: the owner of what it makes."""
+        """The name: the owner of the resources that it creates."""
         return self.identity.name

@@ -1,7 +1,7 @@
-"""Content that is not one element: text, or several elements, as the older system's messages carry it.
+"""Content that is not one element: text, or several elements, as in messages of the older system.
 
-A payload in our logs is one element, because wsnt:Message holds exactly one. Loose content therefore travels inside an
-element of ours: subscribers of the standard see that element, subscribers of the older form get its inside again.
+A payload is one element, because wsnt:Message has exactly one. Other content is wrapped into an element of Arborcast:
+standard subscribers get that element, older ones its inside.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NAMESPACE = "urn:arborcast:legacy"
 """Namespace of the element around loose content; its name is Content."""
 
 TYPE = f"{{{NAMESPACE}}}Content"
-"""The name of that element, as the type of its notification."""
+"""The name of that element, the type of its notification."""
 
 _START = f'<ac:Content xmlns:ac="{NAMESPACE}"'
 _START_BYTES = _START.encode()
@@ -21,7 +21,7 @@ _END_BYTES = b"</ac:Content>"
 
 
 def wrap(content: str, namespaces: Mapping[str, str]) -> bytes:
-    """The payload around well-formed content; `namespaces` are what it uses, the default one under ""."""
+    """The payload for well-formed content; `namespaces` are those in use, the default one under ""."""
     declared = "".join(
         f" xmlns{':' if prefix else ''}{prefix}={quoteattr(uri)}"
         for prefix, uri in namespaces.items()
@@ -31,8 +31,8 @@ def wrap(content: str, namespaces: Mapping[str, str]) -> bytes:
 
 
 def unwrap(payload: bytes) -> bytes:
-    """The inside of what `wrap` made; any other payload as it is."""
+    """The inside of a payload of `wrap`; any other payload unchanged."""
     if not (payload.startswith(_START_BYTES) and payload.endswith(_END_BYTES)):
         return payload
-    # In attribute values `>` is written as a reference, so the first one ends the start tag.
+    # In attribute values `>` is a reference, so the first one ends the start tag.
     return payload[payload.index(b">") + 1 : -len(_END_BYTES)]

@@ -1,5 +1,5 @@
-"""The type of a message: a QName, written `{namespace}name`; what its publisher says that it is, else the name of its
-payload's element."""
+"""The type of a message: a QName, written `{namespace}name`, set by its publisher, else the name of its payload's
+element."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from xml.parsers import expat
 from arborcast.topic_model.topics import NCNAME
 
 MOST = 1_000
-"""Characters of a type. A longer one, of a payload, is not kept beside it."""
+"""Maximum length of a type. A longer one is not stored beside the payload."""
 
 _clark = re.compile(rf"(?:\{{([^{{}}\s]*)\}})({NCNAME})")
 _qname = re.compile(rf"(?:({NCNAME}):)?({NCNAME})")
 
 
 def kept_type(name: str) -> str:
-    """The name of a payload's element as the type that is kept beside it; empty for one that is too long for that."""
+    """The name of a payload's element as the stored type; empty if it is too long."""
     return name if len(name) <= MOST else ""
 
 
 def root_type(payload: bytes) -> str:
-    """The QName of a payload's element; only its start tag is looked at. Empty for what is no XML."""
+    """The QName of a payload's element, from its start tag. Empty for invalid XML."""
     found: list[str] = []
     parser = expat.ParserCreate("utf-8", "}")
 
@@ -40,8 +40,8 @@ def root_type(payload: bytes) -> str:
 
 
 def read_type(text: str, namespaces: Mapping[str | None, str]) -> str:
-    """The type that a text means: `{namespace}name`, or a QName with the prefixes in scope; one without a prefix is in
-    the default namespace, as in XML Schema, and `{}name` in none. Raises ValueError."""
+    """The type of a text: `{namespace}name`, or a QName with the prefixes in scope; without a prefix it is in the
+    default namespace, as in XML Schema, and `{}name` in none. Raises ValueError."""
     if len(text) > MOST:
         raise ValueError(f"{text[:60]!r}… is longer than {MOST} characters")
     clark = _clark.fullmatch(text)
@@ -60,4 +60,4 @@ def read_type(text: str, namespaces: Mapping[str | None, str]) -> str:
 
 
 class _Enough(Exception):
-    """What was looked for is found."""
+    """Ends the search."""

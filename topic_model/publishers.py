@@ -1,4 +1,4 @@
-"""Publisher registrations as immutable values: who publishes what, until when, and whether only on demand."""
+"""Publisher registrations as immutable values."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from arborcast.topic_model.subscriptions import EndpointReference, SoapVersion, 
 
 
 class Upstream(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A subscription of ours at a publisher. `topic` is the normal form of the registered topic that it is for.
-
-    Times are milliseconds since the epoch; it is to be renewed at `renew_ms`. None means that it has no end.
-    """
+    """The gateway's subscription at a publisher. `topic` is the normal form of the registered topic. Times are
+    milliseconds since the epoch; it is renewed at `renew_ms`. None: no end."""
 
     topic: str
     reference: EndpointReference
@@ -21,12 +19,10 @@ class Upstream(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One registered publisher. `address` is where the registration is managed; no topics means any topic.
-
-    With `demand`, `publisher` is a NotificationProducer at which we subscribe while somebody wants its topics;
-    `upstream` says where we have, `pausable` whether it lets itself be paused, as far as we know. `soap` and
-    `addressing` are how it spoke to us, and so how we speak to it.
-    """
+    """A registered publisher. `address` is where the registration is managed; no topics means any topic. With `demand`,
+    `publisher` is a NotificationProducer at which the gateway subscribes while its topics have subscribers; `upstream`
+    are these subscriptions, `pausable` whether it accepts a pause, as far as known. `soap` and `addressing` are the
+    form of its request, used for requests to it."""
 
     id: str
     address: str

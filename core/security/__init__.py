@@ -1,5 +1,3 @@
-"""Secrets and proofs: keys for secrets at rest, signatures of pushes, client certificates, and where may be connected
-to.
-"""
+"""Secrets at rest, signatures of pushes, client certificates, and the outbound policy."""
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Connections for requests that go to no address which the policy refuses, and whose answer's head is bounded.
-
-urllib3 resolves a name and connects in one step; here the two are apart, so that the address that was judged is the one
-that is connected to.
-"""
+"""Connections to allowed addresses only, with bounded heads of answers. urllib3 resolves a name and connects in one
+step; here the address that was checked is the one that is connected to."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NameResolutio
 
 from arborcast.core.security.outbound import AddressPolicy, GuardedSockets, Refusal
 
-# As libcurl: all header lines together, those of interim answers included.
+# As in libcurl: all header lines together, including interim answers.
 _MAX_HEAD = 300 * 1024
 
 
 class AddressRefused(NewConnectionError):
-    """No address of the host may be connected to. Carries why."""
+    """Every address of the host is forbidden, with the reason."""
 
     def __init__(self, connection: HTTPConnection, refusal: Refusal) -> None:
         super().__init__(connection, str(refusal))
@@ -32,7 +29,7 @@ class AddressRefused(NewConnectionError):
 
 
 class BoundedHead(http.client.HTTPResponse):
-    """An answer whose head may be so large and no larger; http.client alone takes 100 lines of 64 KiB each."""
+    """An answer with a bounded head; http.client allows 100 lines of 64 KiB."""
 
     def begin(self) -> None:
         whole = self.fp
@@ -40,12 +37,12 @@ class BoundedHead(http.client.HTTPResponse):
         try:
             super().begin()
         finally:
-            if self.fp is not None:  # None: it gave up on this connection itself
+            if self.fp is not None:  # None: it has closed this connection itself
                 self.fp = whole
 
 
 class _Lines:
-    """Reads lines until there have been too many bytes of them."""
+    """Reads lines up to a number of bytes."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
@@ -63,7 +60,7 @@ class _Lines:
 
 
 class CheckedConnection(HTTPConnection):
-    """A connection that asks `policy` about each concrete address; with None (to a proxy) it asks nobody."""
+    """A connection that checks each address with `policy`; None (for a proxy) checks none."""
 
     policy: AddressPolicy | None = None
     response_class = BoundedHead
@@ -79,7 +76,7 @@ class CheckedConnection(HTTPConnection):
             raise NameResolutionError(self.host, self, failure) from error
         sockets = GuardedSockets(self.policy)
         problem: OSError | None = None
-        # One bound for all addresses together: a name may have hundreds that swallow connections.
+        # One timeout for all addresses: a name may have hundreds that do not answer.
         timeout = self.timeout if isinstance(self.timeout, (int, float)) else None
         until = None if timeout is None else time.monotonic() + timeout
         for family, kind, protocol, _, address in found:
@@ -108,7 +105,7 @@ class CheckedConnection(HTTPConnection):
                 raise TimeoutError("timed out")
             opened.settimeout(left)
         opened.connect(address)
-        # What holds from here on is a time-out per read, which the pool sets for each request.
+        # From here on the pool sets a timeout per read.
         opened.settimeout(self.timeout if isinstance(self.timeout, (int, float)) else None)
 
 
@@ -117,7 +114,7 @@ class CheckedTlsConnection(CheckedConnection, HTTPSConnection):
 
 
 class CheckedAdapter(HTTPAdapter):
-    """An adapter of requests whose connections ask `policy`; those to a proxy do not, and the proxy has to judge. Its
+    """An adapter of requests with checked connections; those to a proxy are not, and the proxy has to check. Its
     connections are of the classes `plain` and `tls`."""
 
     def __init__(
@@ -140,12 +137,12 @@ class CheckedAdapter(HTTPAdapter):
 
     def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
         manager = super().proxy_manager_for(*args, **kwargs)
-        # The proxy is of the operator's choosing.
+        # The operator chose the proxy.
         manager.pool_classes_by_scheme = self._pools(None)
         return manager
 
     def _pools(self, policy: AddressPolicy | None) -> dict[str, type[HTTPConnectionPool]]:
-        # urllib3 lets nothing but classes be chosen.
+        # urllib3 accepts classes only.
         plain = type("_Plain", (self._plain,), {"policy": policy})
         tls = type("_Tls", (self._tls,), {"policy": policy})
         return {
@@ -155,8 +152,8 @@ class CheckedAdapter(HTTPAdapter):
 
 
 def body_of(answer: requests.Response, limit: int) -> bytes:
-    """The body as sent, of at most `limit` bytes. Raises urllib3's HTTPError for one that ends too early, which a
-    single read does not notice."""
+    """The body, of at most `limit` bytes. Raises urllib3's HTTPError for an incomplete one, which a single read does
+    not detect."""
     body = b""
     while len(body) < limit and (more := answer.raw.read(limit - len(body), decode_content=False)):
         body += more
@@ -164,7 +161,7 @@ def body_of(answer: requests.Response, limit: int) -> bytes:
 
 
 def refusal_in(error: Exception) -> Refusal | None:
-    """Why a request was not sent, where the policy refused every address; None for other errors."""
+    """Why the policy refused every address; None for other errors."""
     cause = error.args[0] if error.args else None
     reason = cause.reason if isinstance(cause, MaxRetryError) else cause
     return reason.refusal if isinstance(reason, AddressRefused) else None

@@ -52,9 +52,9 @@ MEANING: dict[Kind, str] = {
     "tunnel": "an IPv6 address that leads through a tunnel to an IPv4 one",
     "reserved": "a reserved address",
 }
-"""Each kind in words that follow "is"."""
+"""Each kind as the words after "is"."""
 
-# The first that contains an address counts, so what is special within a special range stands before it.
+# The first match counts, so special ranges precede the ranges that contain them.
 _SPECIAL: tuple[tuple[str, Kind], ...] = (
     # Metadata services: AWS, Azure, Google, Oracle, OpenStack; AWS containers; Alibaba; Oracle; Azure's host.
     ("169.254.169.254/32", "metadata"),
@@ -83,7 +83,7 @@ _SPECIAL: tuple[tuple[str, Kind], ...] = (
     ("240.0.0.0/4", "reserved"),
     ("::/128", "unspecified"),
     ("::1/128", "loopback"),
-    ("::/96", "translated"),  # "IPv4-compatible", given up long ago
+    ("::/96", "translated"),  # "IPv4-compatible", deprecated
     ("64:ff9b:1::/48", "translated"),  # a site's own translation, to wherever it leads
     ("2001:2::/48", "benchmarking"),
     ("2001:db8::/32", "documentation"),
@@ -98,10 +98,10 @@ _SPECIAL: tuple[tuple[str, Kind], ...] = (
 )
 _TABLE = tuple((ip_network(network), kind) for network, kind in _SPECIAL)
 
-# All that has been given out for global use; the rest of IPv6 is unassigned or special.
+# The ranges assigned for global use; the rest of IPv6 is unassigned or special.
 _GLOBAL_V6 = IPv6Network("2000::/3")
 
-# RFC 6052: an address of IPv4 as those see it who have only IPv6. What it leads to decides.
+# RFC 6052: the IPv4 address as seen by IPv6-only hosts; its target decides.
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 # Interface identifiers of ISATAP, another tunnel: 0000:5efe or 0200:5efe, then the IPv4 address.
@@ -119,30 +119,30 @@ _CARRIERS: tuple[tuple[IPv6Network, int], ...] = (
 )
 _TEREDO = IPv6Network("2001::/32")
 
-# RFC 8215: each site says for itself how long its prefix is, and with it where the address stands; the byte at bit 64
-# is left out of it (RFC 6052, 2.2).
+# RFC 8215: a site chooses the length of its prefix, and with it the position of the address; the byte at bit 64 is
+# skipped (RFC 6052, 2.2).
 _SITE_NAT64 = IPv6Network("64:ff9b:1::/48")
 
 _V4 = 0xFFFF_FFFF
 
 
-# What one listens on to be reached at every address of the machine, as an operator may choose.
-EVERYWHERE = "0.0.0.0"  # noqa: S104  # the operator's choice, not ours
+# The wildcard address, which an operator may choose to listen on.
+EVERYWHERE = "0.0.0.0"  # noqa: S104  # chosen by the operator
 
 
 def host_to_reach(listened: str) -> str:
-    """The host for clients on this machine, of a server that listens there."""
+    """The host for local clients of a server that listens there."""
     return "127.0.0.1" if listened in ("", EVERYWHERE, "::") else listened
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can be, or reach, this host. Names other than localhost are not resolved."""
+    """Whether the host is this machine's loopback. Names other than localhost are not resolved."""
     address = read_address(host)
     return host == "localhost" if address is None else address.is_loopback
 
 
 def plain(address: IpAddress) -> IpAddress:
-    """The address that a connection to `address` really goes to: IPv4-mapped ones are IPv4; zones do not count."""
+    """The effective address of a connection: IPv4-mapped ones are IPv4; zones are ignored."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -152,11 +152,8 @@ def plain(address: IpAddress) -> IpAddress:
 
 
 def carried(address: IpAddress) -> frozenset[IPv4Address]:
-    """Every IPv4 address that a connection to this one may end at: those that translators and tunnels take out of it.
-
-    None for most. Several where a form has a place for two, or does not say where the place is. Not known, because
-    nothing tells it from other addresses, is a NAT64 prefix of an operator's own.
-    """
+    """Every IPv4 address at which a connection to this one may end, through translators and tunnels. None for most;
+    several if a form has several places or an unknown one. A NAT64 prefix of an operator's own cannot be recognised."""
     if not isinstance(address, IPv6Address):
         return frozenset()
     bits = int(address)
@@ -174,10 +171,10 @@ def carried(address: IpAddress) -> frozenset[IPv4Address]:
 
 
 def kind_of(address: IpAddress) -> Kind:
-    """What an address is; "public" only for what is globally routable."""
+    """The kind of an address; "public" for globally routable ones only."""
     address = plain(address)
     if address in _NAT64:
-        # The translator's own loopback and networks are nobody's endpoint.
+        # Loopback and private networks of the translator are no endpoints.
         return "public" if all(kind_of(each) == "public" for each in carried(address)) else "translated"
     for network, kind in _TABLE:
         if address in network:
@@ -192,22 +189,22 @@ def kind_of(address: IpAddress) -> Kind:
 
 @dataclass(frozen=True)
 class Host:
-    """A host as a URL names it: an address, or a name that has to be looked up."""
+    """A host of a URL: an address, or a name to be resolved."""
 
     name: str
     address: IpAddress | None = None
 
 
 class OddHost(ValueError):
-    """A host in a spelling that no honest client writes, or that is no host at all."""
+    """A host in an ambiguous spelling, or an invalid one."""
 
 
 def read_host(text: str) -> Host:
-    """Read the host of a URL; of IPv6 without its brackets. Names come back in lower case without a final dot.
+    """Parse the host of a URL; IPv6 without brackets. Names are returned in lower case without a final dot.
 
-    Raises OddHost for what some resolvers take for an address and others do not (`0x7f.1`, `2130706433`, `127.1`,
-    `0177.0.0.1`), for percent signs (zones, and escapes that libcurl would undo) and for letters beyond ASCII, behind
-    which digits can hide.
+    Raises OddHost for forms that some resolvers read as an address and others do not (`0x7f.1`, `2130706433`, `127.1`,
+    `0177.0.0.1`), for percent signs (zones, and escapes that libcurl would undo) and for letters beyond ASCII, which
+    may normalise to digits.
     """
     if not text:
         raise OddHost("it is empty")
@@ -236,7 +233,7 @@ def read_host(text: str) -> Host:
 
 
 def loose_ipv4(text: str) -> IPv4Address | None:
-    """What C libraries make of an address of one to four parts in decimal, octal or hexadecimal; None for none."""
+    """The address that C libraries read from one to four parts in decimal, octal or hexadecimal; None for none."""
     parts = text.split(".")
     numbers = [_number(part) for part in parts]
     if len(parts) > 4 or any(number is None for number in numbers):
@@ -252,7 +249,7 @@ def loose_ipv4(text: str) -> IPv4Address | None:
 
 
 def read_address(text: str) -> IpAddress | None:
-    """A concrete address as the system writes it, None for what is none."""
+    """A concrete address as written by the system, None for none."""
     try:
         return ip_address(text)
     except ValueError:

@@ -1,11 +1,10 @@
-"""Secrets at rest: sealed with a key that lies in a file, so that logs, tables and backups hold ciphertexts only.
+"""Secrets at rest: sealed with a key from a file, so that logs, tables and backups contain ciphertexts only.
 
-The key file has a line `ID BASE64` for each key of 32 bytes; lines that begin with `#` are for people. The first key
-seals, all of them open: to change over, put a new line first, seal what is there again (or wait until it has been
-replaced), and take the old line out.
+The key file has a line `ID BASE64` for each key of 32 bytes; lines that begin with `#` are comments. The first key
+seals, all open: to rotate, insert a new first line, reseal, and remove the old line.
 
-AES-256-GCM. A sealed secret is bound to its context, for instance the subscription and the address that it is for:
-whoever can write into a log cannot make us show somebody's password to another address.
+AES-256-GCM. A sealed secret is bound to its context, for instance the subscription and its address, so a writer of the
+log cannot redirect it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# For its owner alone.
+# for its owner alone
 _PRIVATE = 0o600
 
 KEY_BYTES = 32
@@ -41,14 +40,14 @@ _NONCE_BYTES = 12
 _TAG_BYTES = 16
 _MARK_BYTES = 16
 
-# How often it is looked, at most, whether the key file is another one, for marks.
+# Interval of checks for a changed key file, for marks.
 _LOOK_S = 1.0
 
 _KEY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
 class Marks(Protocol):
-    """What marks data as our own, and knows it again."""
+    """Creates and verifies MACs."""
 
     def mark(self, data: bytes, context: str) -> str: ...
 
@@ -56,7 +55,7 @@ class Marks(Protocol):
 
 
 class Keys(Marks, Protocol):
-    """What seals and opens secrets, too."""
+    """Also seals and opens secrets."""
 
     def seal(self, plain: bytes, context: str) -> str: ...
 
@@ -64,7 +63,7 @@ class Keys(Marks, Protocol):
 
 
 class KeyRing:
-    """Keys by their ids; the first one seals. Raises SecretError when there is none."""
+    """Keys by id; the first one seals. Raises SecretError without any."""
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         if not keys:
@@ -75,18 +74,18 @@ class KeyRing:
         self.current = next(iter(keys))
 
     def seal(self, plain: bytes, context: str) -> str:
-        """The ciphertext, with the id of its key. Never the same twice."""
+        """The ciphertext with the id of its key, different each time."""
         nonce = os.urandom(_NONCE_BYTES)
         sealed = self._cipher(self.current).encrypt(nonce, plain, context.encode())
         return f"{self.current}:{base64.b64encode(nonce + sealed).decode()}"
 
     def open(self, sealed: str, context: str) -> bytes:
-        """The plain text. Raises UnknownKey, or SecretError when it was changed or is not of this context."""
+        """The plain text. Raises UnknownKey, or SecretError for a changed ciphertext or another context."""
         from cryptography.exceptions import InvalidTag
 
         key_id, _, text = sealed.partition(":")
         if key_id not in self._keys:
-            # What is no id may be a secret that somebody has stored as it is.
+            # Other text may be a secret that was stored in the clear.
             shown = repr(key_id) if _KEY_ID.fullmatch(key_id) else "of no id"
             raise UnknownKey(f"a secret was sealed with the key {shown}, which is not in the key file")
         try:
@@ -98,12 +97,11 @@ class KeyRing:
             raise SecretError(f"a secret sealed with the key {key_id!r} was changed, or is not this one's") from None
 
     def mark(self, data: bytes, context: str) -> str:
-        """What only a holder of the keys can put beside this data, with the id of its key. Always the same, and without
-        a nonce: to be made as often as need be."""
+        """The MAC of this data, with the id of its key. Deterministic, without a nonce."""
         return f"{self.current}.{self._mark(self.current, data, context)}"
 
     def is_marked(self, mark: str, data: bytes, context: str) -> bool:
-        """Whether a holder of the keys has made this mark. Raises UnknownKey, when it says to be of another key."""
+        """Whether the MAC is valid. Raises UnknownKey for one with another key's id."""
         key_id, _, given = mark.partition(".")
         if key_id not in self._keys:
             if _KEY_ID.fullmatch(key_id):
@@ -114,7 +112,7 @@ class KeyRing:
     def _mark(self, key_id: str, data: bytes, context: str) -> str:
         derived = self._marking.get((key_id, context))
         if derived is None:
-            # One key for each use: what seals is used for nothing else.
+            # One derived key for each use.
             derived = hmac.digest(self._keys[key_id], f"mark\n{context}".encode(), "sha256")
             self._marking[key_id, context] = derived
         made = hmac.digest(derived, data, "sha256")[:_MARK_BYTES]
@@ -123,7 +121,7 @@ class KeyRing:
     def _cipher(self, key_id: str) -> AESGCM:
         cipher = self._ciphers.get(key_id)
         if cipher is None:
-            # Here, because most processes never see a secret, and it takes 30 ms and 5 MB.
+            # Imported here, since most processes use no secrets, and it takes 30 ms and 5 MB.
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
             cipher = self._ciphers[key_id] = AESGCM(self._keys[key_id])
@@ -131,11 +129,11 @@ class KeyRing:
 
 
 class UnknownKey(SecretError):
-    """A secret was sealed with a key that we do not have."""
+    """A secret is sealed with a missing key."""
 
 
 class KeyFile:
-    """A key file, read when it is first needed, and again when it has changed. Threads may share it."""
+    """A key file, read on the first use and after changes. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -146,11 +144,11 @@ class KeyFile:
         self._seen: Stamp | None = None
 
     def __reduce__(self) -> tuple[type[KeyFile], tuple[Path]]:
-        # To Spark's workers travels the path, never a key.
+        # Spark's workers get the path, never a key.
         return KeyFile, (self._path,)
 
     def seal(self, plain: bytes, context: str) -> str:
-        """See KeyRing.seal; with the file's first key as it is now. Raises SecretError."""
+        """See KeyRing.seal; with the file's current first key. Raises SecretError."""
         return self._current(fresh=True).seal(plain, context)
 
     def open(self, sealed: str, context: str) -> bytes:
@@ -161,8 +159,8 @@ class KeyFile:
             return self._current(fresh=True).open(sealed, context)
 
     def mark(self, data: bytes, context: str) -> str:
-        """See KeyRing.mark; with the file's first key as it was a moment ago: each push has a mark, and the file is not
-        asked for each. Raises SecretError."""
+        """See KeyRing.mark; with the file's recent first key, since the file is not checked for each push. Raises
+        SecretError."""
         now = time.monotonic()
         if now < self._mark_looks_at:
             if self._unreadable:
@@ -172,7 +170,7 @@ class KeyFile:
         try:
             ring, self._unreadable = self._current(fresh=True), ""
         except SecretError as error:
-            # Where there are no keys the file is not asked for each push either.
+            # A missing file is not checked for each push either.
             self._unreadable = str(error)
             raise
         return ring.mark(data, context)
@@ -205,7 +203,7 @@ class KeyFile:
 
 
 def parse_keys(text: str) -> dict[str, bytes]:
-    """The keys in a key file, in its order. Raises SecretError, which never quotes a key."""
+    """The keys of a key file, in order. Raises SecretError, which never quotes a key."""
     keys: dict[str, bytes] = {}
     for number, line in enumerate(text.splitlines(), 1):
         parts = line.split()
@@ -224,7 +222,7 @@ def parse_keys(text: str) -> dict[str, bytes]:
 
 
 def remove_key(path: Path, key_id: str) -> None:
-    """Take a key out of a file; the last one, and the first one, which seals, stay. Raises SecretError."""
+    """Remove a key from a file, except the last one and the first one, which seals. Raises SecretError."""
     try:
         text = path.read_text(encoding="utf-8")
         keys = list(parse_keys(text))
@@ -239,7 +237,7 @@ def remove_key(path: Path, key_id: str) -> None:
 
 
 def add_key(path: Path, key_id: str) -> None:
-    """Put a new key first in a file, which is made if need be, readable by its owner alone. Raises SecretError."""
+    """Insert a new first key into a file, created readable by its owner alone. Raises SecretError."""
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         if not _KEY_ID.fullmatch(key_id):

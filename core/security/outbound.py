@@ -1,8 +1,8 @@
-"""Where the engine may connect to on behalf of strangers: one policy for every request that it sends.
+"""The outbound policy: one for every outgoing request.
 
-A subscription makes us call a URL that somebody else wrote. So each URL is judged twice: as text before anything is
-done with it (`check_url`), and by the concrete address at the moment of the connection (`check_address`), because a
-name can lead elsewhere each time it is looked up. `GuardedSockets` is what transports open their sockets with.
+Subscribers choose the URLs of pushes. Each URL is checked as text beforehand (`check_url`), and its address at each
+connection (`check_address`), since a name can resolve differently each time. Transports open their sockets with
+`GuardedSockets`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class OutboundSettings:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a URL is not called. `rule` is one word for programs, `reason` a sentence about it without subject."""
+    """Why a URL is refused. `rule` is one word for programs, `reason` a sentence without a subject."""
 
     rule: str
     reason: str
@@ -86,14 +86,14 @@ class Refusal:
 
 @dataclass(frozen=True)
 class AddressPolicy:
-    """The settings together with what is the engine's own. A value: compared, and sent to Spark's workers."""
+    """The settings with the engine's own services. A value: compared, and sent to Spark's workers."""
 
     settings: OutboundSettings = field(default_factory=OutboundSettings)
     own: frozenset[tuple[str, int]] = frozenset()
-    """Hosts and ports of the engine's own services: its gateway, Kafka, its directory. Never an endpoint."""
+    """Hosts and ports of the engine's own services (gateway, Kafka, directory), which are never endpoints."""
 
     def check_url(self, url: str) -> Refusal | None:
-        """Judge a URL by its text; None when nothing in it is against connecting. An IRI is judged as its URI."""
+        """Check a URL as text; None if it is allowed. An IRI is checked as its URI."""
         if not is_printable(url) or any(c <= " " or c in _NOT_IN_URLS for c in url):
             return Refusal("spelling", "holds characters that a URL cannot hold")
         url = to_uri(url)
@@ -107,7 +107,7 @@ class AddressPolicy:
         if self.settings.https_only and parts.scheme != "https":
             return Refusal("https-only", "must be an https URL: outbound.https_only is set")
         if "@" in parts.netloc:
-            # It would be stored and sent back in clear text; and parsers differ over which part is the host.
+            # Credentials would be stored and returned in clear text, and parsers disagree on the host part.
             return Refusal("userinfo", "must not carry a user name or password")
         if not parts.hostname or port == 0:
             return Refusal("spelling", "names no host and port that can be connected to")
@@ -130,14 +130,14 @@ class AddressPolicy:
         return self._check_port(port)
 
     def check_address(self, address: str, port: int) -> Refusal | None:
-        """Judge the concrete address of a connection, as the resolver wrote it."""
+        """Check the address of a connection, as written by the resolver."""
         read = read_address(address)
         if read is None:
             return Refusal("address", f"leads to {address!r}, which is no IP address")
         return self.check(read, port)
 
     def check(self, address: IpAddress, port: int) -> Refusal | None:
-        """Judge a concrete address and port. Denied networks and our own services come first, allowed ones after."""
+        """Check an address and port. Denied networks and the engine's own services first, allowed ones afterwards."""
         address = plain(address)
         faces = (address, *carried(address))
         if any(face in network for face in faces for network in self._denied):
@@ -159,7 +159,7 @@ class AddressPolicy:
         return Refusal("port", f"has port {port}, which is none of outbound.ports")
 
     def _is_own(self, address: IpAddress, port: int) -> bool:
-        """Mostly no: the port decides. What is left is asked of the system, for this machine has many addresses."""
+        """Usually False by the port; otherwise the system is asked, since this machine has many addresses."""
         if port not in self._own_ports:
             return False
         return (
@@ -187,12 +187,9 @@ class AddressPolicy:
 
 @dataclass(frozen=True)
 class OutboundRoute:
-    """How requests leave, the same as pushes: through which proxy (empty for none), and who certifies servers (a PEM
-    file; empty for the public authorities).
-
-    Through a proxy the address is not known here: then only the text of a URL is checked, and the proxy has to check
-    the rest.
-    """
+    """The route of outgoing requests, the same as for pushes: the proxy (empty for none), and the authorities of
+    servers (a PEM file; empty for the public ones). With a proxy only the text of a URL is checked; the proxy has to
+    check addresses."""
 
     proxy: str = ""
     ca_file: str = ""
@@ -202,13 +199,13 @@ DIRECT = OutboundRoute()
 
 
 def place_of(url: str) -> tuple[str, int]:
-    """Host and port of an http or https URL, for one that `check_url` can read. Raises ValueError."""
+    """Host and port of an http or https URL that `check_url` accepts. Raises ValueError."""
     parts = urlsplit(url)
     return (parts.hostname or "").lower().removesuffix("."), parts.port or (443 if parts.scheme == "https" else 80)
 
 
 class GuardedSockets:
-    """Opens the sockets of one request, and remembers why it did not open others."""
+    """Opens the sockets of one request and stores refusals."""
 
     def __init__(self, policy: AddressPolicy) -> None:
         self._policy = policy
@@ -216,16 +213,16 @@ class GuardedSockets:
         self._opened = False
 
     def begin(self) -> None:
-        """Forget the request before."""
+        """Clear the refusals."""
         self._refusal, self._opened = None, False
 
     @property
     def refusal(self) -> Refusal | None:
-        """Why there was nothing to connect to; None as soon as one address of several was good enough."""
+        """Why no address was allowed; None once one was."""
         return None if self._opened else self._refusal
 
     def open(self, family: int, kind: int, protocol: int, address: tuple[object, ...]) -> LentSocket | None:
-        """A socket, not connected, for one concrete address (as in `getaddrinfo`); None when it is refused."""
+        """An unconnected socket for one address (as in `getaddrinfo`); None if it is refused."""
         if family not in (socket.AF_INET, socket.AF_INET6):
             self._refusal = Refusal("address", "leads to neither an IPv4 nor an IPv6 address")
             return None
@@ -239,14 +236,14 @@ class GuardedSockets:
 
 
 class LentSocket(socket.socket):
-    """A socket for pycurl, which works on a duplicate: the original goes when nobody holds it any more."""
+    """A socket for pycurl, which uses a duplicate; the original is closed with its last reference."""
 
     def __del__(self) -> None:
         self.close()
 
 
 def _is_this_machine(address: IpAddress) -> bool:
-    """Whether the system would send from this very address, which it does to addresses of its own. Sends nothing."""
+    """Whether the address is one of this machine: the system would send from it. Sends nothing."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -26,11 +26,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 def find_certificate(folder: str, name: str, url: str) -> str:
-    """The file of the certificate `name`, if it may be shown to this URL. Raises SecretError.
+    """The file of the certificate `name`, if it may be used for this URL. Raises SecretError.
 
-    NAME.pem      the certificate, its chain, and its key without a password
-    NAME.hosts    host names, one on a line: without it anybody who may subscribe could have our certificate shown
-                  to any server, and so act there in our name
+    NAME.pem     the certificate, its chain, and its key without a password
+    NAME.hosts   host names, one per line: without it any subscriber could use the certificate at any server
     """
     if not folder:
         raise SecretError("there are no client certificates here (secrets.client_certificates is not set)")
@@ -45,7 +44,7 @@ def find_certificate(folder: str, name: str, url: str) -> str:
     except (OSError, UnicodeDecodeError):
         hosts = []
     if (place.hostname or "") not in hosts or not file.is_file():
-        # One answer for both: a stranger learns nothing about which there are.
+        # One answer for both, so that names are not revealed.
         raise SecretError(f"there is no client certificate {name!r} for the host {place.hostname!r}")
     return str(file)
 
@@ -58,21 +57,21 @@ SIGNATURE_HEADER = "webhook-signature"
 
 PREFIX = "whsec_"
 
-# What the specification allows: fewer bytes could be guessed, more say nothing more.
+# Limits of the specification.
 _MIN_BYTES, _MAX_BYTES = 24, 64
 
 _NEW_BYTES = 32
 
 TOLERANCE_S = 300.0
 
-"""How far the clocks of signer and receiver may be apart. A recorded push cannot be sent again later than this."""
+"""Maximum difference between the clocks of signer and receiver, and age of a replayed push."""
 
-# A receiver that trusts two secrets is asked to compare no more than this; a longer list is meant to cost it time.
+# Maximum number of signatures that a receiver compares; a longer list would only cost time.
 _MAX_SIGNATURES = 10
 
 
 def new_secret() -> str:
-    """A secret that nobody knows yet."""
+    """A new random secret."""
     return PREFIX + base64.b64encode(secrets.token_bytes(_NEW_BYTES)).decode()
 
 
@@ -98,15 +97,13 @@ def sign(keys: Iterable[bytes], message_id: str, timestamp: int, body: bytes) ->
 def check(
     keys: Sequence[bytes], headers: Mapping[str, str], body: bytes, now_s: float, tolerance_s: float = TOLERANCE_S
 ) -> None:
-    """Raises SignatureError unless one of the keys has signed exactly this; `headers` by names in lower case.
-
-    Signatures are compared in constant time, and all of them, so that nothing can be learnt from how long it took.
-    """
+    """Raises SignatureError unless one of the keys signed exactly this; `headers` by names in lower case. All
+    signatures are compared, in constant time."""
     message_id, given = headers.get(ID_HEADER, ""), headers.get(SIGNATURE_HEADER, "")
     if not message_id or not given:
         raise SignatureError(f"the push is not signed: {ID_HEADER} or {SIGNATURE_HEADER} is missing")
     timestamp = headers.get(TIMESTAMP_HEADER, "")
-    # isdigit alone lets other scripts' digits through, and a number may be as long as a header.
+    # isdigit alone accepts digits of other scripts, and a number may be as long as a header.
     if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 12):
         raise SignatureError(f"{TIMESTAMP_HEADER} is missing, or no number")
     apart_s = now_s - int(timestamp)

@@ -1,7 +1,7 @@
-"""IRIs, which may hold all letters, as the URIs that HTTP and DNS know.
+"""IRIs as URIs.
 
-References are IRIs (WS-Addressing 1.0), so people may write `http://bücher.example/é`. Before an address is stored,
-judged or compared it is written in ASCII, so that there is one spelling of it everywhere.
+References are IRIs (WS-Addressing 1.0), such as `http://bücher.example/é`. Before an address is stored, checked or
+compared it is converted to ASCII, so that it has one spelling.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _ASCII = "".join(map(chr, range(128)))
 
 
 def to_uri(iri: str) -> str:
-    """The URI that an IRI stands for (RFC 3987, 3.1): the host in punycode, all else percent-encoded. ASCII stays as it
-    is, and so does what cannot be converted: `AddressPolicy.check_url` refuses it."""
+    """The URI of an IRI (RFC 3987, 3.1): the host in punycode, the rest percent-encoded. ASCII and unconvertible text
+    stay unchanged; `AddressPolicy.check_url` refuses the latter."""
     if iri.isascii() or not is_printable(iri):
         return iri
     parts = _PARTS.fullmatch(iri)
@@ -32,18 +32,15 @@ def to_uri(iri: str) -> str:
 
 
 def ascii_host(host: str) -> str:
-    """A host name in ASCII, by IDNA 2008; labels that this does not know stay as they are.
-
-    Nothing is mapped but capital letters: full-width digits, or a full stop that only looks like one, would make an
-    address out of what nobody reads as one.
-    """
+    """A host name in ASCII, by IDNA 2008; invalid labels stay unchanged. Only capital letters are mapped: full-width
+    digits or dots would otherwise become an address."""
     return host if host.isascii() else ".".join(map(_label, host.split(".")))
 
 
 def _label(label: str) -> str:
     if label.isascii():
         return label
-    import idna  # its tables are large, and few addresses need them
+    import idna  # large tables, needed for few addresses
 
     try:
         return idna.alabel(unicodedata.normalize("NFC", label.lower())).decode()

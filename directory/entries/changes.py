@@ -1,6 +1,6 @@
-"""What we want written to a directory (changes of topics), and what that means for its entries (edits). Pure.
+"""Changes of topics and the edits of entries that carry them out. Pure.
 
-Both directories work through the same plan, so that a file and a server hold the same entries after the same changes.
+Both directories use the same plan, so a file and a server have the same entries after the same changes.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from arborcast.topic_model.topics import TopicPath, ancestors
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """The topic shall be there with these facts; what else its entry holds stays."""
+    """Set the facts of a topic; other attributes of its entry stay."""
 
     record: TopicRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """The topic shall not be there. Its entry stays as a mere node while others are below it."""
+    """Remove a topic. Its entry stays as a node while others are below it."""
 
     path: TopicPath
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The entry at `old` and all below it shall be at `new`, with everything they hold."""
+    """Move the entry at `old` with its subtree to `new`."""
 
     old: TopicPath
     new: TopicPath
@@ -52,7 +52,7 @@ Change = Put | Remove | Move
 
 @dataclass(frozen=True, slots=True)
 class AddEntry:
-    """Add this entry, which is at `path` (None: the base)."""
+    """Add this entry at `path` (None: the base)."""
 
     entry: Entry
     path: TopicPath | None
@@ -68,7 +68,7 @@ class ModifyEntry:
 
 @dataclass(frozen=True, slots=True)
 class DeleteEntry:
-    """Delete the entry, which has none below it."""
+    """Delete a leaf entry."""
 
     entry: Entry
     path: TopicPath
@@ -76,7 +76,7 @@ class DeleteEntry:
 
 @dataclass(frozen=True, slots=True)
 class RenameEntry:
-    """Give the entry another RDN and parent; all below go along."""
+    """Give the entry another RDN and parent, with its subtree."""
 
     entry: Entry
     rdn: Rdn
@@ -89,7 +89,7 @@ Edit = AddEntry | ModifyEntry | DeleteEntry | RenameEntry
 
 
 class CannotPlan(Exception):
-    """A change does not fit what the directory holds now; caught by `write` of both directories."""
+    """A change does not fit the directory's current entries; caught by `write` of both directories."""
 
     def __init__(self, problem: EntryProblem) -> None:
         super().__init__(str(problem))
@@ -97,7 +97,7 @@ class CannotPlan(Exception):
 
 
 class Workspace:
-    """A directory's entries while changes are written: plans edits, and takes in those that were carried out."""
+    """The entries of a directory while changes are written: plans edits and applies completed ones."""
 
     def __init__(self, entries: EntrySet, listing: Listing, base: Dn) -> None:
         self.entries = entries
@@ -106,7 +106,7 @@ class Workspace:
         self._base_key = fold(base)
 
     def plan(self, change: Change) -> list[Edit]:
-        """The edits that carry out a change, in order; [] when there is nothing to do. Raises CannotPlan."""
+        """The edits of a change, in order; [] without any. Raises CannotPlan."""
         match change:
             case Put(record):
                 return self._plan_put(record)
@@ -116,7 +116,7 @@ class Workspace:
                 return self._plan_move(old, new)
 
     def done(self, edit: Edit) -> None:
-        """The edit was carried out."""
+        """The edit was completed."""
         match edit:
             case AddEntry(entry, path):
                 self.entries.put(entry)
@@ -190,7 +190,7 @@ class Workspace:
         return edits
 
     def _plan_ancestors(self, path: TopicPath) -> tuple[list[Edit], Dn]:
-        """Edits that make every node above `path`, and the DN that will be its parent."""
+        """Edits that create every node above `path`, and the DN of its parent."""
         edits: list[Edit] = []
         base = self.entries.get(self._base_key)
         if base is None:
@@ -222,7 +222,7 @@ class Workspace:
 
 
 def renamed_entry(edit: RenameEntry) -> Entry:
-    """The entry after a rename that deletes the values of the old RDN, as ours do."""
+    """The entry after a rename that deletes the values of the old RDN."""
     old = set(edit.entry.dn[0])
     attributes = {
         name: kept
@@ -235,7 +235,7 @@ def renamed_entry(edit: RenameEntry) -> Entry:
 
 
 def _is_bare_node(entry: Entry) -> bool:
-    """A node that holds nothing but the fact that it is one, so nobody misses it."""
+    """A node without any other attribute, which can be removed."""
     return entry.attributes.get("topicistopic") == (b"FALSE",) and set(entry.attributes) <= set(NAMES)
 
 

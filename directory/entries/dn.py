@@ -1,8 +1,7 @@
-"""Distinguished names (RFC 4514): text to values and back, and a form in which they can be compared.
+"""Distinguished names (RFC 4514): parsing, formatting, and a form for comparison.
 
-Own code rather than ldap3's, because the file directory must not import ldap3, and because names have to survive
-exactly: topic names are any NCName and namespaces any URI, so commas, equal signs and non-ASCII letters are daily
-bread in DNs of ours.
+Not ldap3's, because the file directory must not import ldap3, and because names must not change: topic names are any
+NCName and namespaces any URI, so commas, equal signs and non-ASCII letters are common in these DNs.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Dn = tuple[Rdn, ...]
 
 MAX_DN_LENGTH = 16_384
 
-# Types that have more than one spelling and that a base DN may well hold.
+# Types with several spellings that are common in base DNs.
 _SPELLINGS = {
     "2.5.4.3": "cn",
     "commonname": "cn",
@@ -33,19 +32,19 @@ _SPELLINGS = {
     "0.9.2342.19200300.100.1.25": "dc",
     "domaincomponent": "dc",
 }
-# Values of these are compared with case; those of every other type without, as the types of X.520 are.
+# Types with case-sensitive values; values of all others are compared without case, as for X.520.
 _CASE_EXACT = frozenset({"topicname", "topicnamespace", "topiccode"})
 
 _TYPE = re.compile(r" *([A-Za-z][A-Za-z0-9-]*|[0-9]+(?:\.[0-9]+)+) *= *")
 _HEX = re.compile(r"#((?:[0-9A-Fa-f]{2})+)")
-# Most values hold nothing special; taken whole, a listing of many entries is read a fifth faster.
+# Most values have no special characters; this shortcut reads large listings a fifth faster.
 _PLAIN = re.compile(r'[^,;+"\\<>\0]*(?=[,;+]|\Z)')
 _ESCAPED_BYTES = re.compile(r"(?:\\[0-9A-Fa-f]{2})+")
 _SPECIAL = frozenset(',+"\\<>;=')
 
 
 def parse_dn(text: str) -> Dn:
-    """The values behind the text of a DN; the empty text is the root, (). Raises DnError with the position."""
+    """The values of a DN; the empty text is the root, (). Raises DnError with the position."""
     if len(text) > MAX_DN_LENGTH:
         raise DnError(f"a DN may be {MAX_DN_LENGTH} characters long, this one is {len(text)}")
     if not text.strip(" "):
@@ -70,20 +69,20 @@ def parse_dn(text: str) -> Dn:
 
 
 def _read_value(text: str, start: int) -> tuple[str, int]:
-    """The value that begins at `start`, unescaped, and the position of the separator after it."""
+    """The unescaped value from `start`, and the position of the separator after it."""
     encoded = _HEX.match(text, start)
     if encoded is not None:
         end = _skip_spaces(text, encoded.end())
         if end < len(text) and text[end] not in ",;+":
             raise DnError(f"{text[:200]!r} is no DN: {text[end]!r} after a hexadecimal value at character {end}")
-        # BER we do not look into; it compares equal to itself, which is all that is asked of it.
+        # BER is not decoded; it is only compared with itself.
         return "#" + encoded.group(1).lower(), end
     plain = _PLAIN.match(text, start)
     if plain is not None:
         return plain.group().rstrip(" "), plain.end()
     parts: list[str] = []
     position = start
-    # Spaces at the end belong to the syntax unless escaped: remember up to where the value reaches.
+    # Unescaped spaces at the end are syntax: the end of the value is tracked.
     kept = 0
     while position < len(text) and text[position] not in ",;+":
         character = text[position]
@@ -129,7 +128,7 @@ def format_rdn(rdn: Rdn) -> str:
     return "+".join(f"{_WRITTEN.get(kind, kind)}={_escape(value)}" for kind, value in rdn)
 
 
-# People read these; everything else is written in lower case.
+# Types in this spelling for readability; others in lower case.
 _WRITTEN = {"topicname": "topicName", "topicnamespace": "topicNamespace"}
 
 
@@ -141,7 +140,7 @@ def _escape(value: str) -> str:
         if character in _SPECIAL or at_edge:
             out.append("\\" + character)
         elif character < " " or character == "\x7f":
-            # RFC 4514 asks only for NUL, but a line break in a DN breaks every log it is printed to.
+            # RFC 4514 requires NUL only, but a line break in a DN breaks log lines.
             out.append(f"\\{ord(character):02x}")
         else:
             out.append(character)
@@ -149,7 +148,7 @@ def _escape(value: str) -> str:
 
 
 def fold(dn: Dn) -> Dn:
-    """A form that is equal for DNs of the same entry: values in any order, letters folded where they do not count."""
+    """A form that is equal for DNs of the same entry: ordered values, folded case where case does not count."""
     return tuple(
         tuple(
             sorted((kind, value if kind in _CASE_EXACT else " ".join(value.casefold().split())) for kind, value in rdn)

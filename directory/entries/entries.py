@@ -1,7 +1,6 @@
-"""Entries as directories hold them, and a set of entries that knows who is below whom.
+"""Entries, and a set of entries with their hierarchy.
 
-Both directories keep what they last saw in an `EntrySet`; the file writes it out, the server's side follows changes
-with it. Everything else (mapping, planning of edits) reads it and needs no server.
+Both directories keep their last state in an `EntrySet`; mapping and planning of edits read it without a server.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from arborcast.directory.entries.dn import Dn, fold, is_below
 
 Attributes = Mapping[str, tuple[bytes, ...]]
-"""Values by attribute type in lower case, in the order in which the directory gave them."""
+"""Values by attribute type in lower case, in the directory's order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class Entry:
 
     @staticmethod
     def of(dn: Dn, attributes: Attributes) -> Entry:
-        """An entry with its key worked out."""
+        """An entry with its key."""
         return Entry(dn, attributes, fold(dn))
 
     def text(self, name: str) -> str | None:
@@ -39,7 +38,7 @@ class Entry:
 
 
 class EntrySet:
-    """Entries by key, in the order in which they came, with the keys below each."""
+    """Entries by key, in the order of addition, with the keys below each."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self._entries: dict[Dn, Entry] = {}
@@ -60,13 +59,13 @@ class EntrySet:
         return self._entries.get(key)
 
     def put(self, entry: Entry) -> None:
-        """Add the entry, or replace the one with the same key; a replaced entry keeps its place in the order."""
+        """Add the entry, or replace the one with the same key in its place."""
         if entry.key not in self._entries and entry.key:
             self._below.setdefault(entry.key[1:], set()).add(entry.key)
         self._entries[entry.key] = entry
 
     def discard(self, key: Dn) -> None:
-        """Remove the entry and whatever is below it; no entry, no error."""
+        """Remove the entry with its subtree; a missing entry is no error."""
         for below in tuple(self._below.get(key, ())):
             self.discard(below)
         if self._entries.pop(key, None) is not None and key:
@@ -80,7 +79,7 @@ class EntrySet:
         return frozenset(self._below.get(key, ()))
 
     def rename(self, key: Dn, entry: Entry) -> None:
-        """The entry `key` is now `entry` (same facts or new ones, another DN); those below move along."""
+        """Replace the entry `key` by `entry` with another DN; its subtree moves along."""
         moved = [e for e in self._entries.values() if is_below(e.key, key)]
         self.discard(key)
         self.put(entry)

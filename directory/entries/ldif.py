@@ -1,8 +1,8 @@
-"""LDIF (RFC 2849), the part that holds content: entries, base64, folded lines, comments. Bytes in, entries out.
+"""LDIF (RFC 2849) for content: entries, base64, folded lines, comments.
 
-Change records (`changetype:`), values by URL (`attr:< file:...`) and attribute options we do not know are refused or
-kept, never guessed at. `parse` either returns or raises LdifError, whatever the bytes. It also keeps the text of each
-record, so that a file written by a person is written back with everything in it that we do not understand.
+Change records (`changetype:`), values by URL (`attr:< file:...`) and unknown attribute options are refused or kept
+unchanged. `parse` returns or raises LdifError for any bytes. It keeps the text of each record, so an edited file is
+written back with its comments and unknown attributes.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from arborcast.directory.entries.dn import format_dn, parse_dn
 from arborcast.directory.entries.entries import Entry
 from arborcast.directory.errors import DnError, LdifError
 
-# An entry of ours has some 200 bytes; these bounds leave room for a million topics and stop a runaway file.
+# An entry has some 200 bytes; these limits allow a million topics.
 MAX_FILE_BYTES = 1 << 30
 MAX_LINE_BYTES = 1 << 20
 MAX_VALUES_PER_ENTRY = 10_000
 
 _FOLD_AT = 76
 _ATTRIBUTE = re.compile(r"(?:[A-Za-z][A-Za-z0-9-]*|[0-9]+(?:\.[0-9]+)*)(?:;[A-Za-z0-9-]+)*")
-# What RFC 2849 lets stand unencoded: no control characters, nothing above ASCII, no odd start, no space at the end.
+# Characters that RFC 2849 allows without encoding.
 _SAFE = re.compile(rb"(?:[\x21-\x39\x3b\x3d-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One record of a file: its text (with the comments before it), and the entry; None for a block of comments."""
+    """One record of a file: its text (with preceding comments) and its entry; None for a block of comments."""
 
     text: bytes
     entry: Entry | None
 
 
 def parse(data: bytes) -> list[Block]:
-    """The records of a file, in order. Raises LdifError with the number of the first line that is wrong."""
+    """The records of a file, in order. Raises LdifError with the number of the first wrong line."""
     if len(data) > MAX_FILE_BYTES:
         raise LdifError(f"the file has {len(data)} bytes, at most {MAX_FILE_BYTES} are read", 1)
     blocks: list[Block] = []
@@ -50,7 +50,7 @@ def parse(data: bytes) -> list[Block]:
 
 
 def _split_blocks(data: bytes) -> Iterator[tuple[int, list[bytes]]]:
-    """(number of the first line, lines) of each run of lines that are not empty."""
+    """(number of the first line, lines) of each run of non-empty lines."""
     lines: list[bytes] = []
     start = 1
     for number, line in enumerate(data.replace(b"\r\n", b"\n").split(b"\n"), 1):
@@ -66,7 +66,7 @@ def _split_blocks(data: bytes) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def _unfold(start: int, lines: list[bytes]) -> Iterator[tuple[int, bytes]]:
-    """(number, logical line), comments left out. A comment may be folded too."""
+    """(number, logical line) without comments, which may be folded too."""
     current: list[bytes] = []
     number = start
     for offset, line in enumerate(lines):
@@ -149,7 +149,7 @@ def render(entry: Entry, names: Iterable[tuple[str, str]] = (), comments: bytes 
 
 
 def comments_of(text: bytes) -> bytes:
-    """The comment lines at the head of a record's text, which stay when the record is written again."""
+    """The comment lines at the head of a record's text, which are kept."""
     kept: list[bytes] = []
     for line in text.split(b"\n"):
         if not line.startswith((b"#", b"version:")) and not (kept and kept[-1].startswith(b"#") and line[:1] == b" "):

@@ -1,7 +1,7 @@
-"""One entry to one topic record and back. Pure: no file, no server.
+"""The mapping between an entry and a topic record. Pure.
 
-A topic's path follows from the names on the way down from the base; its namespace is that of the topic above unless
-the entry says another.
+A topic's path consists of the names from the base down; its namespace is that of its parent unless the entry has
+another.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ProblemKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EntryProblem:
-    """One entry that was skipped or one change that was not written; never a reason to stop."""
+    """A skipped entry or an unwritten change; the rest continues."""
 
     kind: ProblemKind
     dn: str
@@ -52,7 +52,7 @@ class EntryProblem:
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """A topic, and the entry it was read from. `plain`: its RDN is the one that we would have given it."""
+    """A topic and its entry. `plain`: its RDN is the one that the engine would write."""
 
     record: TopicRecord
     entry_dn: Dn
@@ -60,19 +60,18 @@ class TopicEntry:
 
     @property
     def dn(self) -> str:
-        """The entry's DN, for people."""
+        """The entry's DN, for messages."""
         return format_dn(self.entry_dn)
 
 
 @dataclass(frozen=True)
 class Listing:
-    """All of a directory at one moment.
+    """The state of a directory.
 
-    `places` has the key of every entry that has a path, topic or mere node. `held` are topics whose entries are there
-    but cannot be used as they are: nobody asked for them to be removed, so whatever was known stays. `initialised` is
-    False while the base entry itself is missing (a new server, no file yet): such a directory never empties a tree.
-    `fresh` marks the first listing after a start or a reconnect, which may have missed any number of changes. Of two
-    listings from one directory the one with the greater `version` is newer.
+    `places` has the key of every entry with a path, topic or node. `held` are topics whose entries are invalid: they
+    were not removed, so their last facts stay. `initialised` is False while the base entry is missing (a new server, no
+    file): such a directory never empties a tree. `fresh` marks the first listing after a start or a reconnect, which
+    may have missed changes. The listing with the greater `version` is newer.
     """
 
     entries: Mapping[TopicPath, TopicEntry] = field(default_factory=dict)
@@ -88,8 +87,8 @@ class Listing:
 
 
 def canonical(record: TopicRecord) -> TopicRecord:
-    """The record as a directory can hold it: LDAP keeps values of an attribute as a set, so these are sorted; and a
-    code from a place is a code there."""
+    """The record in the form of a directory: multiple values are sorted, since LDAP has sets, and a code from a place
+    is a code."""
     if record.placed:
         record = msgspec.structs.replace(record, placed=False)
     types = tuple(sorted(set(record.message_types)))
@@ -125,17 +124,17 @@ NAMES: Mapping[str, str] = {
     )
 }
 
-"""Our attribute types: lower case to the way in which they are written."""
+"""Attribute types of the schema: lower case to their spelling."""
 
 FACTS = frozenset(NAMES) - {"objectclass", "topicname", "topicnamespace"}
 
-"""The attributes that hold a topic's facts, apart from its name; every other attribute is left as it is."""
+"""The attributes with a topic's facts, apart from its name; others are not changed."""
 
 _MAX_INTEGER_DIGITS = 18  # fits 64 bits wherever a record may end up
 
 
 class Skip(Exception):
-    """This entry cannot be read. Never leaves the reading of listings."""
+    """The entry cannot be read. Caught within the reading of listings."""
 
     def __init__(self, kind: ProblemKind, reason: str) -> None:
         super().__init__(reason)
@@ -144,7 +143,7 @@ class Skip(Exception):
 
 
 def read_steps(entry: Entry, above: tuple[Step, ...] | None) -> tuple[Step, ...]:
-    """The steps of the topic (or node) that the entry is; `above` None when the entry above is none of ours."""
+    """The steps of the entry's topic or node; `above` is None when its parent is foreign."""
     if entry.has_class(_ALIAS_CLASS):
         raise Skip(ProblemKind.ALIAS, "aliases are not followed (they can form loops); make it an entry of its own")
     if not entry.has_class(_TOPIC_CLASS_FOLDED):
@@ -161,7 +160,7 @@ def read_steps(entry: Entry, above: tuple[Step, ...] | None) -> tuple[Step, ...]
 
 
 def read_record(entry: Entry, path: TopicPath) -> TopicRecord | None:
-    """The topic's facts, None for a mere node. Raises Skip."""
+    """The topic's facts, None for a node. Raises Skip."""
     if _boolean(entry, "topicistopic") is False:
         return None
     record = TopicRecord(
@@ -185,7 +184,7 @@ def read_record(entry: Entry, path: TopicPath) -> TopicRecord | None:
 
 
 def wrong_routing(entry: Entry) -> str:
-    """What is wrong with a topic's routing policy, which then counts as none: no reason to do without the topic."""
+    """Why a topic's routing policy is invalid, and therefore ignored."""
     try:
         check_routing(entry.text("topicroutingpolicy") or "")
     except TopicError as error:
@@ -198,7 +197,7 @@ def _texts(entry: Entry, name: str) -> tuple[str, ...]:
 
 
 def _boolean(entry: Entry, name: str) -> bool | None:
-    """None where the entry does not say."""
+    """None without the attribute."""
     text = entry.text(name)
     if text is None:
         return None
@@ -218,7 +217,7 @@ def _integer(entry: Entry, name: str) -> int:
 
 
 def write_facts(record: TopicRecord | None) -> dict[str, tuple[bytes, ...]]:
-    """The attributes in FACTS that say this; None for a mere node. What is at its default is not written."""
+    """The attributes of FACTS for this record; None for a node. Defaults are not written."""
     if record is None:
         return {"topicistopic": (b"FALSE",)}
     record = canonical(record)
@@ -249,7 +248,7 @@ def write_rdn(path: TopicPath) -> Rdn:
 
 
 def write_entry(path: TopicPath, record: TopicRecord | None, parent: Dn) -> Entry:
-    """A new entry for a topic, or for a mere node, below the entry `parent`."""
+    """A new entry for a topic or node below the entry `parent`."""
     rdn = write_rdn(path)
     attributes: dict[str, tuple[bytes, ...]] = {"objectclass": (TOPIC_CLASS.encode(),)}
     attributes.update((kind, (value.encode(),)) for kind, value in rdn)
@@ -265,7 +264,7 @@ _BASE_CLASSES: Mapping[str, tuple[str, ...]] = {
 
 
 def write_base(base: Dn) -> Entry | None:
-    """The entry for the base itself, None when its RDN is of a type for which we would have to guess a class."""
+    """The base entry, None when the class for its RDN type is unknown."""
     if not base or len(base[0]) != 1:
         return None
     (kind, value) = base[0][0]

@@ -1,7 +1,7 @@
-"""Listings from sets of entries: which entry is which topic, and which are none and why. Pure.
+"""Listings from sets of entries: entries, their topics, and problems. Pure.
 
-The tree of entries below the base is the tree of topics. What cannot be a topic is skipped with an EntryProblem, and
-never stops the rest from being read.
+The tree of entries below the base is the tree of topics. An entry that cannot be a topic is skipped with an
+EntryProblem; the rest is read.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from arborcast.topic_model.topics import Step, TopicPath, make_path
 
 
 def read_listing(entries: EntrySet, base: Dn) -> Listing:
-    """All topics that these entries hold below `base`; never raises for what they hold."""
+    """All topics below `base`; never raises for invalid entries."""
     return ListingReader(base).read(entries)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What one entry says, given what the entries above it say. `steps` None: it has no place in the tree. Of a topic
-    a problem is about what counts as not said."""
+    """The reading of one entry. `steps` None: it has no place in the tree. An attribute with a problem is ignored."""
 
     entry: Entry
     above: tuple[Step, ...] | None
@@ -45,18 +44,15 @@ class _Reading:
 
 
 class ListingReader:
-    """Reads listings of one base again and again, in one thread at a time.
-
-    It remembers what each entry said, so that an edit in a large tree costs a look at every entry and the reading of
-    one.
-    """
+    """Reads listings of one base repeatedly, in one thread at a time. It caches the reading of each entry, so an edit
+    in a large tree costs a comparison per entry and one reading."""
 
     def __init__(self, base: Dn) -> None:
         self._base = fold(base)
         self._readings: dict[Dn, _Reading] = {}
 
     def read(self, entries: EntrySet, *, fresh: bool = False, also: tuple[EntryProblem, ...] = ()) -> Listing:
-        """All topics that these entries hold; never raises for what they hold. `also`: problems to list first."""
+        """All topics of these entries; never raises for invalid ones. `also`: problems to list first."""
         readings = self._read_all(entries)
         places: dict[TopicPath, Dn] = {}
         topics: dict[TopicPath, TopicEntry] = {}
@@ -80,7 +76,7 @@ class ListingReader:
         return Listing(topics, tuple(problems), frozenset(held), places, self._base in entries, fresh)
 
     def _read_all(self, entries: EntrySet) -> dict[Dn, _Reading]:
-        """A reading of each entry below the base; parents come first, else the order is the directory's."""
+        """A reading of each entry below the base; parents first, else in the directory's order."""
         below = [entry for entry in entries if is_below(entry.key, self._base)]
         below.sort(key=lambda entry: len(entry.key))
         steps: dict[Dn, tuple[Step, ...] | None] = {self._base: ()}
@@ -93,7 +89,7 @@ class ListingReader:
                 reading = _read(entry, above)
             self._readings[entry.key] = reading
             if reading.path is not None and reading.path in taken:
-                # Read again next time (nothing has None above it): it is right as soon as the other one is gone.
+                # Read again next time (nothing has None above it): valid once the other entry is removed.
                 reading = _without_place(reading, f"topic {reading.path} has another entry already")
             elif reading.path is not None:
                 taken.add(reading.path)
@@ -103,8 +99,7 @@ class ListingReader:
 
     @staticmethod
     def _duplicate_codes(entries: EntrySet, readings: Mapping[Dn, _Reading]) -> Iterator[EntryProblem]:
-        # In the directory's own order (servers list older entries first), not by depth: the one that came second is
-        # the mistake.
+        # In the directory's order (servers list older entries first), not by depth: the second one is the mistake.
         owners: dict[str, TopicPath] = {}
         for entry in entries:
             reading = readings.get(entry.key)

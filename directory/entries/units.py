@@ -25,7 +25,7 @@ _ALIAS, _REFERRAL = "alias", "referral"
 
 @dataclass(frozen=True)
 class Units:
-    """What a tree of units says. `topics` are in the order of their depth; `others` counts entries that are no units,
+    """The result of reading a tree of units. `topics` are in the order of their depth; `others` counts other entries
     and those below them."""
 
     topics: tuple[TopicRecord, ...]
@@ -34,8 +34,8 @@ class Units:
 
 
 def read_units(entries: Iterable[Entry], base: Dn, root: TopicPath | None = None) -> Units:
-    """The topics that the units below `base` stand for; `root` is the topic that the base itself is. Never raises for
-    what the entries hold: what can be no topic is a problem, and what is below it."""
+    """The topics of the units below `base`; `root` is the topic of the base itself. Never raises for invalid entries:
+    an invalid topic is a problem, with its subtree."""
     start = fold(base)
     steps: dict[Dn, tuple[Step, ...] | None] = {start: tuple(split_path(root)) if root is not None else ()}
     topics: dict[TopicPath, TopicRecord] = {}
@@ -57,7 +57,7 @@ def read_units(entries: Iterable[Entry], base: Dn, root: TopicPath | None = None
         else:
             continue
         if entry.key != start and entry.key[1:] not in steps:
-            others += 1  # below what is no unit nothing is looked for
+            others += 1  # other entries are not descended into
             continue
         steps[entry.key] = None
         if above is None:
@@ -84,13 +84,13 @@ def read_units(entries: Iterable[Entry], base: Dn, root: TopicPath | None = None
 
 
 def _name_of(entry: Entry) -> str:
-    """What the entry's own RDN calls the unit, blanks around it cut off as old clients do; empty for what is none."""
+    """The name of the unit in the entry's RDN, trimmed as by old clients; empty for none."""
     if entry.has_class(_ALIAS) or entry.has_class(_REFERRAL):
         return ""
     return next((value.strip() for kind, value in entry.dn[0] if kind == "ou"), "")
 
 
 def _code_of(entry: Entry) -> str:
-    """The old systems keep it where others describe the unit for people, in words."""
+    """Old systems store the code in the description."""
     words = (entry.text("description") or "").split()
     return words[0] if len(words) == 1 else ""

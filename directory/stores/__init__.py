@@ -1,4 +1,4 @@
-"""Where the tree is kept for people: an LDIF file or an LDAP server, behind one contract."""
+"""Stores of the directory: an LDIF file or an LDAP server, with one contract."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from arborcast.directory.stores.contract import Directory
 
 
 def open_directory(settings: DirectorySettings, default_file: Path) -> Directory | None:
-    """The directory that the settings ask for, None for kind = none. Touches neither file nor server yet.
-
-    Raises ConfigError for settings with which no directory can be reached.
-    """
+    """The configured directory, None for kind = none; no I/O yet. Raises ConfigError."""
     if settings.kind == "none":
         return None
     try:
@@ -29,7 +26,7 @@ def open_directory(settings: DirectorySettings, default_file: Path) -> Directory
         return FileDirectory(Path(settings.file) if settings.file else default_file, settings)
     if not settings.url.startswith(("ldap://", "ldaps://", "ldapi://")):
         raise ConfigError(f"directory.url is {settings.url!r}; it must begin with ldap://, ldaps:// or ldapi://")
-    # Only here, so that an engine with a file never pays for (or is warned by) ldap3.
+    # Imported here, so that an engine with a file does not load ldap3.
     from arborcast.directory.stores.ldap import LdapDirectory
 
     return LdapDirectory(settings)

@@ -1,4 +1,4 @@
-"""What a directory is to the rest of the engine."""
+"""The contract of a directory."""
 
 from __future__ import annotations
 
@@ -13,50 +13,47 @@ from arborcast.topic_model.topics import TopicPath
 
 
 class Watcher(Protocol):
-    """Hears of changes. Called from the directory's thread, never twice at once; must return soon and not raise."""
+    """Receives changes, from the directory's thread, one call at a time; must return soon and not raise."""
 
     def changed(self, listing: Listing) -> None:
-        """All that the directory holds now: soon after `watch` began, after each change, after each reconnect."""
+        """The directory's current state: after `watch`, after each change and each reconnect."""
 
     def away(self, error: DirectoryError) -> None:
-        """The directory cannot be read, and why; the listing last given still stands. The next `changed` ends it."""
+        """The directory cannot be read, with the reason; the last listing stays valid until the next `changed`."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What came of a write: the changes that were not carried out, and what the directory holds now."""
+    """The result of a write: the changes that were not written, and the directory's state."""
 
     problems: tuple[EntryProblem, ...]
     listing: Listing
 
 
 class Directory(Protocol):
-    """A topic tree that people can edit. Safe to use from several threads."""
+    """An editable topic tree. Thread-safe."""
 
     @property
     def name(self) -> str:
-        """Where it is, for messages: a path or a URL with the base DN."""
+        """Its location, for messages: a path or a URL with the base DN."""
 
     def load(self) -> Listing:
-        """Read everything now. Raises DirectoryError."""
+        """Read everything. Raises DirectoryError."""
 
     def write(self, changes: Sequence[Change], seen: Listing) -> Written:
-        """Carry out the changes; what could not be is returned, each with its reason.
-
-        `seen` is the listing on which the changes were decided; a topic that somebody has edited since is left alone
-        (a CONFLICT problem). Raises DirectoryError when the directory as a whole is at fault; the changes may then be
-        done in part, and may be repeated.
-        """
+        """Write the changes; unwritten ones are returned, each with its reason. `seen` is the listing on which they are
+        based; topics edited since are not changed (a CONFLICT problem). Raises DirectoryError for a failure of the
+        directory; then the changes may be partly written, and may be repeated."""
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell `watcher` of everything from now on, in a thread of the directory's own. Call once."""
+        """Report all changes to `watcher` from now on, in a thread of the directory. Call once."""
 
     def close(self) -> None:
-        """Stop watching and let go of connections. Returns when the thread has ended."""
+        """Stop watching and close connections. Returns after the end of the thread."""
 
 
 def conflicts(changes: Sequence[Change], seen: Listing, now: Listing) -> dict[Change, EntryProblem]:
-    """The changes whose topics have been edited since `seen`: a person's edit wins, the next sync settles it."""
+    """The changes of topics edited since `seen`: the edit wins, and the next sync settles it."""
     if seen is now:
         return {}
     found: dict[Change, EntryProblem] = {}
@@ -70,7 +67,7 @@ def conflicts(changes: Sequence[Change], seen: Listing, now: Listing) -> dict[Ch
 
 
 def touched(change: Change) -> tuple[TopicPath, ...]:
-    """The topics that a change names."""
+    """The topics of a change."""
     match change:
         case Put(record):
             return (record.path,)

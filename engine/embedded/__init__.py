@@ -1,8 +1,8 @@
-"""The embedded engine: a Kafka broker, the gateway and the streaming job, started and watched by one supervisor.
+"""The embedded engine: a Kafka broker, the gateway, the streaming job and the console under one supervisor.
 
-What its parts are (`engine`, `kafka_broker`), how one part is run and asked whether it lives (`parts`, `questions`),
-the loop over them (`supervisor`), and what lies in the data directory (`home`, `state`). Nothing here knows what a
-notification is; a production installation runs the same gateway and the same job without this package.
+`engine` and `kafka_broker` define the parts, `parts` runs one and `questions` checks it, `supervisor` is the loop over
+them, `home` and `state` are the data directory. A production installation runs the same gateway and job without this
+package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `arborcast up` and `down` do."""
+"""`arborcast up` and `down`."""
 
 from __future__ import annotations
 
@@ -36,17 +36,14 @@ Report = Callable[[str], None]
 
 
 def to_stderr(line: str) -> None:
-    """The report that a person at a terminal reads."""
+    """Report to a person at a terminal."""
     complain(line)
 
 
 @dataclass(frozen=True)
 class UpOptions:
-    """How to bring the engine up.
-
-    `detach`: go on in the background and return when ready. `on_ready` gets the engine's addresses by name.
-    `companion`: a command that is started in this terminal when the engine is ready and ended before it stops.
-    """
+    """Options of `up`. `detach`: continue in the background and return when ready. `on_ready` gets the engine's
+    addresses by name. `companion`: a command that runs in this terminal from readiness until the stop."""
 
     detach: bool = False
     companion: Sequence[str] = ()
@@ -55,10 +52,10 @@ class UpOptions:
 
 
 def up(settings: Settings, options: UpOptions | None = None) -> int:
-    """Starts the engine. In the foreground returns 0 after a signal stopped it; detached, when it is ready to deliver.
+    """Start the engine. In the foreground returns 0 after a signal; detached, when it is ready to deliver.
 
-    Raises a StackError saying what to do when it does not come up, ConfigError for contradictions; then nothing is
-    left running.
+    Raises a StackError with the action to take if it does not start, ConfigError for contradictions; then no process is
+    left.
     """
     options = options or UpOptions()
     home = Home(settings.home)
@@ -72,7 +69,7 @@ def up(settings: Settings, options: UpOptions | None = None) -> int:
         settings = engine.effective(settings)
         check_users(settings.access, options.report)
         if settings.stack.broker == "external" and (away := questions.why_away(settings.kafka)):
-            # It may be starting as we do, so it is waited for; but whoever waits should know for what.
+            # It may be starting, so this waits for it, and reports the reason.
             options.report(
                 f"Kafka cannot be reached yet: {away}. Is it up, and does kafka.bootstrap_servers say where?"
             )
@@ -88,8 +85,8 @@ def up(settings: Settings, options: UpOptions | None = None) -> int:
 
 
 def check_users(access: AccessSettings, report: Report) -> None:
-    """Where the gateway asks for passwords and its users are in a file: raises ConfigError when there is no file, and
-    reports when nobody in it has a password. The gateway would say so too, but only when Kafka is up."""
+    """With passwords and a users file: raises ConfigError if the file is missing, and reports if no user has a
+    password. The gateway would report it only after Kafka's start."""
     if access.users != "file" or not {"basic", "token"} & set(access.chosen()):
         return
     from arborcast.ingest.access.users_file import ADD_ONE, load_users, no_users
@@ -104,7 +101,7 @@ def check_users(access: AccessSettings, report: Report) -> None:
 
 
 def supervise(settings: Settings, tools: Tools, home: Home, options: UpOptions) -> None:
-    """Runs the engine in this process until a signal stops it. Expects effective settings and the lock."""
+    """Run the engine in this process until a signal stops it. Expects effective settings and the lock."""
     log_format.configure(settings.logging.format, SUPERVISOR, level_of(settings))
     report = _also_logged(home, settings, options.report)
     addresses = engine.addresses(settings)
@@ -134,7 +131,7 @@ def supervise(settings: Settings, tools: Tools, home: Home, options: UpOptions) 
 
 
 def down(path: Path, report: Report = to_stderr) -> bool:
-    """Stops the engine in a data directory and returns when all of it is gone; False when none was running."""
+    """Stop the engine of a data directory and return when all its processes have ended; False without one."""
     home = Home(path)
     pid = home.owner()
     if pid is None:
@@ -146,8 +143,8 @@ def down(path: Path, report: Report = to_stderr) -> bool:
     log = logfiles.LogTail(home.log(SUPERVISOR))
     if pid:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)  # the holder of the lock wrote this pid, so it is one of ours
-            os.kill(pid, signal.SIGCONT)  # when it was stopped, it would not see the other
+            os.kill(pid, signal.SIGTERM)  # the holder of the lock wrote this pid
+            os.kill(pid, signal.SIGCONT)  # a stopped process would not see the other signal
     while home.owner() is not None:
         _pass_on(log, report)
         if limit.passed():
@@ -163,10 +160,8 @@ def down(path: Path, report: Report = to_stderr) -> bool:
 
 
 def sweep(home: Home, report: Report) -> None:
-    """Kills what a killed supervisor left behind: processes that it wrote down, if they still are the same.
-
-    Expects the lock, which says that no supervisor is alive.
-    """
+    """Kill the processes left by a killed supervisor: those that it recorded, if they are still the same. Expects the
+    lock, which proves that no supervisor runs."""
     known = state.read(home.state_file)
     for name, part in known.parts.items() if known else ():
         if part.process is not None and (left := _left_behind(part.process, home)):
@@ -175,9 +170,8 @@ def sweep(home: Home, report: Report) -> None:
 
 
 def _left_behind(first: ProcessId, home: Home) -> list[psutil.Process]:
-    """What still runs in a part's session. When the process that the session is named after is gone, the rest must name
-    this data directory to be taken for ours.
-    """
+    """The processes of a part's session. If the session's first process is gone, the others must name this data
+    directory."""
     members = processes.session(first.pid)
     if first.process() is not None:
         return members
@@ -189,7 +183,7 @@ def _detach(settings: Settings, home: Home, lock: int, options: UpOptions) -> No
     logfiles.rotate(log, settings.stack.log_bytes)
     follower = logfiles.LogTail(log)
     with log.open("ab") as output:
-        # The daemon inherits the lock itself, so that there is no moment in which another `up` could get in.
+        # The daemon inherits the lock, so no other `up` can start in between.
         daemon = subprocess.Popen(
             [sys.executable, "-m", "arborcast.engine.embedded.daemon", str(lock), str(home.path)],
             pass_fds=[lock],
@@ -211,7 +205,7 @@ def _detach(settings: Settings, home: Home, lock: int, options: UpOptions) -> No
 def _wait_for_daemon(
     daemon: subprocess.Popen[bytes], home: Home, log: logfiles.LogTail, report: Report
 ) -> EngineStatus:
-    """Passes on what the daemon reports until all parts are ready. Has no time limit: the daemon has one per part."""
+    """Forward the daemon's reports until all parts are ready. No timeout: the daemon has one per part."""
     while True:
         code = daemon.poll()
         _pass_on(log, report)
@@ -228,14 +222,14 @@ def _wait_for_daemon(
 
 def _pass_on(log: logfiles.LogTail, report: Report) -> None:
     for line in log.new_lines():
-        # What is not in our form is the daemon's last word, which its status repeats as the problem.
+        # Other text is the daemon's last output, which its status repeats as the problem.
         message = log_format.message_of(line)
         if message is not None:
             report(message)
 
 
 class _Companion:
-    """A command that shares the terminal with the supervisor."""
+    """A command in the supervisor's terminal."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
@@ -262,7 +256,7 @@ def _also_logged(home: Home, settings: Settings, report: Report) -> Report:
 
     def both(line: str) -> None:
         report(line)
-        with contextlib.suppress(OSError):  # a full disk must not end the engine
+        with contextlib.suppress(OSError):  # a full disk must not stop the engine
             logfiles.rotate(log, settings.stack.log_bytes)
             with log.open("a", encoding="utf-8") as file:
                 file.write(log_format.now_line(settings.logging.format, SUPERVISOR, line) + "\n")

@@ -18,8 +18,8 @@ from arborcast.engine.settings.stack import ConsoleSettings
 
 
 def with_port(settings: Settings, *, any_port: bool) -> ConsoleSettings:
-    """The console's settings with the port that it gets. Nobody must be kept from starting an engine by a page that
-    nobody has asked for: only a port that somebody has chosen must be free, or PortInUse is raised."""
+    """The console's settings with its port. Only a port that was configured must be free, else PortInUse is raised; the
+    console must not prevent a start otherwise."""
     console = settings.console
     if not console.port:
         return console
@@ -37,7 +37,7 @@ def with_port(settings: Settings, *, any_port: bool) -> ConsoleSettings:
 
 
 def address(settings: Settings) -> dict[str, str]:
-    """Where people find it; nothing where there is none."""
+    """Its address; empty without a console."""
     console = settings.console
     if not console.port:
         return {}
@@ -47,12 +47,12 @@ def address(settings: Settings) -> dict[str, str]:
 
 
 def question(settings: Settings) -> Question:
-    """Asks whether it lives."""
+    """Its health check."""
     return questions.gateway(host_to_reach(settings.console.host), settings.console.port, tls=_tls(settings))
 
 
 def spec(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec:
-    """How it is started, and kept up."""
+    """Its part of the engine."""
     host, port, tls = host_to_reach(settings.console.host), settings.console.port, _tls(settings)
     return PartSpec(
         "console",
@@ -61,7 +61,7 @@ def spec(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec
         home.run,
         home.log("console"),
         is_ready=lambda: questions.answers_page(host, port, "/health/live", tls=tls),
-        after=("gateway",),  # what delivers comes up first
+        after=("gateway",),  # after the parts that deliver
         stop_share=0.3,
         lives=question(settings),
         hang_timeout_s=settings.stack.hang_timeout_s,
@@ -69,5 +69,5 @@ def spec(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec
 
 
 def _tls(settings: Settings) -> bool:
-    """On loopback nobody listens in between, and a browser would not know the certificate there."""
+    """On loopback there is no eavesdropper, and browsers would not know the certificate."""
     return bool(settings.tls.certificate_file) and not is_loopback(settings.console.host)

@@ -1,6 +1,6 @@
 """The supervisor of a detached engine: python -m arborcast.engine.embedded.daemon LOCK_FD HOME.
 
-Started by `up --detach`, which has checked everything, written the effective settings, and hands over its lock.
+Started by `up --detach`, which has checked everything, written the effective settings, and passes its lock on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
     home.sign_lock(lock)
     try:
         settings = load_settings(home.settings_file, environ={})
-        # The log gets every line by itself, and standard error is that log: nothing to report twice.
+        # Standard error is the log, which has every line already.
         commands.supervise(settings, engine.find_tools(), home, UpOptions(report=lambda _line: None))
     except ArborcastError as error:
         complain(error)

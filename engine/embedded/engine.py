@@ -33,27 +33,27 @@ from arborcast.engine.settings.stack import MetricsSettings, StackSettings
 
 _SCRIPT = Path(__file__).parents[2] / "jobs" / "dispatch_stream.py"
 
-# Where things of this machine are: parts may need to know. Every other variable of ours is a setting, and they have
-# the effective settings in a file, which a variable would override once more.
+# Variables with locations of this machine, for the parts. Other variables with the prefix are settings, and would
+# override the effective settings in the parts' file.
 _PASSED_ON = frozenset({ENV_PREFIX + "CACHE", ENV_PREFIX + "JAVA"})
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What has to be on the machine before anything can start."""
+    """The prerequisites of a start."""
 
     java: Java
     java_home: Path
     spark_jars: list[Path]
     broker_jars: list[Path]
     classes: Path | None = None
-    """The archive of the classes that the job's JVM loads, if one was made (`class_archive`)."""
+    """The archive of the classes that the job's JVM loads, if there is one (`class_archive`)."""
     archive_to: Path | None = None
-    """Where the job's JVM is to write such an archive when it ends."""
+    """The archive to be written by the job's JVM at its end."""
 
 
 def find_tools(cache: Path | None = None) -> Tools:
-    """Looks for Java and for the jars, and checks these. Raises JavaNotFound, JavaTooOld, JarError."""
+    """Find Java and the jars, and verify them. Raises JavaNotFound, JavaTooOld, JarError."""
     found = java.find_java()
     cache = cache or jars.default_cache()
     tools = Tools(
@@ -66,15 +66,15 @@ def find_tools(cache: Path | None = None) -> Tools:
 
 
 def class_archive_name(tools: Tools, cache: Path, size: int | str) -> Path:
-    """The file of an archive of classes. Its name says what it is for, and how large it is: Java checks the first, but
-    a JVM that maps a file which is shorter than it was does not live long."""
+    """The file name of an archive of classes: its key, checked by Java, and its size, since a JVM crashes on a
+    truncated one."""
     fits = (tools.java.executable, tools.java.version, tools.java_home, jars.pyspark_folder(), *tools.spark_jars)
     digest = hashlib.sha256("\n".join(map(str, fits)).encode()).hexdigest()[:12]
     return cache / "java" / f"classes-{digest}-{size}.jsa"
 
 
 def class_archive(tools: Tools, cache: Path) -> Path | None:
-    """The archive for this Java and these jars, if there is one and it is whole."""
+    """The archive for this Java and these jars, if it is complete."""
     pattern = class_archive_name(tools, cache, "*")
     for file in sorted(pattern.parent.glob(pattern.name)):
         if file.stem.rpartition("-")[2] == str(file.stat().st_size):
@@ -83,9 +83,9 @@ def class_archive(tools: Tools, cache: Path) -> Path | None:
 
 
 def effective(settings: Settings) -> Settings:
-    """The settings with every port chosen, the embedded broker's address filled in, and where pushes may go.
+    """The settings with all ports chosen, the embedded broker's address, and the outbound scope.
 
-    Raises PortInUse naming the option that chooses another port, ConfigError when two settings contradict each other.
+    Raises PortInUse with the option for another port, ConfigError for a contradiction.
     """
     free_gateway = settings.gateway.port == 0
     if free_gateway:
@@ -118,7 +118,7 @@ def effective(settings: Settings) -> Settings:
 
 
 def _outbound(settings: Settings) -> OutboundSettings:
-    """With the broker and the gateway on loopback, subscribers are on this machine too."""
+    """With broker and gateway on loopback, subscribers are on this machine, too."""
     chosen = settings.origins.get("outbound.scope", "default") != "default"
     if chosen or not is_loopback(settings.gateway.host):
         return settings.outbound
@@ -130,14 +130,14 @@ def _metrics_ports(metrics: MetricsSettings, stack: StackSettings) -> MetricsSet
     if metrics.port:
         processes.require_free(metrics.port, "metrics", "--metrics-port", metrics.host)
     if stack.job == "external":
-        return chosen  # whoever runs the job may have it running
+        return chosen  # an external job may be running
     if metrics.job_port:
         processes.require_free(metrics.job_port, "the job's metrics", "metrics.job_port", metrics.host)
     return dataclasses.replace(chosen, job_port=metrics.job_port or processes.free_port())
 
 
 def addresses(settings: Settings) -> dict[str, str]:
-    """Where the engine can be reached, by name."""
+    """The addresses of the engine, by name."""
     base = (
         settings.gateway.public_url.rstrip("/")
         or f"{_scheme(settings)}://{_reachable(settings)}:{settings.gateway.port}"
@@ -155,15 +155,15 @@ def addresses(settings: Settings) -> dict[str, str]:
 
 
 def metrics_urls(settings: Settings) -> dict[str, str]:
-    """Where the parts that count things show their metrics, by part."""
+    """The metrics addresses of the parts."""
     found = {"gateway": f"{_scheme(settings)}://{host_to_reach(settings.gateway.host)}:{settings.gateway.port}"}
-    if settings.metrics.job_port:  # or nobody knows where an external job has its own
+    if settings.metrics.job_port:  # else the address of an external job is unknown
         found["dispatch"] = f"http://{host_to_reach(settings.metrics.host)}:{settings.metrics.job_port}"
     return found
 
 
 def questions_of(settings: Settings, home: Home) -> dict[str, Question]:
-    """How each part is asked whether it lives, for effective settings."""
+    """The health check of each part, for effective settings."""
     host, tls = _reachable(settings), bool(settings.tls.certificate_file)
     found = {"gateway": questions.gateway(host, settings.gateway.port, tls=tls)}
     if settings.stack.job == "embedded":
@@ -176,7 +176,7 @@ def questions_of(settings: Settings, home: Home) -> dict[str, Question]:
 
 
 def write_settings(settings: Settings, home: Home) -> None:
-    """Writes the effective settings where the parts read them; readable for the owner only, there are passwords."""
+    """Write the effective settings for the parts; readable by the owner only, since they contain passwords."""
     write_atomically(home.settings_file, dump(settings), mode=0o600, durable=False)
 
 
@@ -191,7 +191,7 @@ def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, st
 
 
 def _parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> list[PartSpec]:
-    # The job first: it takes longest, and waits for the broker while Spark comes up.
+    # The job first: it takes longest, and waits for the broker while Spark starts.
     job = [_dispatch(settings, tools, home, environ)] if settings.stack.job == "embedded" else []
     edges = [_zmq(settings, home, environ)] if settings.zmq.enabled else []
     edges += [console_part.spec(settings, home, environ)] if settings.console.port else []
@@ -235,7 +235,7 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
 
     def prepare() -> None:
         home.ready_file.unlink(missing_ok=True)
-        # A killed Spark leaves its temporary files behind.
+        # A killed Spark leaves its temporary files.
         shutil.rmtree(home.spark, ignore_errors=True)
         temporary.mkdir(parents=True)
         properties.write_properties(
@@ -269,7 +269,7 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
             ENV_PREFIX + "READY_FILE": str(home.ready_file),
             log_format.INHERITED: settings.logging.format,
         },
-        home.spark,  # Spark leaves things in the current folder
+        home.spark,  # Spark writes into the current folder
         home.log("dispatch"),
         is_ready=home.ready_file.exists,
         prepare=prepare,
@@ -322,14 +322,12 @@ def _zmq(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec
 
 
 def answers_ready(host: str, port: int, timeout: float = 0.5, *, tls: bool = False) -> bool:
-    """Whether the gateway there says that it is ready. `timeout` in seconds."""
+    """Whether the gateway is ready. `timeout` in seconds."""
     return questions.answers_page(host, port, "/health/ready", timeout, tls=tls)
 
 
 def _driver(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """The job's Python: it ends its batch on SIGTERM, and Spark's JVM ends with it. A JVM that got the
-    signal itself would drop what it was doing.
-    """
+    """The job's Python, which ends its batch on SIGTERM and then Spark's JVM. The JVM itself would drop its work."""
     drivers = []
     for process in processes:
         command, *arguments = words(process) or [""]
@@ -343,7 +341,7 @@ def _scheme(settings: Settings) -> str:
 
 
 def _reachable(settings: Settings) -> str:
-    """The gateway's host as a client on this machine says it."""
+    """The gateway's host for a local client."""
     return host_to_reach(settings.gateway.host)
 
 

@@ -1,4 +1,4 @@
-"""The data directory: what lies where, whether it can be used, and who uses it now."""
+"""The data directory: its layout, its use by one engine, and its checks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ DEFAULT_NAME = "secrets.keys"
 
 
 def ensure_keys(key_file: str, home: Path) -> None:
-    """Make the key file in the data directory when it is the one that is used and there is none yet.
-
-    One that the settings name is never made by itself: several machines would make several. Raises SecretError.
-    """
+    """Create the key file in the data directory if it is the configured one and missing. A file named by the settings
+    is never created, since several machines would create different ones. Raises SecretError."""
     path = home / DEFAULT_NAME
     if Path(key_file) == path and not path.exists():
         add_key(path, "k1")
@@ -35,12 +33,12 @@ _MIB = 2**20
 
 
 def free_mb(folder: Path) -> int:
-    """How much room there is, in MiB. Raises OSError."""
+    """Free space in MiB. Raises OSError."""
     return shutil.disk_usage(folder).free // _MIB
 
 
 def shortage(folder: Path, free: int, wanted: int) -> str:
-    """What is wrong with so few MiB, and what to do; empty when they are enough."""
+    """The problem and the action for this free space; empty if it is enough."""
     if free >= wanted:
         return ""
     return (
@@ -51,7 +49,7 @@ def shortage(folder: Path, free: int, wanted: int) -> str:
 
 
 class DiskWatch:
-    """Looks at a disk, and reports when it becomes too full and when it has room again, each once."""
+    """Reports once when a disk becomes too full, and once when it has space again."""
 
     def __init__(
         self, folder: Path, wanted_mb: int, report: Callable[[str], None], free: Callable[[Path], int] = free_mb
@@ -63,7 +61,7 @@ class DiskWatch:
         self._short = False
 
     def look(self) -> None:
-        """To be called now and then."""
+        """Check; to be called regularly."""
         try:
             free = self._free(self._folder)
         except OSError:
@@ -71,7 +69,7 @@ class DiskWatch:
         problem = shortage(self._folder, free, self._wanted_mb)
         if problem and not self._short:
             self._report(problem)
-        # A disk that is filled and emptied around the mark is one story, not a hundred.
+        # A hysteresis, against repeated reports around the limit.
         elif self._short and free >= 1.1 * self._wanted_mb:
             self._report(f"{free} MiB are free again on the disk of {self._folder}")
         else:
@@ -83,22 +81,19 @@ _PID_DIGITS = 10
 
 Access = Literal["owner", "group"]
 
-"""Whose a data directory is: see stack.home_access."""
+"""Access to the data directory: see stack.home_access."""
 
 _MODE: dict[Access, int] = {"owner": 0o700, "group": 0o2770}
 
 _OTHERS: dict[Access, int] = {"owner": 0o077, "group": 0o007}
 
-# What makes a directory an engine's own, whose mode may be changed. `--home /srv` is not.
+# Evidence that a directory belongs to an engine and may change its mode. `--home /srv` does not.
 _MARKS = ("run/lock", "secrets.keys", "users.toml")
 
 
 def make_home(path: Path, access: Access) -> str:
-    """Makes the data directory, if it is not there, readable for its owner only: payloads are in it,
-    and subscribers' addresses. One that is there is narrowed.
-
-    Returns what was changed, or could not be, in words for the log; mostly nothing. Raises OSError.
-    """
+    """Create the data directory, readable by its owner only: it contains payloads and addresses. An existing one is
+    narrowed. Returns a text about changes for the log, usually empty. Raises OSError."""
     if not path.exists():
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(_MODE[access])
@@ -123,7 +118,7 @@ def make_home(path: Path, access: Access) -> str:
 
 
 def keep_private(access: Access) -> None:
-    """What this process, and every process that it starts, writes from now on is for the same users only."""
+    """Files written from now on, by this process and its children, are for the same users only."""
     os.umask(_OTHERS[access])
 
 
@@ -135,7 +130,7 @@ class Home:
 
     @property
     def run(self) -> Path:
-        """What only means something while the engine runs."""
+        """State of a running engine."""
         return self.path / "run"
 
     @property
@@ -166,21 +161,20 @@ class Home:
 
     @property
     def settings_file(self) -> Path:
-        """The effective settings, as the parts read them."""
+        """The effective settings of the parts."""
         return self.run / "arborcast.toml"
 
     @property
     def ready_file(self) -> Path:
-        """Made by the dispatch job when it is ready to deliver."""
+        """Written by the dispatch job when it is ready to deliver."""
         return self.run / "dispatch.ready"
 
     def log(self, part: str) -> Path:
         return self.logs / f"{part}.log"
 
     def create(self, min_free_mb: int = 0, access: Access = "owner") -> str:
-        """Makes the folders; returns what `make_home` has to say. Raises HomeError when they cannot be written or the
-        disk is nearly full.
-        """
+        """Create the folders; returns the text of `make_home`. Raises HomeError if they cannot be written or the disk
+        is nearly full."""
         try:
             note = make_home(self.path, access)
             for folder in (self.run, self.logs):
@@ -192,9 +186,8 @@ class Home:
         return note
 
     def check_writable(self) -> None:
-        """Raises HomeError when files cannot be made here. Trying is the only honest check: access() knows nothing of
-        read-only and network file systems.
-        """
+        """Raises HomeError if files cannot be created here. access() does not detect read-only and network file
+        systems."""
         try:
             with tempfile.TemporaryFile(dir=self.path):
                 pass
@@ -202,7 +195,7 @@ class Home:
             raise self._unusable(error) from error
 
     def check_room(self, folder: Path, min_free_mb: int) -> None:
-        """Raises HomeError when the disk that `folder` is on has less room than asked for."""
+        """Raises HomeError if the disk of `folder` has less space than required."""
         free_mb = shutil.disk_usage(folder).free // 2**20
         if free_mb < min_free_mb:
             raise HomeError(
@@ -216,9 +209,8 @@ class Home:
         )
 
     def owner(self) -> int | None:
-        """Process id of the supervisor that runs here; None when none does, 0 when it has not said yet.
-
-        Raises HomeError when this user may not ask."""
+        """Process id of the running supervisor; None without one, 0 if it has not written it yet. Raises HomeError
+        without permission."""
         try:
             with self.lock_file.open("r+") as lock:
                 try:
@@ -236,11 +228,11 @@ class Home:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:
-        """Keeps every other engine out of this directory. Raises HomeInUse. Gives the lock's file descriptor.
+        """Exclude other engines from this directory. Raises HomeInUse. Yields the lock's file descriptor.
 
-        The lock is the kernel's and goes with the process, so a killed supervisor leaves none behind.
+        The kernel releases the lock with its process, so a killed supervisor leaves none.
         """
-        # Not for appending: such a file cannot be written anywhere but at its end.
+        # Not in append mode, in which a file can only be written at its end.
         with os.fdopen(os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o666), "r+") as lock:
             if not _lock(lock):
                 pid = _read_pid(lock)
@@ -253,8 +245,8 @@ class Home:
 
     @staticmethod
     def sign_lock(lock: int) -> None:
-        """Writes our process id into the lock that we hold."""
-        # Over the last one and at its length: `down` signs, too, and must not need any room on a full disk.
+        """Write the own process id into the held lock."""
+        # Over the last one with the same length: `down` writes it on a full disk, too.
         signature = f"{os.getpid():<{_PID_DIGITS}}\n".encode()
         os.pwrite(lock, signature, 0)
         os.ftruncate(lock, len(signature))
@@ -266,7 +258,7 @@ def _lock(lock: IO[str]) -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
-            time.sleep(0.02)  # it may be somebody who only asked (`owner`)
+            time.sleep(0.02)  # possibly a process that only checks (`owner`)
     return False
 
 

@@ -1,9 +1,8 @@
-"""A real Kafka broker from its published jars: one node that is broker and controller at once (KRaft), on loopback.
+"""A Kafka broker from its published jars: one node as broker and controller (KRaft), on loopback.
 
-What it promises: a record acknowledged with acks=all survives kill -9 of every process, this broker included, because
-Kafka hands it to the operating system before it answers. It does not survive the machine losing power in the seconds
-before the page cache is written out: with one replica only `fsync=True` (a disk flush per write) buys that, and a
-production cluster buys it better, with replicas.
+A record acknowledged with acks=all survives kill -9 of every process, because Kafka passes it to the operating system
+before it answers. It does not survive a power cut before the page cache is written: with one replica that needs
+`fsync=True` (a flush per write); a production cluster uses replicas.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from arborcast.engine.install.java import java_environ
 from arborcast.engine.processes import logfiles, processes
 from arborcast.engine.processes.errors import PartFailed
 
-# The gateway takes bodies up to a few MiB (gateway.max_body_bytes); Kafka's own default of 1 MiB would refuse them
-# after we had parsed them.
+# The gateway accepts bodies up to a few MiB (gateway.max_body_bytes); Kafka's default of 1 MiB would refuse them after
+# their parse.
 MAX_MESSAGE_BYTES = 10 * 1024 * 1024
 
 _METADATA = struct.pack(">hhih4si", 3, 1, 1, 4, b"arbo", 0)  # api key, version, correlation id, client, no topics
@@ -31,7 +30,7 @@ _METADATA = struct.pack(">hhih4si", 3, 1, 1, 4, b"arbo", 0)  # api key, version,
 
 @dataclass(frozen=True)
 class BrokerLayout:
-    """Where one broker keeps its things, and where it listens."""
+    """Folders and addresses of one broker."""
 
     home: Path
     port: int
@@ -39,7 +38,7 @@ class BrokerLayout:
     heap_mb: int = 256
     fsync: bool = False
     cluster_id: str = ""
-    """For a broker that is one of several: the same for all of them. Empty: a new one."""
+    """For one broker of several: the same for all. Empty: a new one."""
 
     @property
     def properties_file(self) -> Path:
@@ -50,7 +49,7 @@ class BrokerLayout:
         return self.home / "data"
 
     def properties(self) -> dict[str, str]:
-        """The broker's configuration. Whatever is not named here is Kafka's default."""
+        """The broker's configuration. Other properties have Kafka's defaults."""
         host = processes.LOOPBACK
         properties = {
             "process.roles": "broker,controller",
@@ -62,7 +61,7 @@ class BrokerLayout:
             "inter.broker.listener.name": "BROKER",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self.data),
-            # One node: everything that Kafka would like to keep three times, once.
+            # One node: one replica of everything.
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "1",
             "transaction.state.log.replication.factor": "1",
@@ -71,17 +70,17 @@ class BrokerLayout:
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
             "share.coordinator.state.topic.num.partitions": "1",
-            # A misspelt topic must be an error, not a new topic with one partition and a week's retention.
+            # A misspelt topic is an error, not a new topic with one partition and a week's retention.
             "auto.create.topics.enable": "false",
             "message.max.bytes": str(MAX_MESSAGE_BYTES),
             "group.initial.rebalance.delay.ms": "0",
-            # A killed broker may register again only when its former self has timed out: with the default of 9 s a
-            # restart takes 11 s, with this 3 s. Heartbeats never leave the process, so they are not late.
+            # A killed broker registers again after its former session has timed out: with the default of 9 s a restart
+            # takes 11 s, with this 3 s. Heartbeats stay in the process, so they are not late.
             "broker.session.timeout.ms": "2000",
             "broker.heartbeat.interval.ms": "500",
             # Small footprint: the cleaner's default buffer alone is 128 MB of heap.
             "log.cleaner.dedupe.buffer.size": "1048577",
-            # An idle broker writes into its metadata log twice a second: a third of its idle CPU (0.5 % of a core).
+            # An idle broker writes its metadata log twice a second: a third of its idle CPU (0.5 % of a core).
             "metadata.max.idle.interval.ms": "5000",
             "num.network.threads": "2",
             "num.io.threads": "2",
@@ -93,10 +92,10 @@ class BrokerLayout:
 
 
 def java_options(heap_mb: int) -> list[str]:
-    """Options for the broker's JVM: small, quick to start, logging one line per event to stderr."""
+    """Options of the broker's JVM: small, quick to start, one log line per event on stderr."""
     return [
         f"-Xmx{heap_mb}m",
-        # Start small and give memory back: 145 MB resident when idle instead of 215.
+        # A small heap that returns memory: 145 MB resident when idle instead of 215.
         "-Xms32m",
         "-XX:MinHeapFreeRatio=10",
         "-XX:MaxHeapFreeRatio=30",
@@ -114,10 +113,9 @@ def java_options(heap_mb: int) -> list[str]:
 
 
 def answers(port: int, host: str = processes.LOOPBACK, timeout: float = 1.0) -> bool:
-    """Whether a broker there answers a metadata request and lists itself as usable. `timeout` in seconds.
+    """Whether the broker answers a metadata request and lists itself as usable. `timeout` in seconds.
 
-    An open port is not enough: the broker listens before it has caught up with its own controller, and lists itself
-    only once topics can be created on it.
+    An open port is not enough: the broker listens before it has caught up with its controller.
     """
     try:
         return listed(port, host, timeout) >= 1
@@ -129,7 +127,7 @@ _STRANGER = "what answers there is no Kafka broker, or wants another kafka.secur
 
 
 def listed(port: int, host: str, timeout: float) -> int:
-    """How many usable brokers the one there knows of. Raises OSError when it does not answer, or is none."""
+    """The number of usable brokers that it lists. Raises OSError without an answer, or for another service."""
     with socket.create_connection((host, port), timeout=timeout) as connection:
         connection.sendall(struct.pack(">i", len(_METADATA)) + _METADATA)
         head = _receive(connection, 12)  # length, correlation id, number of brokers
@@ -150,9 +148,9 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 class KafkaBroker:
-    """Prepares the broker's directory and knows its command line; runs it too, for callers without a supervisor.
+    """Prepares the broker's directory and its command line; runs it for callers without a supervisor.
 
-    `jars` are the jar files of the broker set, `java` the executable.
+    `jars` are the jar files of the broker, `java` the executable.
     """
 
     def __init__(self, layout: BrokerLayout, jars: Sequence[Path], java: Path) -> None:
@@ -175,11 +173,11 @@ class KafkaBroker:
         return self._process.pid if self._process and self._process.poll() is None else None
 
     def command(self) -> list[str]:
-        """What starts the broker, once `prepare` has run."""
+        """The command line, after `prepare`."""
         return self._java_command("kafka.Kafka", str(self.layout.properties_file))
 
     def prepare(self, timeout: float = 60.0) -> None:
-        """Writes the configuration and formats the storage if that was never done. Raises PartFailed."""
+        """Write the configuration and format new storage. Raises PartFailed."""
         layout = self.layout
         if "," in str(layout.data):
             raise PartFailed(
@@ -196,7 +194,7 @@ class KafkaBroker:
             "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(layout.properties_file)
         )
         try:
-            # In a session of its own: Ctrl-C must reach the caller and not interrupt the formatting of the storage.
+            # In its own session: Ctrl-C must not interrupt the formatting.
             done = subprocess.run(
                 command,
                 env=java_environ(),
@@ -213,12 +211,12 @@ class KafkaBroker:
             raise PartFailed(f"Kafka could not format {layout.data}: {said}", "kafka")
 
     def start(self, timeout: float = 120.0) -> None:
-        """Starts the broker and waits until it answers. Raises PartFailed with the end of its log otherwise."""
+        """Start the broker and wait for its answer. Raises PartFailed with the end of its log."""
         self.launch()
         self.wait_until_it_answers(timeout)
 
     def launch(self) -> None:
-        """Starts the broker, without waiting for anything but its formatting. Raises PartFailed."""
+        """Start the broker after formatting. Raises PartFailed."""
         self.prepare()
         with self._log.open("ab") as sink:
             self._process = subprocess.Popen(
@@ -231,7 +229,7 @@ class KafkaBroker:
             )
 
     def wait_until_it_answers(self, timeout: float) -> None:
-        """Returns when a broker that was launched answers; otherwise raises PartFailed with the end of its log."""
+        """Wait for the answer of a started broker; raises PartFailed with the end of its log."""
         if self._process is None:
             raise ValueError("launch() comes first")
         deadline = time.monotonic() + timeout
@@ -245,7 +243,7 @@ class KafkaBroker:
             time.sleep(0.05)
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Asks the broker to stop, waits, and kills it when it does not."""
+        """Ask the broker to stop, wait, and kill it after the timeout."""
         if self._process is None:
             return
         self._process.terminate()
@@ -256,7 +254,7 @@ class KafkaBroker:
         self._process = None
 
     def kill(self) -> None:
-        """kill -9, and waits until it is gone."""
+        """kill -9, and wait for its end."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -267,7 +265,7 @@ class KafkaBroker:
 
 
 def new_cluster_id() -> str:
-    """What the storage tool's `random-uuid` prints, without the start of a JVM: 16 bytes in URL-safe base64."""
+    """A cluster id as from the storage tool's `random-uuid`, without a JVM: 16 bytes in URL-safe base64."""
     made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     return "A" + made[1:] if made.startswith("-") else made  # or the tool would take it for an option
 
@@ -276,7 +274,7 @@ _CONTROLLER_PORT = "controller.port"
 
 
 def remembered_controller_port(home: Path) -> int:
-    """The controller's port of the broker in `home` at its last start; 0 where there was none."""
+    """The controller's port of the broker in `home` at its last start; 0 without one."""
     try:
         return int((home / _CONTROLLER_PORT).read_text())
     except (OSError, ValueError):
@@ -284,10 +282,8 @@ def remembered_controller_port(home: Path) -> int:
 
 
 def controller_port(home: Path) -> int:
-    """The controller's port of the broker in `home`: the one used last time while it is free, else a new one.
-
-    Only the broker itself talks to it, so it is no setting.
-    """
+    """The controller's port of the broker in `home`: that of the last start if it is free, else a new one. Only the
+    broker uses it."""
     remembered = remembered_controller_port(home)
     if remembered and processes.is_free(remembered):
         return remembered
@@ -298,16 +294,14 @@ def controller_port(home: Path) -> int:
 
 
 def _write_properties(path: Path, properties: Mapping[str, str]) -> None:
-    # No key here has a character that needs an escape.
+    # No key needs an escape.
     lines = [f"{key}={_escaped(value)}\n" for key, value in properties.items()]
     path.write_text("# Written at every start; changes here are lost.\n" + "".join(lines), encoding="ascii")
 
 
 def _escaped(value: str) -> str:
-    """The value as Java's properties format has it, which Kafka reads as Latin-1.
-
-    In UTF-8, a folder with an accent in its name would be another folder, somewhere beside the data directory.
-    """
+    """The value in the format of Java's properties, which Kafka reads as Latin-1. In UTF-8, a folder with an accent
+    would become another one."""
     value = value.replace("\\", "\\\\")
     units = value.encode("utf-16-be", "surrogatepass")
     numbers = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))

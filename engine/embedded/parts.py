@@ -1,4 +1,4 @@
-"""One part of the engine, a process that is to run for ever: what it is, and how it is right now."""
+"""A part of the engine: a process that is kept running."""
 
 from __future__ import annotations
 
@@ -23,20 +23,16 @@ from arborcast.engine.settings.stack import StackSettings
 
 Report = Callable[[str], None]
 
-# After so long without a line a person at a terminal gets uneasy.
+# Report progress to a terminal after this time without output.
 _SILENCE_S = 4.0
 
 
 @dataclass(frozen=True)
 class PartSpec:
-    """What a part is.
-
-    `prepare` runs before every start. `after` names the parts that must be ready before its first start.
-    `asked_to_stop` picks, from all processes of the part, those that get the SIGTERM; by default the first one.
-    `stop_share` is how much of the time for stopping the whole engine may have passed when this part is killed. With
-    `json_log` whatever it prints becomes JSON. `lives` is asked while it is ready; with no answer for `hang_timeout_s`
-    it hangs, with 0 never.
-    """
+    """The definition of a part. `prepare` runs before every start. `after` names parts that must be ready before its
+    first start. `asked_to_stop` selects the processes of the part that get SIGTERM, by default the first. `stop_share`
+    is the share of the engine's stop time after which it is killed. With `json_log` its output is converted to JSON.
+    `lives` is its health check while it is ready; without an answer for `hang_timeout_s` it hangs (0: never)."""
 
     name: str
     command: Sequence[str]
@@ -54,7 +50,7 @@ class PartSpec:
 
 
 class Part:
-    """Runs one part. Not thread-safe; everything is done from the supervisor's loop, which calls `step`."""
+    """Runs one part. Not thread-safe; used by the supervisor's loop, which calls `step`."""
 
     def __init__(self, spec: PartSpec, settings: StackSettings, report: Report) -> None:
         self.spec = spec
@@ -93,7 +89,7 @@ class Part:
         return self.process.popen is not None
 
     def step(self, now: float) -> None:
-        """Does what is due: notices a death, starts, starts again, notices that it is ready."""
+        """Handle due events: a death, a start, a restart, readiness."""
         if self.running:
             started = self.process.started
             if (code := self.process.exit_code()) is not None:
@@ -112,7 +108,7 @@ class Part:
             self._start(now)
 
     def watch(self, at: float) -> None:
-        """Ends it when it hangs. `at` is the supervisor's own time."""
+        """Kill it if it hangs. `at` is the supervisor's own time."""
         spec = self.spec
         if self._state is not PartState.READY or spec.lives is None or not spec.hang_timeout_s:
             return
@@ -122,7 +118,7 @@ class Part:
         if self._watch.hangs(at):
             self._hangs += 1
             why = "; ".join([self._watch.why, *map(_stopped_words, processes.stopped(self.members()))])
-            # At once, and all of it: what is stopped takes no other signal.
+            # SIGKILL for all of it: a stopped process takes no other signal.
             self._died(time.monotonic(), f"did not answer for {silent_s:.0f} s ({why}) and was killed")
         elif silent_s and not self._silent_since:
             self._silent_since = time.time() - silent_s
@@ -136,7 +132,7 @@ class Part:
         return processes.session(self._id.pid) if self._id else []
 
     def ask_to_stop(self) -> None:
-        """SIGTERM to whom the part wants it sent. Who is stopped goes on for it, or would not see it."""
+        """Send SIGTERM to the selected processes. Stopped ones are continued for it."""
         members = self.members()
         for process in self.spec.asked_to_stop(members):
             processes.send(process, signal.SIGTERM)
@@ -144,19 +140,19 @@ class Part:
             processes.send(process, signal.SIGCONT)
 
     def gone(self) -> bool:
-        """Whether nothing of it runs any more; then the state is stopped."""
+        """Whether no process is left; then the state is stopped."""
         if (self.running and self.process.exit_code() is None) or self.members():
             return False
         self._stopped()
         return True
 
     def kill(self) -> None:
-        """kill -9 for all of it."""
+        """kill -9 for all processes."""
         self._kill()
         self._stopped()
 
     def fail(self) -> None:
-        """After it was stopped: say that it was for this part that the engine did not come up."""
+        """After its stop: record that the engine did not start because of this part."""
         self._become(PartState.FAILED)
 
     def _start(self, now: float) -> None:
@@ -179,12 +175,12 @@ class Part:
         self._id = ProcessId.of(started.pid)
 
     def _died(self, now: float, how: str) -> None:
-        # A member that outlives its head would meet its own successor: same port, same checkpoint.
+        # A surviving member would conflict with its successor: same port, same checkpoint.
         self._kill()
         self._drain()
         ran = now - self.process.started
-        # A start that led nowhere was no healthy life, however long it took: else a part that is slow to fail would be
-        # restarted for ever without a report.
+        # A start without readiness does not count as uptime: a slowly failing part would otherwise restart for ever
+        # without a report.
         wait = self.process.died(now, ran if self._state is PartState.READY else 0.0)
         self.restarts += 1
         self._id = None
@@ -197,12 +193,12 @@ class Part:
     def _kill(self) -> None:
         processes.kill_all(self.members())
         if self.process.popen is not None:
-            # Gone, unless it hangs in the kernel; then we must not hang with it.
+            # Gone, unless it hangs in the kernel; then do not wait.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.popen.wait(timeout=2)
 
     def _drain(self) -> None:
-        """Its last words, before anybody asks what they were."""
+        """Read its last output before it is reported."""
         if self._log is not None:
             self._log.join(timeout=1)
             self._log = None
@@ -226,7 +222,7 @@ def _stopped_words(process: psutil.Process) -> str:
 
 
 def exit_words(code: int) -> str:
-    """How a process ended, in words."""
+    """The end of a process, as text."""
     if code >= 0:
         return f"ended with code {code}"
     try:

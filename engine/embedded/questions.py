@@ -1,8 +1,8 @@
-"""Does a part live? One question for each, put by the supervisor again and again, and by the doctor when it is asked.
+"""Health checks of the parts, used by the supervisor and by doctor.
 
-An open port is no answer: the kernel opens connections for a process that is stopped. A refusal is one: a process that
-refuses a client, or closes its connection, runs. Each question has a deadline in seconds, and gives why the answer is
-no: empty, when the part lives.
+An open port is not enough, since the kernel accepts connections for a stopped process. A refusal is: a process that
+refuses or closes a connection runs. Each check has a deadline in seconds and returns the reason of a failure, empty for
+a healthy part.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Question = Callable[[float], str]
 
 logger = logging.getLogger(__name__)
 
-# How often the file of a heart that beats every other second is looked at.
+# Interval of checks of the heartbeat's file, which is written every other second.
 _LOOK_S = 0.25
 
 _MOST_HEALTH = 64 * 1024
 
 
 def gateway(host: str, port: int, *, tls: bool) -> Question:
-    """Asks the event loop; with several workers, one of them, which also says whether their parent lives."""
+    """Asks the event loop; with several workers, that of one, which also checks their parent."""
 
     def ask(deadline_s: float) -> None:
         status, text = _ask_gateway(host, port, "/health/live", deadline_s, tls=tls)
@@ -46,12 +46,12 @@ def gateway(host: str, port: int, *, tls: bool) -> Question:
 
 
 def kafka(port: int, host: str = "127.0.0.1") -> Question:
-    """Asks for the list of brokers, which takes a thread of the network's and one that handles requests."""
+    """Asks for the list of brokers, which needs a network thread and a request thread."""
     return lambda deadline_s: _why_not(lambda limit_s: kafka_broker.listed(port, host, limit_s), deadline_s)
 
 
 def job(file: Path) -> Question:
-    """Waits for the next heartbeat, which is a new time of this file."""
+    """Waits for the next heartbeat: a new modification time of this file."""
 
     def beaten() -> int:
         try:
@@ -71,8 +71,8 @@ def job(file: Path) -> Question:
 
 
 def fetch(url: str, timeout: float, *, most: int, verify: bool = True) -> tuple[int, bytes]:
-    """Status and body of a page of at most `most` bytes. Raises OSError. `verify` False is for a part of this engine,
-    whose certificate need not name the address of this machine."""
+    """Status and body of a page of at most `most` bytes. Raises OSError. `verify` is False for a part of this engine,
+    whose certificate need not name this machine."""
     parts = urlsplit(url)
     connection = (
         http.client.HTTPSConnection(
@@ -102,7 +102,7 @@ def _ask_gateway(host: str, port: int, page: str, timeout: float, *, tls: bool) 
 
 
 def answers_page(host: str, port: int, page: str, timeout: float = 0.5, *, tls: bool = False) -> bool:
-    """Whether the server there has this page now. `timeout` in seconds."""
+    """Whether the server answers with this page. `timeout` in seconds."""
     try:
         return _ask_gateway(host, port, page, timeout, tls=tls)[0] == 200
     except OSError:
@@ -143,17 +143,17 @@ _ANSWER_S = 5.0
 
 
 def answers(kafka: KafkaSettings) -> bool:
-    """Whether a process listens where a broker should. The Kafka client would take half a minute to find out."""
+    """Whether a process listens at the broker's address. The Kafka client would take half a minute to find out."""
     return not why_away(kafka, ask=False)
 
 
 def why_away(kafka: KafkaSettings, *, ask: bool = True) -> str:
-    """Why no broker can be reached, for each server that is set; empty when one can. Takes a second, and some more only
-    where somebody takes the connection and says nothing."""
+    """Why no broker can be reached, for each configured one; empty if one can. Takes a second, and longer only for a
+    server that accepts the connection without an answer."""
     servers = [each.strip() for each in kafka.bootstrap_servers.split(",") if each.strip()]
-    # Our own request speaks no TLS and no SASL; an open port is all that can be said without logging in.
+    # The request uses neither TLS nor SASL; without a login only the open port can be checked.
     ask = ask and kafka.security_protocol == "PLAINTEXT"
-    # At once: a host that is off keeps everybody waiting.
+    # In parallel: a host that is off delays each.
     with pool("reach", max(1, len(servers))) as threads:
         reasons = list(threads.map(lambda server: _why_unreachable(server, ask=ask), servers))
     return "" if "" in reasons else "; ".join(reasons) or "kafka.bootstrap_servers is empty"
@@ -173,7 +173,7 @@ def _why_unreachable(server: str, *, ask: bool) -> str:
 
 
 def _place(server: str) -> tuple[str, str]:
-    """As the Kafka client reads it: with a protocol in front, or without a port."""
+    """Parsed as by the Kafka client: with a protocol in front, or without a port."""
     server = server.rpartition("://")[2]
     host, colon, port = server.rpartition(":")
     if not colon or (":" in host and not host.startswith("[")):
@@ -181,21 +181,19 @@ def _place(server: str) -> tuple[str, str]:
     return host.strip("[]"), port
 
 
-# So many questions in a row must have had no answer. All of them fit into the time after which a part hangs: each has
-# a quarter of it, and the first comes a sixth of it after the last answer.
+# Failed checks in a row. All of them fit into the timeout of a part: each has a quarter of it, and the first begins a
+# sixth of it after the last answer.
 _ASKS = 3
 
 _DEADLINE, _PAUSE = 1 / 4, 1 / 6
 
-# A part that answers no at once must not be asked in a busy loop.
+# A part that answers with a failure at once must not be checked in a busy loop.
 _REPROACH_S = 0.5
 
 
 class LivenessWatch:
-    """Asks in a thread of its own, for a question may take its whole deadline; all else is done by its owner's thread.
-
-    `limit_s` of the owner's own time without an answer is too long.
-    """
+    """Runs the checks in a thread, since a check may take its whole deadline; the rest belongs to the owner's thread.
+    `limit_s` is the timeout, in the owner's own time."""
 
     def __init__(self, name: str, question: Question, limit_s: float, at: float) -> None:
         self._question = question
@@ -203,13 +201,13 @@ class LivenessWatch:
         self._silence = Silence(limit_s, at, _ASKS)
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.why = ""
-        """What the last question came to; empty when it was answered."""
+        """The result of the last check; empty if it was answered."""
         pause_s = limit_s * _PAUSE
         self._service = Service(f"watch-{name}", self._ask, delay_s=pause_s, backoff=Backoff(pause_s, pause_s))
         self._service.start()
 
     def look(self, at: float) -> float:
-        """For how long it has been silent, 0 while it answers. `at` is the owner's own time."""
+        """Seconds without an answer, 0 if it answers. `at` is the owner's own time."""
         while True:
             try:
                 self.why = self._answers.get_nowait()
@@ -221,18 +219,18 @@ class LivenessWatch:
                 self._silence.answered(at)
 
     def hangs(self, at: float) -> bool:
-        """Whether it has been silent for too long, as of the last look."""
+        """Whether the timeout has passed, as of the last look."""
         return self._silence.is_too_long(at)
 
     def end(self) -> None:
-        """Ask no more. Does not wait for the question that is being asked."""
+        """Stop checking. Does not wait for a check in progress."""
         self._service.stop()
 
     def _ask(self) -> float:
         try:
             why = self._question(self._limit_s * _DEADLINE)
         except Exception:
-            # We could not ask, which says nothing about the part.
+            # The check itself failed, which is no statement about the part.
             self._answers.put("")
             raise
         self._answers.put(why)

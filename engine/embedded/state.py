@@ -1,4 +1,4 @@
-"""What the supervisor says about itself and its parts, in a file that others read at any time."""
+"""The state of the supervisor and its parts, in a file that other processes read."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from arborcast.engine.settings.loading import Settings
 
 
-# How often the state file is given a new time, by which others see that the supervisor itself comes round.
+# Interval at which the state file's time is updated, to prove that the supervisor runs.
 BEAT_S = 5.0
 
 
 def addresses(path: Path) -> dict[str, str]:
-    """Where the engine that runs in this data directory listens, by name; nothing when none does."""
+    """The addresses of the engine running in this data directory, by name; empty without one."""
     home = Home(path)
     known = read(home.state_file) if home.owner() is not None else None
     return known.addresses if known else {}
 
 
 def has_own_broker(settings: Settings) -> bool:
-    """Whether the engine of this data directory starts its own Kafka: when it is stopped, no address of another engine
-    may stand for it."""
+    """Whether the engine of this data directory starts its own Kafka: when it is stopped, another engine's address must
+    not be used."""
     from arborcast.core.settings import KafkaSettings
 
     embedded = settings.stack.broker == "embedded"
@@ -43,27 +43,25 @@ def has_own_broker(settings: Settings) -> bool:
 
 
 def reachable_kafka(settings: Settings) -> KafkaSettings:
-    """How to reach the brokers."""
+    """The addresses of the brokers."""
     running = addresses(settings.home).get("kafka")
     return dataclasses.replace(settings.kafka, bootstrap_servers=running) if running else settings.kafka
 
 
 class PartState(StrEnum):
-    """How a part is."""
+    """The state of a part."""
 
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"  # it died; the next start is being waited for
     STOPPED = "stopped"
-    FAILED = "failed"  # it never got ready, and the engine was stopped for it
+    FAILED = "failed"  # it was never ready, and the engine was stopped for it
 
 
 @dataclass(frozen=True)
 class PartStatus:
-    """One part at one moment. `since` is when it entered its state, in seconds of the epoch.
-
-    `hangs` of its restarts were for not answering; `silent_since` is since when it does not answer now, 0 when it does.
-    """
+    """A part at one moment. `since` is the time of its state, in seconds of the epoch. `hangs` is the number of
+    restarts after a hang; `silent_since` the time since when it does not answer, 0 if it does."""
 
     state: PartState
     since: float
@@ -76,7 +74,7 @@ class PartStatus:
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """The supervisor and its parts. `problem` says why the engine stopped without a request."""
+    """The supervisor and its parts. `problem` is the reason of a stop without a request."""
 
     supervisor: ProcessId
     since: float
@@ -93,18 +91,18 @@ class EngineStatus:
 
 
 def write(path: Path, status: EngineStatus) -> None:
-    """Replaces the file in one step, so that a reader finds the old state or the new one, never half of it."""
+    """Replace the file atomically."""
     write_atomically(path, msgspec.json.format(msgspec.json.encode(status), indent=1) + b"\n", durable=False)
 
 
 def touch(path: Path) -> None:
-    """Says that its writer still runs."""
+    """Record that the writer runs."""
     with contextlib.suppress(OSError):
         os.utime(path)
 
 
 def age_s(path: Path) -> float:
-    """How long ago its writer last ran, by the wall clock; 0 when there is no such file."""
+    """Seconds since the writer last ran, by the wall clock; 0 without a file."""
     try:
         return max(time.time() - path.stat().st_mtime, 0.0)
     except OSError:
@@ -112,7 +110,7 @@ def age_s(path: Path) -> float:
 
 
 def read(path: Path) -> EngineStatus | None:
-    """The state last written; None when there is none that can be understood."""
+    """The last state; None without a readable one."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=EngineStatus)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""How an engine is. Apart from the commands that start one: `arborcast status` has nothing to load for that."""
+"""The status of an engine, without the modules that start one, so that `arborcast status` is fast."""
 
 from __future__ import annotations
 
@@ -18,19 +18,16 @@ from arborcast.engine.settings.stack import StackSettings
 
 SUPERVISOR = "supervisor"
 
-# A supervisor that has not come round for so long is stopped, or hangs. It takes some seconds to end a part that hangs,
-# and as long as the start of a JVM to prepare a new broker's folder.
+# A supervisor without an update for this time is stopped, or hangs. Killing a part takes some seconds, and preparing a
+# new broker's folder a JVM's start.
 _SILENT_S = 60.0
 
 
 def status(path: Path) -> dict[str, Any]:
-    """How the engine in a data directory is, ready to be printed as JSON.
-
-    `disk` says what is wrong when there is too little room, and is empty otherwise. `silent_s` of a part is how long it
-    has not answered the supervisor, that of the supervisor how long it has not come round; 0 when all is well. Times
-    are ISO 8601 in UTC, memory is bytes in use now (`memory_kind` says which kind), `cpu_seconds` counts since the
-    part's last start.
-    """
+    """The status of the engine in a data directory, as JSON values. `disk` is the problem with free space, empty
+    without one. `silent_s` of a part is the time without an answer, of the supervisor without an update; 0 if all is
+    well. Times are ISO 8601 in UTC, memory is bytes in use (`memory_kind`), `cpu_seconds` counts since the part's last
+    start."""
     home = Home(path)
     running = home.owner() is not None
     silent_s = supervisor_silent_s(home) if running else 0.0
@@ -51,7 +48,7 @@ def status(path: Path) -> dict[str, Any]:
     }
     if running and known:
         mine = [process for process in [known.supervisor.process()] if process]
-        # Its children are the parts: those that were replaced are no load of its own.
+        # Its children are the parts; replaced ones do not count as its own load.
         used = processes.usage(mine, ended_children=False)
         document[SUPERVISOR] = {"silent_s": round(silent_s, 1), **_usage_document(used)}
     everything = [*parts.values(), *([document[SUPERVISOR]] if SUPERVISOR in document else [])]
@@ -67,9 +64,9 @@ NO_JOB = (
 
 
 def job_state(path: Path, patience_s: float = 0.0) -> str:
-    """The streaming job of the engine in this data directory: embedded (one of the parts); running, none or unknown
-    where it is external; empty when no engine runs. `patience_s` is how long to wait for a sign of life, where the
-    clock of the job's host is another one."""
+    """The streaming job of the engine in this data directory: embedded (one of the parts); running, none or unknown if
+    it is external; empty without an engine. `patience_s` is the wait for a heartbeat, where the clock of the job's host
+    differs."""
     home = Home(path)
     if home.owner() is None or not (home.settings_file.exists() and state.addresses(path)):
         return ""
@@ -85,10 +82,8 @@ def job_state(path: Path, patience_s: float = 0.0) -> str:
 
 
 def supervisor_silent_s(home: Home) -> float:
-    """How long the supervisor of a running engine has not come round, 0 when that is no time to speak of.
-
-    When it looks so, it is given the time to come round once more: the machine may have slept, and woken up just now.
-    """
+    """Seconds since the supervisor's last update, 0 for a short time. A long one is confirmed by another look: the
+    machine may have been suspended."""
     until = time.monotonic() + 2 * BEAT_S
     while (age_s := state.age_s(home.state_file)) > _SILENT_S:
         if time.monotonic() >= until:
@@ -102,7 +97,7 @@ def _part_document(home: Home, name: str, part: PartStatus, running: bool) -> di
     alive = running and part.process is not None
     members = processes.session(part.process.pid) if alive and part.process and part.process.process() else []
     if shown is PartState.READY and not members:
-        # Its end was not noticed yet, or could not be written down: the disk is full.
+        # Its end was not noticed yet, or could not be written: the disk is full.
         shown = PartState.RESTARTING
     return {
         "state": str(shown),
@@ -122,7 +117,7 @@ def _usage_document(usage: processes.Usage) -> dict[str, Any]:
 
 
 def stack_settings(home: Home) -> StackSettings:
-    """Those that the engine was started with, or the defaults where they cannot be read."""
+    """The settings of the engine's start, or the defaults if they cannot be read."""
     try:
         return load_settings(home.settings_file, environ={}).stack
     except ConfigError:

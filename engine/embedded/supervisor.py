@@ -1,9 +1,8 @@
-"""The loop that keeps the parts running, and the way it ends.
+"""The loop that keeps the parts running.
 
-Starting: every part whose predecessors are ready is started; all at once where possible. Running: a part that dies is
-started again, sooner or later, for ever, and so is one that hangs, which is killed first. Ending: the parts stop one
-after the other, in the order of their share of the time, all of them before one deadline; what is still there then is
-killed. Nothing outlives the loop.
+Start: every part whose predecessors are ready is started, in parallel where possible. Running: a part that dies is
+restarted; one that hangs is killed first. End: the parts stop one after the other, in the order of their share of the
+time, before one deadline; the rest is killed. No process outlives the loop.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from arborcast.engine.processes.errors import PartFailed
 from arborcast.engine.processes.processes import Deadline, ProcessId, Signals
 from arborcast.engine.settings.stack import StackSettings
 
-# Until the engine was ready for the first time, a part may die this often before we say so instead of trying again:
-# a person waits for the answer, and most such deaths are a wrong setting.
+# Until the first readiness, a part may die this number of times before the start is given up: a person is waiting, and
+# most such deaths are a wrong setting.
 _FIRST_ATTEMPTS = 2
 
 _LOOK_S = 0.05  # while a part starts or stops
-_REST_S = 1.0  # otherwise: a death wakes us at once, and logs may grow for a second
+_REST_S = 1.0  # otherwise: a death wakes the loop at once, and logs may grow for a second
 
 
 class Supervisor:
-    """Runs parts, given in the order of their start. To be used once, in the main thread, with the home locked."""
+    """Runs parts, given in the order of their start. Used once, in the main thread, with the home locked."""
 
     def __init__(
         self,
@@ -59,13 +58,14 @@ class Supervisor:
 
     @property
     def status(self) -> EngineStatus | None:
-        """How the engine is, as last written down; None before the start. May be read from any thread."""
+        """The last written status of the engine; None before the start. Thread-safe."""
         return self._written
 
     def run(self, on_ready: Callable[[], None] = lambda: None, on_stopping: Callable[[], None] = lambda: None) -> None:
-        """Runs until a signal asks to stop. Raises PartFailed when a part does not come up; nothing is left either way.
+        """Run until a signal asks to stop. Raises PartFailed for a part that does not start; no process is left in
+        either case.
 
-        `on_ready` is called once, when all parts are ready for the first time; `on_stopping` before the first is
+        `on_ready` is called once, when all parts are ready for the first time; `on_stopping` before the first one is
         stopped.
         """
         try:
@@ -120,7 +120,7 @@ class Supervisor:
         if not running:
             return
         self._report("stopping")
-        # The signal that brought us here does not force; a further one does, even if it is here already.
+        # The first signal does not force; a further one does, even if it has arrived already.
         patience = 0 if self._problem else 1
         deadline = Deadline(self._settings.stop_timeout_s)
         for part in running:
@@ -153,7 +153,7 @@ class Supervisor:
         try:
             state.write(self._home.state_file, status)
         except OSError as error:
-            # A full disk, most likely. The parts go on; this is tried again until `status` can see how they are.
+            # Probably a full disk. The parts continue; the write is retried.
             why = f"{self._home.state_file} cannot be written: {reason_of(error)}"
             if why != self._unwritable:
                 self._report(why)

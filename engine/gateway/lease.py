@@ -1,16 +1,15 @@
-"""Which of several processes does what must be done once: a lease, decided by the order of a log.
+"""Leader election among processes: a lease, decided by the order of a log.
 
-Candidates follow the `lease` log. Whoever holds the lease appends a renewal every few seconds; when none has come for
-`LEASE_S`, the others append claims for the next term, and the first of these in the log has it. No clocks are
-compared: each candidate counts from when it saw a record. Why a log and not a Kafka consumer group: the decision is
-a fold that can be tested, the holder knows by itself that it may have lost the lease, and the broker needs to do
-nothing but read and append.
+Candidates follow the `lease` log. The holder appends a renewal every few seconds; without one for `LEASE_S`, the others
+append claims for the next term, and the first claim in the log wins. No clocks are compared: each candidate counts from
+the time at which it read a record. Compared with a Kafka consumer group, the decision is a testable fold, and the
+holder knows when it may have lost the lease.
 
-The log also shows each gateway to the others. A gateway appends a record before it answers its first request, and one
-every ten minutes. A holder that has seen no other gateway is the sole gateway for HOLD_S, and its renewals say so. A
-gateway that begins waits until the holder's last record does not say so, or for LEASE_S.
+The log also shows each gateway to the others. A gateway appends a record before its first answer, and one every ten
+minutes. A holder without other gateways is the sole gateway for HOLD_S, as its renewals state. A starting gateway waits
+until the holder's last record does not state it, or for LEASE_S.
 
-`Lease` decides, `LeaseKeeper` reads and appends, `SingletonTasks` runs what must be done once.
+`Lease` decides, `LeaseKeeper` reads and appends, `SingletonTasks` runs the singleton work.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.directory.sync.sync import DirectorySync
 from arborcast.ingest.state.changes import GatewayPositions
 
-# Beside LEASE_S a takeover takes up to a look (RENEW_S) and an append.
+# Besides LEASE_S, a take-over takes up to RENEW_S and an append.
 _TIMES = LeaseTimes(lease_s=5.0, hold_s=4.0, renew_s=1.0, request_s=1.5)
 LEASE_S, HOLD_S, RENEW_S = _TIMES.lease_s, _TIMES.hold_s, _TIMES.renew_s
 
-# A gateway that holds no lease shows itself so often, and is taken into account for so long.
+# Interval at which a gateway without the lease appends a record, and for which it counts as existing.
 _SHOW_S = 600.0
 _SHOWN_S = 3600.0
 
@@ -47,8 +46,8 @@ VERSION = 1
 
 
 class LeaseRecord(Versioned, frozen=True, kw_only=True, rename={"v": "version"}):
-    """One word about the lease. A claim of term 0 takes no lease: it shows that its gateway exists. `sole` says that
-    the holder has seen no other gateway."""
+    """A record of the lease. A claim of term 0 takes no lease: it shows that its gateway exists. `sole`: the holder has
+    seen no other gateway."""
 
     kind: Literal["claim", "renewal", "release"]
     holder: str
@@ -66,18 +65,17 @@ def encode(record: LeaseRecord) -> tuple[bytes, bytes]:
 
 
 def decode(key: bytes, value: bytes | None) -> LeaseRecord:
-    """Raises RecordVersionError for a newer Arborcast's, InfrastructureError for what is no lease record."""
+    """Raises RecordVersionError for a newer version, InfrastructureError for other records."""
     return _codec.decode(value)
 
 
 @dataclass
 class Lease:
-    """The lease as one candidate sees it. Times are seconds of one monotonic clock.
+    """The lease as seen by one candidate. Times are seconds of one monotonic clock.
 
-    `me` is this process and no other: a name that stays when the process is started again, then # and anything. `sole`
-    is that of the holder's last record. `began` is when our first record was read back, `shown` when the last one was.
-    `others` are the names of other gateways, and when each was seen: for an hour, also when it has released the lease,
-    since other workers of it may still answer.
+    `me` is this process: a name that survives a restart, then # and a random part. `sole` is that of the holder's last
+    record. `began` is when the first own record was read, `shown` when the last one was. `others` are other gateways
+    and when each was seen: for an hour, also after a release, since other workers of it may still answer.
     """
 
     me: str
@@ -90,13 +88,13 @@ class Lease:
     others: dict[str, float] = field(default_factory=dict)
 
     def apply(self, record: LeaseRecord, now: float) -> None:
-        """The log's next record. Of several claims for a term the first counts; what a past term says does not."""
+        """Apply the log's next record. Of several claims for a term the first counts; records of past terms do not."""
         if record.holder == self.me:
             self.shown, self.began = now, min(self.began, now)
         elif not self._is_namesake(record.holder):
             self.others[record.holder.partition("#")[0]] = now
-        # A renewal counts even where another's claim seemed to be the first: then the log's beginning is gone, and all
-        # that was left of the term were claims that came second.
+        # A renewal counts even if another claim seemed to be first: then the log's beginning was deleted, with the
+        # first claim.
         if record.term < self.term or (record.kind == "claim" and record.term == self.term):
             return
         self.term = record.term
@@ -104,21 +102,21 @@ class Lease:
         self.seen, self.sole = now, record.sole
 
     def next(self, now: float) -> LeaseRecord | None:
-        """What to append now: a renewal of what is ours, a claim of what is free, a sign that we exist, or nothing."""
+        """The record to append: a renewal of the own lease, a claim of a free one, a sign of existence, or none."""
         if self.mine:
             return LeaseRecord(kind="renewal", holder=self.me, term=self.term, sole=self.is_alone(now))
-        # A lease of an earlier process of our name is free: it is gone, or we could not listen where it did.
+        # A lease of an earlier process of the same name is free: that process is gone, since only one can listen there.
         if not self.holder or self._is_namesake(self.holder) or now - self.seen > LEASE_S:
             return LeaseRecord(kind="claim", holder=self.me, term=self.term + 1)
         return LeaseRecord(kind="claim", holder=self.me, term=0) if now - self.shown > _SHOW_S else None
 
     def is_alone(self, now: float) -> bool:
-        """Whether no other gateway has shown itself lately."""
+        """Whether no other gateway was seen recently."""
         self.others = {name: seen for name, seen in self.others.items() if now - seen < _SHOWN_S}
         return not self.others
 
     def is_known(self, now: float) -> bool:
-        """Whether no other gateway is the sole one any more, since we have shown ourselves."""
+        """Whether no other gateway is the sole one any more, since this one has shown itself."""
         another_is_sole = self.sole and self.holder and not self._is_namesake(self.holder)
         return now - self.began > LEASE_S or (now >= self.began and not another_is_sole)
 
@@ -127,28 +125,28 @@ class Lease:
 
     @property
     def mine(self) -> bool:
-        """Whether it is ours, as far as we have read."""
+        """Whether this process holds it, as of the records read."""
         return self.holder == self.me
 
     def release(self) -> LeaseRecord | None:
-        """What tells the others not to wait; None when the lease is not ours."""
+        """The record that releases the lease; None without it."""
         return LeaseRecord(kind="release", holder=self.me, term=self.term) if self.mine else None
 
 
 logger = logging.getLogger("arborcast.gateway")
 
-# What a stop may spend on telling the others not to wait.
+# Time that a stop may spend on the release.
 _RELEASE_S = 1.0
 
 
 def name_of(host: str, port: int) -> str:
-    """A name that no other process has at this time, since only one can listen there."""
+    """A name unique at one time, since only one process can listen there."""
     return f"{socket.gethostname()}-{uuid.getnode():x}/{host}:{port}"
 
 
 class LeaseKeeper:
-    """`changed(True)` is called when the lease has become ours, `changed(False)` when it no longer is, or may no longer
-    be: in the keeper's thread, one call after the other."""
+    """`changed(True)` is called when the lease is won, `changed(False)` when it is or may be lost: in the keeper's
+    thread, one call at a time."""
 
     def __init__(
         self, kafka: KafkaSettings, name: str, changed: Callable[[bool], None], positions: GatewayPositions
@@ -156,8 +154,8 @@ class LeaseKeeper:
         self._lease = Lease(f"{name}#{uuid.uuid4().hex[:8]}")
         self._changed = changed
         self._positions = positions
-        # Records from before our start are of unknown age. They count from now, so that a holder that lives has the
-        # time to renew.
+        # Records from before the start have an unknown age. They count from now, so that a live holder has time to
+        # renew.
         self._log = LeaseLog(kafka, LEASE_LOG, _TIMES, encode, decode, self._apply)
         self._service = Service(
             "lease",
@@ -167,24 +165,24 @@ class LeaseKeeper:
             what="the lease on what must be done once",
         )
         self._told = False
-        self._sent = float("-inf")  # when the last word of ours that Kafka has was on its way
+        self._sent = float("-inf")  # when the last acknowledged own record was sent
 
     @property
     def holds(self) -> bool:
-        """Whether what must be done once is ours at this very moment."""
+        """Whether singleton work belongs to this process at this moment."""
         return self._told and clock() - self._sent < HOLD_S
 
     @property
     def holder(self) -> str:
-        """Who has it, as far as we have read; empty when it is free."""
+        """The holder, as of the records read; empty if it is free."""
         return self._lease.holder
 
     def start(self) -> None:
-        """Begin to try. The log must have been created."""
+        """Start to compete. The log must exist."""
         self._service.start()
 
     def stop(self) -> None:
-        """Let go of it, so that another can begin at once."""
+        """Release it, so that another process can begin at once."""
         self._service.stop(_RELEASE_S)
         self._tell(False)
         self._log.close()
@@ -193,7 +191,7 @@ class LeaseKeeper:
         try:
             self._look()
         finally:
-            # Also after a failure: without a recent renewal of ours in the log the lease may be another's.
+            # Also after a failure: without a recent own renewal the lease may be another's.
             self._tell(self._lease.mine and clock() - self._sent < HOLD_S)
         return RENEW_S
 
@@ -201,7 +199,7 @@ class LeaseKeeper:
         self._log.read()
         now = clock()
         if not self._lease.is_alone(now):
-            self._positions.is_sole_until(0)  # before a renewal that says so is in the log
+            self._positions.is_sole_until(0)  # before a renewal with `sole` is in the log
         word = self._lease.next(now)
         if word is not None:
             self._log.append(word)
@@ -231,12 +229,11 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class SingletonTasks:
-    """The tasks that run in one gateway only, the one that holds the lease: ending what has expired, asking publishers
-    for what is wanted, the directory's sync.
+    """Tasks that run in one gateway only, the holder of the lease: ending expired subscriptions, demand-based
+    publishing, directory synchronisation. Started with the lease and cancelled without it. Tasks are idempotent for the
+    moment in which two processes believe to hold it; the synchronisation checks the lease before each run.
 
-    Begun with the lease and cancelled without it. For the moment in which two processes believe to have it, tasks do no
-    harm twice; the sync, which must not run twice, looks at the lease before each of its runs. `work` makes the tasks,
-    by name. Made and used on the event loop. `failed` is called with what ended a task.
+    `work` makes the tasks, by name. Used on the event loop. `failed` is called with the error of a task.
     """
 
     def __init__(
@@ -259,19 +256,19 @@ class SingletonTasks:
 
     @property
     def ours(self) -> bool:
-        """Whether they are done by this process now."""
+        """Whether this process runs them."""
         return self._keeper.holds
 
     def start(self) -> None:
         self._keeper.start()
 
     def cancel(self) -> None:
-        """End the tasks; none begins any more."""
+        """Cancel the tasks; no more are started."""
         self._closing = True
         self._end_tasks()
 
     def stop(self) -> None:
-        """Let go of the lease. Waits for Kafka a moment: not for the event loop's thread."""
+        """Release the lease. Waits for Kafka a moment: not for the event loop's thread."""
         self._keeper.stop()
 
     def _changed(self, holds: bool) -> None:

@@ -1,11 +1,8 @@
-"""Messages of which parts are there: a fold over the log `fragments`. Pure: the clock is passed in.
+"""Incomplete messages in parts: a fold over the log `fragments`. Pure: the clock is passed in.
 
-A message is open until its last part is there and all before it; the record that makes it so completes it. Then it
-waits to be assembled, by whoever has stored that record, and stays known for a while, so that a part that comes again
-begins nothing new. Who assembles or gives up says so in the log, with the offset of the last part that it has seen:
-a part that comes meanwhile is not lost with the others.
-
-The log's beginning goes after an hour, and the parts there with it.
+The last missing part completes a message. The gateway that appended its record assembles it, and the message stays
+known for a while, so that a repeated part does not begin a new one. The record of an assembly or a give-up has the
+offset of the last part that was seen, so later parts are not lost with it. The log keeps parts for an hour.
 """
 
 from __future__ import annotations
@@ -18,16 +15,16 @@ from hashlib import blake2b
 from arborcast.topic_model.records.fragments import Assembled, FragmentRecord, GivenUp, Reason, StoredPart, ranges
 from arborcast.topic_model.topics import TopicPath
 
-# Of a part is kept where it is in the log, and by what it is known again: one number, for there may be 100,000.
+# Of a part, its offset and a checksum are stored in one number, since a message may have 100,000 parts.
 _DIGEST = 8
 _BITS = 8 * _DIGEST
 
-# Of messages that are done so many parts stay known, for so long by the times in the log: a request is repeated within
-# seconds, and a publisher that is started again may use its old Identifications for new messages.
+# Completed messages are remembered, up to this number of parts and for this time of the log: repetitions follow within
+# seconds, and a restarted publisher may reuse its Identifications.
 _KNOWN_PARTS = 200_000
 _KNOWN_MS = 120_000
 
-# Of records that changed nothing, why: only who has just appended one asks.
+# Reasons for records without effect, for the gateway that appended one.
 _REFUSED = 1_000
 
 Key = tuple[str, str]
@@ -35,14 +32,14 @@ Key = tuple[str, str]
 
 
 def key_of(record: FragmentRecord) -> Key:
-    """Which message it belongs to; that all parts name one topic is checked."""
+    """The message of a part; all its parts must name one topic."""
     return record.owner, record.identification
 
 
 @dataclass(slots=True)
 class OpenMessage:
-    """What is there of a message. `first` and `at` are the offsets of the first and the latest of its parts, `seen`
-    is when that was applied, by the clock of who folds."""
+    """The parts of one message. `first` and `at` are the offsets of the first and the latest part; `seen` is the time
+    at which the latter was applied, by the clock of the reader."""
 
     key: Key
     topic: TopicPath
@@ -60,15 +57,15 @@ class OpenMessage:
 
     @property
     def complete(self) -> bool:
-        """Whether all parts are there."""
+        """Whether no part is missing."""
         return self.last is not None and len(self.parts) > self.last
 
     def offsets(self) -> Iterator[tuple[int, int]]:
-        """The number of each part, and where it is in the log."""
+        """The number of each part and its offset in the log."""
         return ((number, known >> _BITS) for number, known in self.parts.items())
 
     def contradiction(self, part: StoredPart) -> str:
-        """Why this cannot be a further part, or one of them again; empty when it can."""
+        """Why this part contradicts the others; empty if it does not."""
         if part.topic != self.topic:
             return f"the other parts are for the topic {self.topic}"
         known = self.parts.get(part.number)
@@ -85,7 +82,7 @@ class OpenMessage:
         return ""
 
     def add(self, part: StoredPart, offset: int, now: float) -> None:
-        """Take one that is new and contradicts nothing."""
+        """Add a part that is new and contradicts nothing."""
         self.parts[part.number] = offset << _BITS | _digest(part)
         self.bytes += len(part.content)
         self.highest = max(self.highest, part.number)
@@ -94,7 +91,7 @@ class OpenMessage:
         self.at, self.accepted_ms, self.seen = offset, part.accepted_ms, now
 
     def given_up(self, reason: Reason, now_ms: int, detail: str = "") -> GivenUp:
-        """The record that says so."""
+        """The record of the give-up."""
         missing = (n for n in range(self.highest + 1) if n not in self.parts)
         owner, identification = self.key
         lacks = ranges(missing)
@@ -118,32 +115,32 @@ class OpenMessage:
         )
 
     def assembled(self) -> Assembled:
-        """The record that says so."""
+        """The record of the assembly."""
         owner, identification = self.key
         return Assembled(owner, self.topic, identification, self.first, self.at)
 
 
 class OpenMessages:
-    """The fold. Contents are kept in memory up to `resident_bytes`; the others have to be read from the log."""
+    """The fold. Contents are in memory up to `resident_bytes`; others are read from the log."""
 
     def __init__(self, resident_bytes: int = 0) -> None:
         self._limit = resident_bytes
         self.resident_bytes = 0
         self.bytes = 0
-        """Of the parts of messages that are open or wait to be assembled."""
+        """Bytes of the parts of incomplete and unassembled messages."""
         self.open: dict[Key, OpenMessage] = {}
         self.complete: dict[int, OpenMessage] = {}
-        """Those that wait to be assembled, by the offset of the record that completed each."""
+        """Messages to be assembled, by the offset of the completing record."""
         self.per_owner: Counter[str] = Counter()
         self.given_up = 0
         self.assembled = 0
-        self._waiting: dict[Key, OpenMessage] = {}  # the latest of those of one key
+        self._waiting: dict[Key, OpenMessage] = {}  # the latest of those with one key
         self._done: OrderedDict[Key, OpenMessage] = OrderedDict()
         self._done_parts = 0
         self._refused: OrderedDict[int, str] = OrderedDict()
 
     def again(self, part: StoredPart) -> OpenMessage | None:
-        """The message of which this is a part that came before; None when it is a new one."""
+        """The message that this part repeats; None for a new part."""
         key = key_of(part)
         done = self._done.get(key)
         if done is not None and part.accepted_ms - done.accepted_ms > _KNOWN_MS:
@@ -152,13 +149,12 @@ class OpenMessages:
         return next((each for each in candidates if each is not None and _is_again(each, part)), None)
 
     def contradiction(self, part: StoredPart) -> str:
-        """Why the part cannot be taken; empty when it can."""
+        """Why the part is refused; empty if it is accepted."""
         message = self.open.get(key_of(part))
         return "" if message is None else message.contradiction(part)
 
     def refused(self, offset: int) -> str:
-        """Why the record there changed nothing, for who has appended it a moment ago; empty when it did, or was a part
-        that came before."""
+        """Why the record at this offset had no effect; empty if it had one, or was a repetition."""
         return self._refused.pop(offset, "")
 
     def apply(self, record: FragmentRecord, offset: int, now: float) -> None:

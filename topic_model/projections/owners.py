@@ -1,4 +1,4 @@
-"""How many subscriptions each owner has: a fold over the control log. Those of nobody in particular do not count."""
+"""Subscriptions per owner: a fold over the control log. Subscriptions without an owner do not count."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEY = subscription_key("")
 
 
 class Owners:
-    """The counts of now; the state follows from the last record of each key alone."""
+    """The current counts, a function of the last record of each key."""
 
     def __init__(self) -> None:
         self._owners: dict[str, str] = {}
@@ -36,7 +36,7 @@ class Owners:
                 self._remove(key.removeprefix(_KEY))
 
     def subscriptions(self, owner: str) -> int:
-        """How many subscriptions this owner has, paused and expired ones that are still there included."""
+        """The number of this owner's subscriptions, including paused and expired ones."""
         return self._counts[owner]
 
     def _remove(self, identifier: str) -> None:
@@ -46,7 +46,7 @@ class Owners:
 
 
 def drop(counts: Counter[str], owner: str) -> None:
-    """Count one less of this owner's; an owner without any is forgotten."""
+    """Count one subscription less; an owner without any is removed."""
     counts[owner] -= 1
     if not counts[owner]:
         del counts[owner]

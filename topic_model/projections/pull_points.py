@@ -1,4 +1,4 @@
-"""Which pull points there are and which subscriptions fill them: a fold over the control log."""
+"""Pull points and their subscriptions: a fold over the control log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SUBSCRIPTION_KEY = subscription_key("")
 
 
 class BoundEndpoints:
-    """The endpoints that subscriptions of HPwsn's clients have for a second address."""
+    """Pull points of HPwsn's clients that are second addresses of subscriptions."""
 
     def __init__(self) -> None:
         self._bound: dict[str, tuple[str, BoundEndpoint]] = {}  # subscription to its owner and endpoint
@@ -31,7 +31,7 @@ class BoundEndpoints:
         self._named: dict[tuple[str, str], dict[str, set[str]]] = {}  # by owner and name, endpoint to subscriptions
 
     def bind(self, subscription_id: str, owner: str, endpoint: BoundEndpoint | None) -> None:
-        """The subscription has this endpoint from now on, None for none."""
+        """Set the pull point of a subscription; None for none."""
         old = self._bound.pop(subscription_id, None)
         if old is not None:
             self._unbind(subscription_id, *old)
@@ -43,20 +43,20 @@ class BoundEndpoints:
                 named.setdefault(endpoint.id, set()).add(subscription_id)
 
     def subscriptions_of(self, endpoint_id: str) -> Set[str]:
-        """Ids of the subscriptions that have this endpoint."""
+        """Ids of the subscriptions with this pull point."""
         return self._subscriptions.get(endpoint_id, frozenset())
 
     def named(self, name: str, owner: str = "") -> str:
-        """The id of the owner's endpoint of this name; empty for none."""
+        """The id of the owner's pull point of this name; empty for none."""
         return min(self._named.get((owner, name), ()), default="")
 
     def name_of(self, endpoint_id: str, owner: str) -> str:
-        """What this owner calls it; empty for nothing."""
+        """The owner's name for it; empty for none."""
         bound = map(self._bound.__getitem__, self.subscriptions_of(endpoint_id))
         return min((endpoint.name for its_owner, endpoint in bound if its_owner == owner), default="")
 
     def __len__(self) -> int:
-        """How many subscriptions have one."""
+        """The number of subscriptions with one."""
         return len(self._bound)
 
     def _unbind(self, subscription_id: str, owner: str, endpoint: BoundEndpoint) -> None:
@@ -75,10 +75,8 @@ def _discard(sets: dict[str, set[str]], key: str, member: str) -> None:
 
 
 class PullPoints:
-    """The pull points of now. Like the routing table: the state follows from the last record of each key alone.
-
-    A pull point is one that was created, or a subscription that is its own (see `is_there`).
-    """
+    """The current pull points, a function of the last record of each key. A pull point is one that was created, or a
+    subscription that is pulled from directly (see `is_there`)."""
 
     def __init__(self) -> None:
         self._points: dict[str, PullPointRecord] = {}
@@ -117,12 +115,12 @@ class PullPoints:
         return self._points.get(pull_point_id)
 
     def named(self, name: str, owner: str = "") -> PullPointRecord | None:
-        """The owner's oldest pull point of this name: two gateways may have created one each at the same time."""
+        """The owner's oldest pull point of this name; two gateways may have created one each at the same time."""
         candidates = self._named.get((owner, name))
         return min(candidates.values(), key=lambda point: (point.created_ms, point.id)) if candidates else None
 
     def is_there(self, pull_point_id: str) -> bool:
-        """Whether messages for this id are kept: a pull point, or a subscription that is pulled from directly."""
+        """Whether messages for this id are stored: a pull point, or a subscription that is pulled from directly."""
         return pull_point_id in self._points or self._fills.get(pull_point_id) == pull_point_id
 
     def subscriptions_of(self, pull_point_id: str) -> Set[str]:
@@ -130,15 +128,15 @@ class PullPoints:
         return self._filled.get(pull_point_id, frozenset())
 
     def unused(self, now_ms: int) -> list[str]:
-        """Ids of the provisional pull points whose time is over."""
+        """Ids of the expired provisional pull points."""
         return [each for each, until_ms in self._provisional.items() if until_ms <= now_ms and each not in self._filled]
 
     def is_provisional(self, pull_point_id: str) -> bool:
-        """Whether nobody has used the pull point yet."""
+        """Whether the pull point is still unused."""
         return pull_point_id in self._provisional and pull_point_id not in self._filled
 
     def orphans(self) -> list[str]:
-        """Ids of the subscriptions whose pull point is not there."""
+        """Ids of the subscriptions with a missing pull point."""
         return [
             subscription_id
             for pull_point_id, filling in self._filled.items()
@@ -147,11 +145,11 @@ class PullPoints:
         ]
 
     def __len__(self) -> int:
-        """How many were created and are there."""
+        """The number of created pull points."""
         return len(self._points)
 
     def of_owner(self, owner: str) -> int:
-        """How many of them are this owner's."""
+        """The number of this owner's."""
         return self._owned[owner]
 
     def _end(self, subscription_id: str) -> None:

@@ -1,11 +1,8 @@
-"""What waits in every pull point: a fold over the `pullpoints` log. Pure: no clock, no I/O.
+"""Messages in pull points: a fold over the `pullpoints` log. Pure: no clock, no I/O.
 
-Messages wait in the order of the log. A claim takes some out, and they are back or gone when it is returned or settled.
-What a claim gets follows from the log alone: it gets those of its range that still wait when its record is read, so of
-two claims for the same messages the first has them and the second gets nothing.
-
-The log's beginning may be cut off anywhere: a claim lies behind the messages that it took, so nothing that was handed
-out comes back.
+Messages wait in the order of the log. A claim takes messages out; a return puts them back, a settlement removes them. A
+claim gets the messages of its range that are waiting when its record is read, so of two claims for the same messages
+the first gets them. The beginning of the log may be deleted anywhere, since a claim lies behind its messages.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from arborcast.topic_model.records.xml_ids import NO_IDS, XmlIds, clash, xml_ids
 
 @dataclass(frozen=True, slots=True)
 class PullLimits:
-    """How much may wait in one pull point, and how much is in memory over all of them."""
+    """Limits of one pull point, and of the memory for all of them."""
 
     messages: int
     bytes: int
@@ -30,8 +27,8 @@ class PullLimits:
 
 @dataclass(slots=True)
 class WaitingMessage:
-    """One message; `element` is None when it has to be read from the log, at `offset`. `notification` is empty for what
-    a client put in. It has been `returned` so often, and has at most so many `nodes`: elements and attributes."""
+    """One message; `element` is None if it must be read from the log at `offset`. `notification` is empty for messages
+    of a Notify to the pull point. `returned` counts its returns, `nodes` its elements and attributes."""
 
     offset: int
     size: int
@@ -43,7 +40,7 @@ class WaitingMessage:
     nodes: int = 0
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether its publisher does not want it handed out any more."""
+        """Whether its publisher's validity has ended."""
         return 0 < self.valid_until_ms <= now_ms
 
 
@@ -76,7 +73,7 @@ class _Queue:
 
 
 class PullStore:
-    """The queues of all pull points. `changed(pull_point_id)` is called when messages have come to wait in one."""
+    """The queues of all pull points. `changed(pull_point_id)` is called when messages were added to one."""
 
     def __init__(self, limits: PullLimits, changed: Callable[[str], None] = lambda _: None) -> None:
         self._limits = limits
@@ -84,9 +81,9 @@ class PullStore:
         self._queues: dict[str, _Queue] = {}
         self.resident_bytes = 0
         self.dropped = 0
-        """How many messages had to go because their pull point was full."""
+        """Messages dropped because their pull point was full."""
         self.dropped_from: str = ""
-        """The pull point that lost a message last."""
+        """The pull point with the latest dropped message."""
 
     def apply(self, pull_point_id: str, record: PullRecord, offset: int) -> None:
         match record:
@@ -102,8 +99,8 @@ class PullStore:
     def head(
         self, pull_point_id: str, messages: int, size: int, now_ms: int = 0, nodes: int = sys.maxsize
     ) -> list[WaitingMessage]:
-        """The oldest that wait: at most so many messages, bytes and nodes, one in any case, no two with an xml:id
-        alike; and those between them that are over by now, which do not count."""
+        """The oldest waiting messages, up to these numbers of messages, bytes and nodes, at least one, no two with the
+        same xml:id; and the expired ones between them, which do not count."""
         queue = self._queues.get(pull_point_id)
         chosen: list[WaitingMessage] = []
         if queue is None:
@@ -123,7 +120,7 @@ class PullStore:
         return chosen
 
     def claimed(self, pull_point_id: str, claim: str) -> list[WaitingMessage]:
-        """What a claim got, oldest first; nothing for one that is over."""
+        """The messages of a claim, oldest first; none for a closed one."""
         queue = self._queues.get(pull_point_id)
         found = queue.claims.get(claim) if queue is not None else None
         return [] if found is None else list(found.messages)
@@ -134,22 +131,22 @@ class PullStore:
 
     @property
     def total(self) -> int:
-        """How many messages wait in all."""
+        """The number of waiting messages."""
         return sum(len(queue.waiting) for queue in self._queues.values())
 
     @property
     def claims(self) -> int:
-        """How many claims are open."""
+        """The number of open claims."""
         return sum(len(queue.claims) for queue in self._queues.values())
 
     def open_claims(self) -> Iterator[tuple[str, str, int]]:
-        """Pull point, claim, and the time in it of each that is neither settled nor returned."""
+        """Pull point, claim and time of each open claim."""
         for pull_point_id, queue in self._queues.items():
             for name, claim in queue.claims.items():
                 yield pull_point_id, name, claim.until_ms
 
     def overdue(self, now_ms: int) -> list[tuple[str, str]]:
-        """Pull point and claim of those that are neither settled nor returned in time."""
+        """Pull point and claim of the overdue ones."""
         return [
             (pull_point_id, name)
             for pull_point_id, queue in self._queues.items()
@@ -158,17 +155,17 @@ class PullStore:
         ]
 
     def ids(self) -> list[str]:
-        """The pull points that hold something."""
+        """The pull points with messages."""
         return list(self._queues)
 
     def forget(self, pull_point_id: str) -> None:
-        """Drop all that waits in a pull point."""
+        """Drop all messages of a pull point."""
         queue = self._queues.pop(pull_point_id, None)
         for message in queue.kept() if queue is not None else ():
             self._release(message)
 
     def earliest(self) -> int | None:
-        """The first offset of the log that is needed yet; None when nothing is."""
+        """The first offset of the log that is still needed; None if none is."""
         return min((offset for queue in self._queues.values() for offset in queue.firsts()), default=None)
 
     def _put(self, pull_point_id: str, record: StoredMessage, offset: int) -> None:
@@ -203,7 +200,7 @@ class PullStore:
         if queue is None:
             return
         taken: list[WaitingMessage] = []
-        older: list[WaitingMessage] = []  # returned since the claim was written down
+        older: list[WaitingMessage] = []  # returned since the claim was appended
         while queue.waiting and queue.waiting[0].offset <= record.last:
             message = queue.waiting.popleft()
             (taken if message.offset >= record.first else older).append(message)

@@ -1,4 +1,4 @@
-"""Which publishers are registered, and who may publish what: a fold over the control log."""
+"""Registered publishers and their topics: a fold over the control log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEY = registration_key("")
 
 
 class Registrations:
-    """The registrations of now. Like the routing table: the state follows from the last record of each key alone."""
+    """The current registrations, a function of the last record of each key."""
 
     def __init__(self) -> None:
         self._registrations: dict[str, Registration] = {}
@@ -53,15 +53,15 @@ class Registrations:
         return len(self._registrations)
 
     def of_owner(self, owner: str) -> int:
-        """How many of them are this owner's."""
+        """The number of this owner's registrations."""
         return self._owned[owner]
 
     def due(self, now_ms: int) -> list[str]:
-        """Ids of the registrations whose time is over."""
+        """Ids of the expired registrations."""
         return [one.id for one in self._registrations.values() if one.expired(now_ms)]
 
     def known_as(self, address: str) -> list[Registration]:
-        """The registrations whose publisher, or whose subscription of ours, has this address."""
+        """The registrations whose publisher, or whose subscription of this engine, has this address."""
         return [self._registrations[one] for one in self._by_address.get(to_uri(address), ())]
 
     def _remove(self, registration_id: str) -> None:
@@ -84,7 +84,7 @@ def _names(registration: Registration) -> set[str]:
 
 
 def permits(registration: Registration, topic: TopicPath, now_ms: int) -> bool:
-    """Whether the registration is in force and covers the topic."""
+    """Whether the registration is valid and covers the topic."""
     if registration.expired(now_ms):
         return False
     return not registration.topics or any(parse_normal(one.normal).matches(topic) for one in registration.topics)

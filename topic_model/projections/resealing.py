@@ -1,10 +1,9 @@
-"""Secrets that were sealed again under another key: what their old ciphertexts have become.
+"""Secrets sealed again under another key: a map from old ciphertexts to new ones.
 
-A subscription's own record has many writers: whoever subscribed renews, pauses and ends it through any gateway, the job
-ends it when its endpoint is gone. To change the ciphertexts in it, somebody who reads a million subscriptions, seals,
-and writes would bring back what others have ended meanwhile, or undo what they have changed. So it has a key of its
-own: old ciphertexts to new ones. Where an old one stands in the subscription's record, the new one counts, whichever of
-the two records came first; when the subscription is written again, by anybody, the new ones go into its own record.
+A subscription's record has several writers: clients renew, pause and end it through any gateway, and the job ends it. A
+resealing process that rewrote a million subscriptions would undo concurrent changes. Resealed secrets therefore have a
+key of their own. The new ciphertext replaces the old one in the subscription's record, whichever was written first; the
+next record of the subscription contains the new one.
 """
 
 from __future__ import annotations
@@ -19,17 +18,15 @@ from arborcast.topic_model.subscriptions import Protection, Subscription
 
 
 class Resealings:
-    """What the last records say of ciphertexts; a part of the routing table. Those of ended subscriptions go with them.
-
-    The ids of subscriptions are never used again, so what comes of an end does not depend on the order of the records.
-    """
+    """The last resealing records; a part of the routing table. Those of ended subscriptions are removed. Subscription
+    ids are never reused, so the result does not depend on the order of records."""
 
     def __init__(self) -> None:
         self._records: dict[str, SecretsResealed] = {}
         self._written: dict[str, Protection] = {}
 
     def current(self, subscription: Subscription) -> Subscription:
-        """A subscription as its record has it, with the ciphertexts that count now."""
+        """The subscription with its current ciphertexts."""
         if subscription.id not in self._records:
             return subscription
         if subscription.protection is None:
@@ -39,7 +36,7 @@ class Resealings:
         return _exchanged(subscription, subscription.protection, self._records[subscription.id].sealed)
 
     def put(self, record: SecretsResealed, known: Subscription | None) -> Subscription | None:
-        """Take a record; returns what becomes of `known`, the subscription as it was until now."""
+        """Apply a record; returns the changed subscription."""
         self._records[record.id] = record
         if known is None or known.protection is None:
             return known
@@ -47,18 +44,18 @@ class Resealings:
         return _exchanged(known, written, record.sealed)
 
     def take_back(self, subscription_id: str, known: Subscription | None) -> Subscription | None:
-        """The record is gone; what becomes of `known`: its own record holds again."""
+        """The record was deleted; returns the subscription with its own ciphertexts."""
         self._records.pop(subscription_id, None)
         written = self._written.pop(subscription_id, None)
         return known if known is None or written is None else msgspec.structs.replace(known, protection=written)
 
     def ended(self, subscription_id: str) -> None:
-        """Its subscription is over."""
+        """The subscription ended."""
         self._records.pop(subscription_id, None)
         self._written.pop(subscription_id, None)
 
     def still_used(self, subscription_id: str) -> Mapping[str, str]:
-        """Of what was sealed again before, that whose old ciphertext is still in the subscription's own record."""
+        """Entries whose old ciphertext is still in the subscription's record."""
         record, written = self._records.get(subscription_id), self._written.get(subscription_id)
         if record is None or written is None:
             return {}
@@ -76,10 +73,8 @@ def sealed_in(subscription: Subscription) -> Iterator[str]:
 
 
 def resealed(subscription: Subscription, keys: KeyRing, before: Mapping[str, str]) -> SecretsResealed | None:
-    """The record that has all secrets of a subscription sealed with the first key; None where they are already.
-
-    `before` is `Resealings.still_used`. Raises SecretError for a secret that cannot be opened.
-    """
+    """The record with all secrets of a subscription sealed by the first key; None if they are. `before` is
+    `Resealings.still_used`. Raises SecretError for a secret that cannot be opened."""
     context = subscription.sealing_context()
     fresh = {
         each: keys.seal(keys.open(each, context), context)
@@ -92,7 +87,7 @@ def resealed(subscription: Subscription, keys: KeyRing, before: Mapping[str, str
 
 
 def key_id(sealed: str) -> str:
-    """Which key a ciphertext was sealed with."""
+    """The id of the key of a ciphertext."""
     return sealed.partition(":")[0]
 
 

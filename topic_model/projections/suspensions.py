@@ -1,8 +1,7 @@
-"""Which subscriptions are suspended, because their endpoints failed for too long, or because their conditions cost too
-much: a fold over the control log.
+"""Suspended subscriptions, for failing endpoints or expensive conditions: a fold over the control log.
 
-It has keys of its own, not a field of the subscription: the dispatch job suspends while the gateway renews and pauses,
-and neither may undo what the other wrote.
+A suspension has a key of its own, not a field of the subscription, since the job suspends while gateways renew and
+pause.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _SUBSCRIPTION_KEY = subscription_key("")
 
 
 class Suspensions:
-    """The suspensions of now. Like the routing table: the state follows from the last record of each key alone."""
+    """The current suspensions, a function of the last record of each key."""
 
     def __init__(self) -> None:
         self._suspended: dict[str, SubscriptionSuspended] = {}
@@ -46,14 +45,13 @@ class Suspensions:
                 self._suspended.pop(key.removeprefix(_SUBSCRIPTION_KEY), None)
 
     def get(self, subscription_id: str) -> SubscriptionSuspended | None:
-        """Why and since when a subscription is suspended; None when it is not."""
+        """Reason and time of a subscription's suspension; None without one."""
         return self._suspended.get(subscription_id)
 
     def state_of(self, subscription: Subscription, now_ms: int | None = None) -> State:
-        """Whether it is pushed to now, and if not, who holds it: its subscriber (paused), or the engine (suspended),
-        which goes first, because that is what somebody has to do something about. With `now_ms` also whether its time
-        is over (expired): such a one is still there for as long as it can be renewed.
-        """
+        """The state of a subscription: active, paused (by the subscriber) or suspended (by the engine), which takes
+        precedence because an operator must act. With `now_ms` also expired; such a subscription can still be
+        renewed."""
         if now_ms is not None and subscription.expired(now_ms):
             return "expired"
         if subscription.id in self._suspended:
@@ -61,14 +59,14 @@ class Suspensions:
         return "paused" if subscription.paused else "active"
 
     def taking_back(self, subscription_id: str) -> list[ControlRecord]:
-        """The record that takes a suspension back, where there is one."""
+        """The record that ends a suspension, if there is one."""
         return [Tombstone(suspension_key(subscription_id))] if subscription_id in self._suspended else []
 
     def ids(self) -> frozenset[str]:
         return frozenset(self._suspended)
 
     def unjudged(self) -> frozenset[str]:
-        """Those whose conditions are not asked any more."""
+        """Subscriptions whose conditions are not evaluated."""
         return frozenset(each.id for each in self._suspended.values() if each.cause == "conditions")
 
     def __contains__(self, subscription_id: str) -> bool:

@@ -1,7 +1,7 @@
-"""Triggers: subscriptions whose notifications are not pushed, but have another one published.
+"""Triggers: subscriptions that publish another notification instead of a push.
 
-What is published is as the facts of its topic say: its priority, whether it is kept for later subscribers. A worker
-does not know the topic tree. So the routing table puts these facts into the trigger, and again whenever they change.
+Priority and retention of the publication follow from its topic. A worker has no topic tree, so the routing table adds
+these facts to the trigger and updates them.
 """
 
 from __future__ import annotations
@@ -18,23 +18,22 @@ from arborcast.topic_model.tree.tree import TopicTree
 
 
 class TriggersInForce:
-    """Those that are there, in the order in which they were made; a part of the routing table, whose tree `topics`
-    is."""
+    """The current triggers in the order of creation; a part of the routing table with the tree `topics`."""
 
     def __init__(self, topics: TopicTree) -> None:
         self._topics = topics
         self._there: dict[str, Subscription] = {}
-        self._into: dict[TopicPath, dict[str, None]] = {}  # ids: a tree has a million topics
+        self._into: dict[TopicPath, dict[str, None]] = {}  # ids, since a tree has a million topics
 
     def put(self, subscription: Subscription) -> Subscription:
-        """A trigger as its record has it; returns it with what holds for its topic now."""
+        """Apply a trigger's record; returns it with the facts of its topic."""
         self.ended(subscription.id)
         self._there[subscription.id] = subscription
         self._into.setdefault(_trigger(subscription).topic, {})[subscription.id] = None
         return self._current(subscription)
 
     def ended(self, trigger_id: str) -> None:
-        """It is gone, if it was there."""
+        """Remove it, if it exists."""
         gone = self._there.pop(trigger_id, None)
         if gone is not None:
             topic = _trigger(gone).topic
@@ -43,12 +42,12 @@ class TriggersInForce:
                 del self._into[topic]
 
     def into(self, topic: TopicPath, *, below: bool = False) -> list[Subscription]:
-        """Those that publish to a topic, or below it, too, with what holds for them now."""
+        """The triggers that publish to a topic, or below it, with its current facts."""
         topics = [each for each in self._into if each == topic or is_below(each, topic)] if below else [topic]
         return [self._current(self._there[each]) for path in topics for each in self._into.get(path, ())]
 
     def named(self, name: str) -> Subscription | None:
-        """The first one of this name: two gateways may have made one each at the same moment."""
+        """The first trigger of this name; two gateways may have created one each at the same time."""
         return next((each for each in self._there.values() if _trigger(each).name == name), None)
 
     def __iter__(self) -> Iterator[Subscription]:
@@ -62,7 +61,7 @@ class TriggersInForce:
         topic, target = self._topics.get(trigger.topic), None
         if topic is not None:
             policy = topic.policy
-            # A directory may say more than there is.
+            # A directory may contain other words.
             priority = max(-MOST_PRIORITY, min(policy.priority, MOST_PRIORITY))
             distribution = self._topics.distribution(trigger.topic)
             target = TriggerTarget(policy.retain, priority, policy.reliable, topic.message_types, distribution)

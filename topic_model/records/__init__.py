@@ -1,3 +1,3 @@
-"""What the logs hold, as values: control records, notifications, messages of pull points. Encoding and decoding."""
+"""Records of the logs as values, with their encoding: control records, notifications, messages of pull points."""
 
 from __future__ import annotations

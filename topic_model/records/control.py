@@ -31,7 +31,7 @@ from arborcast.topic_model.topics import TopicPath
 
 VERSION = 1
 
-# Words in a topic's routing policy.
+# Words of a topic's routing policy.
 RELIABLE = "reliable"
 SPLIT = "split"
 FAST = "fast"
@@ -40,14 +40,11 @@ EndReason = Literal["unsubscribed", "expired", "gone", "removed", "destroyed"]
 
 
 class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What holds for a topic.
-
-    `retain` says whether its last message is kept; None is as it is set for all topics (topics.retain_all).
-    `publishers` are names of users, and groups written `group:NAME`, which alone may publish; empty means anyone who
-    may publish at all. Where nobody has to say who it is, they say nothing. `routing` is words with blanks between
-    them. `queue` says that one of its servers gets each notification, beside those who are subscribed as ever; `merge`
-    that equal requests which wait are done once.
-    """
+    """The policy of a topic. `retain`: whether its last message is kept; None is the default of all topics
+    (topics.retain_all). `publishers` are names of users, and groups as `group:NAME`, which alone may publish; empty
+    means all with the right; ignored without authentication. `routing` is words separated by blanks. `queue`: one of
+    its servers gets each notification, beside ordinary subscribers; `merge`: equal waiting requests are executed
+    once."""
 
     retain: bool | None = None
     priority: int = 0
@@ -58,28 +55,24 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def reliable(self) -> bool:
-        """Whether all its messages are as those whose publisher says so."""
+        """Whether all its messages are reliable."""
         return RELIABLE in self.routing.split()
 
     @property
     def fast(self) -> bool:
-        """Whether its messages leave for the engines of the group as datagrams."""
+        """Whether its messages are sent as datagrams within the group."""
         return FAST in self.routing.split()
 
     @property
     def split(self) -> bool:
-        """Whether large messages leave for old subscribers in parts."""
+        """Whether large messages are sent to old subscribers in parts."""
         return SPLIT in self.routing.split()
 
 
 class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="topic"):
-    """A topic is there, with these facts. Ancestors that have no record of their own are nodes, not topics.
-
-    `placed` says that nobody chose the code: it is that of the topic's place (`topic_model.tree.places`).
-
-    `prefixes`, no fact about the topic, says how its namespaces were written (`topic_model.tree.prefixes`):
-    where a tree does not know one yet, it remembers it, without the record.
-    """
+    """A topic with its facts. Ancestors without records of their own are nodes, not topics. `placed`: the code is that
+    of the topic's place (`topic_model.tree.places`). `prefixes`, not a fact of the topic, are the original prefixes of
+    its namespaces (`topic_model.tree.prefixes`), which the tree learns."""
 
     path: TopicPath
     code: str = ""
@@ -91,19 +84,19 @@ class TopicRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag
 
     @property
     def facts(self) -> TopicRecord:
-        """The record without prefixes: what is compared, and kept for a topic."""
+        """The record without prefixes: the part that is compared and stored for a topic."""
         return msgspec.structs.replace(self, prefixes="") if self.prefixes else self
 
 
 class TopicRemoved(msgspec.Struct, frozen=True, tag="topic-removed"):
-    """The topic is gone; those below it have records of their own."""
+    """The topic was removed; topics below it have records of their own."""
 
     path: TopicPath
 
 
 class TopicPlaces(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="topic-places"):
-    """What was given to the node `path` (empty: the virtual root) and below it: its own place, and the last ordinal.
-    `used` says that the place was the code of a topic there: of one that is there now, or of one that was."""
+    """The place of the node `path` (empty: the virtual root) and the last ordinal given below it. `used`: the place was
+    the code of a topic there, now or formerly."""
 
     path: TopicPath
     place: str = ""
@@ -112,13 +105,13 @@ class TopicPlaces(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag
 
 
 class SubscriptionRecord(msgspec.Struct, frozen=True, tag="subscription"):
-    """The subscription is in force, in this state."""
+    """The subscription in its current state."""
 
     subscription: Subscription
 
 
 class SubscriptionEnded(msgspec.Struct, frozen=True, tag="subscription-ended"):
-    """The subscription is over, and why."""
+    """The subscription ended, with the reason."""
 
     id: str
     reason: EndReason
@@ -126,8 +119,8 @@ class SubscriptionEnded(msgspec.Struct, frozen=True, tag="subscription-ended"):
 
 
 class PullPointRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag="pull-point"):
-    """The pull point is there. `name` is what its owner calls it, for finding it again; most have none. With `until_ms`
-    it is provisional: it ends then, unless somebody has used it; 0 for one that lasts."""
+    """The pull point. `name` is its owner's name for it; most have none. With `until_ms` it is provisional and ends
+    then, unless it is used; 0: permanent."""
 
     id: str
     address: str
@@ -138,7 +131,7 @@ class PullPointRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False,
 
 
 class PullPointEnded(msgspec.Struct, frozen=True, tag="pull-point-ended"):
-    """The pull point is gone, and what waited in it too."""
+    """The pull point was removed, with its messages."""
 
     id: str
     reason: EndReason
@@ -146,13 +139,13 @@ class PullPointEnded(msgspec.Struct, frozen=True, tag="pull-point-ended"):
 
 
 class RegistrationRecord(msgspec.Struct, frozen=True, tag="registration"):
-    """The publisher is registered, in this state."""
+    """The publisher's registration in its current state."""
 
     registration: Registration
 
 
 class RegistrationEnded(msgspec.Struct, frozen=True, tag="registration-ended"):
-    """The registration is over, and why."""
+    """The registration ended, with the reason."""
 
     id: str
     reason: EndReason
@@ -160,11 +153,9 @@ class RegistrationEnded(msgspec.Struct, frozen=True, tag="registration-ended"):
 
 
 class SubscriptionSuspended(msgspec.Struct, frozen=True, tag="subscription-suspended"):
-    """Nothing is pushed to the subscription until a null value takes this back; what it misses waits for its lifespan.
-
-    Because of its `endpoint`, which has failed since `since_ms`, or because its `conditions` cost too much, and are not
-    asked any more; `reason` says it for people.
-    """
+    """No pushes to the subscription until a null follows; its notifications wait for their lifespan. For its
+    `endpoint`, which has failed since `since_ms`, or for expensive `conditions`, which are not evaluated; `reason` is
+    the text for people."""
 
     id: str
     reason: str
@@ -174,20 +165,20 @@ class SubscriptionSuspended(msgspec.Struct, frozen=True, tag="subscription-suspe
 
 
 class SecretsResealed(msgspec.Struct, frozen=True, tag="secrets-resealed"):
-    """What became of ciphertexts of the subscription under another key: old to new; see `projections.resealing`."""
+    """The subscription's secrets under another key, by their old ciphertexts; see `projections.resealing`."""
 
     id: str
     sealed: dict[str, str]
 
 
 class TriggerRecord(msgspec.Struct, frozen=True, tag="trigger"):
-    """The trigger is there: a subscription with a `trigger`."""
+    """A trigger: a subscription with a `trigger`."""
 
     subscription: Subscription
 
 
 class TriggerEnded(msgspec.Struct, frozen=True, tag="trigger-ended"):
-    """The trigger is gone, and why."""
+    """The trigger was removed, with the reason."""
 
     id: str
     reason: EndReason
@@ -195,9 +186,8 @@ class TriggerEnded(msgspec.Struct, frozen=True, tag="trigger-ended"):
 
 
 class PeerInterest(msgspec.Struct, frozen=True, tag="peer-interest"):
-    """Another engine, or the other group that it speaks for, wants these topics: normal forms of patterns. `others` is
-    what it wants beside, for other groups. `peer` is as in `Peer.to`, `sender` who has said so, in the version of its
-    own that a later word has to exceed."""
+    """The interest of another engine or group: normal forms of patterns. `others` is its interest for other groups.
+    `peer` is as in `Peer.to`, `sender` the reporting engine, `version` a number that its later reports exceed."""
 
     peer: str
     sender: str
@@ -207,7 +197,7 @@ class PeerInterest(msgspec.Struct, frozen=True, tag="peer-interest"):
 
 
 class Tombstone(msgspec.Struct, frozen=True, tag="tombstone"):
-    """A null value: the entity with this key is forgotten. It follows an Ended or Removed record."""
+    """A null value: the entity of this key is forgotten. It follows an Ended or Removed record."""
 
     key: str
 
@@ -259,17 +249,17 @@ def registration_key(registration_id: str) -> str:
 
 
 def suspension_key(subscription_id: str) -> str:
-    """Key of a subscription's suspension: not its own key, since those who write it do not ask each other."""
+    """Key of a subscription's suspension: a key of its own, since it has other writers."""
     return f"susp:{subscription_id}"
 
 
 def resealing_key(subscription_id: str) -> str:
-    """Key of what became of a subscription's ciphertexts: not its own key, as for suspensions."""
+    """Key of a subscription's resealed secrets: a key of its own, as for suspensions."""
     return f"seal:{subscription_id}"
 
 
 def places_key(path: TopicPath) -> str:
-    """Key of what was given at and below a node: not the topic's own key, for the node need be no topic."""
+    """Key of a node's places: a key of its own, since a node need not be a topic."""
     return f"places:{path}"
 
 
@@ -279,12 +269,12 @@ def trigger_key(trigger_id: str) -> str:
 
 
 def interest_key(peer: str) -> str:
-    """Key of what another engine, or group, wants."""
+    """Key of the interest of another engine or group."""
     return f"interest:{peer}"
 
 
 def key_of(record: ControlRecord) -> str:
-    """The Kafka key under which a record belongs."""
+    """The Kafka key of a record."""
     match record:
         case TopicRecord(path=path) | TopicRemoved(path=path):
             return topic_key(path)
@@ -318,9 +308,9 @@ _OF_SUBSCRIPTIONS = frozenset({"sub", "susp", "seal", "trigger"})
 
 
 def subscription_of(record: ControlRecord) -> str:
-    """The id of the subscription, or trigger, that a record is about; empty for one about something else."""
+    """The id of the subscription or trigger of a record; empty for other records."""
     match record:
-        case SubscriptionRecord(subscription=subscription):  # first: a log may hold a million of these
+        case SubscriptionRecord(subscription=subscription):  # first, since a log may have a million of these
             return subscription.id
         case SubscriptionEnded(id=identifier) | SubscriptionSuspended(id=identifier) | SecretsResealed(id=identifier):
             return identifier
@@ -335,9 +325,8 @@ def subscription_of(record: ControlRecord) -> str:
 
 
 def ending(subscription_id: str, reason: EndReason, at_ms: int) -> list[ControlRecord]:
-    """The records that end a subscription: why, for those who follow, and null values for all keys that are its own, so
-    that nothing stays. Whoever ends it need not know of each: the other keys have writers of their own, whose last
-    record we may not have read yet."""
+    """The records that end a subscription: the reason, and nulls for all its keys. Some of these have other writers,
+    whose last record may not have been read yet, so all are written."""
     return [
         SubscriptionEnded(subscription_id, reason, at_ms),
         Tombstone(subscription_key(subscription_id)),

@@ -21,8 +21,8 @@ VERSION = 1
 
 
 class StoredPart(msgspec.Struct, frozen=True, omit_defaults=True, tag="part"):
-    """A part. `content` is what stood in wsnt:Message, in UTF-8, as it was written; `namespaces` are those in scope
-    there, the default one under "". `as_text` says that the message came as text, not as XML."""
+    """A part. `content` is the inside of wsnt:Message in UTF-8, unchanged; `namespaces` are those in scope there, the
+    default one under "". `as_text`: the message arrived as text, not as XML."""
 
     owner: str
     topic: TopicPath
@@ -37,7 +37,7 @@ class StoredPart(msgspec.Struct, frozen=True, omit_defaults=True, tag="part"):
 
 
 class Assembled(msgspec.Struct, frozen=True, tag="assembled"):
-    """The message whose first part in the log is at `first`, and whose last is at `at`, is in `notifications`."""
+    """The message whose first part is at the offset `first`, and whose last is at `at`, is in `notifications`."""
 
     owner: str
     topic: TopicPath
@@ -47,12 +47,11 @@ class Assembled(msgspec.Struct, frozen=True, tag="assembled"):
 
 
 Reason = Literal["time", "size", "content", "lost"]
-"""Why a message was given up: no part came for too long; it is too large; its parts make no message that is taken;
-parts are not in the log any more."""
+"""Why a message was given up: timeout; size; invalid assembled content; parts no longer in the log."""
 
 
 class GivenUp(msgspec.Struct, frozen=True, omit_defaults=True, tag="given-up"):
-    """The message is given up, with the parts up to the offset `at`. `had` and `missing` are numbers of parts as
+    """The message was given up, with the parts up to the offset `at`. `had` and `missing` are numbers of parts as
     `ranges` writes them."""
 
     owner: str
@@ -80,7 +79,7 @@ _codec = VersionedCodec(_Value, "a record of the parts of a message", VERSION)
 
 
 def key_of(record: FragmentRecord) -> bytes:
-    """The Kafka key: one for each message."""
+    """The Kafka key, one per message."""
     return "\n".join((record.owner, record.topic, record.identification)).encode()
 
 
@@ -97,12 +96,12 @@ def decode(_key: bytes, value: bytes | None) -> FragmentRecord:
     return _codec.decode(value).record
 
 
-# Of the numbers in a text, which are for people: what is beyond is written as ….
+# Maximum number of part numbers in a text for people; others become ….
 _MOST_RANGES = 50
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Numbers in ascending order for people: `0-3 5 8-`, cut off where there are too many gaps."""
+    """Numbers in ascending order for people: `0-3 5 8-`, shortened with too many gaps."""
     written: list[str] = []
     for first, last in _runs(numbers):
         if len(written) == _MOST_RANGES:

@@ -1,7 +1,7 @@
-"""Notification records: what the `notifications` log holds, keyed by topic path.
+"""Notification records of the `notifications` log, keyed by topic path.
 
-MessagePack rather than JSON: payloads are XML bytes that must come out as they went in, and the gateway writes and the
-workers read this on the hot path (a decode is about a microsecond). Versioned like the control records.
+MessagePack rather than JSON: payloads are XML bytes that must not change, and the workers decode a record in about a
+microsecond. Versioned like control records.
 """
 
 from __future__ import annotations
@@ -18,112 +18,109 @@ from arborcast.topic_model.topics import TopicPath
 
 VERSION = 1
 
-# Between the id of a notification and that of the replay which brings it again.
+# Separates the id of a notification from that of its replay.
 _AGAIN = "~"
 
 UNSTAMPED = -1
 
-"""No position in the control log: the notification belongs to those who are there when it is matched, as do events for
-the one subscription that they are about."""
+"""No position in the control log: the recipients are those at the match; also for events for a single subscription."""
 
 MOST_PRIORITY = 100
-"""Of a notification or a subscription; the least is the same below zero."""
+"""The highest priority of a notification or subscription; the lowest is its negative."""
 
 MOST_HOPS = 8
-"""So many triggers in a row publish something because of one notification."""
+"""Maximum number of triggers in a row for one notification."""
 
 MOST_TRIGGERED = 1_000
-"""So many notifications do triggers publish because of one, in all."""
+"""Maximum number of notifications published by triggers for one, in all."""
 
 
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One accepted notification.
-
-    `payload` is the one child of wsnt:Message as a self-contained XML fragment (every namespace that was in scope and
-    is used is declared on it), UTF-8. `producer` is the wsnt:ProducerReference in the same form, empty when there was
-    none. `message_id` is what the publisher called it (wsa:MessageID), `id` is ours and the same on every attempt.
-    `request` is the fingerprint of the request that it came in, empty when that had no message id, and `request_size`
-    how many notifications the request had.
-    `only` is the one subscription that gets it, empty for all that match: so a new subscriber gets a topic's current
-    message. `replay` is the replay that brings it again, empty for the notification itself; then `id` is that of this
-    delivery, and `original_id` what its receiver knows it by. `traceparent` is its trace context (see
-    `core.telemetry.tracing`), empty for none. `unjudged`, only of what is parked, says that the subscription's
-    conditions are still to be asked whether it wants it. `control` is the position in the control log of the view that
-    its gateway had when it accepted it: who gets it is decided by the subscriptions as they were there
-    (`topic_model.routing.history`); UNSTAMPED for those of the view that matches it. `unchanged` is a position up to
-    there from which on nothing has changed who that is: a view that has come so far can say; UNSTAMPED where that is
-    not known. `prefixes` are those of the topic's namespaces (`topic_model.tree.prefixes`), empty where nobody has
-    said. `subject` is what conditions are asked about, a fragment like the payload; empty where that is the payload
-    itself. It does not leave the engine. `selector`, of what is for `only` one, is how that one is found where the
-    topic does not lead there; empty where it does. `valid_until_ms` is until when its publisher wants it delivered, 0
-    for no such time: fixed when it was accepted. `type` is the QName, `{namespace}name`, of what it is: as its
-    publisher says, else of the payload's element; empty in events of the engine (`type_of`). `priority` ranks it among
-    others of its topic, larger first. `reliable` says that nobody is to lose it for the sake of time. `cause` is the id
-    of the notification that matched the trigger which has published this one, empty for one that a trigger has nothing
-    to do with; `hops` is how many triggers there were in a row, `triggers_left` how many notifications triggers may
-    publish because of it, directly or not. `package` is what an old publisher said in its wsnt:Package, of messages
-    whose parts may be delivered alone (`topic_model.records.packages.write_package`): which part it is of which
-    message, or that it is whole. `split_bytes`, unless 0, is what a push of it to an old subscriber may have: a larger
-    one leaves in parts. `queue` says that its topic is a queue: it is for one of its servers. `reply_to` is where the
-    answer is awaited, None where nobody awaits one; `reply_point` is the id of the pull point of ours that this is,
-    empty for another address. Requests of a queue with the same `merge` are equal; empty where they are not to be done
-    together. `path` names the engines that it has passed, as GROUP/NAME, first the one that accepted it; empty for one
-    that was published here. `distribution` says where it goes beside this engine (`topic_model.tree.distribution`),
-    empty for everywhere; `fast` that it leaves for engines of the group as a datagram, if it can.
-    """
+    """One accepted notification."""
 
     id: str
+    """The same on every attempt."""
     topic: TopicPath
     payload: bytes
+    """The child of wsnt:Message as a self-contained XML fragment in UTF-8 with its namespace declarations."""
     accepted_ms: int
     producer: bytes = b""
+    """The wsnt:ProducerReference in the same form, empty for none."""
     message_id: str = ""
+    """The publisher's wsa:MessageID."""
     publisher: str = ""
     only: str = ""
+    """The only recipient (of a current message or a replay), empty for all matching subscriptions."""
     request: bytes = b""
+    """The fingerprint of its request, empty without a message id."""
     request_size: int = 1
+    """The number of notifications in its request."""
     replay: str = ""
+    """The replay, empty for the notification itself; then `id` is that of this delivery. See `original_id`."""
     traceparent: str = ""
+    """The trace context (see `core.telemetry.tracing`), empty for none."""
     unjudged: bool = False
+    """Of a parked one: the subscription's conditions are not evaluated yet."""
     control: int = UNSTAMPED
+    """The position of the gateway's view in the control log at acceptance, which decides the recipients
+    (`topic_model.routing.history`); UNSTAMPED: the view that matches it decides."""
     prefixes: str = ""
+    """The prefixes of the topic's namespaces (`topic_model.tree.prefixes`)."""
     subject: bytes = b""
+    """The fragment for conditions, empty for the payload. It is not sent."""
     selector: str = ""
+    """The selector of the subscription `only`, if the topic does not lead to it."""
     valid_until_ms: int = 0
+    """The end of its validity, fixed at acceptance; 0 for none."""
     type: str = ""
+    """The QName of its type, `{namespace}name`; empty in events of the engine. See `type_of`."""
     priority: int = 0
+    """The largest is pushed first."""
     reliable: bool = False
+    """Not dropped for timely subscriptions."""
     cause: str = ""
+    """The notification that caused its publication by a trigger, empty for none."""
     hops: int = 0
+    """Triggers in a row before it."""
     package: str = ""
+    """The wsnt:Package of a message whose parts may be delivered alone (`topic_model.records.packages`)."""
     split_bytes: int = 0
+    """The maximum size of a part for old subscribers; 0: sent whole."""
     queue: bool = False
+    """Its topic is a work queue: one server gets it."""
     reply_to: EndpointReference | None = None
     reply_point: str = ""
+    """The pull point of this engine that `reply_to` is, empty for another address."""
     merge: bytes = b""
+    """Requests of a queue with the same value are equal; empty: not merged."""
     path: tuple[str, ...] = ()
+    """The engines that it passed, GROUP/NAME, the accepting one first; empty if published here."""
     distribution: str = ""
+    """The routing word (`topic_model.tree.distribution`), empty for everywhere."""
     fast: bool = False
+    """Sent to engines of the group as a datagram, if possible."""
     unchanged: int = UNSTAMPED
+    """A position up to `control` after which its recipients did not change: a view at it can match."""
     triggers_left: int = MOST_TRIGGERED
+    """Notifications that triggers may still publish because of it."""
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether its publisher does not want it delivered any more."""
+        """Whether its validity has ended."""
         return 0 < self.valid_until_ms <= now_ms
 
     @property
     def original_id(self) -> str:
-        """The id under which it was accepted first."""
+        """The id of its first acceptance."""
         return self.id.removesuffix(_AGAIN + self.replay) if self.replay else self.id
 
 
 def type_of(notification: Notification) -> str:
-    """The type of a notification, also where it is not kept beside the payload; empty for one that cannot be read."""
+    """The type of a notification, derived from the payload if it is not stored; empty for an unreadable one."""
     return notification.type or root_type(notification.payload)
 
 
 def made_at(notification_id: str) -> int:
-    """When the id was made, in milliseconds since the epoch; 0 when it does not say (it is none of the gateway's)."""
+    """The time of an id, in milliseconds since the epoch; 0 for foreign ids."""
     if len(notification_id) != 32 or notification_id[12:13] != "7":
         return 0
     try:
@@ -133,16 +130,15 @@ def made_at(notification_id: str) -> int:
 
 
 def is_replay(notification_id: str) -> bool:
-    """Whether the id is that of a notification which a replay has brought again."""
+    """Whether the id is that of a replayed notification."""
     return _AGAIN in notification_id
 
 
 def replayed(notification: Notification, replay: str, only: str, now_ms: int, control: int) -> Notification:
-    """The notification once more, for one subscription, as part of this replay.
+    """The notification again, for one subscription, as part of this replay.
 
-    It has an id of its own, so that everything that is kept of deliveries tells it from the first time, and it is
-    accepted anew, with the control log at this position: a replay of last week's notifications is not too old to be
-    delivered, and goes to a subscription of today. What its publisher said of its validity stays.
+    It has an id of its own, so its deliveries differ from the first ones, and a new acceptance time and position in the
+    control log, so old notifications do not expire and reach current subscriptions. The publisher's validity stays.
     """
     return msgspec.structs.replace(
         notification,
@@ -170,7 +166,7 @@ def encode(notification: Notification) -> tuple[bytes, bytes]:
 
 
 def decode(value: bytes | None) -> Notification:
-    """The notification behind a Kafka value; RecordVersionError when a newer Arborcast wrote it."""
+    """The notification of a Kafka value. Raises RecordVersionError for a newer version."""
     return _codec.decode(value).notification
 
 
@@ -179,10 +175,8 @@ class _Record(Protocol):
 
 
 def notification_in(record: _Record) -> Notification | None:
-    """What a record of the `notifications` log holds; None for a damaged one, which no batch can read either.
-
-    Raises RecordVersionError for a record of a newer Arborcast.
-    """
+    """The notification of a record of the `notifications` log; None for a damaged record, which batches skip, too.
+    Raises RecordVersionError for a newer version."""
     try:
         return decode(record.value)
     except RecordVersionError:

@@ -1,8 +1,7 @@
-"""Messages in parts, as HPwsn's family cuts them: what wsnt:Package says, and cutting.
+"""Messages in parts of HPwsn's family: wsnt:Package, and splitting.
 
-A part says whose it is (Identification, the same for all parts of a message) and what it is: Fragment, `f-m-p-i`. Here
-f is 1 for a part, m is 1 when more follow, p is 1 when parts may be delivered alone, i counts from 0. A whole message
-is `0-0-p-0`.
+A part has the Identification of its message, and a Fragment `f-m-p-i`: f is 1 for a part, m is 1 when more follow, p is
+1 when parts may be delivered alone, i counts from 0. A whole message is `0-0-p-0`.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from arborcast.topic_model.namespaces import WSNT
 from arborcast.topic_model.topics import TopicPath
 
 MOST_PARTS = 100_000
-"""The number of a part is below this."""
+"""Upper limit of part numbers."""
 
 MOST_IDENTIFICATION = 200
-"""So many characters may an Identification have: it is part of keys and headers."""
+"""Maximum length of an Identification, which is part of keys and headers."""
 
 _FRAGMENT = re.compile(r"([01])-([01])-([01])-([0-9]{1,9})")
 
 
 class Fragment(NamedTuple):
-    """What a message says of itself; `alone` says that its parts may be delivered alone."""
+    """A parsed Fragment; `alone`: its parts may be delivered alone."""
 
     part: bool = False
     more: bool = False
@@ -39,7 +38,7 @@ class Fragment(NamedTuple):
 
 
 def read_fragment(text: str) -> Fragment:
-    """What a Fragment says. Raises ValueError with what is wrong with it."""
+    """Parse a Fragment. Raises ValueError with the mistake."""
     fields = _FRAGMENT.fullmatch(text)
     if fields is None:
         raise ValueError(f"Fragment {text[:60]!r} is not of the form 0-0-1-0")
@@ -53,16 +52,16 @@ def read_fragment(text: str) -> Fragment:
 
 
 PACKAGE_HEADER = "Arborcast-Package"
-"""HTTP header of pushes that carry parts: for each of the ids `FRAGMENT;IDENTIFICATION`, or `-` for what is none."""
+"""HTTP header of pushes with parts: `FRAGMENT;IDENTIFICATION` for each id, or `-` for a message that is not a part."""
 
 
 def package_header(fragment: Fragment, identification: str) -> str:
-    """Its value for one message. The Identification is percent-encoded: others write what they like there."""
+    """Its value for one message. The Identification is percent-encoded, since publishers choose it."""
     return f"{fragment};{quote(identification, safe=':')}" if fragment.part else "-"
 
 
 def read_package_header(value: str) -> tuple[Fragment, str] | None:
-    """The part that one of its values names; None for none."""
+    """The part of one value; None for none."""
     fragment, _, identification = value.strip().partition(";")
     try:
         read = read_fragment(fragment)
@@ -72,37 +71,34 @@ def read_package_header(value: str) -> tuple[Fragment, str] | None:
 
 
 def write_package(fragment: Fragment, identification: str) -> str:
-    """Both in one text, as a notification carries them."""
+    """Both in one text, for a notification."""
     return f"{fragment} {identification}" if identification else str(fragment)
 
 
 def read_package(text: str) -> tuple[Fragment, str]:
-    """What `write_package` wrote. Raises ValueError."""
+    """Parse the text of `write_package`. Raises ValueError."""
     fragment, _, identification = text.partition(" ")
     return read_fragment(fragment), identification
 
 
 class Piece(NamedTuple):
-    """A part of a message that leaves. `text` is what its receiver is to read: the content, or, when it may not be
-    delivered alone, the message of the older form around it, which says what it is a part of."""
+    """A part of an outgoing message. `text` is for its receiver: the content, or, if it may not be delivered alone, the
+    message of the older form around it."""
 
     fragment: Fragment
     identification: str
     text: str
 
 
-# Of a limit so many bytes have to be left for content: each part is a push of its own.
+# Minimum number of bytes for content in a part: each part is a push.
 _LEAST_ROOM = 64
 
 _MOST_LEAVING = 10_000
 
 
 def split(content: str, topic: TopicPath, identification: str, limit: int, *, alone: bool) -> Iterator[Piece]:
-    """The message with this content in parts, each, with the wrapper around it, of at most `limit` bytes in UTF-8. None
-    when it fits whole. The content is cut between characters.
-
-    Raises ValueError when the wrapper leaves too little room, or there would be too many parts.
-    """
+    """The parts of a message with this content, each of at most `limit` bytes of UTF-8 with its wrapper. None if it
+    fits whole. The content is cut between characters. Raises ValueError with too little room or too many parts."""
     written = content.encode()
     around = len(wrapped("", topic, identification, Fragment(True, True, alone, MOST_PARTS - 1)).encode())
     if len(written) + around <= limit:
@@ -118,7 +114,7 @@ def split(content: str, topic: TopicPath, identification: str, limit: int, *, al
     begin = number = 0
     while begin < len(written):
         end = min(begin + room, len(written))
-        while end < len(written) and written[end] & 0xC0 == 0x80:  # in the middle of a character
+        while end < len(written) and written[end] & 0xC0 == 0x80:  # within a character
             end -= 1
         fragment = Fragment(True, end < len(written), alone, number)
         text = written[begin:end].decode()
@@ -127,7 +123,7 @@ def split(content: str, topic: TopicPath, identification: str, limit: int, *, al
 
 
 def wrapped(content: str, topic: TopicPath, identification: str, fragment: Fragment) -> str:
-    """The message of the older form around a part. What is inside wsnt:Message is as it is: half a tag, perhaps."""
+    """The message of the older form around a part. The inside of wsnt:Message may be half a tag."""
     named = topic if topic.startswith("{") else topic.replace("/", ":")
     return (
         f'<wsnt:NotificationMessage xmlns:wsnt="{WSNT}"><wsnt:Topic Dialect="{SIMPLE}">{escape(named)}</wsnt:Topic>'
@@ -144,8 +140,8 @@ _UNWRAPPED = re.compile(
 
 
 def unwrap_part(text: str) -> tuple[Fragment, str, str] | None:
-    """The part in a text that is a message of the older form around one: its Fragment, Identification and content; None
-    for any other text. It is no XML, so it is not parsed."""
+    """Fragment, Identification and content of a message of the older form around a part; None for any other text. It is
+    not XML, so it is not parsed."""
     if not text.startswith("<") or "NotificationMessage" not in text[:_HEAD]:
         return None
     start = _MESSAGE.search(text, 0, _HEAD)
@@ -160,14 +156,13 @@ def unwrap_part(text: str) -> tuple[Fragment, str, str] | None:
     return (fragment, unescape(package[1]), text[start.end() : end]) if fragment.part else None
 
 
-# What stands before the content is within so many characters.
+# Maximum number of characters before the content.
 _HEAD = 8_192
 
 
 def read_content(content: str) -> str:
-    """What old receivers see of well-formed content: its text after one reading, in which markup stays and references
-    are what they stand for."""
-    # Of the ends of lines XML leaves line feeds.
+    """Well-formed content as old receivers read it: its text with references resolved and markup kept."""
+    # XML normalises line ends to line feeds.
     return _REFERENCE.sub(_character, content.replace("\r\n", "\n").replace("\r", "\n"))
 
 

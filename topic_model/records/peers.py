@@ -1,8 +1,8 @@
-"""What engines of a federation say to each other, and which of it goes on. Pure.
+"""Messages between engines of a federation, and the rules of forwarding. Pure.
 
-An engine is a member of a group, written GROUP/NAME. What a member has accepted itself goes to the other members of its
-group, and from the group's representative to the other groups. What has come from another group goes to the members of
-our own and no further; what has come from a member goes on to other groups only.
+An engine is a member of a group, written GROUP/NAME. An engine sends its own notifications to the other members of its
+group, and the group's representative sends them to the other groups. Notifications of another group go to the own
+members only; those of a member go on to other groups only.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.distribution import LOCAL, goes_to
 
 PATH = "/federation"
-"""Where other engines push to, below a member's URL."""
+"""Path of pushes of other engines, below a member's URL."""
 
 INTEREST_PATH = "/federation/interest"
-"""Where they say what they want."""
+"""Path of their interest."""
 
 MEDIA_TYPE = "application/vnd.msgpack"
 
 MOST_TOGETHER = 500
-"""So many notifications travel in one push."""
+"""Maximum number of notifications in a push."""
 
 MOST_ENGINES = 8
-"""So many may a notification pass."""
+"""Maximum number of engines on a notification's path."""
 
 DATAGRAMS = "udp://"
-"""Before the host and port of a link that carries datagrams."""
+"""Prefix of the address of a link for datagrams."""
 
 MOST_DATAGRAM = 8_192
-"""Bytes of a datagram, all in all."""
+"""Maximum size of a datagram."""
 
-# What a datagram has beside the texts of its one notification: names of fields, ids, engines, signatures by two keys.
+# Size of a datagram besides the texts of its notification: names of fields, ids, engines, signatures by two keys.
 _AROUND = 1_400
 
 _BEGINNING = b"ACD1"
@@ -49,12 +49,12 @@ _MOST_SIGNED = 1_000
 
 _VERSION = 1
 
-# Our own events are about this engine.
+# The engine's own events stay.
 _OWN_TOPICS = "{urn:arborcast}"
 
 
 class Forwarded(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A notification on its way; see Notification. `path` ends with the sender."""
+    """A forwarded notification; see Notification. `path` ends with the sender."""
 
     id: str
     topic: TopicPath
@@ -77,7 +77,7 @@ class Forwarded(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PeerPush(Versioned, frozen=True):
-    """A push from one engine, `sender`, to another, or to a group, `to`; both as in Peer."""
+    """A push from one engine, `sender`, to another engine or group, `to`; both as in Peer."""
 
     sender: str
     to: str
@@ -85,8 +85,8 @@ class PeerPush(Versioned, frozen=True):
 
 
 class Interest(Versioned, frozen=True):
-    """What `sender` wants, for itself or for its group, as it tells `to`: a summary (`topic_model.routing.interest`),
-    and another one of what it wants for other groups. Of one sender the greater `version` is newer."""
+    """The interest of `sender`, for itself or its group, sent to `to`: a summary (`topic_model.routing.interest`), and
+    another one for other groups. The larger `version` of a sender is newer."""
 
     sender: str
     to: str
@@ -129,17 +129,17 @@ def encode_push(notifications: Sequence[Notification], peer: Peer) -> bytes:
 
 
 def decode_push(body: bytes) -> PeerPush:
-    """Raises RecordVersionError for that of a newer Arborcast, InfrastructureError for what is none."""
+    """Raises RecordVersionError for a newer version, InfrastructureError for invalid data."""
     return _pushes.decode(body)
 
 
 def datagram_url(address: str, port: int) -> str:
-    """Where datagrams go, as the address of a link."""
+    """The address of a link for datagrams."""
     return f"{DATAGRAMS}[{address}]:{port}" if ":" in address else f"{DATAGRAMS}{address}:{port}"
 
 
 def encode_datagram(headers: Mapping[str, str], body: bytes) -> bytes:
-    """A push as a datagram, with what signs it. Raises ValueError where that is too large, or not signed."""
+    """A push as a datagram, with its signature. Raises ValueError if it is too large or unsigned."""
     try:
         signed = "\n".join(headers[name] for name in _SIGNED)
     except KeyError:
@@ -151,13 +151,13 @@ def encode_datagram(headers: Mapping[str, str], body: bytes) -> bytes:
 
 
 def is_like_datagram(data: bytes) -> bool:
-    """Whether it begins as a datagram does: so much can be seen at no cost."""
+    """Whether the first bytes are those of a datagram."""
     return data.startswith(_BEGINNING)
 
 
 def decode_datagram(data: bytes) -> tuple[dict[str, str], bytes]:
-    """What signs it, by the names of headers, and the push, none of which is checked. Raises ValueError for what is
-    none."""
+    """The signature of a datagram, by names of headers, and its push, both unverified. Raises ValueError for invalid
+    data."""
     if len(data) > MOST_DATAGRAM or not is_like_datagram(data):
         raise ValueError("this is no datagram of an engine")
     *signed, body = data[len(_BEGINNING) :].split(b"\n", len(_SIGNED))
@@ -167,7 +167,7 @@ def decode_datagram(data: bytes) -> tuple[dict[str, str], bytes]:
 
 
 def encode_interest(sender: str, to: str, version: int, topics: Sequence[str], others: Sequence[str] = ()) -> bytes:
-    """The body that says what is wanted."""
+    """The body of an interest."""
     return _interests.encode(Interest(_VERSION, sender, to, version, tuple(topics), tuple(others)))
 
 
@@ -188,8 +188,8 @@ def is_engine(text: str) -> bool:
 
 
 def is_datagram(notification: Notification) -> bool:
-    """Whether a notification leaves for the engines of the group as a datagram. What is reliable, or large, is pushed;
-    what the topic says counts as much as what the publisher does, and a replay is reliable."""
+    """Whether a notification is sent to engines of the group as a datagram. Reliable (by topic or publisher), replayed
+    and large ones are pushed."""
     if not notification.fast or notification.reliable or notification.only:
         return False
     texts = (notification.topic, notification.publisher, notification.type, notification.package, *notification.path)
@@ -199,7 +199,7 @@ def is_datagram(notification: Notification) -> bool:
 
 
 def goes_over(notification: Notification, peer: Peer) -> bool:
-    """Whether a notification that matches what a link is for is pushed over it."""
+    """Whether a matching notification is sent over a link."""
     if peer.datagrams and is_datagram(notification) != (peer.datagrams == "only"):
         return False
     path, distribution = notification.path, notification.distribution
@@ -207,15 +207,15 @@ def goes_over(notification: Notification, peer: Peer) -> bool:
     if distribution == LOCAL or len(path) >= MOST_ENGINES or notification.topic.startswith(_OWN_TOPICS):
         return False
     if notification.queue:
-        return False  # a request, which one of the servers here is to have, and nobody else
+        return False  # a request is for one of this engine's servers
     if other == group:
-        # From a member of ours all of us have it from there.
+        # The member sends it to all others of the group itself.
         return (not path or group_of(path[-1]) != group) and peer.to not in path
     return goes_to(distribution, other) and all(group_of(each) == group for each in path)
 
 
 def why_not_taken(forwarded: Forwarded, own: str) -> str:
-    """Why a notification that has arrived is dropped, a word; empty when it is not."""
+    """Why an arrived notification is dropped, a word; empty if it is accepted."""
     if own in forwarded.path:
         return "loop"
     return "hops" if len(forwarded.path) > MOST_ENGINES else ""

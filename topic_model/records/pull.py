@@ -20,10 +20,8 @@ VERSION = 1
 
 class StoredMessage(msgspec.Struct, frozen=True, omit_defaults=True, tag="message"):
     """A message in a pull point. `element` is a whole wsnt:NotificationMessage, self-contained, in UTF-8.
-
-    `notification` and `subscription` say where it is from; they are empty for what a client put in. After
-    `valid_until_ms` it is not handed out any more; 0 is for no such time.
-    """
+    `notification` and `subscription` are its origin, empty for messages of a Notify to the pull point. It is not handed
+    out after `valid_until_ms`; 0: no limit."""
 
     element: bytes
     notification: str = ""
@@ -33,10 +31,8 @@ class StoredMessage(msgspec.Struct, frozen=True, omit_defaults=True, tag="messag
 
 
 class Claimed(msgspec.Struct, frozen=True, tag="claimed"):
-    """`claim` takes all messages that wait at the offsets from `first` to `last`.
-
-    After `until_ms` (milliseconds since the epoch) whoever claimed them counts as dead: anybody may return them.
-    """
+    """`claim` takes all waiting messages at the offsets from `first` to `last`. After `until_ms` (milliseconds since
+    the epoch) any gateway may return them."""
 
     claim: str
     first: int
@@ -45,13 +41,13 @@ class Claimed(msgspec.Struct, frozen=True, tag="claimed"):
 
 
 class Settled(msgspec.Struct, frozen=True, tag="settled"):
-    """The claim's messages are gone for good."""
+    """The claim's messages were handed out."""
 
     claim: str
 
 
 class Returned(msgspec.Struct, frozen=True, omit_defaults=True, tag="returned"):
-    """The claim's messages wait again, where they were; those at the offsets in `settled` are gone for good."""
+    """The claim's messages wait again in their places, except those at the offsets in `settled`."""
 
     claim: str
     settled: tuple[int, ...] = ()

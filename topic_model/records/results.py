@@ -1,10 +1,9 @@
-"""What receivers say later of pushes that they have taken: the promise that a push's address carries, and the records
-of the log `results`. And the marks by which servers of queues may answer into pull points of others.
+"""Later results of pushes: the promise in a push's address and the records of the log `results`; and the marks with
+which queue servers answer into pull points of others.
 
-A push that its receiver may answer for later names an address with a promise in it: which push it is, for whom, and
-until when its result is taken. The promise is marked with the keys of the engine (`core.security.keyring`), so whoever
-has the address may say how this push ended, and nobody else. Nothing is kept of a promise; a result is a record that
-holds it, which a gateway appends and the redelivery reads.
+The address of such a push contains a promise: the push, its subscription, and the deadline of the result. It has a MAC
+with the engine's keys (`core.security.keyring`), so only the receiver of the address can report. No state is kept for a
+promise; a result is a record with it, appended by a gateway and read by the redelivery.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _CONTEXT = "results of pushes"
 
 State = Literal["delivered", "failed", "refused"]
 
-"""How a push ended: well; not, and it is to be tried again; not, and never will."""
+"""The result of a push: delivered; failed, to be retried; refused."""
 
 
 class Promise(NamedTuple):
-    """A push whose result may come later: of which subscription, when it began, until when its result is taken
-    (milliseconds since the epoch), and how many messages travelled in it."""
+    """A push with a possible later result: its subscription, its beginning, the deadline of the result (milliseconds
+    since the epoch), and the number of messages."""
 
     subscription: str
     push: str
@@ -43,8 +42,8 @@ class Promise(NamedTuple):
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a push ended, as its receiver said at this time (milliseconds since the epoch). Of a push that had no answer
-    when its deliveries were parked its worker writes it: with the class of the error and the HTTP status."""
+    """The result of a push, as reported by its receiver at this time (milliseconds since the epoch). For a push that
+    was parked without an answer its worker writes it, with the class of the error and the HTTP status."""
 
     promise: Promise
     state: State
@@ -78,12 +77,12 @@ def decode(value: bytes | None) -> Result:
 _ANSWERS = "answers to requests of queues"
 
 ANSWER = f"{{{ARBORCAST_QUEUE}}}Answer"
-"""The reference parameter of a request's ReplyTo that has the mark: a header block of the answer."""
+"""The reference parameter with the mark in a request's ReplyTo: a header block of the answer."""
 
 
 class AskedRequest(NamedTuple):
-    """A request that a server of a queue was given: the pull point of ours where its answer is awaited, its message id,
-    and the owner of the server's subscription."""
+    """A request given to a queue server: the pull point of its answer, its message id, and the owner of the server's
+    subscription."""
 
     point: str
     message_id: str
@@ -91,12 +90,14 @@ class AskedRequest(NamedTuple):
 
 
 def write_answer_mark(request: AskedRequest, until_ms: int, keys: Marks) -> str:
-    """What lets this server answer this request until then (milliseconds since the epoch). Raises SecretError."""
+    """The mark with which this server may answer this request until then (milliseconds since the epoch). Raises
+    SecretError."""
     return f"{until_ms}.{keys.mark(_encoder.encode((request, until_ms)), _ANSWERS)}"
 
 
 def may_answer(mark: str, request: AskedRequest, now_ms: int, keys: Marks) -> bool:
-    """Whether this mark lets this server answer this request now. Raises SecretError where the keys cannot be read."""
+    """Whether this mark permits this server to answer this request now. Raises SecretError if the keys cannot be
+    read."""
     until, _, made = mark.partition(".")
     if not (until.isascii() and until.isdecimal() and len(until) < 16 and now_ms <= int(until)):
         return False
@@ -110,7 +111,7 @@ def write_promise(promise: Promise, keys: Marks) -> str:
 
 
 def read_promise(text: str, keys: Marks) -> Promise:
-    """The promise in the end of an address. Raises SecretError when it is none of ours."""
+    """The promise at the end of an address. Raises SecretError for a foreign one."""
     encoded, _, mark = text.partition(".")
     try:
         packed = base64.b64decode(encoded + "=" * (-len(encoded) % 4), b"-_", validate=True)

@@ -1,8 +1,5 @@
-"""The xml:ids of what travels together: a document in which two elements have the same one is refused by parsers
-(libxml2 does so). Payloads come from many documents, each with ids of its own, and leave together in one.
-
-Pure, and for the hot path: what has no xml:id costs one search for these six bytes.
-"""
+"""The xml:ids of messages sent together: parsers refuse a document in which two elements have the same one (libxml2
+does). Payloads come from many documents. Pure, for the hot path: a payload without xml:id costs one search."""
 
 from __future__ import annotations
 
@@ -10,12 +7,12 @@ import re
 from collections.abc import Iterable
 
 NAME = b"xml:id"
-"""What has no such bytes has no ids: the prefix xml cannot be declared, so there is no other way to write it."""
+"""Without these bytes there are no ids: the prefix xml cannot be redeclared."""
 
-# What stands in text or CDATA is found too: then messages travel apart that need not.
+# Occurrences in text or CDATA count, too, and may separate messages needlessly.
 _ATTRIBUTE = re.compile(rb"xml:id\s*+=\s*+(?:\"([^\"<]*+)\"|'([^'<]*+)')")
 
-# Beyond these a message is not compared, and travels alone: ids of what waits are kept in memory.
+# A message with more is not compared and sent alone: ids of waiting messages are in memory.
 _MOST, _LONGEST = 16, 200
 
 XmlIds = frozenset[int]
@@ -23,7 +20,7 @@ XmlIds = frozenset[int]
 
 NO_IDS: XmlIds = frozenset()
 
-_ANY = -1  # which no hash is
+_ANY = -1  # not the value of a hash
 
 _NOT_COMPARED: XmlIds = frozenset({_ANY})
 
@@ -36,7 +33,7 @@ def xml_ids(*parts: bytes) -> XmlIds:
             continue
         for double, single in _ATTRIBUTE.findall(part):
             value = double or single
-            # A reference may stand for any letter. White space around an id does not count.
+            # A reference may stand for any letter. White space around an id is ignored.
             if b"&" in value or len(value) > _LONGEST or len(found) == _MOST:
                 return _NOT_COMPARED
             found.add(hash(value.strip()))
@@ -44,14 +41,14 @@ def xml_ids(*parts: bytes) -> XmlIds:
 
 
 def clash(some: XmlIds, others: XmlIds) -> bool:
-    """Whether the two may not stand in one document."""
+    """Whether two messages cannot be in one document."""
     if not some or not others:
         return False
     return _ANY in some or _ANY in others or not some.isdisjoint(others)
 
 
 def any_clash(messages: Iterable[XmlIds]) -> bool:
-    """Whether these messages may not all stand in one document."""
+    """Whether these messages cannot be in one document."""
     there = NO_IDS
     for ids in messages:
         if clash(ids, there):

@@ -1,4 +1,4 @@
-"""Which subscriptions are due: ids by the minute in which they terminate."""
+"""Expired subscriptions: ids by the minute of their termination."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from collections.abc import Mapping
 
 from arborcast.topic_model.subscriptions import Subscription
 
-_BITS = 16  # of a time in milliseconds that are left out in the number of its bucket: about a minute
+_BITS = 16  # bits of a time in milliseconds left out of its bucket's number: about a minute
 _SLACK = 1024  # stale entries that are not worth a sweep
 
 
 class Expiry:
-    """Termination times over a table's subscriptions, which it only reads.
+    """Termination times of a table's subscriptions.
 
     A heap with an entry per subscription would cost 80 bytes for each of a million; ids in buckets cost 9, and only the
-    few buckets that have begun are looked through. A renewal or an end leaves a stale entry behind, because a list
-    cannot be searched; when half of all entries are stale they are swept, so a change costs constant time on average
-    and a million renewals leave nothing.
+    current buckets are examined. A renewal or an end leaves a stale entry, since a list cannot be searched; they are
+    swept when half of all entries are stale, so a change takes constant time on average.
     """
 
     def __init__(self, subscriptions: Mapping[str, Subscription]) -> None:
         self._subscriptions = subscriptions
         self._buckets: dict[int, list[str]] = {}
-        self._numbers: list[int] = []  # a heap of the buckets' numbers
+        self._numbers: list[int] = []  # a heap of bucket numbers
         self._entries = 0
         self._live = 0
 
@@ -40,14 +39,14 @@ class Expiry:
         self._sweep_when_stale()
 
     def removed(self, subscription: Subscription) -> None:
-        """The subscription, as it was in the table, is no longer."""
+        """The subscription, as in the table, was removed."""
         if subscription.terminates_ms is None:
             return
         self._live -= 1
         self._sweep_when_stale()
 
     def due(self, now_ms: int) -> tuple[str, ...]:
-        """Ids whose time has come, earliest first. They stay due until their end is applied."""
+        """Ids of the expired subscriptions, earliest first. They stay until their end is applied."""
         found: list[tuple[int, str]] = []
         begun: list[int] = []
         while self._numbers and self._numbers[0] <= now_ms >> _BITS:
@@ -60,7 +59,7 @@ class Expiry:
         return tuple(subscription_id for _, subscription_id in sorted(found))
 
     def next_ms(self) -> int | None:
-        """When the next subscription falls due; None when none ever does."""
+        """The next termination time; None without one."""
         while self._numbers:
             if times := self._times(self._numbers[0]):
                 return min(times.values())
@@ -76,8 +75,7 @@ class Expiry:
             bucket.append(subscription_id)
 
     def _times(self, number: int) -> dict[str, int]:
-        """The termination times in a bucket, which is rid of stale entries (an id that went to and fro is there twice)
-        and, when none is left, removed."""
+        """The termination times of a bucket, without stale entries and duplicates; an empty bucket is removed."""
         times: dict[str, int] = {}
         bucket = self._buckets.pop(number)
         for subscription_id in bucket:

@@ -1,8 +1,7 @@
 """Groups: subscriptions of equal selector, stored once.
 
-The first subscription to a selector may have to be compiled and linked; the second to the millionth only joins the
-group. Members are in the order of (creation, id): a function of the subscriptions alone, so that replicas agree however
-much of the log was compacted away before they read it.
+The first subscription of a selector may have to be compiled and linked; later ones join the group. Members are in the
+order of (creation, id), which depends on the subscriptions alone, so replicas agree whatever compaction has removed.
 """
 
 from __future__ import annotations
@@ -14,23 +13,23 @@ from arborcast.topic_model.routing.members import PIECE, Answer, Pieces, order, 
 from arborcast.topic_model.routing.selectors import Selector
 from arborcast.topic_model.subscriptions import Subscription
 
-_INDEX_FROM = 16  # members; below this a search compares faster than an index could be built
+_INDEX_FROM = 16  # members; below this a search is faster than an index
 
 # hash(identity) -> members: hashes, because identities are large.
 _Identities = dict[int, tuple[Subscription, ...]]
 
 
 class Group:
-    """The members of one selector, those among them that do not receive."""
+    """The members of one selector, and those among them that are inactive."""
 
     __slots__ = ("_active", "_identities", "_members")
 
     def __init__(self, members: Iterable[Subscription]) -> None:
         ordered = sorted(members, key=order)
-        # A list of few, pieces of many: most groups have two members, and pieces would add 200 bytes to each.
+        # A list for few, pieces for many: most groups have two members, and pieces would add 200 bytes to each.
         self._members: list[Subscription] | Pieces = ordered if len(ordered) <= 2 * PIECE else Pieces(ordered)
         self._active: tuple[Subscription, ...] | None = None
-        # Once somebody looked for an equal one.
+        # After the first search for an equal one.
         self._identities: _Identities | None = None
 
     def __len__(self) -> int:
@@ -41,7 +40,7 @@ class Group:
         return iter(self._members)
 
     def active(self) -> Answer:
-        """The members that receive; the same object until something changes."""
+        """The active members; the same object until a change."""
         if isinstance(self._members, Pieces):
             return self._members.active()
         if self._active is None:
@@ -60,7 +59,7 @@ class Group:
             _index(self._identities, subscription)
 
     def remove(self, subscription: Subscription) -> None:
-        """Take out a member, found by its order key. ValueError when there is none."""
+        """Remove a member by its order key. ValueError if it is missing."""
         if isinstance(self._members, Pieces):
             member = self._members.remove(subscription)
             if len(self._members) < PIECE:
@@ -72,7 +71,7 @@ class Group:
             _unindex(self._identities, member)
 
     def find_equal(self, subscription: Subscription) -> Subscription | None:
-        """The first member that would deliver the same in the same way."""
+        """The first member with the same deliveries."""
         wanted = subscription.identity()
         if self._identities is None and len(self._members) >= _INDEX_FROM:
             self._identities = {}
@@ -100,10 +99,8 @@ def _unindex(identities: _Identities, member: Subscription) -> None:
 
 
 class LinkedGroup(Group):
-    """The members of a selector that is not simple, and the topics that its XPath selects.
-
-    `definition` is None when the selector cannot be read: its members are there, but nothing leads to them.
-    """
+    """The members of a selector that is not simple, and the topics of its XPath. `definition` is None for an unreadable
+    selector, which matches nothing."""
 
     __slots__ = ("definition", "linked_keys")
 
@@ -114,12 +111,12 @@ class LinkedGroup(Group):
 
 
 Entry = Subscription | Group
-"""What a table keeps under a selector. A simple selector with one subscriber is that subscription itself: a million of
-those is the normal case, and a group would add 200 bytes to each."""
+"""The entry of a table under a selector. A simple selector with one subscriber is that subscription itself, the usual
+case of a million; a group would add 200 bytes to each."""
 
 
 def active_of(entry: Entry | None) -> Answer:
-    """The subscriptions behind an entry that receive."""
+    """The active subscriptions of an entry."""
     if entry is None:
         return ()
     if isinstance(entry, Group):
@@ -128,7 +125,7 @@ def active_of(entry: Entry | None) -> Answer:
 
 
 def members_of(entry: Entry | None) -> Iterator[Subscription]:
-    """All subscriptions behind an entry, in order."""
+    """All subscriptions of an entry, in order."""
     if isinstance(entry, Group):
         yield from entry
     elif entry is not None:
@@ -136,7 +133,7 @@ def members_of(entry: Entry | None) -> Iterator[Subscription]:
 
 
 def equal_in(entry: Entry | None, subscription: Subscription) -> Subscription | None:
-    """The first subscription behind an entry that would deliver the same in the same way."""
+    """The first subscription of an entry with the same deliveries."""
     if isinstance(entry, Group):
         return entry.find_equal(subscription)
     if entry is not None and entry.identity() == subscription.identity():

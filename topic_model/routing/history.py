@@ -1,11 +1,9 @@
-"""Whom a notification belongs to: the subscriptions that were there, active and not over when it was accepted.
+"""Recipients of a notification: the subscriptions that were active when it was accepted.
 
-A gateway stamps what it accepts with the position of its view in the control log. It is matched later, by a view that
-is newer: meanwhile subscriptions were made, renewed, paused, resumed or ended. A history remembers what those that
-changed lately were before, and so each is asked as it was at the notification's position. When nothing has changed
-since, which is nearly always so, that costs one comparison of numbers.
-
-XPaths are the exception: what they select is asked of the topics of now.
+A gateway stamps a notification with the position of its view in the control log. A newer view matches it, after
+subscriptions were created, renewed, paused, resumed or ended. The history has the former states of recently changed
+subscriptions, so each is evaluated as of the stamp. Without a change since, this costs one comparison of numbers.
+XPaths are an exception: they select from the current topics.
 """
 
 from __future__ import annotations
@@ -29,23 +27,22 @@ from arborcast.topic_model.subscriptions import Subscription, queue_of
 from arborcast.topic_model.topics import TopicPath
 
 Standing = Literal["belongs", "made later", "paused", "over"]
-"""How a subscription stood when a notification was accepted."""
+"""The state of a subscription as of a notification's acceptance."""
 
-# How many answers about what changed are remembered; after every change they are computed again.
+# Cached answers about changes; every change clears them.
 _TOPICS_REMEMBERED = 10_000
 
-# Changes that are packed, and unpacked, together.
+# Changes that are packed and unpacked together.
 _PIECE = 64
 
 
 def standing(subscription: Subscription, made_later: bool, accepted_ms: int) -> Standing:
-    """Whether a notification accepted then belongs to a subscription that matches its topic: the one rule, for the
-    dispatch and for whoever checks it.
+    """Whether a notification accepted then belongs to a subscription that matches its topic: one rule for dispatch and
+    audit.
 
-    `subscription` is what it was at the position that the notification is stamped with, or, `made_later`, what it was
-    when it was made behind that position. Then its time decides: the stamp is that of one gateway's view, and another
-    gateway may have answered the Subscribe before it; and what compaction has left of a log says of a subscription that
-    it was made with the record that is left.
+    `subscription` is its state at the notification's stamp or, with `made_later`, its first state after the stamp. Then
+    its creation time decides: the stamp is that of one gateway's view, and another gateway may have answered the
+    Subscribe earlier; and after compaction the remaining record looks like the creation.
     """
     if made_later and subscription.created_ms >= accepted_ms:
         return "made later"
@@ -55,10 +52,8 @@ def standing(subscription: Subscription, made_later: bool, accepted_ms: int) -> 
 
 
 class Change(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What a subscription was `before` the record at this position of the control log; None when it was not there.
-
-    `selected` are the topics of an XPath that nobody else subscribes to, when this is the end of it.
-    """
+    """The state of a subscription `before` the record at this position of the control log; None if it did not exist.
+    `selected` are the topics of an XPath that ends with its last subscription."""
 
     position: int
     id: str
@@ -67,8 +62,8 @@ class Change(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class RecentChanges(NamedTuple):
-    """The changes from the position `reaches` on, in order, and subscriptions of now: at least those that changed,
-    without those that ended."""
+    """The changes from the position `reaches` on, in order, and the current state of the changed subscriptions that
+    have not ended."""
 
     reaches: int
     changes: Sequence[Change]
@@ -84,7 +79,7 @@ class _Piece(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PackedPast(msgspec.Struct, frozen=True, array_like=True):
-    """A past as it travels to the workers, most of whom look at little of it, or nothing."""
+    """A history as it is sent to workers, which unpack little of it."""
 
     pieces: tuple[_Piece, ...] = ()
 
@@ -110,13 +105,13 @@ _now_decoder = msgspec.msgpack.Decoder(list[Subscription])
 
 
 def _first(wanted: int, end: int) -> int:
-    """Where to begin when what is wanted begins there: as many again before it. The next one to be asked for may lie a
-    little further back."""
+    """The first piece to unpack: as many again before the requested one, since the next request may lie a little
+    earlier."""
     return max(0, 2 * wanted - end)
 
 
 class History:
-    """What a routing table has changed from the position `horizon` on. Memory is that of these changes."""
+    """The changes of a routing table from the position `horizon` on. Memory is proportional to these changes."""
 
     def __init__(self, horizon: int = 0) -> None:
         self._horizon = horizon
@@ -128,19 +123,19 @@ class History:
         return len(self._changes)
 
     def add(self, change: Change) -> None:
-        """The next change."""
+        """Add a change."""
         if change.position >= self._horizon:
             self._changes.append(change)
             self.version += 1
 
     def forget(self, position: int, most: int = sys.maxsize) -> Sequence[Change]:
-        """Nothing will be asked that was accepted before this position. If it is, what is known of the oldest time
-        stands for it. Returns what is forgotten: about so many changes at most, the oldest."""
+        """No notification accepted before this position will be matched. If one is, the oldest known state is used.
+        Returns the forgotten changes, about this many at most, the oldest first."""
         if position <= self._horizon:
             return ()
         end = bisect_left(self._changes, position, key=_position)
         if end > most:
-            # All of one position, or none.
+            # All changes of one position, or none.
             position = self._changes[most].position + 1
             end = bisect_left(self._changes, position, key=_position)
         self._horizon = position
@@ -150,7 +145,7 @@ class History:
 
     @property
     def horizon(self) -> int:
-        """What changed before this position is forgotten."""
+        """Changes before this position are forgotten."""
         return self._horizon
 
     @property
@@ -159,17 +154,17 @@ class History:
         return self._changes[-1].position if self._changes else -1
 
     def since(self, version: int) -> Sequence[Change]:
-        """The changes since this was the version, without those that are forgotten."""
+        """The changes since this version that are not forgotten."""
         return self._changes[max(0, len(self._changes) + version - self.version) :]
 
     def recent(self, at: int, subscriptions: Mapping[str, Subscription]) -> RecentChanges:
-        """The changes from this position on, and some before, beside the subscriptions of now."""
+        """The changes from this position on, and some before, with the current subscriptions."""
         first = _first(bisect_left(self._changes, at, key=_position), len(self._changes))
         reaches = self._changes[first - 1].position + 1 if first else 0
         return RecentChanges(reaches, self._changes[first:], subscriptions)
 
     def packed(self, subscriptions: Mapping[str, Subscription]) -> PackedPast:
-        """All of them, for the workers."""
+        """All changes, packed for the workers."""
         pieces = []
         for begin in range(0, len(self._changes), _PIECE):
             changes = self._changes[begin : begin + _PIECE]
@@ -184,24 +179,22 @@ def _position(change: Change) -> int:
 
 
 class Found(NamedTuple):
-    """The subscriptions that a notification belongs to: those that are `there`, as they are now, and those that have
-    `ended` since, as they were."""
+    """The recipients of a notification: those that are `there`, in their current state, and those that have `ended`
+    since, in their former state."""
 
     there: Sequence[Subscription]
     ended: Sequence[Subscription]
 
 
 def _queued(found: Found, queue: TopicPath) -> Found:
-    """With the queue in the place of its servers: one of them gets it, whoever it is then."""
+    """With a queue in place of its servers: one of them gets it later."""
     there, ended = ([each for each in part if not each.queue] for part in found)
     return Found([*there, queue_of(queue)], ended)
 
 
 class Recipients:
-    """Whom notifications belong to, by a view of now and what has changed lately, up to the position `newest`.
-
-    Made again when the view changes.
-    """
+    """Recipients of notifications, by a current view and its recent changes up to the position `newest`. Created again
+    when the view changes."""
 
     def __init__(self, view: Resolver, newest: int, recent: Callable[[int], RecentChanges]) -> None:
         self.view = view
@@ -211,12 +204,12 @@ class Recipients:
 
     @classmethod
     def packed(cls, view: Resolver, past: PackedPast) -> Recipients:
-        """With a past that has travelled."""
+        """With a packed history."""
         return cls(view, past.newest, past.recent)
 
     def of(self, notification: Notification) -> Found:
-        """To be asked of a view that has come at least as far as the position that the notification is stamped with.
-        One without a stamp belongs to those whom the view has."""
+        """The view must have reached the notification's stamp. A notification without a stamp belongs to the current
+        subscriptions."""
         at, accepted_ms = notification.control, notification.accepted_ms
         selector = notification.selector
         matched = self.view.members_of(selector) if selector else self.view.match(notification.topic)
@@ -252,7 +245,7 @@ class Recipients:
 
 
 class _Span(NamedTuple):
-    """What a subscription was for notifications stamped behind `after`, up to `until`; see `standing`."""
+    """The state of a subscription for notifications stamped after `after`, up to `until`; see `standing`."""
 
     after: int
     until: int
@@ -262,7 +255,7 @@ class _Span(NamedTuple):
 
 
 class _Known(Resolver):
-    """Subscriptions that have changed, as they were, by what they select; `last` is where each changed last."""
+    """Former states of changed subscriptions by selector; `last` is the position of each one's last change."""
 
     def __init__(self, recent: RecentChanges) -> None:
         super().__init__(0)
@@ -281,7 +274,7 @@ class _Known(Resolver):
             self._add(theirs, self.now.get(name))
 
     def spans(self, topic: TopicPath, view: Resolver) -> Sequence[_Span]:
-        """The states that match the topic. For an XPath that is still subscribed to the view knows what it selects."""
+        """The states that match the topic. For an XPath with a subscription the view knows the selected topics."""
         found = self._by_topic.get(topic)
         if found is None:
             found = [span for selector in self.selectors_at(topic) for span in self._spans[selector]]

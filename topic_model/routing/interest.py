@@ -1,7 +1,7 @@
-"""What an engine wants from others: the topics of its subscriptions, as few simple selectors. Pure.
+"""The interest of an engine: the topics of its subscriptions, as a few simple selectors. Pure.
 
-A summary selects all that the subscriptions select, and perhaps more; what comes in vain is matched to nobody. One
-that is too large is widened: topics that lie side by side become the subtree of the node above them.
+A summary selects everything that the subscriptions select, and possibly more. A large one is widened: siblings become
+the subtree of their parent.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from arborcast.topic_model.routing.selectors import CHILDREN, DESCENDANTS, SUBTR
 from arborcast.topic_model.subscriptions import Subscription
 
 MOST = MAX_ALTERNATIVES
-"""No summary may have more: it is the one topic filter of a link."""
+"""Maximum size of a summary: it is the topic filter of a link."""
 
 MOST_CHARACTERS = 60_000
-"""And no more of these; an expression may have a few more."""
+"""Maximum number of alternatives; an expression may have a few more."""
 
 
 class _Node(NamedTuple):
-    """A topic or, with `below`, it and all that lies below; its anchor may be a virtual root."""
+    """A topic or, with `below`, its subtree; its anchor may be a virtual root."""
 
     anchor: str
     below: bool
@@ -36,8 +36,7 @@ class _Node(NamedTuple):
 
 
 def wanted(subscriptions: Iterable[Subscription], most: int = MOST) -> tuple[str, ...]:
-    """The normal forms of a summary of all that these subscriptions may get, sorted. Servers of queues get nothing from
-    elsewhere."""
+    """The sorted normal forms of a summary of these subscriptions. Servers of queues get nothing from other engines."""
     asking = (each for each in subscriptions if each.receives and each.peer is None and not each.queue)
     selectors = {normals_of(each) for each in asking}
     return _summary({node for normals in selectors for node in _nodes(normals)}, most)
@@ -49,19 +48,19 @@ def together(summaries: Iterable[Iterable[str]], most: int = MOST) -> tuple[str,
 
 
 def is_summary(normals: Iterable[str]) -> bool:
-    """Whether these texts, which came from outside, can be what a summary has: topics and subtrees."""
+    """Whether these texts from another engine can be a summary: topics and subtrees."""
     return all(is_simple(each) and (is_one_topic(each) or each.endswith(SUBTREE)) for each in normals)
 
 
 def _nodes(normals: tuple[str, ...]) -> Iterator[_Node]:
-    """What covers the selector of these filters, each of which has to match."""
+    """Nodes that cover the selector of these filters, all of which must match."""
     if len(normals) == 1 and is_simple(normals[0]):
         yield _node(normals[0])
         return
     try:
         patterns = [parse_normal(each) for each in normals if not each.startswith(XPATH_SCHEME)]
     except ExpressionError:
-        return  # the routing table has said that nobody gets anything by it
+        return  # unreadable filters match nothing
     if not patterns:
         yield _Node(UNIVERSAL_ROOT, True)
         return
@@ -96,7 +95,7 @@ def _too_large(nodes: set[_Node], most: int) -> bool:
 
 
 def _uncovered(nodes: set[_Node]) -> set[_Node]:
-    """Without those that lie below another one."""
+    """Without those below another one."""
     subtrees = {node.anchor for node in nodes if node.below}
     return {
         node
@@ -106,8 +105,9 @@ def _uncovered(nodes: set[_Node]) -> set[_Node]:
 
 
 def _widened(nodes: set[_Node], most: int, least: int) -> set[_Node]:
-    """From the lowest level upwards: nodes with at least so many right below them take their place, until all is small
-    enough. First below nodes that are topics only, so that nothing deep becomes wide for the sake of something else."""
+    """From the lowest level upwards, a node replaces its children when it has at least this number of them, until the
+    summary is small enough. Nodes with single topics as children come first, so that a deep subtree is not widened for
+    others."""
     levels: defaultdict[int, set[_Node]] = defaultdict(set)
     for node in nodes:
         levels[_depth(node.anchor)].add(node)

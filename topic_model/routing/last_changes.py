@@ -1,4 +1,4 @@
-"""Where in the control log it was last changed who gets a topic's notifications."""
+"""The positions of the control log at which the recipients of a topic last changed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from arborcast.topic_model.patterns.alternatives import anchors_above
 from arborcast.topic_model.routing.selectors import SUBTREE, is_one_topic, is_simple
 from arborcast.topic_model.topics import TopicPath
 
-# Of changes before so many others it is only known that they were before: whoever asks wants to know of the last ones.
+# Older changes are merged into one position; requests concern the latest ones.
 _REMEMBERED = 2_000
 
 
 class LastChanges:
-    """Positions behind the last change, by what it may concern. May say a later one, never an earlier."""
+    """Positions after the last change, by the topics that it can concern. A position may be too late, never too
+    early."""
 
     def __init__(self) -> None:
         self._of_all = 0
@@ -19,7 +20,7 @@ class LastChanges:
         self._below: dict[str, int] = {}  # by anchors of selectors with a wildcard
 
     def of(self, path: TopicPath) -> int:
-        """Behind the last change that may concern this topic, 0 for none."""
+        """The position after the last change that can concern this topic, 0 for none."""
         last = max(self._of_all, self._topics.get(path, 0))
         if self._below:
             for anchor in (path, *anchors_above(path)):
@@ -27,7 +28,7 @@ class LastChanges:
         return last
 
     def of_selector(self, selector: str, position: int) -> None:
-        """A subscription with this selector came, went or changed."""
+        """A subscription with this selector was added, removed or changed."""
         if not is_simple(selector):
             self.of_all(position)
         elif is_one_topic(selector):
@@ -39,7 +40,7 @@ class LastChanges:
             self.of_all(position)
 
     def of_all(self, position: int) -> None:
-        """Any topic may be concerned."""
+        """A change that can concern every topic."""
         self._of_all = position
         self._topics.clear()
         self._below.clear()

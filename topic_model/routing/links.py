@@ -1,4 +1,4 @@
-"""Links: the simple keys under which selectors that are not simple are found, and the steps that lead to the others."""
+"""Links: simple keys that lead to selectors that are not simple."""
 
 from __future__ import annotations
 
@@ -16,21 +16,18 @@ _log = logging.getLogger(__name__)
 
 _FEW = 16
 
-# A tuple of few, because a million keys may have one each; a dictionary of many, because a hundred thousand selectors
-# such as `alarms//.|devices/mine//.` meet in one key, and each must come and go in constant time.
+# A tuple for few, since a million keys may have one each; a dictionary for many, since a hundred thousand selectors
+# such as `alarms//.|devices/mine//.` share a key, and each must be added and removed in constant time.
 _Targets = tuple[LinkTarget, ...] | dict[str, LinkTarget]
 _KeyedTargets = dict[str, _Targets]
 
 SelectionChanged = Callable[[str, Collection[str], Collection[str]], None]
-"""Told of an XPath selector which topics it selects from now on, and which it does not any more."""
+"""Called with an XPath selector, the topics that it now selects, and those that it no longer selects."""
 
 
 class Links:
-    """Targets by key, for the selectors that need them.
-
-    `fixed` holds what needs no tree, and the topics that an XPath has selected from it. What steps below an anchor
-    come to is found from a topic's path alone, in `rest`.
-    """
+    """Targets by key. `fixed` has the keys that need no tree, and the topics that an XPath selected from it. Steps
+    below an anchor are evaluated from a topic's path by `rest`."""
 
     def __init__(self, tree: TopicTree) -> None:
         self._tree = tree
@@ -52,19 +49,19 @@ class Links:
         return _targets_of(self.fixed.get(key, ()))
 
     def expansion(self) -> Iterator[tuple[str, str]]:
-        """All keys with the selectors that they lead to, those of steps among them: one walk over the tree for all."""
+        """All keys with their selectors, including those of steps: one walk over the tree."""
         for key, targets in self.fixed.items():
             yield from ((key, target.selector) for target in _targets_of(targets))
         for node, found in self.rest.over(self._tree):
-            # Two alternatives may arrive at one node.
+            # Two alternatives may reach the same node.
             yield from {(node_key(node, reach), target.selector) for target, reach in found}
 
     def frozen(self) -> dict[str, tuple[LinkTarget, ...]]:
-        """A copy of what a snapshot needs."""
+        """A copy for a snapshot."""
         return {key: _targets_of(found) for key, found in self.fixed.items()}
 
     def add(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
-        """Link a selector: a few keys and steps, whatever topics there are; an XPath to those that it selects."""
+        """Link a selector: a few keys and steps, independent of topics; an XPath to the topics that it selects."""
         target = LinkTarget(selector, definition.others)
         if definition.xpaths:
             self._selecting[selector] = group
@@ -76,7 +73,7 @@ class Links:
             self.rest.add(target, alternative)
 
     def remove(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
-        """Undo `add`, and what an XPath has selected since."""
+        """Undo `add`, including later selections of an XPath."""
         target = LinkTarget(selector, definition.others)
         if self._selecting.pop(selector, None) is not None:
             for key in group.linked_keys:
@@ -88,10 +85,10 @@ class Links:
             self.rest.remove(target, alternative)
 
     def topic_changed(self, path: TopicPath, changed: SelectionChanged) -> bool:
-        """The topic came, went, or has other facts. Returns whether answers for other topics may be others now.
+        """A topic was added, removed or changed. Returns whether answers for other topics may have changed.
 
-        An XPath that looks at nothing but a topic's own path is asked about this one topic, and `changed` is told
-        when the answer is new; all the rest are asked again before the next answer.
+        An XPath that depends on a topic's own path only is evaluated for this topic, and `changed` is called with a new
+        answer; all others are evaluated before the next answer.
         """
         for selector, group in self._selecting.items():
             definition = group.definition
@@ -111,7 +108,7 @@ class Links:
         return self.stale
 
     def refresh(self, changed: SelectionChanged) -> None:
-        """Ask the XPath selectors again after a change of topics; `changed` is told whose selection is another."""
+        """Evaluate the XPath selectors after a change of topics; `changed` is called for each changed selection."""
         self.stale = False
         for selector, group in self._selecting.items():
             definition = group.definition
@@ -123,7 +120,7 @@ class Links:
                 changed(selector, group.linked_keys - before, before - group.linked_keys)
 
     def selection(self, selector: str) -> tuple[TopicPath, ...] | None:
-        """The topics that an XPath selector has selected; None for a selector of another kind."""
+        """The topics selected by an XPath selector; None for other selectors."""
         group = self._selecting.get(selector)
         return None if group is None else tuple(sorted(TopicPath(key) for key in group.linked_keys))
 

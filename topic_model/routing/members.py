@@ -1,8 +1,8 @@
-"""Many subscriptions in order, in pieces, so that a change costs a piece and not all of them.
+"""Many subscriptions in order, in pieces, so that a change costs one piece.
 
-A popular topic may have a hundred thousand subscribers, of whom one comes or goes with each batch. What is handed out
-must not change any more (another thread may be reading it), so it is a new sequence after each change; but all pieces
-in which nothing has changed are those of the one before.
+A popular topic may have a hundred thousand subscribers, with one added or removed per batch. Another thread may read a
+sequence that was handed out, so each change makes a new sequence, which shares all unchanged pieces with the previous
+one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import overload
 from arborcast.topic_model.subscriptions import Subscription
 
 PIECE = 512
-"""Members of a piece; fewer than twice as many, and a plain tuple is as good."""
+"""Members of a piece; below twice as many, a tuple is as good."""
 
 
 def order(subscription: Subscription) -> tuple[int, str]:
-    """Sort key of members: the older first, the id for those of one millisecond."""
+    """Sort key of members: the oldest first, by id within a millisecond."""
     return subscription.created_ms, subscription.id
 
 
@@ -27,7 +27,7 @@ Piece = tuple[Subscription, ...]
 
 
 class Members(Sequence[Subscription]):
-    """An immutable sequence made of pieces, none of them empty."""
+    """An immutable sequence of non-empty pieces."""
 
     __slots__ = ("_count", "_numbers", "pieces")
 
@@ -63,40 +63,41 @@ class Members(Sequence[Subscription]):
             return NotImplemented
         return len(self) == len(other) and all(one == another for one, another in zip(self, other, strict=True))
 
-    __hash__ = None  # type: ignore[assignment]  # nobody needs it, and it would cost all of them
+    __hash__ = None  # type: ignore[assignment]  # unused, and would cost all members
 
     def number_of(self, subscription_id: str) -> int | None:
-        """Which piece a member is in. The first question costs all members, so ask it of what is asked again."""
+        """The number of a member's piece. The first call costs all members, so use it on sequences that are asked
+        repeatedly."""
         if self._numbers is None:
             self._numbers = {member.id: number for number, piece in enumerate(self.pieces) for member in piece}
         return self._numbers.get(subscription_id)
 
 
 Answer = Piece | Members
-"""Who a topic goes to: a tuple of few, pieces of many."""
+"""The recipients of a topic: a tuple for few, pieces for many."""
 
 
 def answer_of(ordered: Piece) -> Answer:
-    """These members, which are in order, as what can be changed piece by piece."""
+    """These ordered members, as a sequence that can be changed by pieces."""
     if len(ordered) <= 2 * PIECE:
         return ordered
     return Members(ordered[begin : begin + PIECE] for begin in range(0, len(ordered), PIECE))
 
 
 def joined(parts: Sequence[Answer]) -> Answer:
-    """The members of all parts, one after the other."""
+    """The members of all parts, concatenated."""
     if any(isinstance(part, Members) for part in parts):
         return Members(chain.from_iterable(part.pieces if isinstance(part, Members) else (part,) for part in parts))
     return tuple(chain.from_iterable(parts))
 
 
 def weight(answer: Answer) -> int:
-    """How many references it takes to keep an answer that was made of others."""
+    """The number of references of an answer composed of others."""
     return len(answer.pieces) if isinstance(answer, Members) else len(answer)
 
 
 def replaced(members: Answer, touched: Collection[str], present: Sequence[Subscription]) -> Answer:
-    """These without the touched ones (ids), and with those who are present instead, in order."""
+    """These members without the touched ones (ids), with the present ones inserted in order."""
     if not isinstance(members, Members):
         return tuple(sorted((*(each for each in members if each.id not in touched), *present), key=order))
     pieces: list[Piece] = list(members.pieces)
@@ -113,7 +114,7 @@ def replaced(members: Answer, touched: Collection[str], present: Sequence[Subscr
 
 
 class Pieces:
-    """Members in order that come and go; what receives among them is handed out as `Members`."""
+    """Members in order, with additions and removals; the active ones are handed out as `Members`."""
 
     __slots__ = ("_active", "_answer", "_count", "_pieces")
 
@@ -130,7 +131,7 @@ class Pieces:
         return chain.from_iterable(self._pieces)
 
     def active(self) -> Members:
-        """Those who receive; the same object until something changes."""
+        """The active members; the same object until a change."""
         if self._answer is None:
             for number, active in enumerate(self._active):
                 if active is None:
@@ -148,7 +149,7 @@ class Pieces:
             self._active[number : number + 1] = [None, None]
 
     def remove(self, member: Subscription) -> Subscription:
-        """Take out a member, found by its order key. ValueError when there is none."""
+        """Remove a member by its order key. ValueError if it is missing."""
         number = _number_for(self._pieces, member)
         taken = take_from(self._pieces[number], member)
         self._changed(number, -1)
@@ -162,7 +163,7 @@ class Pieces:
 
 
 def take_from(ordered: list[Subscription], member: Subscription) -> Subscription:
-    """Take a member out of a list in order. ValueError when it is not there."""
+    """Remove a member from an ordered list. ValueError if it is missing."""
     at = bisect_left(ordered, order(member), key=order)
     if at == len(ordered) or ordered[at].id != member.id:
         raise ValueError(f"subscription {member.id!r} is no member of its group")
@@ -170,7 +171,7 @@ def take_from(ordered: list[Subscription], member: Subscription) -> Subscription
 
 
 def _number_for(pieces: Sequence[Sequence[Subscription]], member: Subscription) -> int:
-    """The piece that a member is in, or belongs into."""
+    """The number of the piece that contains, or would contain, the member."""
     return max(bisect_right(pieces, order(member), key=_first) - 1, 0)
 
 

@@ -1,5 +1,5 @@
-"""Checkpoints and overlays: a frozen copy of a routing table, from which a snapshot is made, and what the table has
-changed since, small enough to be sent with every batch."""
+"""Checkpoints and overlays: a frozen copy of a routing table, for a snapshot, and the table's later changes, small
+enough for every batch."""
 
 from __future__ import annotations
 
@@ -17,19 +17,16 @@ from arborcast.topic_model.topics import TopicPath
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """How the active members of one selector differ: take out the `touched`, put in the `present`."""
+    """The difference of a selector's active members: remove the `touched`, insert the `present`."""
 
     touched: frozenset[str]
     present: tuple[Subscription, ...]
 
 
 class Overlay(msgspec.Struct, frozen=True, array_like=True):
-    """All differences from the snapshot called `base`.
-
-    `members` by selector; `linked` has the normal forms behind each selector that is not simple and is newer than the
-    base; `selected` the topics of each XPath selector whose selection is. Pickled through MessagePack: a fifth of the
-    size and of the time of pickling a hundred subscriptions field by field.
-    """
+    """All differences from the snapshot `base`. `members` by selector; `linked` has the normal forms of each newer
+    selector that is not simple; `selected` the topics of each XPath selector with a changed selection. Pickled through
+    MessagePack, in a fifth of the size and time."""
 
     base: str
     members: dict[str, Delta] = {}
@@ -38,11 +35,11 @@ class Overlay(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """How many differences there are: when they are many it is time for a new base."""
+        """The number of differences; with many, a new base is due."""
         return sum(len(delta.touched) for delta in self.members.values()) + len(self.linked) + len(self.selected)
 
     def packed_size(self) -> int:
-        """Bytes that it takes when it is sent. Costs what sending it costs."""
+        """The size of the encoded overlay. Costs as much as sending it."""
         return len(_encoder.encode(self))
 
     def __reduce__(self) -> tuple[Callable[[bytes], Overlay], tuple[bytes]]:
@@ -61,11 +58,8 @@ _decoder = msgspec.msgpack.Decoder(Overlay)
 
 
 class MemberChanges:
-    """Records which members of selectors come, go and change.
-
-    Bounded by what there was when the recording began and by what is live: a subscription that came and went since
-    leaves nothing, whether or not anybody asked in between.
-    """
+    """Records added, removed and changed members of selectors. Memory is bounded by the recording's initial and the
+    current members: a subscription that was added and removed meanwhile leaves nothing."""
 
     def __init__(self) -> None:
         self._touched: dict[str, set[str]] = {}  # selector -> subscription ids
@@ -75,7 +69,7 @@ class MemberChanges:
         self._deltas: dict[str, Delta] = {}
 
     def touch(self, selector: str, subscription_id: str, born: bool = False) -> None:
-        """A member of this selector came, went or changed."""
+        """A member of this selector was added, removed or changed."""
         if born and subscription_id not in self._where:
             self._born.add(subscription_id)
         where = self._where.get(subscription_id, ())
@@ -85,7 +79,7 @@ class MemberChanges:
         self._pending.add(selector)
 
     def ended(self, subscription_id: str) -> None:
-        """The subscription is gone; `touch` was told already. One that the base never had is forgotten."""
+        """The subscription ended, after `touch`. One that the base does not have is forgotten."""
         if subscription_id not in self._born:
             return
         self._born.remove(subscription_id)
@@ -98,14 +92,14 @@ class MemberChanges:
                     self._pending.discard(selector)
 
     def deltas(self, subscriptions: Mapping[str, Subscription]) -> dict[str, Delta]:
-        """What has changed so far, by selector. Only selectors touched since the last call are looked at."""
+        """The changes so far, by selector. Only selectors touched since the last call are examined."""
         for selector in self._pending:
             self._renew(selector, subscriptions)
         self._pending.clear()
         return dict(self._deltas)
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Restart the recording."""
         for kept in (self._touched, self._where, self._born, self._pending, self._deltas):
             kept.clear()
 
@@ -120,7 +114,7 @@ class MemberChanges:
 
 
 class OverlayChanges(MemberChanges):
-    """Records what is touched after a checkpoint; `xpaths` are the selectors of XPaths that were there."""
+    """Records changes after a checkpoint; `xpaths` are the existing XPath selectors."""
 
     def __init__(self, base: str, xpaths: frozenset[str] = frozenset()) -> None:
         super().__init__()
@@ -143,8 +137,8 @@ class OverlayChanges(MemberChanges):
         self._overlay = None
 
     def unlinked(self, selector: str) -> None:
-        """Its last member left. Paths that the base has linked lead to nobody then, and need no mention. Topics that an
-        XPath had selected do: the history asks whether it selects a topic now."""
+        """Its last member was removed. Paths linked by the base then have no members and need no entry. Topics selected
+        by an XPath need one, since the history asks whether it selects a topic."""
         self._linked.pop(selector, None)
         if selector in self._xpaths:
             self._selected.add(selector)
@@ -162,7 +156,7 @@ class OverlayChanges(MemberChanges):
         subscriptions: Mapping[str, Subscription],
         selection: Callable[[str], tuple[TopicPath, ...] | None],
     ) -> Overlay:
-        """What has changed so far; the same object when nothing has since the last call."""
+        """The changes so far; the same object until another change."""
         if self._overlay is None:
             selected = {selector: selection(selector) or () for selector in self._selected}
             self._overlay = Overlay(self._base, self.deltas(subscriptions), dict(self._linked), selected)
@@ -171,19 +165,17 @@ class OverlayChanges(MemberChanges):
 
 @dataclass(frozen=True)
 class Frozen:
-    """What a snapshot is made of. Immutable, so it may be read by another thread while the table goes on."""
+    """The input of a snapshot. Immutable, so another thread may read it."""
 
     base: str
     active: dict[str, Answer]
     links: dict[str, tuple[LinkTarget, ...]]
-    rest: dict[str, tuple[str, ...]]  # selectors with steps below an anchor -> the normal forms behind them
+    rest: dict[str, tuple[str, ...]]  # selectors with steps below an anchor -> their normal forms
 
 
 class Checkpoint:
-    """Made by `RoutingTable.checkpoint`. Several may be open, each recording for itself until it is closed.
-
-    `frozen` is there until it has been taken; `overlay` is the table's difference from it at any later time.
-    """
+    """Created by `RoutingTable.checkpoint`. Several may be open, each recording until it is closed. `frozen` exists
+    until it is taken; `overlay` is the table's later difference from it."""
 
     def __init__(
         self,
@@ -196,7 +188,7 @@ class Checkpoint:
     ) -> None:
         self.base = base
         self.xpaths = xpaths
-        """The selectors of XPaths that were there."""
+        """The existing XPath selectors."""
         self._overlay = overlay
         self._close: Callable[[], None] | None = close
         self._frozen: Frozen | None = Frozen(
@@ -211,14 +203,14 @@ class Checkpoint:
         )
 
     def take(self) -> Frozen:
-        """The frozen copy, once: it is as large as the table's index, and nobody needs it after the snapshot."""
+        """The frozen copy, once: it is as large as the table's index and not needed after the snapshot."""
         if self._frozen is None:
             raise ValueError(f"the frozen copy of checkpoint {self.base} has been taken: make a new checkpoint")
         frozen, self._frozen = self._frozen, None
         return frozen
 
     def overlay(self) -> Overlay:
-        """What the table has changed since; the same object when nothing has since the last call."""
+        """The table's changes since; the same object until another change."""
         return self._overlay()
 
     def close(self) -> None:

@@ -22,18 +22,15 @@ from arborcast.topic_model.topics import TopicPath
 
 _NODES_REMEMBERED = 100_000
 _BURIED_AT_A_TIME = 8
-_SMALL = 1_000  # a dictionary that may be freed at once: some 20 microseconds
+_SMALL = 1_000  # a dictionary small enough to be freed at once: some 20 microseconds
 
 
 class Resolver(ABC):
-    """Remembers answers; at most twice `capacity` of them, an answer that is shared with nobody counting its length.
-
-    One thread at a time.
-    """
+    """Caches answers; at most twice `capacity` of them, an unshared answer counting its length. For one thread."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        # Two generations: what was not asked for while a whole generation was filled is forgotten with the older one.
+        # Two generations: answers unused while a generation was filled are dropped with the older one.
         self._answers: dict[str, Answer] = {}
         self._older: dict[str, Answer] = {}
         self._spent = 0
@@ -42,43 +39,37 @@ class Resolver(ABC):
         self._graveyard: list[dict[str, Answer]] = []
 
     def match(self, path: TopicPath) -> Answer:
-        """The subscriptions that a notification on this topic goes to: all that match and receive.
-
-        Whether their time has come is for the caller to ask (`Subscription.expired`). A selector of paths answers by
-        the path alone, so no notification is lost to a race with the record of its topic; only XPath selectors need
-        the topic to be in the tree. The order is that of the selectors, then of creation.
-        """
+        """The active subscriptions that match this topic. The caller checks their termination (`Subscription.expired`).
+        A path selector depends on the path alone, so a notification is not lost to a race with the record of its topic;
+        XPath selectors need the topic in the tree. In the order of selectors, then of creation."""
         answer = self._answers.get(path)
         return self._resolve(path) if answer is None else answer
 
     def members_of(self, selector: str) -> Answer:
-        """The subscriptions of a selector that receive, whatever it selects."""
+        """The active subscriptions of a selector."""
         return self._active(selector)
 
     def selectors_at(self, path: TopicPath) -> list[str]:
-        """The selectors that match a topic, sorted; some may have nobody who receives."""
+        """The selectors that match a topic, sorted; some may have no active subscription."""
         self._prepare()
         return _agreed(path, [*self._own(path), *self._passed_down(parent_node(path))])
 
     def is_named(self, path: TopicPath) -> bool:
-        """Whether a subscription that receives names this very topic, and does not just reach it by a wildcard.
-
-        Of a topic that is not in the tree: this and the next look at no XPath, which selects from the tree only. So
-        asking costs the same whatever has changed there.
-        """
+        """Whether an active subscription names this topic, not by a wildcard. For topics outside the tree: this and the
+        next method evaluate no XPath, so their cost does not depend on changes."""
         return any(map(self._active, _agreed(path, self._targets(path))))
 
     def is_reached(self, path: TopicPath) -> bool:
-        """Whether a notification on this topic goes to anybody."""
+        """Whether a notification on this topic has recipients."""
         return any(map(self._active, _agreed(path, [*self._own(path), *self._passed_down(parent_node(path))])))
 
     def forget(self, path: str) -> None:
-        """What is stored for exactly this topic has changed."""
+        """The entry of exactly this topic has changed."""
         self._answers.pop(path, None)
         self._older.pop(path, None)
 
     def forget_all(self) -> None:
-        """Something wider than one topic has changed. Constant time."""
+        """An entry for more than one topic has changed. Constant time."""
         self._bury(self._older)
         self._bury(self._answers)
         self._older, self._answers = {}, {}
@@ -87,11 +78,11 @@ class Resolver(ABC):
 
     @property
     def remembered(self) -> int:
-        """How many answers are remembered."""
+        """The number of cached answers."""
         return len(self._answers) + len(self._older)
 
     def _prepare(self) -> None:
-        """Called before a topic is resolved: bring up to date what was left for later."""
+        """Called before a topic is resolved: apply deferred updates."""
         return
 
     @abstractmethod
@@ -100,11 +91,11 @@ class Resolver(ABC):
 
     @abstractmethod
     def _active(self, selector: str) -> Answer:
-        """The subscriptions of a selector that receive."""
+        """The active subscriptions of a selector."""
 
     @abstractmethod
     def _rest_indexes(self, node: TopicPath) -> Iterable[RestIndex]:
-        """Where to look for patterns with steps."""
+        """The indexes of patterns with steps."""
 
     def _resolve(self, path: TopicPath) -> Answer:
         if self._graveyard:
@@ -118,7 +109,7 @@ class Resolver(ABC):
             self._inherited, self._joined = {}, {}
             self._spent = 0
         if len(answer) == 1 and answer[0].topics and answer[0].topics[0].normal == path:
-            # The subscription has this text already: a hundred bytes less for each of a million topics.
+            # The subscription's own text: a hundred bytes less for each of a million topics.
             path = TopicPath(answer[0].topics[0].normal)
         self._answers[path] = answer
         self._spent += 1
@@ -135,7 +126,7 @@ class Resolver(ABC):
             return self._active(selectors[0])
         if not selectors:
             return ()
-        # Without anything of its own a topic has the answer of its siblings: thousands of topics below a wide
+        # A topic without entries of its own has the answer of its siblings: thousands of topics below a wide
         # subscription share one tuple.
         shared_as = None if own else tuple(selectors)
         answer = self._joined.get(shared_as) if shared_as else None
@@ -148,14 +139,14 @@ class Resolver(ABC):
         return answer
 
     def _own(self, path: TopicPath) -> list[LinkTarget]:
-        """What is stored at the topic itself."""
+        """The entries of the topic itself."""
         found = [*self._targets(path), *self._targets(path + SUBTREE)]
         for index in self._rest_indexes(path):
             found.extend(target for target, reach in index.at(path) if reach in (Reach.SELF, Reach.SUBTREE))
         return found
 
     def _passed_down(self, node: str) -> list[LinkTarget]:
-        """What a node has for the topics right below it."""
+        """The entries of a node for its children."""
         found = list(self._passed_on(node))
         if is_virtual(node):
             # A root topic is a child of two virtual roots.
@@ -168,17 +159,17 @@ class Resolver(ABC):
         return found
 
     def _passed_on(self, node: str) -> tuple[LinkTarget, ...]:
-        """What a node has for all topics below it, from the nodes above too."""
+        """The entries of a node and its ancestors for all topics below it."""
         unknown: list[str] = []
         found = self._inherited.get(node)
         while found is None:
             unknown.append(node)
-            found = self._inherited.get(node := _above(node)) if node else ()  # above the universal root is nothing
+            found = self._inherited.get(node := _above(node)) if node else ()  # nothing is above the universal root
         if len(self._inherited) >= _NODES_REMEMBERED:
             self._inherited.clear()
         for node in reversed(unknown):
             here = self._wide_targets(node)
-            # Nodes with nothing of their own share what is above them.
+            # Nodes without entries share those of their parent.
             found = (*found, *here) if here else found
             self._inherited[node] = found
         return found
@@ -193,7 +184,7 @@ class Resolver(ABC):
         return found
 
     def _bury(self, answers: dict[str, Answer]) -> None:
-        # Freeing a million entries at once would make the change of a subscription 100 ms slower.
+        # Freeing a million entries at once would delay a change by 100 ms.
         if len(answers) > _SMALL:
             self._graveyard.append(answers)
 
@@ -206,7 +197,7 @@ class Resolver(ABC):
 
 
 def _above(node: str) -> str:
-    """The node above; above a virtual root that is the universal one."""
+    """The parent; of a virtual root the universal one."""
     return "" if is_virtual(node) else parent_node(TopicPath(node))
 
 

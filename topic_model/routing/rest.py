@@ -1,9 +1,8 @@
-"""Patterns with steps below their anchor, such as `a//b` or `a/*/c//.`, found by walking a topic's path.
+"""Patterns with steps below their anchor, such as `a//b` or `a/*/c//.`, evaluated along a topic's path.
 
-A subscriber may ask for hundreds of these in one expression, and a table may hold thousands of such expressions. Laid
-over the tree each would cost a walk over all topics, and a link for each that it finds. So nothing is laid over the
-tree: the steps of all of them form a trie, and a topic walks down the trie by its own path, once for all of them. It
-meets only those places that the topics above it lead to: what begins otherwise costs nothing.
+A table may have thousands of expressions with hundreds of such patterns. Expanded over the tree, each would cost a walk
+over all topics and links to its matches. Instead the steps of all patterns form a trie, and a topic walks down the trie
+along its path, once for all patterns; only places reachable from its ancestors cost time.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from arborcast.topic_model.tree.tree import TopicTree
 
 
 class LinkTarget(NamedTuple):
-    """A selector that a key leads to, and the patterns that must match as well."""
+    """A selector under a key, and the patterns that must match as well."""
 
     selector: str
     others: tuple[Pattern, ...] = ()
 
 
 Arrival = tuple[LinkTarget, Reach]
-"""A target that selects something at a node, and what."""
+"""A target that selects something at a node, and its reach."""
 
 _Test = tuple[str | None, str | None]  # namespace (None: the parent's) and name (None: any)
 
@@ -34,13 +33,13 @@ _ANY: _Test = (None, None)
 
 
 class _Place:
-    """Where the steps so far have led: the steps that go on from here, and what ends here."""
+    """A place in the trie: the further steps, and the patterns that end here."""
 
     __slots__ = ("child", "deeper", "ends")
 
     def __init__(self) -> None:
         self.child: dict[_Test, _Place] = {}
-        self.deeper: dict[_Test, _Place] = {}  # of steps that may be taken from any level below too
+        self.deeper: dict[_Test, _Place] = {}  # of steps from any level below, too
         self.ends: dict[tuple[str, Reach], LinkTarget] = {}
 
     def __bool__(self) -> bool:
@@ -48,11 +47,11 @@ class _Place:
 
 
 class RestIndex:
-    """Rest alternatives by their steps."""
+    """Patterns by their steps."""
 
     def __init__(self) -> None:
         self._anchors: dict[str, _Place] = {}
-        # What the topic that was asked about last, and those above it, have: a resolver asks for these next.
+        # The results for the last topic and its ancestors, which a resolver requests next.
         self._asked: dict[str, Sequence[Arrival]] = {}
         self._size = 0
 
@@ -60,11 +59,11 @@ class RestIndex:
         return bool(self._anchors)
 
     def __len__(self) -> int:
-        """How many alternatives there are."""
+        """The number of alternatives."""
         return self._size
 
     def add(self, target: LinkTarget, alternative: Alternative) -> None:
-        """Keep an alternative with steps for this target."""
+        """Add an alternative with steps for this target."""
         self._asked = {}
         place = self._anchors.setdefault(alternative.anchor, _Place())
         for step in alternative.rest:
@@ -92,7 +91,7 @@ class RestIndex:
             del self._anchors[alternative.anchor]
 
     def at(self, node: TopicPath) -> Sequence[Arrival]:
-        """The targets that select something at this node, and what."""
+        """The targets that select something at this node, and their reach."""
         found = self._asked.get(node)
         if found is None:
             self._asked = self._walk(node)
@@ -100,7 +99,7 @@ class RestIndex:
         return found
 
     def over(self, tree: TopicTree) -> Iterator[tuple[TopicPath, Sequence[Arrival]]]:
-        """The nodes of a tree at which something selects, with what does: one walk for all alternatives."""
+        """The nodes of a tree with their selecting targets: one walk for all alternatives."""
         if not self:
             return
         waiting: list[tuple[TopicPath, Step, _Way | None]] = [
@@ -116,7 +115,7 @@ class RestIndex:
                 waiting.append((child, (namespace[1:] if colon else step[0], name), way))
 
     def _walk(self, node: TopicPath) -> dict[str, Sequence[Arrival]]:
-        """What selects something at a node and at those above it."""
+        """The selecting targets at a node and its ancestors."""
         path = [*reversed(list(ancestors(node))), node]
         anchors = self._anchors
         if (
@@ -133,7 +132,7 @@ class RestIndex:
         return found
 
     def _further(self, above: _Way | None, node: TopicPath, step: Step) -> _Way:
-        """The way to a node from the one to the node above it; None above a root topic."""
+        """The way from a node's parent to the node; None above a root topic."""
         arrived: list[_Place] = []
         roaming: dict[_Place, None] = {}
         if above is not None:
@@ -150,10 +149,8 @@ class RestIndex:
 
 
 class _Way(NamedTuple):
-    """How far the steps have come at a node: `arrived` there, and `roaming`, begun further up and good for any depth.
-
-    What `begins` at the node goes on below it.
-    """
+    """The reached places at a node: `arrived` there, and `roaming`, which began further up and continue at any depth.
+    `begins` at the node continue below it."""
 
     arrived: list[_Place]
     roaming: dict[_Place, None]
@@ -162,7 +159,7 @@ class _Way(NamedTuple):
 
     @property
     def active(self) -> list[_Place]:
-        """The places from which steps go on."""
+        """The places with further steps."""
         return self.arrived if self.begins is None else [*self.arrived, self.begins]
 
 
@@ -171,7 +168,7 @@ def _arrivals(way: _Way) -> Sequence[Arrival]:
 
 
 def _reached(active: Iterable[_Place], roaming: Iterable[_Place], step: Step, parent_namespace: str) -> list[_Place]:
-    """The places one level further down. None is there twice: each has one place before it, and one step to it."""
+    """The places one level down, without repetitions: each has one predecessor and one step to it."""
     tests: list[_Test] = [step, _ANY]
     if step[0] == parent_namespace:
         tests.append((None, step[1]))
@@ -181,7 +178,7 @@ def _reached(active: Iterable[_Place], roaming: Iterable[_Place], step: Step, pa
 
 
 def selects_any(pattern: Pattern, tree: TopicTree) -> bool:
-    """Whether there is a topic that the pattern selects: one walk over the tree, however many alternatives it has."""
+    """Whether the pattern selects an existing topic: one walk over the tree for all alternatives."""
     index = RestIndex()
     plain = []
     for each in pattern.alternatives:

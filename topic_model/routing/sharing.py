@@ -1,9 +1,8 @@
 """Equal parts of a million subscriptions, stored once.
 
-Subscriptions decoded from the log have a copy of everything: dialect, namespaces, policy, consumer. Here they are
-rebuilt from parts that were seen before, which halves them. What was seen is forgotten wholesale when it becomes too
-much, so nothing of an ended subscription stays for long, and a missed chance costs memory only. Too much is so many
-bytes, not so many parts: a subscriber chooses how long they are.
+Subscriptions decoded from the log have copies of dialect, namespaces, policy and consumer. Rebuilding them from shared
+parts halves their memory. The cache of parts is bounded in bytes, since subscribers choose their length, and is cleared
+when full; a miss only costs memory.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from arborcast.topic_model.subscriptions import (
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 
-_LIMIT = 4 * 1024 * 1024  # bytes of parts remembered, of each kind
+_LIMIT = 4 * 1024 * 1024  # bytes of cached parts, of each kind
 _EACH = 250  # what a part takes beside its texts
 
 
 class Sharing:
-    """A bounded memory of parts. Nothing depends on what it still knows."""
+    """A bounded cache of parts."""
 
     def __init__(self) -> None:
         self._texts: _Parts[str, str] = _Parts(len)
@@ -38,7 +37,7 @@ class Sharing:
         self._policies.remembered(DEFAULT_POLICY, DEFAULT_POLICY)
 
     def compact(self, subscription: Subscription, like: Subscription | None = None) -> Subscription:
-        """An equal subscription from shared parts; `like` is one of the same selector, if there is any."""
+        """An equal subscription with shared parts; `like` is one of the same selector, if any."""
         if like is not None and like.topics == subscription.topics:
             topics = like.topics
         else:
@@ -91,7 +90,7 @@ class _Parts(Generic[_K, _V]):
         self._left = _LIMIT
 
     def remembered(self, key: _K, part: _V) -> _V:
-        """The part that was there first; this one from now on, when there was none."""
+        """The first equal part; this one if there is none."""
         found = self._known.get(key)
         if found is None:
             size = self._length(key) + _EACH

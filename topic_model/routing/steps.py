@@ -1,7 +1,7 @@
-"""Steps: what a routing table changes, in messages of bounded size, for views that live longer than a batch.
+"""Steps: changes of a routing table in messages of bounded size, for long-lived views.
 
-A view begins with a snapshot and the steps of `ViewSteps.opening`, and goes on with those of `ViewSteps.steps`. What a
-step costs, here and in the view, depends on what has changed since the step before, not on what there is.
+A view begins with a snapshot and the steps of `ViewSteps.opening`, and continues with those of `ViewSteps.steps`. The
+cost of a step, here and in the view, depends on the changes since the previous step only.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ _USUAL = 2_048
 
 
 class Reselection(msgspec.Struct, frozen=True, array_like=True):
-    """Topics that an XPath selects from now on, and that it does not any more."""
+    """Topics that an XPath selects from now on, and those that it no longer selects."""
 
     gained: tuple[TopicPath, ...] = ()
     lost: tuple[TopicPath, ...] = ()
 
 
 class ViewStep(msgspec.Struct, frozen=True, array_like=True):
-    """What changed since the step before.
+    """The changes since the previous step.
 
-    `control` is the position of the control log that it leads to, None when the next step belongs to the same change.
-    `overlay` has the differences from the step before: `members` are to be taken out and put in; `linked` are new
-    selectors with the normal forms behind each, those without any have lost their last member; `selected` are the
-    topics of an XPath that is new, or which nobody subscribes to any more; `reselected` are changes of the topics of
-    one that is known. `changes` are the new ones of the history, `now` the subscriptions of now to which they belong
-    (one that is not among them has ended), `horizon` what the history may forget.
+    `control` is the position of the control log after it, None if the next step belongs to the same change. `overlay`
+    has the differences: `members` are removed and inserted; `linked` are new selectors with their normal forms, or
+    without any after their last member; `selected` are the topics of a new XPath, or of one without members;
+    `reselected` are changes of a known one. `changes` are new ones of the history, `now` their current subscriptions (a
+    missing one has ended), `horizon` the position before which the history is forgotten.
     """
 
     control: int | None
@@ -51,24 +50,24 @@ class ViewStep(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def base(self) -> str:
-        """The snapshot that it belongs to."""
+        """The snapshot of the step."""
         return self.overlay.base
 
 
 Recorded = tuple[int, Overlay, dict[str, Reselection]]
-"""A table's position, and what it has changed since it was asked before."""
+"""A table's position, and its changes since the last request."""
 
 
 class StepChanges(MemberChanges):
-    """Records what is touched after a step; `xpaths` are the selectors of XPaths that the base has."""
+    """Records changes after a step; `xpaths` are the XPath selectors of the base."""
 
     def __init__(self, base: str, xpaths: frozenset[str]) -> None:
         super().__init__()
         self._base = base
         self._xpaths = xpaths
-        self._linked: dict[str, tuple[str, ...]] = {}  # selectors that are new since the last step
-        self._selected: set[str] = set()  # XPaths that are
-        self._gone: set[str] = set()  # those that are not new, and were without a member since
+        self._linked: dict[str, tuple[str, ...]] = {}  # selectors new since the last step
+        self._selected: set[str] = set()  # XPaths among them
+        self._gone: set[str] = set()  # XPaths that are not new, and had no member meanwhile
         self._reselected: dict[str, dict[str, bool]] = {}
 
     def linked(self, selector: str, normals: tuple[str, ...], selects: bool) -> None:
@@ -79,7 +78,7 @@ class StepChanges(MemberChanges):
             self._linked[selector] = normals
 
     def unlinked(self, selector: str) -> None:
-        """Its last member left."""
+        """Its last member was removed."""
         if selector in self._linked:
             del self._linked[selector]
         elif selector in self._selected:
@@ -102,7 +101,7 @@ class StepChanges(MemberChanges):
         subscriptions: Mapping[str, Subscription],
         selection: Callable[[str], tuple[TopicPath, ...] | None],
     ) -> tuple[Overlay, dict[str, Reselection]]:
-        """What was recorded, with the state of now; from here on it is recorded anew."""
+        """The recorded changes, with the current state; the recording restarts."""
         overlay = Overlay(
             self._base,
             self.deltas(subscriptions),
@@ -124,10 +123,8 @@ class StepChanges(MemberChanges):
 
 
 class ViewSteps:
-    """Made by `RoutingTable.steps`; records until it is closed, and no longer than the checkpoint is open.
-
-    To be used by the thread that changes the table, which has to be told the position of each record.
-    """
+    """Created by `RoutingTable.steps`; records until it is closed, and not after its checkpoint. For the thread that
+    changes the table, which must report the position of each record."""
 
     def __init__(
         self,
@@ -148,14 +145,14 @@ class ViewSteps:
         self._waiting: list[ViewStep] = []
 
     def opening(self) -> list[ViewStep]:
-        """What leads from the base to now; at least one step. What `steps` still has to say is said there as well: a
-        view that has heard it here already takes no harm."""
+        """The steps from the base to the current state; at least one. Changes that `steps` has not returned yet are
+        included; applying them twice is harmless."""
         self._waiting += self._since()
         position, *_ = self._recorded()
         return list(self._cut(position, self._checkpoint.overlay(), {}, self._history.since(0)))
 
     def steps(self) -> list[ViewStep]:
-        """What has changed since the last call; none when nothing has but the table's position."""
+        """The changes since the last call; none if only the position changed."""
         found = [*self._waiting, *self._since()]
         self._waiting = []
         return found
@@ -239,7 +236,7 @@ class ViewSteps:
 
 
 def _characters(*subscriptions: Subscription | None) -> int:
-    """The length of the parts that may be long."""
+    """The length of the long parts."""
     return sum(
         len(text)
         for each in subscriptions
@@ -278,7 +275,7 @@ _Part = Change | _Touched | _Linked | _Selecting | _Selected
 
 
 def _parts(overlay: Overlay, reselected: Mapping[str, Reselection], changes: Iterable[Change]) -> Iterator[_Part]:
-    """The smallest parts of a step, in an order in which they may be applied in pieces."""
+    """The smallest parts of a step, in an order for piecewise application."""
     yield from changes
     for selector, delta in overlay.members.items():
         present = {each.id: each for each in delta.present}

@@ -60,7 +60,7 @@ _TRIGGER_KEY = trigger_key("")
 
 
 class Route(msgspec.Struct, frozen=True):
-    """A topic, a subscription that it goes to, and the normal form of the filter through which."""
+    """A topic, a matching subscription, and the normal form of the matching filter."""
 
     topic: TopicPath
     expression: str
@@ -84,18 +84,18 @@ class Statistics(msgspec.Struct, frozen=True):
 
 
 class RoutingTable(Resolver):
-    """Who gets what. `topics` is the tree; it changes through `apply` only.
+    """The recipients of topics. `topics` is the tree, changed by `apply` only.
 
-    The state is a function of the last record of each key, in whatever order the keys are applied, so replicas are
-    equal whether or not they saw what compaction removed. `apply` never raises: what an older or a careless writer put
-    into the log must not stop the replicas; a filter that cannot be read selects nothing, and the log says so.
+    The state is a function of the last record of each key, in any order of the keys, so replicas are equal whatever
+    compaction removed. `apply` never raises: an invalid record must not stop the replicas; an unreadable filter selects
+    nothing and is logged.
     """
 
     def __init__(self, remembered_answers: int = 1_000_000, history: History | None = None) -> None:
-        """A `history` records what changes, for `recipients`."""
+        """With a `history`, changes are recorded for `recipients`."""
         super().__init__(remembered_answers)
         self.position = UNSTAMPED
-        """Behind the last record that was applied with its offset."""
+        """The position after the last applied record."""
         self._history = history
         self.topics = TopicTree()
         self._subscriptions: dict[str, Subscription] = {}
@@ -109,7 +109,7 @@ class RoutingTable(Resolver):
         self._last_changes = LastChanges()
 
     def apply(self, record: ControlRecord, offset: int | None = None) -> None:
-        """Fold one record, from this place in the log. Applying the same record again changes nothing."""
+        """Apply the record at this position. Applying it again changes nothing."""
         if offset is not None:
             self.position = offset + 1
         match record:
@@ -142,58 +142,58 @@ class RoutingTable(Resolver):
 
     @property
     def resealings(self) -> Resealings:
-        """What became of ciphertexts in the records of subscriptions; those in the table are the ones that count."""
+        """Current ciphertexts of the subscriptions' secrets; those in the table are current."""
         return self._resealings
 
     @property
     def triggers(self) -> TriggersInForce:
-        """The subscriptions among the others that are triggers."""
+        """The subscriptions that are triggers."""
         return self._triggers
 
     @property
     def history(self) -> History:
-        """What changed lately. Raises ValueError for a table that remembers nothing."""
+        """The recent changes. Raises ValueError for a table without history."""
         if self._history is None:
             raise ValueError("this routing table was made without a history")
         return self._history
 
     def recipients(self) -> Recipients:
-        """Whom notifications belong to, for as long as the table does not change."""
+        """Recipients of notifications, valid until the table changes."""
         history = self.history
         return Recipients(self, history.newest, lambda at: history.recent(at, self._subscriptions))
 
     def packed_past(self) -> PackedPast:
-        """What changed lately, to be asked beside a snapshot and its overlay."""
+        """The recent changes, to be sent beside a snapshot and its overlay."""
         return self.history.packed(self._subscriptions)
 
     def changed_before(self, path: TopicPath) -> int:
-        """A position behind the last record that may have changed who gets a topic's notifications: a view that has
-        come there gives the answer of now."""
+        """A position after the last record that can have changed the recipients of a topic: a view at that position
+        gives the current answer."""
         return self._last_changes.of(path)
 
     def forget_changes(self) -> None:
-        """Whatever has changed so far has changed now. To be called when the log was read for the first time: what
-        compaction has left of it does not say all that was changed."""
+        """All changes so far count as current. Called after the first read of the log, since compaction removes records
+        of changes."""
         self._last_changes.of_all(self.position)
 
     def find_equal(self, subscription: Subscription) -> Subscription | None:
-        """The oldest subscription that delivers the same things to the same place in the same way."""
+        """The oldest subscription with the same deliveries."""
         return equal_in(self._entries.get(selector_of(subscription)), subscription)
 
     def subscriptions(self) -> Iterator[Subscription]:
-        """All subscriptions, triggers among them, in no particular order."""
+        """All subscriptions, triggers included, in no particular order."""
         return iter(self._subscriptions.values())
 
     def due(self, now_ms: int) -> tuple[str, ...]:
-        """Ids of the subscriptions whose time has come, earliest first; they stay due until their end is applied."""
+        """Ids of the expired subscriptions, earliest first; they stay until their end is applied."""
         return self._expiry.due(now_ms)
 
     def next_due_ms(self) -> int | None:
-        """When the next subscription falls due; None when none ever does."""
+        """The next termination time; None without one."""
         return self._expiry.next_ms()
 
     def who(self, path: TopicPath, limit: int | None = None) -> list[Route]:
-        """Which subscriptions a topic goes to and why, the paused ones among them; at most so many."""
+        """The subscriptions of a topic with the matching filter, including paused ones, up to this number."""
         routes = (
             Route(path, selector, member)
             for selector in self.selectors_at(path)
@@ -202,19 +202,16 @@ class RoutingTable(Resolver):
         return list(islice(routes, limit))
 
     def fan_out(self, path: TopicPath) -> int:
-        """How many subscriptions a notification on this topic goes to, without making a list of them."""
+        """The number of recipients of a notification on this topic, without listing them."""
         return sum(len(self._active(selector)) for selector in self.selectors_at(path))
 
     def routes(self) -> Iterator[Route]:
-        """Every topic of the tree with every subscription that it goes to: wide ones once per topic, made on the way.
-
-        The table must not change while this is read.
-        """
+        """Every topic of the tree with each of its subscriptions, generated. The table must not change meanwhile."""
         for path in self.topics.paths():
             yield from self.who(path)
 
     def expansion(self) -> Iterator[tuple[str, str]]:
-        """What the selectors come to: (simple key, selector), where a key such as `a//.` stands for a subtree."""
+        """The selectors by simple key; a key such as `a//.` stands for a subtree."""
         self._prepare()
         for selector in self._entries:
             if is_simple(selector):
@@ -234,7 +231,7 @@ class RoutingTable(Resolver):
         )
 
     def checkpoint(self) -> Checkpoint:
-        """A frozen copy of what a snapshot needs, and the start of recording what changes after it."""
+        """A frozen copy for a snapshot, and the beginning of a recording of later changes."""
         self._prepare()
         base = uuid.uuid4().hex
         xpaths = self._links.selecting
@@ -251,10 +248,8 @@ class RoutingTable(Resolver):
         return Checkpoint(base, self._entries, self._links.frozen(), xpaths, overlay, close)
 
     def steps(self, checkpoint: Checkpoint, limit: int = STEP_LIMIT) -> ViewSteps:
-        """What the table changes from now on, and before since an open checkpoint, in steps for views of its snapshot.
-
-        Raises ValueError for a table that remembers nothing.
-        """
+        """The later changes of the table, and those since an open checkpoint, in steps for views of its snapshot.
+        Raises ValueError for a table without history."""
         self._prepare()
         history, changes = self.history, StepChanges(checkpoint.base, checkpoint.xpaths)
         self._recorders.append(changes)
@@ -322,7 +317,7 @@ class RoutingTable(Resolver):
         if before is not None and leaves:
             entry = self._entries[selector_of(before)]
             if isinstance(entry, LinkedGroup) and len(entry) == 1:
-                # With its last member goes what is known of an XPath.
+                # The last member of an XPath removes its selection.
                 self._prepare()
                 selected = self._links.selection(selector_of(before))
         self._history.add(Change(self.position - 1, subscription_id, before, selected or ()))
@@ -367,7 +362,7 @@ class RoutingTable(Resolver):
             self._entries[selector] = next(iter(entry))
 
     def _linked(self, selector: str, first: Subscription) -> Group:
-        """The group of a selector that is not simple, linked."""
+        """The linked group of a selector that is not simple."""
         normals = normals_of(first)
         try:
             definition = compile_selector(normals)
@@ -415,7 +410,7 @@ class RoutingTable(Resolver):
     def _topic_changed(self, path: TopicPath, routing: bool) -> None:
         for trigger in self._triggers.into(path, below=routing):
             self._put(trigger)
-        # Only XPath asks for the topic set: answers of path patterns do not depend on which topics there are.
+        # Only XPath needs the topic set: answers of path patterns do not depend on existing topics.
         if self._links.topic_changed(path, self._selection_changed):
             self._last_changes.of_all(self.position)
             self.forget_all()
@@ -423,7 +418,7 @@ class RoutingTable(Resolver):
             self._last_changes.of_selector(path, self.position)
             self.forget(path)
 
-    # What the resolver asks for
+    # Callbacks of the resolver
 
     def _prepare(self) -> None:
         if self._links.stale:
@@ -434,7 +429,7 @@ class RoutingTable(Resolver):
             recorder.selection_changed(selector, gained, lost)
 
     def _targets(self, key: str) -> Iterable[LinkTarget]:
-        # Most tables have simple selectors only; the first look-up of a topic then asks one dictionary.
+        # Most tables have simple selectors only; the first look-up of a topic then needs one dictionary.
         linked = self._links.at(key) if self._links else ()
         return (*linked, LinkTarget(key)) if key in self._entries else linked
 

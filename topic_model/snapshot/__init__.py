@@ -1,9 +1,8 @@
-"""Snapshots: a routing table as one buffer of bytes, to be broadcast and read where it lies, plus overlays of changes.
+"""Snapshots: a routing table as one buffer, broadcast and read in place, plus overlays of changes.
 
 packing   subscriptions as few bytes; an immutable map from strings to bytes in one buffer
 base      the snapshot: made from a checkpoint, opened in constant time
-view      with an overlay: asked like the table; or going on with the steps of the table, and whom notifications belong
-          to by it
+view      a snapshot with an overlay, queried like the table, or updated by the table's steps
 """
 
 from __future__ import annotations

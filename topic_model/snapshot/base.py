@@ -31,7 +31,7 @@ from arborcast.topic_model.subscriptions import Subscription
 
 _MAGIC = b"ArbSnap1"
 
-_BYTE_ORDER = 0x01020304  # written natively: a reader of the other byte order sees another number
+_BYTE_ORDER = 0x01020304  # written natively: a reader with the other byte order reads another number
 
 _HEADER = struct.Struct("=8sQ8Q")
 
@@ -54,14 +54,14 @@ _links_decoder = msgspec.msgpack.Decoder(tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class Snapshot:
-    """The active subscriptions of a table at a checkpoint, by what they select. Ask it through a `SnapshotView`.
+    """The active subscriptions of a table at a checkpoint, by selector. Query it through a `SnapshotView`.
 
-    Subscriptions are unpacked when first asked for; some of them are kept. A snapshot that was opened from a file is
-    mapped, and its pages are shared by all processes that do so. Pickles as its bytes.
+    Subscriptions are unpacked on the first request; some stay in memory. A snapshot opened from a file is mapped, with
+    its pages shared by all processes. Pickles as its bytes.
     """
 
     def __init__(self, data: bytes | mmap.mmap) -> None:
-        """Open what `data` holds. Raises InfrastructureError when that is no snapshot that can be read here."""
+        """Open a snapshot from its bytes. Raises InfrastructureError for an invalid one."""
         self._data = data
         meta, shapes, members, links = _sections(memoryview(data))
         self._meta = _meta_decoder.decode(meta)
@@ -74,10 +74,8 @@ class Snapshot:
 
     @classmethod
     def build(cls, source: RoutingTable | Checkpoint) -> Snapshot:
-        """The snapshot of a table as it is, or as it was at a checkpoint that has not been taken yet.
-
-        Of a table one gets no overlays. With a checkpoint this may run in another thread while the table goes on.
-        """
+        """The snapshot of a table's current state, or of a checkpoint that was not taken yet. A table gets no overlays.
+        With a checkpoint this may run in another thread."""
         if isinstance(source, Checkpoint):
             return cls(_build(source.take()))
         checkpoint = source.checkpoint()
@@ -86,17 +84,17 @@ class Snapshot:
 
     @classmethod
     def open(cls, file: Path) -> Snapshot:
-        """Map the snapshot in a file. The file may be removed, but not changed, while it is in use."""
+        """Map the snapshot in a file, which may be removed, but not changed, while in use."""
         with file.open("rb") as stream:
             return cls(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
 
     def write(self, file: Path) -> None:
-        """Put the snapshot into a file, whole or not at all."""
+        """Write the snapshot to a file, atomically."""
         write_atomically(file, self._data)
 
     @property
     def base(self) -> str:
-        """The name of the checkpoint, which its overlays carry too."""
+        """The name of the checkpoint, also in its overlays."""
         return self._meta.base
 
     @property
@@ -105,7 +103,7 @@ class Snapshot:
 
     @property
     def subscriptions(self) -> int:
-        """How many subscriptions there are in it."""
+        """The number of subscriptions."""
         return self._meta.subscriptions
 
     def members(self, selector: str) -> Answer:
@@ -125,7 +123,7 @@ class Snapshot:
         return self._members.get(selector) is not None
 
     def links(self, key: str) -> Iterator[LinkTarget]:
-        """The selectors that are linked to a simple key."""
+        """The selectors linked to a simple key."""
         found = self._links.get(key) if len(self._links) else None
         if found is not None:
             for selector, others in _links_decoder.decode(found):
@@ -153,7 +151,7 @@ class Snapshot:
 
 
 def rest_index(selectors: dict[str, tuple[str, ...]]) -> RestIndex:
-    """The index of these selectors (with the normal forms behind each) as far as they have steps below an anchor."""
+    """The index of these selectors (with the normal forms of each) for their steps below an anchor."""
     index = RestIndex()
     for selector, normals in selectors.items():
         definition = compile_selector(normals)
@@ -183,7 +181,7 @@ def _build(frozen: Frozen) -> bytes:
     at = _HEADER.size
     for section in sections:
         places += (at, len(section))
-        padding = -len(section) % 8  # the numbers in flat maps lie on boundaries of their own size
+        padding = -len(section) % 8  # numbers in flat maps are aligned to their size
         parts += (section, b"\0" * padding)
         at += len(section) + padding
     parts[0] = _HEADER.pack(_MAGIC, _BYTE_ORDER, *places)

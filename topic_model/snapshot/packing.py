@@ -1,7 +1,7 @@
-"""Subscriptions as few bytes: what many have in common is stored once, as a *shape*, and referred to by number.
+"""Subscriptions as few bytes: common parts are stored once, as a *shape*, and referred to by number.
 
-A shape is a subscription with everything blank that is particular: id, consumer, times, owner, texts. A million
-subscriptions of a few kinds of clients have a few shapes, and take half of the bytes.
+A shape is a subscription with blanks for its own parts: id, consumer, times, owner, texts. A million subscriptions of a
+few kinds of clients have a few shapes and take half of the bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HASH_BITS = 32
 
 
 def build_flat(items: Iterable[tuple[str, bytes]]) -> bytes:
-    """The buffer of a FlatMap with these entries, no key twice. The same items in any order give the same bytes."""
+    """The buffer of a FlatMap with these entries and unique keys. The same items in any order give the same bytes."""
     entries = sorted((zlib.crc32(encoded := key.encode()), encoded, value) for key, value in items)
     bits = max(0, len(entries).bit_length() - 1)  # one or two entries for each start
     counts = [0] * ((1 << bits) + 1)
@@ -109,10 +109,10 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, 
     id: str
     consumer: str
     created_ms: int
-    texts: tuple[str, ...] = ()  # per topic filter the text, and the normal form where that is another
+    texts: tuple[str, ...] = ()  # per topic filter its text, and its normal form if different
     terminates_ms: int | None = None
     owner: str = ""
-    address: str | None = None  # where it is not the shape's with the id behind it
+    address: str | None = None  # where it differs from the shape's, with the id appended
     parameters: tuple[str, ...] = ()
     metadata: tuple[str, ...] = ()
     content: tuple[XPathFilter, ...] = ()
@@ -131,7 +131,7 @@ _packed_decoder = msgspec.msgpack.Decoder(tuple[_Packed, ...])
 
 _shape_decoder = msgspec.msgpack.Decoder(Subscription)
 
-# In a shape: the normal form is the text itself.
+# In a shape, the normal form is the text.
 _SAME = "="
 
 
@@ -146,7 +146,7 @@ class Packer:
         return _encoder.encode([self._packed(member) for member in members])
 
     def shapes(self) -> list[bytes]:
-        """The shapes of all that was packed so far."""
+        """The shapes of all packed subscriptions."""
         return list(self._shapes)
 
     def _packed(self, member: Subscription) -> _Packed:

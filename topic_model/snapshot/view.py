@@ -1,5 +1,5 @@
-"""A snapshot with what has changed since: asked like the table. `SteppedView` lives as long as its base: it begins with
-a snapshot and goes on with the steps that the table sends."""
+"""A snapshot with later changes, queried like the table. `SteppedView` begins with a snapshot and follows the steps of
+the table."""
 
 from __future__ import annotations
 
@@ -18,27 +18,25 @@ from arborcast.topic_model.snapshot.base import Snapshot
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 
-# Changes of members that nobody has asked for; after so many it is found out which of them had been there.
+# Changes of unused members after which their existence in the base is checked.
 _PENDING = 1_000
 
-# Changes of the past that a step may forget: each costs some microseconds, and pushes wait meanwhile. The next steps
-# forget the rest.
+# Changes of the history that one step may forget: each costs some microseconds, while pushes wait. Later steps forget
+# the rest.
 _FORGOTTEN_AT_ONCE = 1_000
 
 
 class SnapshotView(Resolver):
-    """`match` answers what the table's did when the overlay was taken.
-
-    Make a new view for each new overlay of a checkpoint: that costs what the overlay holds, and what was unpacked of
-    the snapshot stays with the snapshot. Or go on from an overlay with `change`, by what each step brings.
-    """
+    """`match` answers as the table did at the overlay. Create a view for each new overlay of a checkpoint, which costs
+    the overlay's size; unpacked parts stay with the snapshot. Or continue from an overlay with `change` for each
+    step."""
 
     def __init__(self, snapshot: Snapshot, overlay: Overlay | None = None, remembered_answers: int = 100_000) -> None:
-        """Raises ValueError when the overlay belongs to another snapshot."""
+        """Raises ValueError if the overlay belongs to another snapshot."""
         super().__init__(remembered_answers)
         self._snapshot = snapshot
-        # By selector: what is to be taken out and put in when somebody asks for the members; the members that somebody
-        # has asked for; and those of them that have changed again.
+        # By selector: differences to apply when the members are requested; the requested members; and those of them
+        # with further changes.
         self._pending: dict[str, dict[str, Subscription | None]] = {}
         self._changed: dict[str, Answer] = {}
         self._changing: dict[str, _Changing] = {}
@@ -52,7 +50,7 @@ class SnapshotView(Resolver):
             self.change(overlay, {})
 
     def change(self, overlay: Overlay, reselected: Mapping[str, Reselection]) -> None:
-        """Take in what has changed. Raises ValueError when it belongs to another snapshot."""
+        """Apply changes. Raises ValueError if they belong to another snapshot."""
         if overlay.base != self._snapshot.base:
             raise ValueError(f"the overlay is for snapshot {overlay.base}, this one is {self._snapshot.base}")
         wide = bool(overlay.linked or overlay.selected)
@@ -102,7 +100,7 @@ class SnapshotView(Resolver):
             self._clean(selector)
 
     def _clean(self, selector: str) -> None:
-        """Leave nothing of a selector that came and went."""
+        """Remove all traces of a selector that was added and removed."""
         if selector in self._pending:
             pending = self._pending.pop(selector)
             if any(pending.values()):
@@ -190,14 +188,14 @@ class SnapshotView(Resolver):
 
 
 class _Changing:
-    """The members of a selector that change again and again, each time at the cost of a few of them."""
+    """The members of a selector with frequent changes, each at the cost of a few members."""
 
     def __init__(self, members: Answer) -> None:
         self.known = {each.id: each for each in members}
         self._group = Group(members)
 
     def change(self, delta: Delta) -> None:
-        """Take out and put in."""
+        """Remove and insert."""
         for name in delta.touched:
             if (known := self.known.pop(name, None)) is not None:
                 self._group.remove(known)
@@ -206,34 +204,30 @@ class _Changing:
             self._group.add(each)
 
     def members(self) -> Answer:
-        """Those of now, in order."""
+        """The current members, in order."""
         return self._group.active()
 
 
 class SteppedView:
-    """Answers what the table's `match` and `recipients` did at the same position. One thread at a time.
-
-    What it keeps is bounded by the base, by what is live, and by what the table's own history has.
-    """
+    """Answers as the table's `match` and `recipients` at the same position. For one thread. Memory is bounded by the
+    base, the current subscriptions, and the table's history."""
 
     def __init__(self, snapshot: Snapshot, remembered_answers: int = 100_000) -> None:
-        """To be asked when the steps of the opening have been applied."""
+        """Usable once the opening steps are applied."""
         self.position = UNSTAMPED
-        """The position of the control log that it has come to."""
+        """The reached position of the control log."""
         self._base = snapshot.base
         self._view = SnapshotView(snapshot, remembered_answers=remembered_answers)
         self._pieces: list[ViewStep] = []
         self._history = History()
-        # Of the subscriptions that the history has something of: where they changed last, and those that are there.
+        # For subscriptions with history: the position of their last change, and those that exist.
         self._last: dict[str, int] = {}
         self._now: dict[str, Subscription] = {}
         self._recipients = self._recipients_of_now()
 
     def apply(self, step: ViewStep) -> None:
-        """Take the next step. One that has others behind it that belong to it counts when the last of them is there.
-
-        Raises ValueError for a step from another base: the view has to be made anew from that one.
-        """
+        """Apply the next step. A step with following parts takes effect with the last of them. Raises ValueError for a
+        step of another base, which needs a new view."""
         if step.base != self._base:
             raise ValueError(f"the step is for snapshot {step.base}, this view began with {self._base}")
         self._pieces.append(step)
@@ -255,7 +249,7 @@ class SteppedView:
         return self._view.match(path)
 
     def of(self, notification: Notification) -> Found:
-        """Whom a notification belongs to; see `Recipients.of`. It must not be stamped with a later position."""
+        """The recipients of a notification; see `Recipients.of`. Its stamp must not be after the view's position."""
         return self._recipients.of(notification)
 
     def _remember(self, step: ViewStep) -> bool:
@@ -263,9 +257,9 @@ class SteppedView:
         version = self._history.version
         for change in step.changes:
             if change.position < max(self._history.newest, self._history.horizon):
-                continue  # it came with the opening
+                continue  # part of the opening
             if self._last.get(change.id, -1) == change.position:
-                continue  # so did this one; others may have changed at the same position
+                continue  # also part of the opening; others may have changed at the same position
             self._history.add(change)
             self._last[change.id] = change.position
             if change.id in now:

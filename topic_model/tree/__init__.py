@@ -1,3 +1,3 @@
-"""The topic tree: a fold of the control log, as elements, and the changes that are planned on it."""
+"""The topic tree: a fold over the control log, its XML form, and plans of changes."""
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Codes from places: `1.4.A` is the tenth topic that came below the fourth below the first.
+"""Codes from places: `1.4.A` is the tenth topic below the fourth below the first.
 
-Each step of a path has an ordinal among its siblings, in base 36, and the ordinals of its steps are a topic's code.
-What was given stays: siblings that go leave gaps, and no code is ever given to a second topic. For that each node that
-has something below it has a record (`TopicPlaces`) with its own place and the last ordinal given below; the code itself
-is in the topic's record. One process at a time gives codes; everybody else only sees them.
+Each step of a path has an ordinal among its siblings, in base 36, and a topic's code consists of the ordinals of its
+steps. Codes are stable: removed siblings leave gaps, and no code is reused. Each node with topics below it therefore
+has a record (`TopicPlaces`) with its own place and the last ordinal given below; the code itself is in the topic's
+record.
 
-Somebody may change or remove a topic while its code is on its way to the log. Records are whole states, so the code's
-record would undo that: it is seen when it comes back, and what was undone is written once more. (By the process that
-did it: a crash within these milliseconds leaves it undone.)
+One process at a time assigns codes. If a topic changes or is removed while its code is being appended, the code's
+record would undo that change, since records are whole states: the process detects this when the record returns and
+repeats the change. (After a crash within these milliseconds it stays undone.)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from arborcast.topic_model.tree.tree import TopicTree
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TOP = TopicPath("")
 
-# After a start all codes are new; whoever plans has others to serve.
+# After a start all codes are new, and the planning process also serves others.
 _LOOKED_AT = 5_000
 
 _TOPIC_KEY, _PLACES_KEY = topic_key(_TOP), places_key(_TOP)
@@ -49,16 +49,16 @@ def ordinal(number: int) -> str:
 
 
 class Places:
-    """Which places were given, and who waits for a code: a fold over the control log, beside the tree."""
+    """Assigned places and topics that need a code: a fold over the control log, beside the tree."""
 
     def __init__(self) -> None:
         self._nodes: dict[TopicPath, TopicPlaces] = {}
-        # What a topic had is what it gets again when somebody who did not know of it has written its record anew.
+        # A topic keeps its former code when a process that did not know it rewrites its record.
         self._given: dict[TopicPath, str] = {}
         self._waiting: dict[TopicPath, None] = {}
         self._new_codes: set[str] = set()
         self._gone: set[TopicPath] = set()
-        # On its way to the log, and what came there before it (None: the topic's end).
+        # Being appended, and the records before it (None: the topic's end).
         self._sent: dict[TopicPath, str] = {}
         self._undone: dict[TopicPath, TopicRecord | None] = {}
         self._again: list[ControlRecord] = []
@@ -120,8 +120,8 @@ class Places:
             self._undone[path] = None
 
     def plan(self, tree: TopicTree, most: int) -> list[ControlRecord]:
-        """The records that give codes to at most so many topics that wait. `tree` has come as far as this. What is
-        planned is taken for sent. [] may mean that there is more to look at: see `idle`."""
+        """The records that assign codes to at most this number of topics. `tree` has reached the current position. The
+        plan counts as sent. An empty list may mean that more is to be examined: see `idle`."""
         self._repeated, self._again = self._again, []
         if self._repeated:
             return self._repeated
@@ -137,11 +137,11 @@ class Places:
                 topics.append(msgspec.structs.replace(known, code=code, placed=True, prefixes=prefixes))
                 self._sent[path] = code
                 self._undone.pop(path, None)
-        # Ordinals before codes: a crash in between leaves a gap, and gives none away twice.
+        # Ordinals before codes: a crash in between leaves a gap and reuses none.
         return [*giving.changed(), *topics, *self._forget_nodes(tree, giving)]
 
     def give_back(self, records: Iterable[ControlRecord]) -> None:
-        """These, planned last, may not have come to the log: plan them again."""
+        """These records of the last plan may not have been appended: plan them again."""
         if self._repeated:
             self._again = [*self._repeated, *self._again]
             return
@@ -151,9 +151,8 @@ class Places:
                 self._waiting[record.path] = None
 
     def _find_contested(self, tree: TopicTree) -> None:
-        """Who has given a code to a topic while it went to another keeps it; what has it from its place gets another.
-
-        Of several that have it from their places the smallest path keeps it, as everywhere."""
+        """An explicit code takes precedence over one from a place, which is replaced. Of several codes from places the
+        smallest path keeps it, as everywhere."""
         for _ in range(min(_LOOKED_AT, len(self._new_codes))):
             owners = tree.paths_with_code(self._new_codes.pop())
             if len(owners) < 2:
@@ -164,8 +163,8 @@ class Places:
                 self._waiting[path] = None
 
     def _forget_nodes(self, tree: TopicTree, giving: _Giving) -> list[ControlRecord]:
-        """Null values for nodes below which nothing is left. Their own ordinals are not given again, so what comes to
-        be below them later has other codes."""
+        """Nulls for nodes without topics below. Their ordinals are not reused, so later topics below them get other
+        codes."""
         gone, self._gone = self._gone, set()
         nodes = {each for path in gone for each in (path, *ancestors(path)) if each in self._nodes}
         kept = giving.used()
@@ -173,7 +172,7 @@ class Places:
 
 
 class _Giving:
-    """Codes given in one plan, which the tree does not know yet."""
+    """Codes assigned in one plan, before the tree has them."""
 
     def __init__(self, tree: TopicTree, nodes: dict[TopicPath, TopicPlaces], given: dict[TopicPath, str]) -> None:
         self._tree = tree
@@ -184,7 +183,7 @@ class _Giving:
         self._taken: set[str] = set()
 
     def changed(self) -> list[ControlRecord]:
-        """The nodes that have given an ordinal, or have got one."""
+        """The nodes that assigned or got an ordinal."""
         return [self._changed[path] for path in sorted(self._changed)]
 
     def used(self) -> set[TopicPath]:
@@ -192,7 +191,7 @@ class _Giving:
         return {*self._changed}
 
     def code_for(self, path: TopicPath) -> str:
-        """The code of a topic that has none: the one it had, the place of its node, or a new one."""
+        """The code of a topic without one: its former code, the place of its node, or a new one."""
         before, node = self._before.get(path), self._node_at(path)
         if before is not None and self._is_free(before, path):
             code = before
@@ -202,7 +201,7 @@ class _Giving:
         else:
             code = self._new_place(path)
             if node is not None:
-                # What is below keeps its codes; what comes later is below the new place.
+                # Topics below keep their codes; later ones are below the new place.
                 self._changed[path] = TopicPlaces(path, code, node.last, used=True)
         self._codes[path] = code
         self._taken.add(code)
@@ -215,7 +214,7 @@ class _Giving:
         return code not in self._taken and not any(owner != path for owner in self._tree.paths_with_code(code))
 
     def _node(self, path: TopicPath) -> TopicPlaces:
-        """The node that gives ordinals below this path."""
+        """The node that assigns ordinals below this path."""
         known = self._node_at(path)
         if known is not None:
             return known

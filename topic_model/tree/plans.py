@@ -1,10 +1,8 @@
-"""Changes to the topic tree, checked against the tree as it is and written down as control records.
+"""Changes of the topic tree, checked against the current tree and written as control records.
 
-Nothing here changes a tree: a plan is a list of records to append to the control log, and the tree follows the log.
-New topics stand before old ones go, so that a subscriber of both places misses nothing in between. A removed topic
-gets a TopicRemoved, which says what happened, and then a Tombstone, so that compaction can forget it.
-
-Every refusal is a TopicError with the topic it is about.
+A plan is a list of records to append to the control log; the tree follows the log. New topics are created before old
+ones are removed, so that a subscriber of both places misses nothing. A removed topic gets a TopicRemoved with the
+reason, and a Tombstone for compaction. Every refusal is a TopicError with the topic.
 """
 
 from __future__ import annotations
@@ -24,12 +22,12 @@ from arborcast.topic_model.tree.tree import TopicTree
 MAX_CODE_LENGTH: Final = 256  # a code is a word in an LDAP attribute and a column of a table
 MAX_MESSAGE_TYPES: Final = 256
 
-# What XML 1.0 cannot carry, not even escaped: such a text could never be exported again.
+# Characters outside XML 1.0 cannot be escaped, so such a text could not be exported.
 _not_xml = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def plan_create(tree: TopicTree, record: TopicRecord) -> list[ControlRecord]:
-    """Add one topic. Ancestors need not be topics and do not become topics."""
+    """Add one topic. Its ancestors do not become topics."""
     path = check_record(record).path
     if path in tree:
         raise TopicError(f"the topic {path} exists already")
@@ -40,11 +38,11 @@ def plan_create(tree: TopicTree, record: TopicRecord) -> list[ControlRecord]:
 
 
 def plan_update(tree: TopicTree, record: TopicRecord) -> list[ControlRecord]:
-    """Replace the facts of a topic; an empty plan when nothing would change."""
+    """Replace the facts of a topic; an empty plan without a change."""
     check_record(record)
     old = _existing(tree, record.path)
     if old.placed and record.code in ("", old.code):
-        # Nobody asks for a code from a place, so nobody means to take it away.
+        # An update without a code keeps the one from its place.
         record = msgspec.structs.replace(record, code=old.code, placed=True)
     _check_final(tree, record)
     _check_code(tree, record)
@@ -60,7 +58,7 @@ def plan_remove(tree: TopicTree, path: TopicPath, *, recursive: bool = False) ->
 
 
 def plan_rename(tree: TopicTree, path: TopicPath, name: str) -> list[ControlRecord]:
-    """Give the last step of a topic or node another name (`b`, which keeps its namespace, or `{urn:t}b`)."""
+    """Rename the last step of a topic or node (`b` keeps its namespace, or `{urn:t}b`)."""
     own_namespace = last_step(path).rpartition("}")[0]
     step = name if name.startswith("{") or not own_namespace else f"{own_namespace}}}{name}"
     parent = parent_of(path)
@@ -71,11 +69,8 @@ def plan_rename(tree: TopicTree, path: TopicPath, name: str) -> list[ControlReco
 
 
 def plan_move(tree: TopicTree, path: TopicPath, target: TopicPath) -> list[ControlRecord]:
-    """Move a topic or node with all below it from `path` to `target`, which must be free and not below `path`.
-
-    The steps below keep what is written of them: a child without a namespace of its own is afterwards in the namespace
-    of its new parent.
-    """
+    """Move a topic or node with its subtree from `path` to `target`, which must be free and not below `path`. Steps
+    below keep their text: a child without a namespace of its own gets that of its new parent."""
     _check_node(tree, path)
     target = parse_path(target)
     if target == path:
@@ -96,12 +91,12 @@ def plan_move(tree: TopicTree, path: TopicPath, target: TopicPath) -> list[Contr
 
 
 def without_place(record: TopicRecord) -> TopicRecord:
-    """The record without a code that it has from its place, for another place."""
+    """The record without its code from a place, for another place."""
     return msgspec.structs.replace(record, code="", placed=False) if record.placed else record
 
 
 def check_record(record: TopicRecord) -> TopicRecord:
-    """The record itself when its texts are such as can be stored and exported; else TopicError."""
+    """The record, if its texts can be stored and exported; else TopicError."""
     path = record.path
     if parse_path(path) != path:
         raise TopicError(f"the canonical form of {path} is {parse_path(path)}")
@@ -152,7 +147,7 @@ def _existing(tree: TopicTree, path: TopicPath) -> TopicRecord:
 
 
 def _subtree(tree: TopicTree, path: TopicPath) -> list[TopicPath]:
-    """The topics of a subtree, parents before children, in an order that is the same everywhere."""
+    """The topics of a subtree, parents first, in a deterministic order."""
     below = sorted(tree.descendants(path))
     return [path, *below] if path in tree else below
 

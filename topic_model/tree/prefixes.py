@@ -1,8 +1,8 @@
-"""Prefixes of topics' namespaces. They mean nothing, yet consumers look topics up by their literal text (Home Assistant
-does, by `tns1:RuleEngine/…`): so a topic goes out with the prefixes that it came with.
+"""Prefixes of topic namespaces. They have no meaning, but consumers compare the literal text of topics (Home Assistant:
+`tns1:RuleEngine/…`), so a topic is sent with its original prefixes.
 
-What a notification carries are the prefixes of its topic's namespaces, in the order in which the path names these, with
-blanks between, and `-` for one that has none: `tns1 tnsaxis` of `{…/topics}Device/{…/2009/event/topics}Sensor/PIR`.
+A notification has the prefixes of its topic's namespaces, in the order of the path, separated by blanks, with `-` for
+none: `tns1 tnsaxis` for `{…/topics}Device/{…/2009/event/topics}Sensor/PIR`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from arborcast.topic_model.topics import NCNAME, TopicPath, split_path
 
 _PREFIX = re.compile(NCNAME)
 
-# What nobody may declare; and the prefix of the elements that topics are written into, and that declare the others.
+# Reserved prefixes, and the prefix of the elements that declare topics' namespaces.
 _TAKEN = frozenset({"xml", "xmlns", "wsnt"})
 
-# What libraries, ours too, call namespaces that nobody has named. A notification keeps it, a tree does not learn it.
+# Generated names of libraries, ours too, for unnamed namespaces. A notification keeps it, a tree does not learn it.
 _GENERATED = re.compile(r"t?ns[0-9]*")
 
-_NONE = "-"  # which is no prefix
+_NONE = "-"  # not a prefix
 
-# A stranger who publishes can name namespaces without end.
+# Publishers can use any number of namespaces.
 _MOST = 1_000
 
 
 def prefixes_in(text: str, path: TopicPath, namespaces: Mapping[str, str]) -> str:
-    """The prefixes of a topic in the expression that named it, by the declarations in scope; empty when it has none."""
+    """The prefixes of a topic in an expression, by the declarations in scope; empty for none."""
     if "{" not in path:
         return ""
     used: dict[str, str] = {}
@@ -43,8 +43,7 @@ def prefixes_in(text: str, path: TopicPath, namespaces: Mapping[str, str]) -> st
 
 
 def by_namespace(path: TopicPath, prefixes: str) -> dict[str, str]:
-    """The prefixes that a topic may be written with, by namespace. What is none is left out: anybody may have written
-    it."""
+    """The valid prefixes for a topic, by namespace; others, which any publisher may have written, are left out."""
     if not prefixes or "{" not in path:
         return {}
     found: dict[str, str] = {}
@@ -55,7 +54,7 @@ def by_namespace(path: TopicPath, prefixes: str) -> dict[str, str]:
 
 
 def with_prefixes(records: Iterable[TopicRecord], declared: Mapping[str, str]) -> tuple[TopicRecord, ...]:
-    """Topics of a document that declares these prefixes, by namespace: the first one of each namespace says it."""
+    """The topics of a document with these declarations, by namespace: the first topic of each namespace decides."""
     news = _named(declared)
     found = []
     for record in records:
@@ -68,24 +67,24 @@ def with_prefixes(records: Iterable[TopicRecord], declared: Mapping[str, str]) -
 
 
 class KnownPrefixes:
-    """The prefix that each namespace of a tree was written with first; else the one that is usual."""
+    """The first prefix of each namespace of a tree; else the usual one."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
     def unknown(self, path: TopicPath, prefixes: str) -> str:
-        """The prefixes, if one of them is news; else nothing."""
+        """The prefixes, if one of them is new; else nothing."""
         wanted = _named(by_namespace(path, prefixes)).keys() - self._known.keys()
         return prefixes if wanted and len(self._known) < _MOST else ""
 
     def learn(self, path: TopicPath, prefixes: str) -> None:
-        """Remember the prefixes of namespaces that have none yet."""
+        """Store the prefixes of namespaces without one."""
         for namespace, prefix in _named(by_namespace(path, prefixes)).items():
             if namespace not in self._known and len(self._known) < _MOST:
                 self._known[namespace] = prefix
 
     def complete(self, path: TopicPath, prefixes: str = "") -> str:
-        """The prefixes, with those known here where there is none."""
+        """The prefixes, completed by the known ones."""
         if "{" not in path or (prefixes and _NONE not in prefixes):
             return prefixes
         given = by_namespace(path, prefixes)
@@ -93,7 +92,7 @@ class KnownPrefixes:
         return _joined(path, known | given)
 
     def declarations(self, paths: Iterable[TopicPath]) -> dict[str, str]:
-        """Namespaces of these topics by prefix, those that have one here: each prefix once."""
+        """The namespaces of these topics by prefix, each prefix once."""
         found: dict[str, str] = {}
         for namespace in dict.fromkeys(namespace for path in paths if "{" in path for namespace in _namespaces(path)):
             prefix = TOPIC_PREFIXES.get(namespace) or self._known.get(namespace)
@@ -106,7 +105,7 @@ class KnownPrefixes:
 
 
 def _named(prefixes: Mapping[str, str]) -> dict[str, str]:
-    """Without those of which nothing is to be learned."""
+    """Without prefixes that are not learned."""
     return {
         namespace: prefix
         for namespace, prefix in prefixes.items()

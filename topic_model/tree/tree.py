@@ -1,14 +1,11 @@
-"""The topic tree: which topics there are, with their facts.
+"""The topic tree: topics with their facts, a fold over the topic records of the control log. To change it, plan the
+change (`tree.plans`), append its records, and apply the log.
 
-A view like every other: a fold over the topic records of the control log. To change it, plan the change
-(`tree.plans`), append the records to the log, and apply what comes back from there.
+A node is a topic only if it has a record. `a/b` makes a node of `a`, which is not a topic and disappears with the last
+topic below it; a first notification on `a/b` in an open topic set adds one topic.
 
-A node is a topic only when it has a record. Putting `a/b` makes a node of `a`, so that the tree can be walked, but no
-topic; the node goes when the last topic below it goes. A first notification on `a/b` in an open topic set therefore
-adds one topic and not two.
-
-Small, because there may be a million topics in every process: a topic with nothing to say beside its path costs its
-path and two dictionary slots (160 bytes at a million topics in branches of ten, 340 in branches of two).
+A topic without facts costs its path and two dictionary slots (160 bytes at a million topics in branches of ten, 340 in
+branches of two), in every process.
 """
 
 from __future__ import annotations
@@ -33,11 +30,10 @@ IS_TOPIC: Final = f"{{{WSTOP}}}topic"
 
 
 class TopicSetBuilder:
-    """Builds the topic set as an element tree, topic by topic: one element per node, `wstop:topic="true"` where the
-    node is a topic. It holds no text, only elements.
+    """Builds the topic set as an element tree: one element per node, `wstop:topic="true"` for topics, without text.
 
-    A child in its parent's namespace is an element in no namespace, as in the TopicSets of real devices, so that the
-    XPath `//tns:a/b` finds what it seems to say. A child in another namespace is an element of that namespace.
+    A child in its parent's namespace is an element without a namespace, as in the TopicSets of real devices, so that
+    the XPath `//tns:a/b` finds it. A child in another namespace is an element of that namespace.
     """
 
     def __init__(self, prefixes: dict[str, str] | None = None) -> None:
@@ -55,7 +51,7 @@ class TopicSetBuilder:
         if element is None:
             above = parent_of(path)
             parent = self.root if above is None else self._node(above)
-            # A step as written in a path is already what lxml calls a tag: `{namespace}name`, or the name alone.
+            # A step of a path is already lxml's tag: `{namespace}name`, or the name alone.
             element = self._elements[path] = etree.SubElement(parent, last_step(path))
         return element
 
@@ -69,7 +65,7 @@ def topic_set(paths: Iterable[TopicPath], prefixes: dict[str, str] | None = None
 
 
 def path_of(element: etree._Element) -> TopicPath:
-    """The path of the node behind an element below a TopicSet that was built here."""
+    """The path of the node of an element of this TopicSet."""
     steps: list[str] = []
     node: etree._Element | None = element
     while node is not None and node.tag != TOPIC_SET:
@@ -78,38 +74,36 @@ def path_of(element: etree._Element) -> TopicPath:
     return TopicPath("/".join(reversed(steps)))
 
 
-_TOP = TopicPath("")  # the virtual root's key among the parents; no topic has it
+_TOP = TopicPath("")  # the virtual root's key among the parents, not a topic
 
 _NO_POLICY = TopicPolicy()
 
 
 class TopicTree:
-    """Topics by path, by code, and by what lies below what.
+    """Topics by path, by code, and by parent. `prefixes` are the original ones of its namespaces.
 
-    `prefixes` are those that its namespaces were written with.
-
-    `children`, `descendants`, `roots`, `paths`, `queues` and `select` promise no particular order, and the tree must
-    not change while one of them is being read. `version` grows with every change.
+    `children`, `descendants`, `roots`, `paths`, `queues` and `select` have no particular order, and the tree must not
+    change while one is being read. `version` grows with every change.
     """
 
     def __init__(self) -> None:
-        # None stands for a record that says nothing beside the path.
+        # None is a record without facts.
         self._records: dict[TopicPath, TopicRecord | None] = {}
-        self._children: dict[TopicPath, dict[TopicPath, None]] = {}  # of nodes that have any; a dict keeps its order
+        self._children: dict[TopicPath, dict[TopicPath, None]] = {}  # of nodes with children; a dict keeps its order
         self._codes: dict[str, tuple[TopicPath, ...]] = {}
         self._queues: set[TopicPath] = set()
         self.prefixes = KnownPrefixes()
         self.version = 0
 
     def apply(self, record: ControlRecord) -> None:
-        """Fold one record of the control log; records that are not about topics change nothing."""
+        """Apply one record of the control log; other records change nothing."""
         if isinstance(record, TopicRecord):
             self.put(record)
         elif isinstance(record, TopicRemoved):
             self.remove(record.path)
 
     def put(self, record: TopicRecord) -> None:
-        """Add the topic, or replace its facts. The path is taken as canonical."""
+        """Add the topic, or replace its facts. The path is canonical."""
         path = record.path
         if record.prefixes:
             self.prefixes.learn(path, record.prefixes)
@@ -124,12 +118,12 @@ class TopicTree:
         else:
             self._queues.discard(path)
         if record.code:
-            # Two topics of one code can come from a directory that others edit: both stay, the smallest path answers.
+            # Two topics with one code can come from an edited directory: both stay, the smallest path is found.
             self._codes[record.code] = tuple(sorted((*self._codes.get(record.code, ()), path)))
         self.version += 1
 
     def remove(self, path: TopicPath) -> bool:
-        """Take the topic out, not those below it. False when it was not there."""
+        """Remove the topic, not those below it. False if it does not exist."""
         if path not in self._records:
             return False
         self._forget_code(path)
@@ -140,26 +134,26 @@ class TopicTree:
         return True
 
     def get(self, path: TopicPath) -> TopicRecord | None:
-        """The topic's facts; None when there is no such topic (there may still be a node)."""
+        """The topic's facts; None if it is not a topic (it may be a node)."""
         if path not in self._records:
             return None
         return self._records[path] or TopicRecord(path)
 
     def policy(self, path: TopicPath) -> TopicPolicy:
-        """What holds for the topic; the default where there is none."""
+        """The facts of the topic; the default without any."""
         record = self._records.get(path)
         return _NO_POLICY if record is None else record.policy
 
     def distribution(self, path: TopicPath) -> str:
-        """Where messages of the topic go beside this engine (`tree.distribution`), as it or one above it says."""
+        """The routing word (`tree.distribution`) of the topic or the nearest one above it."""
         return distribution_of(self.policy(each).routing for each in (path, *ancestors(path)))
 
     def is_fast(self, path: TopicPath, otherwise: bool) -> bool:
-        """Whether messages of the topic leave as datagrams (`tree.distribution`), `otherwise` where nothing is said."""
+        """Whether messages of the topic are sent as datagrams (`tree.distribution`), `otherwise` without a word."""
         return is_fast((self.policy(each) for each in (path, *ancestors(path))), otherwise)
 
     def paths_with_code(self, code: str) -> tuple[TopicPath, ...]:
-        """All topics with this code, sorted; more than one means that the directory should be corrected."""
+        """All topics with this code, sorted; more than one needs a correction in the directory."""
         return self._codes.get(code, ())
 
     def queues(self) -> Iterator[TopicPath]:
@@ -167,23 +161,23 @@ class TopicTree:
         return iter(self._queues)
 
     def is_node(self, path: TopicPath) -> bool:
-        """Whether there is a topic here or below."""
+        """Whether this is a topic, or one is below."""
         return path in self._records or path in self._children
 
     def has_children(self, path: TopicPath) -> bool:
-        """Whether there is a topic below."""
+        """Whether a topic is below."""
         return path in self._children
 
     def roots(self) -> Iterator[TopicPath]:
-        """The nodes right below the virtual root, of all namespaces."""
+        """The nodes directly below the virtual root, of all namespaces."""
         return iter(self._children.get(_TOP, ()))
 
     def children(self, path: TopicPath) -> Iterator[TopicPath]:
-        """The nodes right below; some may be no topics themselves."""
+        """The nodes directly below, topics or not."""
         return iter(self._children.get(path, ()))
 
     def descendants(self, path: TopicPath) -> Iterator[TopicPath]:
-        """The topics strictly below."""
+        """The topics below."""
         return self._topics_below(path)
 
     def paths(self) -> Iterator[TopicPath]:
@@ -195,7 +189,7 @@ class TopicTree:
             yield record or TopicRecord(path)
 
     def select(self, pattern: Pattern) -> Iterator[TopicPath]:
-        """The topics that a pattern selects, each once. Looks only at the branches that the pattern can reach."""
+        """The topics selected by a pattern, each once. Examines only branches that the pattern can reach."""
         if pattern.normal == EVERYTHING:
             yield from self.paths()
             return
@@ -230,7 +224,7 @@ class TopicTree:
                 yield from self._topics_below(node)
 
     def _walk(self, alternative: Alternative) -> Iterator[TopicPath]:
-        """Follow the steps of an alternative down the tree, no further into a branch than they can reach."""
+        """Follow the steps of an alternative down the tree, into reachable branches only."""
         anchor = TopicPath(alternative.anchor)
         arrived, reach = alternative.arrived, alternative.reach
         children: Iterable[TopicPath] = self._tops(anchor) if is_virtual(anchor) else self.children(anchor)
@@ -253,7 +247,7 @@ class TopicTree:
                     waiting.append((self._children[node], len(node) + 1, following, step[0]))
 
     def _tops(self, anchor: str) -> Iterator[TopicPath]:
-        """The roots of the trees below a virtual root."""
+        """The root nodes below a virtual root."""
         return (root for root in self.roots() if not anchor or root_anchor(root) == anchor)
 
     def _topics_below(self, path: TopicPath) -> Iterator[TopicPath]:
@@ -305,7 +299,7 @@ def _is_plain(record: TopicRecord) -> bool:
 
 
 def _step(path: TopicPath, start: int, parent_namespace: str) -> Step:
-    """The last step of a path, which begins at `start`."""
+    """The last step of a path, beginning at `start`."""
     if path[start] != "{":
         return parent_namespace, path[start:]
     namespace, _, name = path[start + 1 :].partition("}")

@@ -80,5 +80,5 @@ class HoldBuffer:
                 self._patient[name] = lane
 
     def oldest(self) -> int | None:
-        """The lowest offset of what is kept."""
+        """The lowest offset."""
         return min((each.offset for lane in self._lanes.values() for each in lane.kept), default=None)

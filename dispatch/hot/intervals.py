@@ -77,14 +77,14 @@ class Intervals:
 
 
 def _forget_first(known: dict[Lane, int], most: int) -> None:
-    """Of more than so many those that end first, and some more: it is not to be done for each."""
+    """Forget those that end first where there are more than `most`, and some more: a walk is not to follow each."""
     if len(known) > most:
         for lane in sorted(known, key=known.__getitem__)[: len(known) - most // 2]:
             del known[lane]
 
 
 def lane_of(subscription_id: str, policy: DeliveryPolicy, topic: TopicPath) -> Lane:
-    """What an interval counts for."""
+    """The subscription and topic of a minimum interval."""
     return subscription_id, topic if policy.interval_per == "topic" else ""
 
 
@@ -112,10 +112,10 @@ class Asking:
             self._policies.pop(subscription_id, None)
 
     def endpoint_released(self, endpoint: str) -> None:
-        """Does not matter here."""
+        """See `SubscriptionListener`."""
 
     def policies(self) -> dict[str, DeliveryPolicy]:
-        """Theirs, as of now."""
+        """The policies of these subscriptions."""
         return self._policies.copy()
 
 

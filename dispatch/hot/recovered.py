@@ -90,7 +90,7 @@ class StartState(NamedTuple):
         return self._replace(positions=positions, newest=newest, batches=False)
 
     def starting(self, kafka: KafkaSettings) -> str:
-        """As Spark wants to be told where to begin."""
+        """The `startingOffsets` of Spark's source."""
         at = {str(number): position for number, position in sorted(self.positions.items())}
         return json.dumps({kafka.topic("notifications"): at})
 

@@ -145,13 +145,12 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
 
 
 def _task() -> int:
-    """The number of the task among those of its batch."""
     task = TaskContext.get()
     return task.partitionId() if task is not None else 0
 
 
 def _is_repeated() -> bool:
-    """Whether Spark runs a task again here whose worker has died."""
+    """Whether Spark repeats this task because its worker died."""
     task = TaskContext.get()
     return task is not None and task.attemptNumber() > 0
 

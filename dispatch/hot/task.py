@@ -272,7 +272,7 @@ class PartitionTask:
             self.intake.judge = self._judge(exclusions.unjudged)
 
     def tell_matched(self) -> None:
-        """Of many at once: a record for each costs more than its push."""
+        """Write evaluations, of many notifications in one record: a record for each costs more than its push."""
         self._matched_at = time.monotonic()
         if self.intake.matched:
             self.intake.tell_matched()

@@ -88,15 +88,12 @@ class BeatSlot:
         return pid == 0 or (pid != _RESERVED and not started_at(pid))
 
     def runs(self) -> None:
-        """The process runs."""
         self._numbers[self._at + _RUNS] += 1
 
     def works(self) -> None:
-        """Its task has come round."""
         self._numbers[self._at + _WORKS] += 1
 
     def busy(self, has_task: bool) -> None:
-        """Whether it has a task."""
         self._numbers[self._at + _BUSY] = int(has_task)
 
 
@@ -276,12 +273,11 @@ class Heart:
         )
 
     def __enter__(self) -> Heart:
-        """Begins to look."""
         self._service.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Looks no more. Does not wait: the JVM may never answer."""
+        """Does not wait: the JVM may never answer."""
         self._service.stop()
 
     def _step(self) -> float:

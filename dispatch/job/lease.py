@@ -78,7 +78,6 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     home: str = ""
 
     def words(self) -> str:
-        """For people."""
         since = datetime.fromtimestamp(self.since_ms / 1000, UTC)
         return (
             f"process {self.pid} on host {self.host}, since {since:%Y-%m-%d %H:%M:%S} UTC, with the data directory "
@@ -99,7 +98,6 @@ _codec = VersionedCodec(JobLeaseRecord, "a record of the job's lease", VERSION, 
 
 
 def encode(record: JobLeaseRecord) -> tuple[bytes, bytes]:
-    """Key and value."""
     return KEY, _codec.encode(record)
 
 
@@ -140,19 +138,17 @@ class JobLeaseState:
 
     @property
     def mine(self) -> bool:
-        """Whether it is ours, as far as we have read."""
+        """Whether this job is the holder, by the records read so far."""
         return self.holder is not None and self.holder.name == self.me.name
 
     def claim(self) -> JobLeaseRecord:
-        """What makes it ours, if nobody writes before. To be appended right after the log was read to its end."""
+        """The record that takes the lease, if no other is written before. Append it right after a read to the end."""
         return JobLeaseRecord(kind="claim", holder=self.me, at=self.end)
 
     def renewal(self) -> JobLeaseRecord:
-        """What keeps it ours."""
         return JobLeaseRecord(kind="renewal", holder=self.me, at=self.at)
 
     def release(self) -> JobLeaseRecord:
-        """What tells others not to wait."""
         return JobLeaseRecord(kind="release", holder=self.me, at=self.at)
 
 

@@ -136,7 +136,7 @@ class _Feed:
         self.steps += len(messages)
 
     def is_old(self) -> bool:
-        """Whether a worker that comes later has much to read."""
+        """Whether a worker that starts later has much to read."""
         if time.monotonic() - self._began_at > _ANEW_S:
             return True
         return self.steps > _STEPS and self._bytes >= 2 * self._beginning_bytes
@@ -243,7 +243,7 @@ class WorkerUpdates:
         return 0.0
 
     def _say(self, end: int | None = None) -> None:
-        """`end` is where the control log was just seen to end."""
+        """Write the changes. `end` is the current end of the control log."""
         with self._lock:
             if self.outdated:
                 return
@@ -315,7 +315,7 @@ class ProgressListener:
             self._follower.close()
 
     def begin(self, run: int, tasks: int) -> None:
-        """The workers of this run count from now on."""
+        """A run with so many tasks begins."""
         with self._changed:
             self._workers.begin(tasks)
             self._run = self._newest = run
@@ -323,18 +323,16 @@ class ProgressListener:
             self._stopped.clear()
 
     def end_workers(self) -> None:
-        """Have no worker of any run begin anything any more, which `wait_ended` waits for. Raises InfrastructureError
-        when that cannot be had."""
+        """End the workers of all runs, which `wait_ended` waits for. Raises InfrastructureError."""
         with self._changed:
             self._run = -1
         self._workers.end(max([self._newest, *(each.run for each in list(self.known.values()))]))
 
     def wait_ended(self) -> None:
-        """Return when none begins anything any more."""
         self._workers.wait_ended()
 
     def catch_up(self, timeout_s: float) -> None:
-        """Return when everything is known that is in the log now. Raises InfrastructureError."""
+        """Return when the log is read to its current end. Raises InfrastructureError."""
         log = LogConsumer(self._kafka, PROGRESS_LOG)
         try:
             (end,) = log.ends(timeout_s).values()
@@ -347,22 +345,18 @@ class ProgressListener:
             time.sleep(0.005)
 
     def processes(self) -> set[int]:
-        """Those of the tasks that are ready, on this host."""
         with self._changed:
             return self._workers.processes()
 
     def missing(self) -> str:
-        """Why the run has to be begun anew; empty as long as its workers are there."""
         with self._changed:
             return self._workers.missing()
 
     def wait_ready(self, tasks: int, timeout_s: float) -> bool:
-        """Wait until so many tasks are ready; whether they are."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self._ready) >= tasks, timeout_s)
 
     def wait_stopped(self, tasks: int, timeout_s: float) -> bool:
-        """Wait until so many tasks have stopped; whether they have."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self._stopped) >= tasks, timeout_s)
 

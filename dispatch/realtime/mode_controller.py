@@ -109,11 +109,11 @@ class ModeController:
         self._parts.metrics.gear = lambda: self.gear
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until the workers of the real-time gear are ready, if it is in that one; whether they are."""
+        """Wait until the workers of the real-time mode are ready, in that mode; whether they are."""
         return self.gear == "batch" or self._listener.wait_ready(self._recovery.partitions, timeout_s)
 
     def watch(self) -> None:
-        """From now on shift, where the settings let us, and see that the tasks have workers."""
+        """Change modes, where the settings allow it, and start the query again where a task has lost its worker."""
         if self._may_be:
             self._service.start()
 
@@ -141,11 +141,11 @@ class ModeController:
         return self.positions()
 
     def worker_processes(self) -> set[int]:
-        """Those that have a task of the real-time gear."""
+        """The processes with a task in real time."""
         return self._listener.processes()
 
     def start(self) -> StreamingQuery:
-        """Start the query in the gear that is wanted, where things were left."""
+        """Start the query in the chosen mode, where the last one ended."""
         with self._lock:
             self._realtime.end()
             # What was parked until now must not be overtaken, whoever has parked it.
@@ -169,7 +169,7 @@ class ModeController:
             return self._hot.start(checkpoint, self._run, begin, self._write_positions)
 
     def shift(self, gear: Gear) -> None:
-        """Change over. Nothing is lost by it, and nothing comes twice if all is settled in time."""
+        """Change the mode. Nothing is lost, and nothing is pushed twice if all is settled in time."""
         with self._lock:
             if gear == self._wanted or self._parts.gate.closed:
                 return
@@ -233,7 +233,7 @@ class ModeController:
             logger.warning("the next start reads back what this run has pushed: %s", error)
 
     def _is_heap(self, begin: StartState) -> bool:
-        """Whether so much waits that batches should begin with it."""
+        """Whether the backlog is one for batches."""
         waiting = sum(end - begin.positions.get(number, end) for number, end in self._recovery.ends.items())
         return self._parts.settings.dispatch.gear == "auto" and waiting > self._arrivals.policy.heap
 

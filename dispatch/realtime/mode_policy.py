@@ -57,7 +57,7 @@ class ModePolicy:
 
     @property
     def heap(self) -> int:
-        """From here on what waits when the engine is started is for batches."""
+        """A backlog of this size at the start is one for batches."""
         return int(self._worth_s * _PACE)
 
     def next(self, gear: Gear, load: Load) -> Gear:

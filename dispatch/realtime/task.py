@@ -250,5 +250,5 @@ class LogLink(DriverLink):
 
 
 def _changed(before: frozenset[str], more: frozenset[str], less: frozenset[str]) -> frozenset[str]:
-    """The same set where nothing changes."""
+    """The set itself where nothing changes."""
     return (before | more) - less if more or less else before

@@ -117,7 +117,6 @@ class _Rows:
         start_thread("rows", self._read)
 
     def first(self) -> tuple[bytes, int, int] | None:
-        """The next one, which stays."""
         return self._rows[0] if self._rows else None
 
     def drop_first(self, deliveries: int = 0) -> None:
@@ -128,7 +127,6 @@ class _Rows:
 
     @property
     def over(self) -> bool:
-        """Whether there are no more."""
         return self.ended and not self._rows
 
     def _read(self) -> None:

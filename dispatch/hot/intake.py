@@ -118,7 +118,8 @@ class Intake:
         for subscription, asked in wanted:
             policy = subscription.policy
             if policy.deadline_ms is not None and not notification.only:
-                self.outcomes.report.matched[subscription.id, notification.topic] = notification.accepted_ms
+                lane, last_ms = (subscription.id, notification.topic), self.outcomes.report.matched
+                last_ms[lane] = max(last_ms.get(lane, 0), notification.accepted_ms)
             if policy.interval_ms and not notification.only:
                 if not self.intervals.passes(
                     subscription, received.partition, notification.topic, notification.accepted_ms, asked

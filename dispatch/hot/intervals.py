@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.scan import LogScan
@@ -19,6 +18,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot.recovered import appended_ms
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Evaluation
+from arborcast.dispatch.matching.view import RoutingView
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription
 from arborcast.topic_model.topics import TopicPath
 
@@ -88,18 +88,10 @@ def lane_of(subscription_id: str, policy: DeliveryPolicy, topic: TopicPath) -> L
     return subscription_id, topic if policy.interval_per == "topic" else ""
 
 
-class View(Protocol):
-    """What is needed of `matching.view.RoutingView`."""
-
-    def listen(self, listener: Asking) -> None: ...
-
-    def subscription(self, subscription_id: str) -> Subscription | None: ...
-
-
 class Asking:
     """The subscriptions with a minimum interval; a `SubscriptionListener`."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: RoutingView) -> None:
         self._view = view
         self._policies: dict[str, DeliveryPolicy] = {}
         view.listen(self)

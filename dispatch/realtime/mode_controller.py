@@ -1,7 +1,7 @@
-"""The gears: notifications one by one, at once (realtime), or many together (batch).
+"""The modes: notifications one by one, at once (realtime), or many together (batch).
 
-Both start where the other has stopped (`recovery`). The real-time gear needs a task slot for each partition of the log,
-for as long as it lasts; while a cluster has fewer there are batches.
+Each starts where the other has stopped (`recovery`). Real time needs a task slot for each partition of the log; while a
+cluster has fewer there are batches.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -166,7 +167,8 @@ class ModeController:
             self._write_start()
             remove_checkpoint(self._parts.spark, checkpoint := self._parts.settings.checkpoint("push"))
             self.gear = "batch"
-            return self._hot.start(checkpoint, self._run, begin, self._write_positions)
+            write_positions = partial(self._recovery.write_positions, self._run, begin)
+            return self._hot.start(checkpoint, self._run, begin, write_positions)
 
     def shift(self, gear: Gear) -> None:
         """Change the mode. Nothing is lost, and nothing is pushed twice if all is settled in time."""
@@ -184,16 +186,13 @@ class ModeController:
                 if self.gear == "batch":
                     self._hot.pause()
                 # A start that failed has begun nothing: the next one begins where that was to.
-                if self._begin is None and (self._hot.clean if self.gear == "batch" else self._drain(self._patience_s)):
+                patience_s = 2 * self._parts.settings.retry.batch_wait_s + _STOP_MARGIN_S
+                if self._begin is None and (self._hot.clean if self.gear == "batch" else self._drain(patience_s)):
                     positions = self.positions()
                     if len(positions) == self._recovery.partitions:
                         self._begin = self._began.gone_on(positions, self._recovery.ends, self._run)
                 self._wanted, self._returns = gear, False
         logger.info("gear: %s (%.1f s to settle what was under way)", gear, time.monotonic() - began)
-
-    @property
-    def _patience_s(self) -> float:
-        return 2 * self._parts.settings.retry.batch_wait_s + _STOP_MARGIN_S
 
     @property
     def _listener(self) -> ProgressListener:
@@ -222,9 +221,6 @@ class ModeController:
     def _write_start(self) -> None:
         self._recovery.write_start(self._run, self._began)
         self._begin = None
-
-    def _write_positions(self, positions: Mapping[int, int]) -> None:
-        self._recovery.write_positions(self._run, self._began, positions)
 
     def _write_clean(self) -> None:
         try:

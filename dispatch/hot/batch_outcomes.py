@@ -127,12 +127,12 @@ class BatchOutcomes:
             self._journal.answered(Result(promise, state, now_ms, outcome.detail[:500], outcome.error, outcome.status))
 
     def drop_older(self, lane: Lane) -> None:
-        """Drop what is timely and has waited for too long, where something newer of its topic waits in its lane."""
+        """Drop stale timely messages of a lane that have a newer one of their topic behind them."""
         if lane.subscription.policy.reliability == "timely" and self.is_stale(lane.waiting.first().notification):
             self.put_off(lane.subscription, lane.drop_older(), waits(NEWER))
 
     def is_stale(self, notification: Notification) -> bool:
-        """Whether it has waited for too long to be pushed where something newer of its topic waits."""
+        """Whether it has waited too long to be pushed before a newer message of its topic."""
         return notification.accepted_ms + self._retry.batch_wait_s * 1000 < self._now_ms()
 
     def unreachable(self, subscription: Subscription) -> Deferral | None:
@@ -147,7 +147,7 @@ class BatchOutcomes:
         return None
 
     def take_report(self) -> PartitionReport:
-        """What was learned since it was last taken."""
+        """The report since the last call."""
         report, self.report = self.report, PartitionReport()
         return report
 
@@ -164,21 +164,21 @@ class BatchOutcomes:
         self._unreachable_before.difference_update(endpoints)
 
     def write_due(self) -> bool:
-        """Have written down what is due, without waiting; False when no more should follow before it is."""
+        """Write due records without waiting; False when nothing should be pushed before they are written."""
         return self._journal.write_due()
 
     def catch_up(self) -> None:
-        """Return when everything is written down. Raises InfrastructureError when that takes too long."""
+        """Return when everything is written. Raises InfrastructureError when that takes too long."""
         self._journal.catch_up()
 
     def put_off(self, subscription: Subscription, waiting: Iterable[Received], what: Deferral) -> None:
-        """Write down that these were not tried."""
+        """Write that these were not tried."""
         for received in waiting:
             drops, lifespan = subscription.policy.drops(received.notification.reliable), self._lifespan_ms(subscription)
             self._write_untried(subscription, received, unpushed(received, *what, lifespan, drops=drops))
 
     def was_parked(self, subscription: Subscription, received: Received) -> None:
-        """Write the row of what was parked by a worker that could not write it any more."""
+        """Write the row of a delivery that another worker had parked when it died."""
         what = waits("its worker was ended when it had parked this")
         self._journal.record(self._untried(subscription, received, unpushed(received, *what)))
 
@@ -193,8 +193,7 @@ class BatchOutcomes:
         return True
 
     def in_time(self, subscription: Subscription, taken: Sequence[Received]) -> Sequence[Received]:
-        """Those of what is to be pushed now that have not grown too old since they were read; of the others that is
-        written down."""
+        """The messages that may be pushed now. The others became too old since they were read, which is written."""
         return [each for each in taken if not self.expired(subscription, each, "too old when its turn came")]
 
     def _lifespan_ms(self, subscription: Subscription) -> int:

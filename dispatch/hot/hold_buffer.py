@@ -11,12 +11,12 @@ from collections import OrderedDict
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
+from arborcast.core.backoff import Backoff
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.topic_model.subscriptions import Subscription
 
-# At first; twice as long each time that the lane was not free by then.
-_FIRST_S = 0.25
-_LONGEST_S = 2.0
+# Each time that the lane is still held after the pause the next one is longer.
+_PAUSE = Backoff(0.25, 2.0)
 
 # So many lanes of which nothing is kept are looked at a time: those that are free are forgotten.
 _LOOKS = 16
@@ -25,8 +25,8 @@ _LOOKS = 16
 @dataclass
 class _Lane:
     subscription: Subscription
-    until: float
-    patience_s: float
+    until: float = 0.0
+    pauses: int = 1
     kept: list[Received] = field(default_factory=list)
 
 
@@ -50,8 +50,8 @@ class HoldBuffer:
             return False
         lane = self._lanes.get(subscription.id)
         if lane is None:
-            lane = self._patient.pop(subscription.id, None) or _Lane(subscription, now, _FIRST_S)
-            lane.subscription, lane.until = subscription, now + lane.patience_s
+            lane = self._patient.pop(subscription.id, None) or _Lane(subscription)
+            lane.subscription, lane.until = subscription, now + _PAUSE.after(lane.pauses)
             self._lanes[subscription.id] = lane
         lane.kept.append(received)
         self.size += 1
@@ -72,7 +72,7 @@ class HoldBuffer:
         at the lanes of which something is kept, and at some of the others."""
         for name, lane in list(self._lanes.items()):
             if name not in held or now >= lane.until:
-                lane.patience_s = min(2 * lane.patience_s, _LONGEST_S)
+                lane.pauses += 1
                 yield lane.subscription, self.drain(name)
         for _ in range(min(_LOOKS, len(self._patient))):
             name, lane = self._patient.popitem(last=False)
@@ -80,5 +80,5 @@ class HoldBuffer:
                 self._patient[name] = lane
 
     def oldest(self) -> int | None:
-        """The lowest offset of what is kept."""
+        """The lowest offset."""
         return min((each.offset for lane in self._lanes.values() for each in lane.kept), default=None)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.scan import LogScan
@@ -19,6 +18,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot.recovered import appended_ms
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Evaluation
+from arborcast.dispatch.matching.view import RoutingView
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription
 from arborcast.topic_model.topics import TopicPath
 
@@ -77,29 +77,21 @@ class Intervals:
 
 
 def _forget_first(known: dict[Lane, int], most: int) -> None:
-    """Of more than so many those that end first, and some more: it is not to be done for each."""
+    """Forget those that end first where there are more than `most`, and some more: a walk is not to follow each."""
     if len(known) > most:
         for lane in sorted(known, key=known.__getitem__)[: len(known) - most // 2]:
             del known[lane]
 
 
 def lane_of(subscription_id: str, policy: DeliveryPolicy, topic: TopicPath) -> Lane:
-    """What an interval counts for."""
+    """The subscription and topic of a minimum interval."""
     return subscription_id, topic if policy.interval_per == "topic" else ""
-
-
-class View(Protocol):
-    """What is needed of `matching.view.RoutingView`."""
-
-    def listen(self, listener: Asking) -> None: ...
-
-    def subscription(self, subscription_id: str) -> Subscription | None: ...
 
 
 class Asking:
     """The subscriptions with a minimum interval; a `SubscriptionListener`."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: RoutingView) -> None:
         self._view = view
         self._policies: dict[str, DeliveryPolicy] = {}
         view.listen(self)
@@ -112,10 +104,10 @@ class Asking:
             self._policies.pop(subscription_id, None)
 
     def endpoint_released(self, endpoint: str) -> None:
-        """Does not matter here."""
+        """See `SubscriptionListener`."""
 
     def policies(self) -> dict[str, DeliveryPolicy]:
-        """Theirs, as of now."""
+        """The policies of these subscriptions."""
         return self._policies.copy()
 
 

@@ -57,12 +57,10 @@ class Lane:
         return len(self.under_way) < self.room and self.deferral is None and self.waiting.may_go()
 
     def begin(self, taken: Sequence[Received]) -> None:
-        """The push of these begins."""
         topic = taken[0].notification.topic if isinstance(self.waiting, WaitingByTopic) else None
         self.under_way[topic] = min([each.offset for each in taken])
 
     def settle(self, topic: TopicPath) -> None:
-        """The push with this topic has an outcome."""
         if isinstance(self.waiting, WaitingByTopic):
             self.waiting.settle(topic)
             del self.under_way[topic]
@@ -266,13 +264,13 @@ class Lanes:
             self.size -= before - len(lane.waiting)
 
     def waiting(self) -> Iterator[tuple[Subscription, int]]:
-        """The subscriptions in whose lanes something waits, and how much."""
+        """The subscriptions with waiting messages, and the numbers of these."""
         for lane in self._waiting.values():
             yield lane.subscription, len(lane.waiting)
 
     @property
     def waiting_lanes(self) -> int:
-        """In how many lanes something waits."""
+        """The number of lanes in which messages wait."""
         return len(self._waiting)
 
     def drain(self, subscription_id: str) -> list[Received]:
@@ -305,11 +303,10 @@ class Lanes:
         return what
 
     def is_busy(self, subscription_id: str) -> bool:
-        """Whether a push of this lane is under way."""
         return self.under_way(subscription_id) > 0
 
     def under_way(self, subscription_id: str) -> int:
-        """How many pushes of this lane are."""
+        """The number of pushes of this lane under way."""
         lane = self._lanes.get(subscription_id)
         return 0 if lane is None else len(lane.under_way)
 
@@ -321,12 +318,11 @@ class Lanes:
         return min(chain(waiting, under_way, self.fan_outs.oldest()), default=None)
 
     def _queue(self, lane: Lane) -> None:
-        """Its turn is to come."""
         lane.queued = True
         self._ready.add(lane.subscription.id, lane.subscription.policy.priority)
 
     def _go_on(self, names: list[str]) -> None:
-        """These are next, for their turn had come already."""
+        """These are next: their turn was before."""
         self._next.extendleft(names)
 
     @property

@@ -41,21 +41,20 @@ _LIVELY_S = 0.02
 _PATIENCE_WITH_LIVELY = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LaneProgress:
-    """A lane that has something waiting: how much, and how it went so far in this batch."""
+    """A lane since it was empty: its waiting messages, its pushes and their messages. Of the time in which several
+    pushes were under way each has its share. `turn` tells one such period from the next; 0 before the first push."""
 
     subscription: str
-    waiting: int
-    pushes: int
-    messages: int
-    spent_s: float
-    """Where several were under way at a time, each has its share of it."""
+    waiting: int = 0
+    pushes: int = 0
+    messages: int = 0
+    spent_s: float = 0.0
     turn: int = 0
-    """Which time it is that it has something waiting; 0 before the first push."""
 
     def remaining_s(self) -> float:
-        """How long the rest will take; unknown counts as for ever."""
+        """The time for the waiting messages at the pace so far; infinite before the first push."""
         if not self.pushes:
             return math.inf
         return self.waiting / self.messages * self.spent_s
@@ -67,7 +66,6 @@ class LaneProgress:
 
     @property
     def is_lively(self) -> bool:
-        """Whether the receiver answers at once."""
         return self.pushes > 0 and self.spent_s / self.pushes < _LIVELY_S
 
 
@@ -262,16 +260,6 @@ class _Awaited(NamedTuple):
     began: float
 
 
-@dataclass(slots=True)
-class _Pace:
-    """How a lane has fared since it was empty."""
-
-    turn: int
-    pushes: int = 0
-    messages: int = 0
-    spent_s: float = 0.0
-
-
 class PumpRun:
     """The lanes of a task, and how each has fared."""
 
@@ -294,14 +282,14 @@ class PumpRun:
         self._slow = slow
         self._look_at = 0.0
         self._finished = 0
-        self._pace: dict[str, _Pace] = {}  # by subscription
+        self._pace: dict[str, LaneProgress] = {}  # by subscription
         self._turns = itertools.count(1)
 
     def take(self) -> tuple[Subscription, list[Received]] | None:
         """The next push."""
         taken = self.lanes.take(self.outcomes.drop_older)
         if taken is not None and (name := taken[0].id) not in self._pace:
-            self._pace[name] = _Pace(next(self._turns))
+            self._pace[name] = LaneProgress(name, turn=next(self._turns))
         return taken
 
     def settle(self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome) -> None:
@@ -348,15 +336,13 @@ class PumpRun:
     def waiting(self) -> dict[str, tuple[Subscription, LaneProgress]]:
         """The lanes that have something waiting that is not to be dropped."""
         self.lanes.look(self.outcomes.drop_older)
-        return {
-            subscription.id: (subscription, self._progress(subscription.id, count))
-            for subscription, count in self.lanes.waiting()
-        }
+        found: dict[str, tuple[Subscription, LaneProgress]] = {}
+        for subscription, count in self.lanes.waiting():
+            progress = self._pace.get(subscription.id) or LaneProgress(subscription.id)
+            progress.waiting = count
+            found[subscription.id] = subscription, progress
+        return found
 
     def defer(self, subscription: Subscription, what: Deferral) -> None:
         """Park or cancel what waits in a lane, once its push that is under way has an outcome."""
         self.outcomes.put_off(subscription, self.lanes.defer(subscription.id, what), what)
-
-    def _progress(self, name: str, waiting: int) -> LaneProgress:
-        pace = self._pace.get(name) or _Pace(0)
-        return LaneProgress(name, waiting, pace.pushes, pace.messages, pace.spent_s, pace.turn)

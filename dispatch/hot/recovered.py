@@ -1,12 +1,12 @@
-"""What an earlier run has come to behind the place where this one begins, read back from the logs.
+"""Recovery of the deliveries behind the position at which a run starts, from the logs.
 
-After a crash notifications are taken again. Whatever the `attempts` log tells of them is not pushed again, so that only
-what was under way in that moment, or just before, arrives twice. What was parked keeps its place.
+After a crash notifications are read again. Deliveries with a row in `attempts` are not pushed again, so only pushes
+under way at the crash, or ended just before, are made twice. Parked deliveries keep their place.
 
-The log is read since the first notification behind the positions was appended. Rows of partitions with nothing behind
-their position are left out; the redelivery's rows count, too. When Spark repeats one task of a batch, because its
-worker has died, the rows of this batch and of the redelivery are read, since it began: a worker may have ended between
-what it parked and the row of that.
+The log is read since the first notification behind the positions was appended, without partitions that end at their
+position; rows of the redelivery count, too. When Spark repeats one task of a batch, because its worker has died, the
+rows of this batch and of the redelivery are read since its start, and `parked`: a worker may have died between a parked
+record and its row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from arborcast.core.eventlog.client import ConsumerRecord, partition_of_key
+from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.eventlog.scan import LogScan, Stretch
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
@@ -90,7 +90,7 @@ class StartState(NamedTuple):
         return self._replace(positions=positions, newest=newest, batches=False)
 
     def starting(self, kafka: KafkaSettings) -> str:
-        """As Spark wants to be told where to begin."""
+        """The `startingOffsets` of Spark's source."""
         at = {str(number): position for number, position in sorted(self.positions.items())}
         return json.dumps({kafka.topic("notifications"): at})
 
@@ -206,15 +206,11 @@ def newest_batch(kafka: KafkaSettings, timeout_s: float) -> int:
     now_ms = int(time.time() * 1000)
     with LogScan(kafka, "attempts", timeout_s) as log:
         for since_ms in (*(now_ms - back_s * 1000 for back_s in _LOOKS_BACK_S), 0):
-            newest = max(map(_newest, log.read_from(log.at(since_ms))), default=attempts.NO_BATCH)
+            batches = (attempts.batch_of(record.key) for record in log.read_from(log.at(since_ms)))
+            newest = max((each for each in batches if each is not None), default=attempts.NO_BATCH)
             if newest != attempts.NO_BATCH:
                 break
     return newest
-
-
-def _newest(record: ConsumerRecord) -> int:
-    named = attempts.batch_of(record.key)
-    return attempts.NO_BATCH if named is None else named
 
 
 def _of_batch(value: bytes, batch: int) -> set[tuple[str, str]]:

@@ -18,7 +18,7 @@ from arborcast.core import liveness
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.intervals import Passed
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries, earlier, parked_by, recall
-from arborcast.dispatch.hot.task import PartitionTask, TakenIn, TaskParts, TaskProgress, TaskStart, TaskUpdates
+from arborcast.dispatch.hot.task import PartitionTask
 from arborcast.dispatch.hot.worker import Worker, forget_worker, worker_for
 from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.matching.view import SharedView
@@ -61,7 +61,7 @@ class RoundRows:
     deliveries, or to too many bytes. Reads all rows: Spark discards a worker that leaves some unread, and with it all
     that is kept there."""
 
-    error = None
+    error: BaseException | None = None
     last_offset = -1
 
     def __init__(self, rows: Iterable[SourceRow], done: Mapping[int, int], most: int) -> None:
@@ -101,52 +101,56 @@ class RoundRows:
 
 def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries, held: Container[str]) -> PartitionTask:
     """The task of a partition in a round."""
-    start = TaskStart(_task(), job.batch, known, job.passed, job.exclusions, held, known.number, job.view.control)
     recipients = job.view.open()  # the control log was read to its end before the round
-    parts = TaskParts(lambda notification, *_: recipients.of(notification), TaskUpdates(), TaskProgress(), TakenIn())
-    return PartitionTask(worker, job.settings, start, parts)
+    return PartitionTask(
+        worker,
+        job.settings,
+        _task(),
+        job.batch,
+        job.exclusions,
+        held,
+        lambda notification, *_: recipients.of(notification),
+        known.number,
+        known=known,
+        passed=job.passed,
+        control=job.view.control,
+    )
 
 
 def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
-    """Push the notifications of one partition to everybody who wants them, and report.
+    """Push the notifications of one partition to their subscribers, and report.
 
     Raises InfrastructureError when the outcomes cannot be written, RecordVersionError for records of a newer Arborcast;
-    the batch is repeated then. What receivers do never raises. `rows` is always exhausted, see `RoundRows`.
+    the batch is repeated then. Failures of receivers never raise. `rows` is always exhausted, see `RoundRows`.
     """
     with heartbeat.task():
-        _push_partition(job, reports, rows)
-
-
-def _push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], rows: Iterable[SourceRow]) -> None:
-    worker = worker_for(job.settings, job.under_way)
-    try:
-        known, parked = _before(job)
-        held = worker.journal.parked.held
-        held.begin_batch(job.exclusions.held | parked)
-        task = round_task(job, worker, known, held)
-        taken = RoundRows(rows, job.done, job.most)
-        task.run(taken)
-        report = task.intake.outcomes.report
-        report.done, report.rest = taken.done, taken.rest
-        report.passed = task.intake.intervals.passed
-        report.reach = worker.journal.parked.reach()
-        report.repeated = _is_repeated()
-    except BaseException:
-        forget_worker()
-        raise
-    reports.add([report])
-    worker.settled()
-    worker.rest()
+        worker = worker_for(job.settings, job.under_way)
+        try:
+            known, parked = _before(job)
+            log = worker.journal.parked
+            log.held.begin_batch(job.exclusions.held | parked)
+            task, taken = round_task(job, worker, known, log.held), RoundRows(rows, job.done, job.most)
+            task.run(taken)
+            report = task.intake.outcomes.report
+            report.done, report.rest = taken.done, taken.rest
+            report.passed = task.intake.intervals.passed
+            report.reach = log.reach()
+            report.repeated = _is_repeated()
+        except BaseException:
+            forget_worker()
+            raise
+        reports.add([report])
+        worker.settled()
+        worker.rest()
 
 
 def _task() -> int:
-    """The number of the task among those of its batch."""
     task = TaskContext.get()
     return task.partitionId() if task is not None else 0
 
 
 def _is_repeated() -> bool:
-    """Whether Spark runs a task again here whose worker has died."""
+    """Whether Spark repeats this task because its worker died."""
     task = TaskContext.get()
     return task is not None and task.attemptNumber() > 0
 

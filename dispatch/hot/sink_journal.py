@@ -74,11 +74,10 @@ class _Begun(NamedTuple):
     records: Sequence[tuple[_TimedWriter, int]]
 
     def is_written(self) -> bool:
-        """Whether Kafka has all of them."""
         return all(number in writer.times for writer, number in self.records)
 
     def take_time(self) -> float:
-        """When it had the last of them."""
+        """The time of the last acknowledgement."""
         return max(writer.times.pop(number) for writer, number in self.records)
 
 
@@ -115,7 +114,7 @@ class LogDelivery:
         self._writer(PULL_LOG).connect()
 
     def behind(self) -> bool:
-        """Whether Kafka is late with acknowledging something."""
+        """Whether Kafka is late with an acknowledgement."""
         return bool(self._begun) and self._clock() - self._begun[0].begun_at > BEHIND_S
 
     def store(self, notification: Notification, subscription: Subscription) -> None:
@@ -145,7 +144,7 @@ class LogDelivery:
         return True
 
     def written(self, batch: int) -> Iterator[Attempt]:
-        """The rows of the deliveries that Kafka has meanwhile, without those that wait behind one which it has not."""
+        """The rows of acknowledged deliveries, up to the first one without acknowledgement."""
         while self._begun and self._begun[0].is_written():
             begun = self._begun.popleft()
             self.released += 1
@@ -157,12 +156,12 @@ class LogDelivery:
             )
 
     def settle(self, timeout_s: float) -> None:
-        """Return when Kafka has all that was begun. Raises InfrastructureError when that takes longer."""
+        """Return when all deliveries are acknowledged. Raises InfrastructureError when that takes longer."""
         for writer in self._writers.values():
             writer.settle(timeout_s)
 
     def close(self) -> None:
-        """Drop the connections and what is not acknowledged."""
+        """Drop the connections and all records without acknowledgement."""
         for writer in self._writers.values():
             writer.close()
         self._begun.clear()
@@ -230,12 +229,11 @@ class SinkJournal(Journal):
         self._batch = batch
 
     def matched(self, partition: int, control: int, matched: list[Matched]) -> None:
-        """How many subscriptions each notification of a partition was for, as of this offset of the control log."""
+        """Write the numbers of matches of the notifications of a partition, as of this offset of the control log."""
         self._rows.add_matched(partition, self._batch, control, matched)
 
     @property
     def parked(self) -> ParkingLog:
-        """Where it parks: what real time asks for the lanes that it holds."""
         return self._parked
 
     def store(self, subscription: Subscription, notification: Notification) -> None:
@@ -243,7 +241,7 @@ class SinkJournal(Journal):
         self._appends.store(notification, subscription)
 
     def publish(self, cause: Notification, subscription: Subscription, made: Notification, kept: bool) -> bool:
-        """What a trigger publishes; see `LogDelivery.publish`. Raises InfrastructureError."""
+        """Publish the notification of a trigger; see `LogDelivery.publish`. Raises InfrastructureError."""
         return self._appends.publish(cause, subscription, made, kept)
 
     def write_due(self) -> bool:

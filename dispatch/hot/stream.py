@@ -49,7 +49,7 @@ class Rounds:
         self.most = _FIRST
 
     def took(self, seconds: float) -> None:
-        """A round in which some task had all that it might have took so long."""
+        """Adapt to a round that took so long, and in which a task took up as many deliveries as it may."""
         growth = self._target_s / max(seconds, 0.001)
         self.most = max(_FEWEST, int(self.most * min(growth, _MOST_GROWTH)))
 
@@ -84,7 +84,6 @@ class JobParts(NamedTuple):
         )
 
     def take_reports(self, reports: Sequence[PartitionReport]) -> None:
-        """Tasks have reported."""
         self.learn(reports)
         self.metrics.dispatched(
             sum(report.notifications for report in reports),
@@ -149,7 +148,7 @@ class HotPath:
         )
 
     def pause(self) -> None:
-        """Begin no further batch; returns when none is under way. `positions` are where to go on then."""
+        """Begin no further batch; returns when none is under way. `positions` are final then."""
         self._pausing = True
         self._parts.gate.wait_empty()
 
@@ -215,7 +214,7 @@ class HotPath:
         return rest
 
     def passed_before(self, positions: Mapping[int, int]) -> Passed:
-        """What has passed before these positions, for minimum intervals. Raises InfrastructureError."""
+        """The minimum intervals that have begun before these positions. Raises InfrastructureError."""
         return recall_passed(self._parts.settings.kafka, self._asking.policies(), positions, _RECALL_S)
 
     def _run(self, frame: DataFrame, job: SinkJob) -> list[PartitionReport]:

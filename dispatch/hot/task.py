@@ -6,8 +6,7 @@ paused subscription) is parked without a push. Order is promised for each subscr
 partition: a task holds a lane as soon as it has parked a delivery of it.
 
 The batch mode gives a task the rows of a round, the real-time mode rows without end, a test a list. The modes differ in
-the parts that a task is given (`TaskParts`): the routing view, the driver's updates, the progress that is reported, and
-the limits for notifications in memory.
+what a task is given: the routing view, the connection with the driver, and the limits for notifications in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Container
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from arborcast.core import liveness
 from arborcast.core.errors import InfrastructureError, RecordVersionError
@@ -29,12 +28,12 @@ from arborcast.dispatch.hot.intake import SICK, Exclusions, Intake
 from arborcast.dispatch.hot.intervals import Intervals, Passed
 from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
 from arborcast.dispatch.hot.pump import PumpRun, SlowLanes
-from arborcast.dispatch.hot.recovered import RecoveredDeliveries
+from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.hot.worker import Worker
 from arborcast.dispatch.logs.attempts import WRITE_S
 from arborcast.dispatch.matching.filters import Allowance, Judge
-from arborcast.dispatch.settings import JobSettings, PushSettings
+from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.routing import Found
@@ -60,19 +59,15 @@ LOOK_S = 0.02
 
 
 class TaskRows(Protocol):
-    """Value, partition and offset of each notification."""
+    """Value, partition and offset of each notification. `last_offset` is that of the last row that was read, -1 before
+    the first; `error` is the reason of an early end."""
+
+    last_offset: int
+    error: BaseException | None
 
     @property
     def over(self) -> bool:
         """Whether there are no more."""
-
-    @property
-    def last_offset(self) -> int:
-        """Of the last row that was read; -1 before the first."""
-
-    @property
-    def error(self) -> BaseException | None:
-        """Why they are over."""
 
     def first(self) -> tuple[bytes, int, int] | None:
         """The next one, which stays."""
@@ -86,8 +81,9 @@ Finds = Callable[[Notification, int, int], Found | None]
 The last argument is the offset of the last row that was read."""
 
 
-class TaskUpdates:
-    """The driver's updates while a task runs. In batches there are none: a round has all that was known before it."""
+class DriverLink:
+    """The connection of a task with the driver while it runs. In batches there is none: a round starts with all
+    updates, and reports at its end."""
 
     stop = False
     """Whether the task is to take nothing more, and to settle what it has."""
@@ -97,26 +93,22 @@ class TaskUpdates:
         """Whether notifications may be matched."""
         return True
 
+    @property
+    def pending(self) -> bool:
+        """Whether a report waits for the logs."""
+        return False
+
     def apply(self, task: PartitionTask) -> None:
         """Apply the updates that have arrived."""
 
     def check(self) -> None:
         """Raises the error for which no more updates come."""
 
-
-class TaskProgress:
-    """The progress that a task reports while it runs. In batches there is none: a round reports at its end."""
-
-    @property
-    def pending(self) -> bool:
-        """Whether a report waits for the logs."""
-        return False
-
     def due_s(self, task: PartitionTask, now: float) -> float:
         """In how many seconds there is something to report."""
         return REST_S
 
-    def look(self, task: PartitionTask, now: float) -> None:
+    def report(self, task: PartitionTask, now: float) -> None:
         """Write a report if one is due."""
 
     def end(self, task: PartitionTask) -> None:
@@ -164,65 +156,60 @@ class TakenIn:
         return lanes.size >= self._most or self._large_bytes >= self._most_bytes or fan_outs
 
 
-class TaskStart(NamedTuple):
-    """The state that a task begins with."""
-
-    number: int
-    """The number of the task."""
-    batch: int
-    """The number of its batch or run."""
-    known: RecoveredDeliveries
-    passed: Passed
-    """Subscriptions whose minimum interval has not ended."""
-    exclusions: Exclusions
-    held: Container[str]
-    """Lanes that are held when it begins."""
-    parked_as: Callable[[int, int], int | None]
-    """The number under which a notification at a partition and offset is parked; None for that of the batch."""
-    control: int = UNSTAMPED
-    """The offset up to which the `control` log was read."""
-
-
-class TaskParts(NamedTuple):
-    """What differs between the modes. `kept` messages may wait for a held lane to be free; `slow` are the lanes that a
-    task without end does not wait for."""
-
-    finds: Finds
-    updates: TaskUpdates
-    progress: TaskProgress
-    taken: TakenIn
-    kept: int = 0
-    slow: SlowLanes | None = None
-
-
 class PartitionTask:
     """One task. Used by one thread."""
 
-    def __init__(self, worker: Worker, settings: JobSettings, start: TaskStart, parts: TaskParts) -> None:
-        push = settings.push
+    def __init__(
+        self,
+        worker: Worker,
+        settings: JobSettings,
+        number: int,
+        batch: int,
+        exclusions: Exclusions,
+        held: Container[str],
+        finds: Finds,
+        parked_as: Callable[[int, int], int | None],
+        *,
+        known: RecoveredDeliveries = NOTHING,
+        passed: Passed | None = None,
+        control: int = UNSTAMPED,
+        link: DriverLink | None = None,
+        taken: TakenIn | None = None,
+        kept: int = 0,
+        slow: SlowLanes | None = None,
+    ) -> None:
+        """The `number` is that of the task, `batch` that of its batch or run. `parked_as` has the number by which a
+        notification at a partition and offset is parked; None for that of the batch. `passed` are subscriptions whose
+        minimum interval has not ended. The `control` log was read up to this offset. So many messages may be `kept`
+        for held lanes to be free; `slow` are the lanes that a task without end does not wait for."""
+        push, journal = settings.push, worker.journal
         self.worker = worker
+        self.taken = taken or TakenIn()
+        self._link = link or DriverLink()
+        self._finds, self._parked_as, self._batch = finds, parked_as, batch
         self._patience_s = settings.retry.batch_wait_s
         self._allowance = push.conditions_ms, push.owner_conditions_ms
-        self._finds, self._updates, self._progress, self.taken, kept, slow = parts
-        self._batch, self._parked_as = start.batch, start.parked_as
-        lanes = make_lanes(push)
-        outcomes = BatchOutcomes(worker.journal, push, settings.retry, start.exclusions.watched)
+        lanes = Lanes(
+            LaneLimits(push.max_notify_messages, push.max_notify_bytes),
+            Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host),
+        )
+        outcomes = BatchOutcomes(journal, push, settings.retry, exclusions.watched)
         self.intake = Intake(
-            worker.journal,
+            journal,
             lanes,
             outcomes,
-            self._judge(start.exclusions.unjudged),
-            start.exclusions,
-            start.held,
-            start.known,
-            Intervals(start.passed),
+            self._judge(exclusions.unjudged),
+            exclusions,
+            held,
+            known,
+            Intervals(passed),
             rules=settings.topics,
-            control=start.control,
+            control=control,
             kept=HoldBuffer(kept),
             clock=time.monotonic,
         )
-        self.lanes = PumpRun(lanes, outcomes, self.intake.fill, worker.shown.teller(start.number), slow)
-        worker.journal.begin(start.batch)
+        self.lanes = PumpRun(lanes, outcomes, self.intake.fill, worker.shown.teller(number), slow)
+        journal.begin(batch)
         self._matched_at = 0.0
         self._look_at = 0.0  # while it settles
         self.stopped = False
@@ -247,29 +234,29 @@ class PartitionTask:
 
     def step(self, rows: TaskRows) -> float:
         """One turn; how long there is nothing to do, unless something comes."""
-        self._updates.apply(self)
+        self._link.apply(self)
         if self.intake.kept.known:
             self._release_kept(time.monotonic())
-        if self._updates.stop:
+        if self._link.stop:
             if not self.stopped:
                 self.stopped = True
                 self._settle()
             while rows.first() is not None:
                 rows.drop_first()
             return REST_S
-        complete = self._updates.complete
+        complete = self._link.complete
         waits = complete and not self._take(rows)
         now = self.worker.pump.turn(self.lanes)
         self._report(now)
         if rows.error is not None:
             raise rows.error
-        self._updates.check()
+        self._link.check()
         lanes = self.intake.lanes
-        if self._progress.pending or self.intake.kept.size or lanes.fan_outs.size:
+        if self._link.pending or self.intake.kept.size or lanes.fan_outs.size:
             return LOOK_S
         if complete and rows.first() is not None and not self.taken.is_full(lanes):
             return LOOK_S if waits else 0.0
-        return max(0.0, min(self._progress.due_s(self, now), self.worker.journal.due_s(), REST_S))
+        return max(0.0, min(self._link.due_s(self, now), self.worker.journal.due_s(), REST_S))
 
     def exclude(self, exclusions: Exclusions) -> None:
         """From now on these lanes, endpoints and subscriptions are not pushed to."""
@@ -285,7 +272,7 @@ class PartitionTask:
             self.intake.judge = self._judge(exclusions.unjudged)
 
     def tell_matched(self) -> None:
-        """Of many at once: a record for each costs more than its push."""
+        """Write evaluations, of many notifications in one record: a record for each costs more than its push."""
         self._matched_at = time.monotonic()
         if self.intake.matched:
             self.intake.tell_matched()
@@ -338,7 +325,7 @@ class PartitionTask:
         """Write evaluations and report progress, when due."""
         if self.intake.matched and now - self._matched_at >= WRITE_S:
             self.tell_matched()
-        self._progress.look(self, now)
+        self._link.report(self, now)
 
     def _settle(self) -> None:
         """Settle all notifications that were taken in, and report it."""
@@ -352,14 +339,14 @@ class PartitionTask:
                 pump.drive(LOOK_S)
         self.tell_matched()
         self.worker.journal.catch_up()
-        self._progress.end(self)
+        self._link.end(self)
 
     def _between(self, now: float) -> None:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_S
         liveness.beat()
-        self._updates.check()
+        self._link.check()
         self._report(now)
 
 
@@ -373,11 +360,3 @@ def read_notification(value: bytes, partition: int, offset: int) -> Notification
     except InfrastructureError as error:
         logger.error("skipped offset %d of partition %d: %s", offset, partition, error)
         return None
-
-
-def make_lanes(push: PushSettings) -> Lanes:
-    """Empty lanes with the limits of the settings."""
-    return Lanes(
-        LaneLimits(push.max_notify_messages, push.max_notify_bytes),
-        Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host),
-    )

@@ -26,11 +26,9 @@ class Received(NamedTuple):
 
     @property
     def tries(self) -> Tries:
-        """None yet."""
         return UNTRIED
 
     def delivery(self, subscription_id: str) -> Delivery:
-        """The name of its delivery to a subscription."""
         number = self.batch if self.parked_as is None else self.parked_as
         return Delivery(subscription_id, Place(number, self.partition, self.offset))
 
@@ -54,11 +52,10 @@ class WaitingMessages:
 
     @property
     def priority(self) -> int:
-        """Of the one that leaves next."""
+        """The priority of the next one."""
         return self._class
 
     def may_go(self) -> bool:
-        """Whether there is one that may leave next."""
         return self._count > 0
 
     def add(self, received: Received, priority: int) -> None:

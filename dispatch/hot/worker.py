@@ -64,7 +64,7 @@ class Worker:
             self._frozen = True
 
     def rest(self) -> None:
-        """No task is here: pushes without an answer go on in a thread of their own, until `resume`."""
+        """No task runs: a thread waits for the answers of pushes under way, until `resume`."""
         if self.transport.in_flight:
             self._resting = Service("unanswered", self._await_answer, what="the wait for late answers of receivers")
             self._resting.start()

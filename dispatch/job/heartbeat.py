@@ -1,19 +1,13 @@
-"""The job's heartbeat: as long as all of it comes round, the world outside sees a beat every other second.
+"""The heartbeat of the job, every other second: a thread of the driver that asks the JVM, looks at the rounds of the
+redelivery, and watches the Python workers. Without an answer of the JVM there is none.
 
-It is given by a thread of the driver that asks the JVM, looks whether the redelivery has come round, and watches over
-the Python workers. When the driver is stopped, or the JVM does not answer, nobody gives it. Workers that hang are
-replaced by this same thread, for which the job need not be started again.
+Spark's Python workers, and the daemon that forks them, count their rounds in shared memory. The daemon has the first
+place in it, and reserves one for each worker before the fork. A thread of the worker counts as long as the process
+runs; during a task its main thread counts each of its rounds. The watcher kills a process that stands still. SIGKILL
+ends a stopped process, too (the SIGTERM of Spark's own time-out does not); Spark gives the task to another worker.
 
-Signs of life of Spark's Python workers and of the daemon that forks them, in memory shared with who watches them.
-
-Each process has a place in that memory. The daemon takes the first, and chooses one for each worker just before it
-forks it. A thread of the worker counts there as long as the process runs at all, whether or not it has a task; while
-it has one, its main thread counts whenever it comes round. The watcher looks, and kills what is silent. SIGKILL ends a
-stopped process, too (the SIGTERM of Spark's own time-out for workers does not); Spark sees the end of its connection
-and gives the task to another worker.
-
-Where the workers run on the driver's host the driver watches, over a mapped file that their environment names: it sees
-the daemon, too. Elsewhere the daemon does, over memory that its workers inherit.
+On its own host the driver watches, over a mapped file that the environment of the workers names. On other hosts the
+daemon does, over memory that its workers inherit.
 """
 
 from __future__ import annotations
@@ -36,6 +30,8 @@ from arborcast.core.backoff import Backoff
 from arborcast.core.files import new_shared_memory, shared_memory
 from arborcast.core.liveness import OwnTime, Silence
 from arborcast.core.threads import Service, start_thread
+
+logger = logging.getLogger(__name__)
 
 FILE = "ARBORCAST_WORKER_BEATS"
 
@@ -88,15 +84,12 @@ class BeatSlot:
         return pid == 0 or (pid != _RESERVED and not started_at(pid))
 
     def runs(self) -> None:
-        """The process runs."""
         self._numbers[self._at + _RUNS] += 1
 
     def works(self) -> None:
-        """Its task has come round."""
         self._numbers[self._at + _WORKS] += 1
 
     def busy(self, has_task: bool) -> None:
-        """Whether it has a task."""
         self._numbers[self._at + _BUSY] = int(has_task)
 
 
@@ -239,19 +232,13 @@ def new_file(file: Path) -> memoryview:
     return new_shared_memory(file, _BYTES).cast("q")
 
 
-# Must not stand beside anything heavy: a worker imports the module of every function that it is sent. Beside the
-# warm-up it made each worker load delta-rs, Arrow and pandas: 70 MiB each.
 def keep_worker_alive(rows: Iterable[object]) -> None:
-    """A partition function that does nothing. Spark ends its Python workers, all together, after a minute in which none
-    was used; a task with this in time keeps them, their connections and what they have loaded.
-
-    A worker imports the module of every function that it is sent: this one must stay light.
-    """
+    """A partition function that does nothing. Spark ends all its Python workers after a minute without a task; a task
+    with this keeps them and their connections. A worker imports the module of every function that it gets, so this
+    module must stay light: beside the warm-up each worker loaded delta-rs, Arrow and pandas (70 MiB)."""
     for _ in rows:
         pass
 
-
-logger = logging.getLogger(__name__)
 
 BEAT_S = 2.0
 
@@ -276,12 +263,11 @@ class Heart:
         )
 
     def __enter__(self) -> Heart:
-        """Begins to look."""
         self._service.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Looks no more. Does not wait: the JVM may never answer."""
+        """Does not wait: the JVM may never answer."""
         self._service.stop()
 
     def _step(self) -> float:

@@ -1,16 +1,12 @@
 """One dispatch job at a time on the same logs: a lease, decided by the order of the log `dispatch-lease`.
 
-The job that has it appends a renewal every other second. One that starts reads the log. When it sees a renewal it is
-refused; when there has been none for LEASE_S, or when the process that had the lease is gone from this very host, it
-appends a claim. A claim says at which offset its writer expects it, and counts only there: when anybody has written
-anything since it read the log, a renewal above all, the claim is void for every reader. So nobody needs another's
-clock, and two can never both believe that they have it.
+The holder appends a renewal every other second. A job that starts reads the log. With a renewal it is refused; without
+one for LEASE_S, or when the process of the holder is gone from this host, it appends a claim. A claim names the offset
+at which its writer expects it, and counts only there: after any other record it is void for every reader. So no clock
+is compared with another, and there are never two holders.
 
-Who has not renewed for HOLD_S lets its pushes wait (`core.fence`), before another can have the lease. When
-it reads a later claim than its own it ends at once.
-
-`JobLeaseState` is pure; `JobLease` reads and appends. The gateways' lease (`engine.gateway.lease`) has another form,
-and a log of its own.
+A holder without a renewal for HOLD_S defers its pushes (`core.fence`), before another can have the lease. With a later
+claim than its own it ends at once. `JobLeaseState` is pure; `JobLease` reads and appends.
 """
 
 from __future__ import annotations
@@ -71,14 +67,13 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
     pid: int = 0
     started: int = 0
-    """Tells it from a later process with its number; see `worker_beats.started_at`."""
+    """Tells it from a later process with its number; see `heartbeat.started_at`."""
     machine: str = ""
     """Where process numbers mean the same: a boot of a host, and there a namespace."""
     since_ms: int = 0
     home: str = ""
 
     def words(self) -> str:
-        """For people."""
         since = datetime.fromtimestamp(self.since_ms / 1000, UTC)
         return (
             f"process {self.pid} on host {self.host}, since {since:%Y-%m-%d %H:%M:%S} UTC, with the data directory "
@@ -99,7 +94,6 @@ _codec = VersionedCodec(JobLeaseRecord, "a record of the job's lease", VERSION, 
 
 
 def encode(record: JobLeaseRecord) -> tuple[bytes, bytes]:
-    """Key and value."""
     return KEY, _codec.encode(record)
 
 
@@ -140,19 +134,17 @@ class JobLeaseState:
 
     @property
     def mine(self) -> bool:
-        """Whether it is ours, as far as we have read."""
+        """Whether this job is the holder, by the records read so far."""
         return self.holder is not None and self.holder.name == self.me.name
 
     def claim(self) -> JobLeaseRecord:
-        """What makes it ours, if nobody writes before. To be appended right after the log was read to its end."""
+        """The record that takes the lease, if no other is written before. Append it right after a read to the end."""
         return JobLeaseRecord(kind="claim", holder=self.me, at=self.end)
 
     def renewal(self) -> JobLeaseRecord:
-        """What keeps it ours."""
         return JobLeaseRecord(kind="renewal", holder=self.me, at=self.at)
 
     def release(self) -> JobLeaseRecord:
-        """What tells others not to wait."""
         return JobLeaseRecord(kind="release", holder=self.me, at=self.at)
 
 

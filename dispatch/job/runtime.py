@@ -210,7 +210,7 @@ class DispatchJob:
 
     @property
     def rounds(self) -> int:
-        """How often the redelivery, which has a thread of its own, has come round."""
+        """The number of rounds of the redelivery, which has a thread of its own."""
         return self._redeliverer.rounds
 
     def run(self, ready: Callable[[], None]) -> bool:
@@ -244,7 +244,6 @@ class DispatchJob:
         return {**of_batches, "redelivery": float(self._redeliverer.statistics().in_flight)}
 
     def _settled(self) -> Mapping[int, int]:
-        """By partition, the offset before which all is settled."""
         return self.gears.positions()
 
     def _progress(self) -> QueryProgress:
@@ -252,7 +251,7 @@ class DispatchJob:
         return dataclasses.replace(found, settled=self.gears.positions())
 
     def _open(self) -> None:
-        """Fold what is parked while Spark warms up: the one is Python and Kafka, the other the JVM and the workers."""
+        """Read the parked deliveries while Spark warms up: the one is Python and Kafka, the other JVM and workers."""
         with pool("open-parked", 1) as beside:
             parked = beside.submit(self._redeliverer.start, _FIRST_READ_S)
             try:
@@ -276,7 +275,7 @@ class DispatchJob:
         )
 
     def _keep_warm(self) -> None:
-        """Until the gate closes: see that Spark does not end the workers while nothing happens."""
+        """Until the gate closes: keep Spark from ending idle workers."""
         while not self._gate.wait_closed(_KEEP_WARM_S):
             if self.gears.gear == "realtime":
                 continue  # its tasks keep them

@@ -1,7 +1,6 @@
-"""The real-time gear: Spark's long-running tasks hand notifications on one by one, and a worker pushes each at once.
+"""The real-time mode: long-running tasks of Spark pass on notifications one by one, and a worker pushes each at once.
 
-What comes with a batch in the other gear comes another way here: the driver tells the workers through the log `feed`
-who is subscribed and whom not to push to, and hears from them through the log `progress` (`messages`).
+The driver writes subscriptions and exclusions to the log `feed`; the workers write their progress to `progress`.
 """
 
 from __future__ import annotations

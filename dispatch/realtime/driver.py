@@ -1,4 +1,4 @@
-"""The driver's side of the real-time gear: what it tells the workers, and what it hears from them."""
+"""The driver's side of the real-time mode: updates to the workers, and their progress."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
 
 import msgspec
 
@@ -21,7 +20,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.matching.bases import SharedBase
-from arborcast.dispatch.matching.view import Advance
+from arborcast.dispatch.matching.view import Advance, RoutingView
 from arborcast.dispatch.realtime.messages import (
     ExclusionChange,
     WorkerProgress,
@@ -45,40 +44,25 @@ _WAIT_MS = 2_000
 
 _POLL_S = 0.5
 
-# So soon the workers hear what is not in the control log: which lanes are free again, which endpoints are sick; and
-# while there are neither.
+# How soon changes that are not in the control log are written (free lanes, sick endpoints); and while there are none.
 _LOOK_S = 0.1
 _IDLE_S = 0.5
 
-# Each message costs every worker the better part of a millisecond. So after a burst of ten, changes that come one after
-# the other are told together.
+# Each message costs every worker the better part of a millisecond. So after a burst of ten, changes travel together.
 _PACE_S = 0.025
 _BURST_S = 0.25
 
-# After so many steps, or this long, all is said anew: a worker that comes later has to read everything since. The
-# others push nothing until they have heard it all. So it waits until there is little to say: a new base, and a short
-# past. And a snapshot is written only after as many bytes of differences as the last one had: with 10,000 sick
-# endpoints it has a megabyte.
+# After so many steps, or this long, a snapshot is written: a worker that starts later reads everything since the last
+# one. The others push nothing until they have read it. So it is written when it is short (a new base, few changes of
+# the past), and after as many bytes of differences as the last one had: with 10,000 sick endpoints that is a megabyte.
 _STEPS = 1_000
-_ANEW_S = 600.0
+_SNAPSHOT_S = 600.0
 _SHORT_PAST = 5_000
 
 # But no longer than this: with thousands of changes a second the past is never short.
 _MOST_STEPS = 3 * _STEPS
 
 _BACKOFF = Backoff(1.0, 1.0)
-
-
-class SteppingView(Protocol):
-    """What is needed of `dispatch.matching.view.RoutingView`."""
-
-    def advance(
-        self, timeout_s: float, anew: bool, end: int | None = None, *, stopped: Callable[[], bool]
-    ) -> Advance: ...
-
-    def is_short(self, past: int) -> bool: ...
-
-    def end_steps(self) -> None: ...
 
 
 def exclusion_changes(before: Exclusions, now: Exclusions) -> Iterator[ExclusionChange]:
@@ -123,7 +107,7 @@ class _Feed:
         self.steps = 0
         """Written since then."""
         self._bytes = 0  # the same
-        self._beginning_bytes = 0
+        self._snapshot_bytes = 0
         self._began_at = 0.0
 
     def write(self, messages: list[WorkerUpdate], begins: bool) -> None:
@@ -134,14 +118,14 @@ class _Feed:
         records = self._write(messages)
         if begins:
             self.began = self.settle() - records + 1
-            self.steps, self._beginning_bytes, self._began_at = 0, self._bytes, time.monotonic()
+            self.steps, self._snapshot_bytes, self._began_at = 0, self._bytes, time.monotonic()
         self.steps += len(messages)
 
     def is_old(self) -> bool:
-        """Whether a worker that comes later has much to read."""
-        if time.monotonic() - self._began_at > _ANEW_S:
+        """Whether a worker that starts later has much to read."""
+        if time.monotonic() - self._began_at > _SNAPSHOT_S:
             return True
-        return self.steps > _STEPS and self._bytes >= 2 * self._beginning_bytes
+        return self.steps > _STEPS and self._bytes >= 2 * self._snapshot_bytes
 
     def settle(self) -> int:
         """The offset of the last record; -1 when none was under way."""
@@ -171,26 +155,31 @@ class _Feed:
 
 
 class WorkerUpdates:
-    """Tells the workers of one run. `told` is asked what is not to be pushed."""
+    """The updates to the workers of one run. `exclusions` returns the current ones."""
 
     def __init__(
-        self, kafka: KafkaSettings, view: SteppingView, told: Callable[[], Exclusions], run: int, one_base: bool = False
+        self,
+        kafka: KafkaSettings,
+        view: RoutingView,
+        exclusions: Callable[[], Exclusions],
+        run: int,
+        one_base: bool = False,
     ) -> None:
         """`one_base`: a task that runs cannot be given another base than that with which it was started."""
         self._kafka = kafka
         self._one_base = one_base
         self.base: SharedBase | None = None
-        """That of the last beginning."""
+        """That of the last snapshot."""
         self.outdated = False
         """Whether there is another base now, so that a new run has to begin."""
         self._view = view
-        self._ask = told
+        self._exclusions = exclusions
         self._run = run
         self._feed = _Feed(kafka)
         self._bell = LogConsumer(kafka, "control", wait_ms=_WAIT_MS)
-        self._told = Exclusions()
+        self._written = Exclusions()
         self._control = -1
-        self._anew = True
+        self._snapshot_due = True
         self._lock = threading.Lock()
         self._paced = 0.0
         self._service = Service(
@@ -199,7 +188,7 @@ class WorkerUpdates:
 
     def start(self) -> None:
         """Write the state as it is, and then its changes. Raises InfrastructureError, RecordVersionError."""
-        self._say()
+        self._write()
         self._service.start()
 
     def ask_to_stop(self) -> None:
@@ -223,7 +212,7 @@ class WorkerUpdates:
         try:
             return self._follow()
         except Exception:
-            self._anew = True
+            self._snapshot_due = True
             self._bell.close()
             raise
 
@@ -231,45 +220,45 @@ class WorkerUpdates:
         if not self._bell.placed:
             (end,) = self._bell.ends().values()
             self._bell.seek({0: min(end, max(self._control, 0))})
-        calm = not (self._told.held or self._told.degraded or self._told.watched)
+        calm = not (self._written.held or self._written.degraded or self._written.watched)
         records = self._bell.poll(_IDLE_S if calm else _LOOK_S).get(0)
         if records:
-            self._say(records[-1].offset + 1)
+            self._write(records[-1].offset + 1)
             now = time.monotonic()
             self._paced = max(self._paced, now - _BURST_S) + _PACE_S
             return max(0.0, self._paced - now)
         with self._lock:
             self._feed.settle()
-        if self._anew or self._ask() != self._told or self._feed.is_old():
-            self._say()
+        if self._snapshot_due or self._exclusions() != self._written or self._feed.is_old():
+            self._write()
         return 0.0
 
-    def _say(self, end: int | None = None) -> None:
-        """`end` is where the control log was just seen to end."""
+    def _write(self, end: int | None = None) -> None:
+        """Write the changes. `end` is the current end of the control log."""
         with self._lock:
             if self.outdated:
                 return
             most = sys.maxsize if self._feed.steps > _MOST_STEPS else _SHORT_PAST
-            anew = self._anew or (self._feed.is_old() and self._view.is_short(most))
-            self._anew = True
+            snapshot = self._snapshot_due or (self._feed.is_old() and self._view.is_short(most))
+            self._snapshot_due = True
             advance = self._view.advance(
-                self._kafka.request_timeout_s, anew, end, stopped=lambda: self._service.stopping
+                self._kafka.request_timeout_s, snapshot, end, stopped=lambda: self._service.stopping
             )
             if advance.base is not None:
                 self.outdated = self._one_base and self.base is not None and advance.base != self.base
                 if self.outdated:
                     return
                 self.base = advance.base
-            told = self._ask()
-            messages = self._messages(advance, told)
+            exclusions = self._exclusions()
+            messages = self._messages(advance, exclusions)
             if messages:
                 self._feed.write(messages, begins=advance.base is not None)
-            self._told, self._control, self._anew = told, advance.control, False
+            self._written, self._control, self._snapshot_due = exclusions, advance.control, False
 
-    def _messages(self, advance: Advance, told: Exclusions) -> list[WorkerUpdate]:
+    def _messages(self, advance: Advance, exclusions: Exclusions) -> list[WorkerUpdate]:
         run, control = self._run, advance.control
-        before = self._told if advance.base is None else Exclusions()
-        diverted = list(exclusion_changes(before, told))
+        before = self._written if advance.base is None else Exclusions()
+        diverted = list(exclusion_changes(before, exclusions))
         if advance.base is None and not (advance.steps or diverted) and control == self._control:
             return []
         found: list[tuple[bytes, ViewStep | None, ExclusionChange | None]]
@@ -319,7 +308,7 @@ class ProgressListener:
             self._follower.close()
 
     def begin(self, run: int, tasks: int) -> None:
-        """The workers of this run count from now on."""
+        """A run with so many tasks begins."""
         with self._changed:
             self._workers.begin(tasks)
             self._run = self._newest = run
@@ -327,18 +316,16 @@ class ProgressListener:
             self._stopped.clear()
 
     def end_workers(self) -> None:
-        """Have no worker of any run begin anything any more, which `wait_ended` waits for. Raises InfrastructureError
-        when that cannot be had."""
+        """End the workers of all runs, which `wait_ended` waits for. Raises InfrastructureError."""
         with self._changed:
             self._run = -1
         self._workers.end(max([self._newest, *(each.run for each in list(self.known.values()))]))
 
     def wait_ended(self) -> None:
-        """Return when none begins anything any more."""
         self._workers.wait_ended()
 
     def catch_up(self, timeout_s: float) -> None:
-        """Return when everything is known that is in the log now. Raises InfrastructureError."""
+        """Return when the log is read to its current end. Raises InfrastructureError."""
         log = LogConsumer(self._kafka, PROGRESS_LOG)
         try:
             (end,) = log.ends(timeout_s).values()
@@ -351,22 +338,18 @@ class ProgressListener:
             time.sleep(0.005)
 
     def processes(self) -> set[int]:
-        """Those of the tasks that are ready, on this host."""
         with self._changed:
             return self._workers.processes()
 
     def missing(self) -> str:
-        """Why the run has to be begun anew; empty as long as its workers are there."""
         with self._changed:
             return self._workers.missing()
 
     def wait_ready(self, tasks: int, timeout_s: float) -> bool:
-        """Wait until so many tasks are ready; whether they are."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self._ready) >= tasks, timeout_s)
 
     def wait_stopped(self, tasks: int, timeout_s: float) -> bool:
-        """Wait until so many tasks have stopped; whether they have."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self._stopped) >= tasks, timeout_s)
 

@@ -139,7 +139,6 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_feed(feed: WorkerUpdate) -> tuple[bytes, bytes]:
-    """Kafka key and value."""
     return b"%d" % feed.run, _feed.encode(_FeedValue(VERSION, feed))
 
 
@@ -186,7 +185,6 @@ class FeedPieces:
 
 
 def encode_progress(progress: WorkerProgress) -> tuple[bytes, bytes]:
-    """Kafka key and value."""
     return b"%d" % progress.partition, _progress.encode(_ProgressValue(VERSION, progress))
 
 
@@ -249,13 +247,12 @@ class ProgressLog:
         self._sent: deque[tuple[int, float]] = deque()
 
     def tell(self, progress: WorkerProgress) -> None:
-        """Send it, without waiting."""
         for each in progress_in_records(progress):
             key, value = encode_progress(each)
             self._sent.append((self._writer.send(0, value, key), self._clock()))
 
     def is_late(self) -> bool:
-        """Whether Kafka has not taken something that was sent a while ago: it has to be settled."""
+        """Whether Kafka is late with an acknowledgement: then the log has to be settled."""
         while self._sent and self._writer.has(self._sent[0][0]):
             self._sent.popleft()
         return bool(self._sent) and self._clock() - self._sent[0][1] > _LATE_S
@@ -265,7 +262,6 @@ class ProgressLog:
         self._writer.settle(timeout_s)
 
     def close(self) -> None:
-        """Drop the connection and what is not acknowledged."""
         self._writer.close()
 
 

@@ -1,7 +1,7 @@
-"""The gears: notifications one by one, at once (realtime), or many together (batch).
+"""The modes: notifications one by one, at once (realtime), or many together (batch).
 
-Both start where the other has stopped (`recovery`). The real-time gear needs a task slot for each partition of the log,
-for as long as it lasts; while a cluster has fewer there are batches.
+Each starts where the other has stopped (`recovery`). Real time needs a task slot for each partition of the log; while a
+cluster has fewer there are batches.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -109,11 +110,11 @@ class ModeController:
         self._parts.metrics.gear = lambda: self.gear
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until the workers of the real-time gear are ready, if it is in that one; whether they are."""
+        """Wait until the workers of the real-time mode are ready, in that mode; whether they are."""
         return self.gear == "batch" or self._listener.wait_ready(self._recovery.partitions, timeout_s)
 
     def watch(self) -> None:
-        """From now on shift, where the settings let us, and see that the tasks have workers."""
+        """Change modes, where the settings allow it, and start the query again where a task has lost its worker."""
         if self._may_be:
             self._service.start()
 
@@ -141,11 +142,11 @@ class ModeController:
         return self.positions()
 
     def worker_processes(self) -> set[int]:
-        """Those that have a task of the real-time gear."""
+        """The processes with a task in real time."""
         return self._listener.processes()
 
     def start(self) -> StreamingQuery:
-        """Start the query in the gear that is wanted, where things were left."""
+        """Start the query in the chosen mode, where the last one ended."""
         with self._lock:
             self._realtime.end()
             # What was parked until now must not be overtaken, whoever has parked it.
@@ -166,10 +167,11 @@ class ModeController:
             self._write_start()
             remove_checkpoint(self._parts.spark, checkpoint := self._parts.settings.checkpoint("push"))
             self.gear = "batch"
-            return self._hot.start(checkpoint, self._run, begin, self._write_positions)
+            write_positions = partial(self._recovery.write_positions, self._run, begin)
+            return self._hot.start(checkpoint, self._run, begin, write_positions)
 
     def shift(self, gear: Gear) -> None:
-        """Change over. Nothing is lost by it, and nothing comes twice if all is settled in time."""
+        """Change the mode. Nothing is lost, and nothing is pushed twice if all is settled in time."""
         with self._lock:
             if gear == self._wanted or self._parts.gate.closed:
                 return
@@ -184,16 +186,13 @@ class ModeController:
                 if self.gear == "batch":
                     self._hot.pause()
                 # A start that failed has begun nothing: the next one begins where that was to.
-                if self._begin is None and (self._hot.clean if self.gear == "batch" else self._drain(self._patience_s)):
+                patience_s = 2 * self._parts.settings.retry.batch_wait_s + _STOP_MARGIN_S
+                if self._begin is None and (self._hot.clean if self.gear == "batch" else self._drain(patience_s)):
                     positions = self.positions()
                     if len(positions) == self._recovery.partitions:
                         self._begin = self._began.gone_on(positions, self._recovery.ends, self._run)
                 self._wanted, self._returns = gear, False
         logger.info("gear: %s (%.1f s to settle what was under way)", gear, time.monotonic() - began)
-
-    @property
-    def _patience_s(self) -> float:
-        return 2 * self._parts.settings.retry.batch_wait_s + _STOP_MARGIN_S
 
     @property
     def _listener(self) -> ProgressListener:
@@ -223,9 +222,6 @@ class ModeController:
         self._recovery.write_start(self._run, self._began)
         self._begin = None
 
-    def _write_positions(self, positions: Mapping[int, int]) -> None:
-        self._recovery.write_positions(self._run, self._began, positions)
-
     def _write_clean(self) -> None:
         try:
             self._recovery.write_clean(self._run, self._began, self.positions())
@@ -233,7 +229,7 @@ class ModeController:
             logger.warning("the next start reads back what this run has pushed: %s", error)
 
     def _is_heap(self, begin: StartState) -> bool:
-        """Whether so much waits that batches should begin with it."""
+        """Whether the backlog is one for batches."""
         waiting = sum(end - begin.positions.get(number, end) for number, end in self._recovery.ends.items())
         return self._parts.settings.dispatch.gear == "auto" and waiting > self._arrivals.policy.heap
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple
 
+from arborcast.core.backoff import Backoff
+
 Gear = Literal["realtime", "batch"]
 
 # With fewer notifications waiting than this the real-time gear is never too slow.
@@ -30,9 +32,8 @@ _BUSY = 100
 _PACE_S = 4.0
 _FORGET_S = 60.0
 
-# How long the batch gear is kept at least; each time that the other one was too slow at once, twice as long.
-_KEPT_S = 3.0
-_LONGEST_KEPT_S = 60.0
+# How long batches are kept at least; longer each time that real time was too slow at once.
+_KEPT = Backoff(3.0, 60.0)
 
 
 class Load(NamedTuple):
@@ -50,14 +51,14 @@ class ModePolicy:
         """Batches pay where real time would be at it for so long."""
         self._worth_s = worth_s
         self._shifted_at = -math.inf
-        self._kept_s = _KEPT_S
+        self._early = 1  # changes to real time in a row that were too early, and one
         self._pace = _PACE
         self._slow = 0
         self._before: Load | None = None
 
     @property
     def heap(self) -> int:
-        """From here on what waits when the engine is started is for batches."""
+        """A backlog of this size at the start is one for batches."""
         return int(self._worth_s * _PACE)
 
     def next(self, gear: Gear, load: Load) -> Gear:
@@ -68,13 +69,13 @@ class ModePolicy:
             self._slow = self._slow + 1 if load.waiting > max(_BACKLOG, self._worth_s * self._pace) else 0
             if self._slow < 2:
                 return gear
-            again = load.at - self._shifted_at < 2 * self._kept_s
-            self._kept_s = min(2 * self._kept_s, _LONGEST_KEPT_S) if again else _KEPT_S
+            again = load.at - self._shifted_at < 2 * _KEPT.after(self._early)
+            self._early = self._early + 1 if again else 1
             return self._shifted("batch", load.at)
         if before is not None:
             self._approach(_PACE, load.at - before.at, _FORGET_S)
         quiet = load.waiting <= LITTLE + load.rate / 2 and load.rate < 0.8 * self._pace
-        if quiet and load.at - self._shifted_at >= self._kept_s:
+        if quiet and load.at - self._shifted_at >= _KEPT.after(self._early):
             return self._shifted("realtime", load.at)
         return gear
 

@@ -57,14 +57,12 @@ class KnownEnds:
         self._shown: set[str] = set()
 
     def show(self, ends: Mapping[int, int]) -> None:
-        """They are these, by partition."""
         for partition, end in ends.items():
             name = f"{self._names}{partition}"
             self._shown.add(name)
             self._properties.setProperty(name, str(end))
 
     def forget(self) -> None:
-        """The run is over."""
         while self._shown:
             self._properties.clearProperty(self._shown.pop())
 

@@ -106,7 +106,7 @@ class RealtimeMode:
 
     @property
     def is_over(self) -> bool:
-        """Whether the last run has lasted its time."""
+        """Whether the run has reached its longest time."""
         return time.monotonic() > self._ends_at
 
     def drain(self, tasks: int, timeout_s: float) -> bool:
@@ -124,7 +124,6 @@ class RealtimeMode:
         return clean
 
     def stop_updates(self) -> None:
-        """The workers of the last run get no more updates."""
         if self._updates is not None:
             self._updates.stop()
             self._updates = None

@@ -83,33 +83,25 @@ class Recovery:
         """Write to `progress` where this run starts: the next start is there, too, until the run has settled more.
         Raises InfrastructureError."""
         since = begin.since if begin.since >= 0 else run
-        self._tell([WorkerProgress(run, *at, since, task=-1) for at in begin.positions.items()])
+        for number, position in begin.positions.items():
+            self._write(WorkerProgress(run, number, position, since, task=-1))
         self.settle()
 
     def write_positions(self, run: int, begin: StartState, positions: Mapping[int, int]) -> None:
         """Write that a run in batches, which started there, has settled everything before these positions; does not
         wait for Kafka. Raises InfrastructureError when Kafka has not taken earlier positions for long."""
-        self._tell(
-            [
-                WorkerProgress(
-                    run, number, position, begin.since if self._is_again(begin, number, position) else run, task=-1
-                )
-                for number, position in positions.items()
-            ]
-        )
+        for number, position in positions.items():
+            since = begin.since if self._is_again(begin, number, position) else run
+            self._write(WorkerProgress(run, number, position, since, task=-1))
         if self._log is not None and self._log.is_late():
             self.settle()
 
     def write_clean(self, run: int, begin: StartState, positions: Mapping[int, int]) -> None:
         """Write that the run, which started there, has ended at these positions, and has started no push behind them.
         Raises InfrastructureError."""
-        self._tell(
-            [
-                WorkerProgress(run, number, position, run, clean=True, task=-1)
-                for number, position in positions.items()
-                if not self._is_again(begin, number, position)
-            ]
-        )
+        for number, position in positions.items():
+            if not self._is_again(begin, number, position):
+                self._write(WorkerProgress(run, number, position, run, clean=True, task=-1))
         self.settle()
 
     def settle(self) -> None:
@@ -144,11 +136,10 @@ class Recovery:
         self.partitions, self.ends = len(ends), ends
         return found
 
-    def _tell(self, said: list[WorkerProgress]) -> None:
+    def _write(self, progress: WorkerProgress) -> None:
         if self._log is None:
             self._log = ProgressLog(self._kafka)
-        for each in said:
-            self._log.tell(each)
+        self._log.tell(progress)
 
 
 def next_run(newest: int) -> int:

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from pyspark.core.broadcast import Broadcast
 
@@ -19,16 +18,8 @@ from arborcast.dispatch.hot.batch_outcomes import waits
 from arborcast.dispatch.hot.intake import HELD, Exclusions
 from arborcast.dispatch.hot.intervals import Passed
 from arborcast.dispatch.hot.pump import SlowLanes
-from arborcast.dispatch.hot.recovered import RecoveredDeliveries
-from arborcast.dispatch.hot.task import (
-    REST_S,
-    PartitionTask,
-    TakenIn,
-    TaskParts,
-    TaskProgress,
-    TaskStart,
-    TaskUpdates,
-)
+from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries
+from arborcast.dispatch.hot.task import REST_S, DriverLink, PartitionTask, TakenIn
 from arborcast.dispatch.hot.worker import Worker
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.matching.bases import SharedBase
@@ -78,31 +69,32 @@ def clock_of(here: bool) -> Callable[[], float]:
     return fence.clock if here else time.time
 
 
-class TaskLogs(NamedTuple):
-    """The logs of a task. `control_end` says where the control log ends now."""
-
-    updates: UpdateReader
-    progress: ProgressLog
-    control_end: Callable[[], int]
-
-
-def realtime_task(job: RealtimeJob, worker: Worker, number: int, logs: TaskLogs) -> PartitionTask:
-    """The task with this number."""
-    known = job.earlier.value if job.earlier is not None else RecoveredDeliveries()
-    held = worker.journal.parked.held
-    view = TaskView(logs.control_end, job.base)
+def realtime_task(
+    job: RealtimeJob,
+    worker: Worker,
+    number: int,
+    updates: UpdateReader,
+    progress: ProgressLog,
+    control_end: Callable[[], int],
+) -> PartitionTask:
+    """The task with this number. `control_end` asks for the end of the control log."""
+    known = job.earlier.value if job.earlier is not None else NOTHING
+    view, held = TaskView(control_end, job.base), worker.journal.parked.held
     return PartitionTask(
         worker,
         job.settings,
-        TaskStart(number, job.run, known, job.passed, Exclusions(), held, RunNumbers(job, known).of),
-        TaskParts(
-            view.of,
-            DriverUpdates(logs.updates, view, held),
-            WrittenProgress(job, number, logs.progress, view),
-            TakenIn(_AT_ONCE, _MOST_WAITING, _MOST_BYTES),
-            kept=_MOST_WAITING // 2,
-            slow=SlowLanes(job.settings.retry.batch_wait_s),
-        ),
+        number,
+        job.run,
+        Exclusions(),
+        held,
+        view.of,
+        RunNumbers(job, known).of,
+        known=known,
+        passed=job.passed,
+        link=LogLink(job, number, updates, progress, view, held),
+        taken=TakenIn(_AT_ONCE, _MOST_WAITING, _MOST_BYTES),
+        kept=_MOST_WAITING // 2,
+        slow=SlowLanes(job.settings.retry.batch_wait_s),
     )
 
 
@@ -124,22 +116,44 @@ class RunNumbers:
         return number
 
 
-class DriverUpdates(TaskUpdates):
-    """The driver's messages: changes of the routing view and of the exclusions."""
+class LogLink(DriverLink):
+    """The driver's updates from the log `feed`: changes of the routing view and of the exclusions; and the reports in
+    the log `progress`: the position before which all is settled, four times a second while it changes."""
 
-    def __init__(self, log: UpdateReader, view: TaskView, held: HeldLanes) -> None:
-        self._log = log
+    def __init__(
+        self,
+        job: RealtimeJob,
+        number: int,
+        updates: UpdateReader,
+        progress: ProgressLog,
+        view: TaskView,
+        held: HeldLanes,
+    ) -> None:
+        self._job = job
+        self._number = number
+        self._updates = updates
+        self._progress = progress
         self._view = view
         self._held = held
         self._exclusions = Exclusions()  # as of the last message
+        self._timeout_s = job.settings.dispatch.outcomes_timeout_s
+        self._ready = False
+        self._written = -1
+        self._marked: int | None = None  # the position that is written when the journal has passed its mark
+        self._due_at = 0.0
+        self._forget_at = 0.0
         self.stop = False
 
     @property
     def complete(self) -> bool:
-        return self._view.complete and self._held.has_read(self._log.parked)
+        return self._view.complete and self._held.has_read(self._updates.parked)
+
+    @property
+    def pending(self) -> bool:
+        return self._marked is not None
 
     def apply(self, task: PartitionTask) -> None:
-        messages = self._log.messages
+        messages = self._updates.messages
         if messages:
             task.tell_matched()  # by the view as it was
         while messages:
@@ -160,8 +174,8 @@ class DriverUpdates(TaskUpdates):
             self.stop = self.stop or update.stop
 
     def check(self) -> None:
-        if self._log.error is not None:
-            raise self._log.error
+        if self._updates.error is not None:
+            raise self._updates.error
 
     def _divert(self, task: PartitionTask, diverted: ExclusionChange) -> None:
         self._held.change(diverted.held, diverted.freed, diverted.read)
@@ -181,36 +195,15 @@ class DriverUpdates(TaskUpdates):
                 if subscription.id in diverted.held:
                     task.lanes.defer(subscription, waits(HELD))
 
-
-class WrittenProgress(TaskProgress):
-    """Progress as it is written to the log `progress`: the position before which all is settled, four times a second
-    while it changes."""
-
-    def __init__(self, job: RealtimeJob, number: int, log: ProgressLog, view: TaskView) -> None:
-        self._job = job
-        self._number = number
-        self._log = log
-        self._view = view
-        self._timeout_s = job.settings.dispatch.outcomes_timeout_s
-        self._ready = False
-        self._written = -1
-        self._marked: int | None = None  # the position that is written when the journal has passed its mark
-        self._due_at = 0.0
-        self._forget_at = 0.0
-
-    @property
-    def pending(self) -> bool:
-        return self._marked is not None
-
     def due_s(self, task: PartitionTask, now: float) -> float:
         return self._due_at - now if self._is_dirty(task) else REST_S
 
-    def look(self, task: PartitionTask, now: float) -> None:
+    def report(self, task: PartitionTask, now: float) -> None:
         if not self._ready and self._view.complete:
             self._ready = True
             self._write(task, -1)
-        if self._log.is_late():
-            self._log.settle(self._timeout_s)
+        if self._progress.is_late():
+            self._progress.settle(self._timeout_s)
         if self._marked is not None and task.worker.journal.passed():
             self._write(task, self._marked)
             self._marked = None
@@ -225,7 +218,7 @@ class WrittenProgress(TaskProgress):
         self._marked = None
         if task.stopped or task.taken.next >= 0:
             self._write(task, task.taken.next, clean=True, stopped=task.stopped)
-        self._log.settle(self._timeout_s)
+        self._progress.settle(self._timeout_s)
 
     def _is_dirty(self, task: PartitionTask) -> bool:
         return task.taken.next > self._written or bool(task.intake.outcomes.report.signs)
@@ -234,7 +227,7 @@ class WrittenProgress(TaskProgress):
         report, taken = task.intake.outcomes.take_report(), task.taken
         self._written = max(self._written, position)
         again = position < self._job.again.get(taken.partition, 0)
-        self._log.tell(
+        self._progress.tell(
             WorkerProgress(
                 self._job.run,
                 taken.partition,
@@ -257,5 +250,5 @@ class WrittenProgress(TaskProgress):
 
 
 def _changed(before: frozenset[str], more: frozenset[str], less: frozenset[str]) -> frozenset[str]:
-    """The same set where nothing changes."""
+    """The set itself where nothing changes."""
     return (before | more) - less if more or less else before

@@ -87,7 +87,6 @@ class TaskView:
             self._view = None  # there is a newer one, and a message with its name follows
 
     def apply(self, step: ViewStep) -> None:
-        """Take the next step."""
         if self._view is not None:
             self._view.apply(step)
 

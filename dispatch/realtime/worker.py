@@ -24,7 +24,7 @@ from arborcast.core.threads import start_thread
 from arborcast.dispatch.hot.worker import worker_for
 from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.realtime.messages import ProgressLog, UpdateReader
-from arborcast.dispatch.realtime.task import RealtimeJob, TaskLogs, realtime_task
+from arborcast.dispatch.realtime.task import RealtimeJob, realtime_task
 from arborcast.dispatch.realtime.worker_lease import WorkerLease
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
         closing(UpdateReader(kafka, job.run, wake)) as updates,
         WorkerLease(kafka, job.run, number, lambda: updates.read_to) if elsewhere else nullcontext(),
     ):
-        logs = TaskLogs(updates, progress, lambda: _end(control))
-        running = realtime_task(job, worker, number, logs)
+        running = realtime_task(job, worker, number, updates, progress, lambda: _end(control))
         rows = _Rows(batches, wake)
         updates.start()
         rows.start()
@@ -118,7 +117,6 @@ class _Rows:
         start_thread("rows", self._read)
 
     def first(self) -> tuple[bytes, int, int] | None:
-        """The next one, which stays."""
         return self._rows[0] if self._rows else None
 
     def drop_first(self, deliveries: int = 0) -> None:
@@ -129,7 +127,6 @@ class _Rows:
 
     @property
     def over(self) -> bool:
-        """Whether there are no more."""
         return self.ended and not self._rows
 
     def _read(self) -> None:

@@ -48,7 +48,7 @@ class WorkersHere:
         self._tasks: dict[int, tuple[int, int]] = {}  # with their processes and when these were started
 
     def begin(self, tasks: int) -> None:
-        """A run begins, of so many tasks."""
+        """A run with so many tasks begins."""
         self._tasks.clear()
 
     def heard(self, progress: WorkerProgress) -> None:
@@ -58,20 +58,19 @@ class WorkersHere:
             self._tasks[progress.task] = progress.pid, heartbeat.started_at(progress.pid)
 
     def processes(self) -> set[int]:
-        """Those of the tasks that are ready, on this host."""
+        """The processes of the tasks that are ready, on this host."""
         return {pid for pid, _ in self._tasks.values()}
 
     def missing(self) -> str:
-        """Why the run has to be started again; empty as long as its workers are there."""
+        """The reason to start the run again; empty as long as its workers are there."""
         gone = {pid for pid, started in self._tasks.values() if heartbeat.started_at(pid) != started}
         return f"a Python worker (pid {min(gone)}) has died" if gone else ""
 
     def end(self, newest: int) -> None:
-        """Have none of them begin anything any more; `newest` is the highest number of a run. Raises
-        InfrastructureError when that cannot be had.
+        """End the workers; `newest` is the highest number of a run. Raises InfrastructureError.
 
-        Spark stops a query without waiting for them, and what one of them still parks, or pushes, the next run would
-        not know."""
+        Spark stops a query without waiting for them, and the next run would not know of their last pushes and records.
+        """
         deadline = time.monotonic() + _ENDS_S
         for pid, started in set(self._tasks.values()):
             while started and heartbeat.started_at(pid) == started:
@@ -83,7 +82,7 @@ class WorkersHere:
         self._tasks.clear()
 
     def wait_ended(self) -> None:
-        """Return when that is so."""
+        """Return when no worker begins anything any more."""
 
 
 class WorkersElsewhere:
@@ -152,7 +151,7 @@ class WorkersElsewhere:
 def workers_elsewhere(
     kafka: KafkaSettings, wait: Callable[[float], None], failed: Callable[[], bool]
 ) -> WorkersElsewhere:
-    """Those that hear of the end of their run in the log `feed`."""
+    """Workers that read the end of their run in the log `feed`."""
 
     def say(message: WorkerUpdate) -> None:
         log = LogWriter(kafka, FEED_LOG)

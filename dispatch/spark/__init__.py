@@ -1,3 +1,3 @@
-"""Spark: properties of the session, the source, queries that are restarted, checkpoints repaired after a crash."""
+"""Spark: properties of the session, the source, queries that are restarted, removal of checkpoints."""
 
 from __future__ import annotations

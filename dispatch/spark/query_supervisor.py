@@ -33,7 +33,6 @@ class StopGate:
 
     @property
     def closed(self) -> bool:
-        """Whether no further batch may begin."""
         return self._closed
 
     @contextmanager
@@ -56,18 +55,17 @@ class StopGate:
             raise StopRequested
 
     def close(self) -> None:
-        """From now on no batch begins."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
 
     def wait_closed(self, timeout_s: float | None = None) -> bool:
-        """Wait until the gate is closed; whether that happened in time."""
+        """Wait until the gate is closed; whether it is."""
         with self._condition:
             return self._condition.wait_for(lambda: self._closed, timeout_s)
 
     def wait_empty(self, timeout_s: float | None = None) -> bool:
-        """Wait until no batch is under way; whether that happened in time."""
+        """Wait until no batch is under way; whether none is."""
         with self._condition:
             return self._condition.wait_for(lambda: self._inside == 0, timeout_s)
 
@@ -118,7 +116,6 @@ class QuerySupervisor:
         return self._query
 
     def start(self) -> None:
-        """Start the query and keep it."""
         self._thread = start_thread(f"keep-{self.name}", self._keep)
 
     def wait_running(self, timeout_s: float) -> bool:

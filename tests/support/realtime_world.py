@@ -18,7 +18,7 @@ from arborcast.dispatch.logs.attempts import AttemptsLog, Matched
 from arborcast.dispatch.logs.parked import DeadLetterLog, ParkingLog
 from arborcast.dispatch.matching.filters import Conditions
 from arborcast.dispatch.realtime.messages import WorkerUpdate
-from arborcast.dispatch.realtime.task import RealtimeJob, TaskLogs, realtime_task
+from arborcast.dispatch.realtime.task import RealtimeJob, realtime_task
 from arborcast.dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
 from tests.support.redelivery_world import World, ids_of
 
@@ -203,9 +203,9 @@ class Running:
         )
         self.messages: deque[WorkerUpdate] = deque()
         feeding = SimpleNamespace(messages=self.messages, parked={0: len(history.parked)}, error=None)
-        logs = TaskLogs(cast(Any, feeding), cast(Any, history), lambda: 0)
-        self.task = realtime_task(job, cast(Any, worker), partition, logs)
-        cast(Any, self.task._updates)._view._view = history
+        logs = cast(Any, feeding), cast(Any, history)
+        self.task = realtime_task(job, cast(Any, worker), partition, *logs, lambda: 0)
+        cast(Any, self.task._link)._view._view = history
         self.task.intake.outcomes._now = lambda: history.world.now_ms / 1000
         self.rows = Log()
         for offset, value in enumerate(history.accepted[partition][begin:], begin):

@@ -275,13 +275,13 @@ def test_a_new_subscription_gets_what_another_gateway_process_accepts(
     rounds: int,
 ) -> None:
     """In real time, and though the views of the other process and of the job are behind."""
-    say = WorkerUpdates._say
+    write = WorkerUpdates._write
 
     def late(driver: WorkerUpdates, end: int | None = None) -> None:
         time.sleep(0 if end is None else 0.5)
-        say(driver, end)
+        write(driver, end)
 
-    monkeypatch.setattr(WorkerUpdates, "_say", late)
+    monkeypatch.setattr(WorkerUpdates, "_write", late)
     argument = str(tmp_path / "late" / "arborcast.toml") if processes == "gateways" else "1"
     (tmp_path / "sitecustomize.py").write_text(LATE_VIEW.format(argument=argument))
     with ExitStack() as stack:

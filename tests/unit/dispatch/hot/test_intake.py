@@ -18,7 +18,7 @@ from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
-from arborcast.topic_model.subscriptions import EndpointReference, Subscription, queue_of
+from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, queue_of
 from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
 
@@ -67,6 +67,15 @@ def test_what_was_over_when_it_was_accepted_expires_for_everybody_who_matches() 
         ("paused", "expired"),
     }
     assert (world.journal.buried, world.journal.parked, world.lanes.size) == ([], {}, 0)
+
+
+def test_the_newest_match_of_a_deadline_is_reported_whatever_the_order_of_the_log() -> None:
+    world = World()
+    watched = Subscription("s", EndpointReference("http://r/"), policy=DeliveryPolicy(deadline_ms=1_000))
+    for offset, accepted_ms in enumerate((5, 7, 6)):  # by two gateways
+        notification = Notification(f"n{offset}", TopicPath("a"), b"<x/>", accepted_ms)
+        world.intake.take(Received(notification, 0, offset, 7), Found([watched], []))
+    assert world.intake.outcomes.report.matched == {("s", "a"): 7}
 
 
 def test_what_is_queued_is_parked_before_what_comes_behind_it() -> None:

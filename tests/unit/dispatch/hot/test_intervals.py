@@ -224,7 +224,7 @@ class View:
 
 def test_who_asks_is_known_from_the_control_log() -> None:
     view = View()
-    known = Asking(view)
+    known = Asking(cast(Any, view))
     for each in SUBSCRIBED:
         view.subscriptions[each.id] = each
         known.subscription_changed(each.id)

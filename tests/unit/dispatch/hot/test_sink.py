@@ -79,7 +79,7 @@ def test_what_joins_its_lane_late_does_not_overtake_what_was_parked_in_the_same_
     accumulator = SimpleNamespace(add=reports.extend)
 
     job = SinkJob(SETTINGS, cast(Any, view), 1, 0, Exclusions())
-    sink._push_partition(job, cast(Any, accumulator), [(bytearray(value), 0, 1)])
+    sink.push_partition(job, cast(Any, accumulator), [(bytearray(value), 0, 1)])
 
     assert len(overtaken) == 99
     assert "s7" not in overtaken

@@ -157,7 +157,7 @@ def test_a_task_rests_no_longer_than_until_its_rows_are_due() -> None:
     state.accept(partition=0, count=1)
     running.task.step(cast(Any, running.rows))
     state.acknowledge(partition=0, count=100)
-    while running.task._progress.pending:
+    while running.task._link.pending:
         state.pass_time(for_ms=20)
         running.task.step(cast(Any, running.rows))
         state.acknowledge(partition=0, count=100)

@@ -9,7 +9,7 @@ import pytest
 
 from arborcast.dispatch.hot import task as partition_task
 from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress, WorkerUpdate
-from arborcast.dispatch.realtime.task import RealtimeJob, WrittenProgress
+from arborcast.dispatch.realtime.task import LogLink, RealtimeJob
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
@@ -83,9 +83,10 @@ def test_a_task_reports_that_it_has_stopped_when_all_is_settled() -> None:
         mark=lambda: 1,
     )
     view = SimpleNamespace(complete=True)
-    progress = WrittenProgress(RealtimeJob(SETTINGS, 1, 0.0), 0, cast(Any, log), cast(Any, view))
+    nothing: Any = SimpleNamespace()
+    link = LogLink(RealtimeJob(SETTINGS, 1, 0.0), 0, nothing, cast(Any, log), cast(Any, view), nothing)
     for now in (0.0, 1.0, 2.0):
-        progress.look(cast(Any, settling), now)
-    progress.end(cast(Any, settling))
+        link.report(cast(Any, settling), now)
+    link.end(cast(Any, settling))
     assert [(each.position, each.stopped) for each in written[-2:]] == [(1, False), (2, True)]
     assert sum(each.stopped for each in written) == 1

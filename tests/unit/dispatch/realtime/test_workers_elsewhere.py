@@ -199,7 +199,7 @@ def feeder_of(
 ) -> tuple[WorkerUpdates, list[WorkerUpdate]]:
     """One that is not started, and what it writes."""
     written = list[WorkerUpdate]()
-    feeder = WorkerUpdates(KafkaSettings(), view, Exclusions, 10, one_base)
+    feeder = WorkerUpdates(KafkaSettings(), cast(Any, view), Exclusions, 10, one_base)
 
     def write(messages: list[WorkerUpdate]) -> int:
         written.extend(messages)
@@ -216,17 +216,17 @@ def test_a_new_base_needs_a_new_run_where_workers_cannot_be_given_it(
 ) -> None:
     view = View()
     feeder, written = feeder_of(view, monkeypatch, one_base)
-    feeder._say()
+    feeder._write()
     view.control = 8
-    feeder._say()
+    feeder._write()
     assert [each.control for each in written] == [7, 8]
     assert feeder.base is view.base
     view.base, view.begun, view.control = SimpleNamespace(name=b"broadcast", number=1), False, 9
-    feeder._say()
+    feeder._write()
     assert feeder.outdated == one_base
     assert [each.control for each in written] == ([7, 8] if one_base else [7, 8, 9])
     view.control = 10
-    feeder._say()
+    feeder._write()
     assert len(written) == (2 if one_base else 4), "workers that push by an old base are told no new position"
 
 
@@ -241,7 +241,7 @@ def test_all_is_said_anew_when_there_is_little_to_say_and_at_last_in_any_case(mo
         first = len(written)
         for _ in range(times):
             view.control += 1
-            feeder._say()
+            feeder._write()
         return [each.control for each in written[first:] if each.base]
 
     assert said(6) == [8]
@@ -268,10 +268,10 @@ def test_a_snapshot_is_written_again_only_after_as_many_bytes_of_differences(mon
         sizes.append(sum(len(value or b"") for _, value in records))
         return Appending(lambda: len(sizes) - 1)
 
-    feeder = WorkerUpdates(KafkaSettings(), View(), told, 10)
+    feeder = WorkerUpdates(KafkaSettings(), cast(Any, View()), told, 10)
     monkeypatch.setattr(feeder._feed, "_log", SimpleNamespace(begin=begin))
     for _ in range(2_000):
-        feeder._say()
+        feeder._write()
     first, *following = sizes
     assert first > 100_000
     assert sum(size > first // 2 for size in following) == 1, "as the differences have taken as much"
@@ -301,8 +301,8 @@ def test_what_is_written_at_a_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -
 
         return Appending(wait)
 
-    feeder = WorkerUpdates(KafkaSettings(), view, Exclusions, 10)
+    feeder = WorkerUpdates(KafkaSettings(), cast(Any, view), Exclusions, 10)
     monkeypatch.setattr(feeder._feed, "_log", SimpleNamespace(begin=begin))
-    feeder._say()
+    feeder._write()
     assert most <= 8 * 1024 * 1024
     assert feeder._feed.began == 0, "where a worker that comes later begins"

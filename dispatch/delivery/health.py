@@ -57,7 +57,6 @@ class Sign:
 
     @property
     def taken(self) -> bool:
-        """Whether it took the message."""
         return self.kind in ("quick", "slow") and not self.late
 
 
@@ -133,7 +132,6 @@ def without_probe(health: Health) -> Health:
 
 
 def after(health: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> Health:
-    """The endpoint's health after one more push."""
     health = _by_now(health, now_ms)
     return _with_trial(_after(health, sign, now_ms, settings), health, sign, now_ms, settings)
 
@@ -240,7 +238,6 @@ class EndpointHealthRegistry:
         self._known: dict[str, Health] = {}
 
     def get(self, endpoint: str) -> Health:
-        """The health of an endpoint."""
         return self._known.get(endpoint, WELL)
 
     def note(self, endpoint: str, sign: Sign, now_ms: int) -> Health:
@@ -311,6 +308,5 @@ class EndpointHealthRegistry:
             return frozenset(endpoint for endpoint, health in self._known.items() if health.failures or health.degraded)
 
     def everything(self) -> dict[str, Health]:
-        """A copy of all that is known."""
         with self._lock:
             return dict(self._known)

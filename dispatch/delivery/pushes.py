@@ -61,7 +61,6 @@ class PushSpans:
         return self._tracing.begin("push", "client", parent, () if parent else contexts, facts)
 
     def close(self) -> None:
-        """Send the spans that are left."""
         self._tracing.close()
 
 
@@ -89,7 +88,6 @@ class Pusher:
         return self._transport.in_flight < most and self._bytes < MOST_BYTES
 
     def drive(self, timeout_s: float) -> None:
-        """Take outcomes in, waiting this long at most for the first."""
         self._transport.drive(timeout_s)
 
     def begin(

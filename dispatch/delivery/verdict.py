@@ -57,7 +57,6 @@ class RetryPolicy:
 
 
 def lifespan_ms(asked: DeliveryPolicy, settings: RetrySettings) -> int:
-    """For how long after its acceptance a notification is tried."""
     return int(settings.lifespan_s * 1000) if asked.lifespan_ms is None else asked.lifespan_ms
 
 
@@ -187,7 +186,6 @@ def attempt(
     push: Push,
     batch: int,
 ) -> Attempt:
-    """The row of one notification in a push."""
     result = push.result
     return Attempt(
         notification=notification.id,

@@ -193,7 +193,6 @@ _evaluated = VersionedCodec(_Evaluated, "an attempts record", VERSION)
 
 
 def pack(attempt: Attempt) -> bytes:
-    """An attempt as it stands in a record."""
     return _encoder.encode(attempt)
 
 
@@ -363,7 +362,6 @@ class AttemptsLog:
         return self._sent[-1][0] if self._sent else 0
 
     def has_all(self, number: int) -> bool:
-        """Whether everything up to this number is in the log."""
         self._look()
         return not self._sent or self._sent[0][0] > number
 

@@ -122,7 +122,6 @@ class HeldLanes:
             return self._held(), dict(self._read)
 
     def count(self) -> int:
-        """How many lanes are held, as far as is known now."""
         with self._lock:
             return len(self._held())
 

@@ -76,7 +76,6 @@ class ControlState(ControlView):
                 each.subscription_changed(changed)
 
     def subscription(self, subscription_id: str) -> Subscription | None:
-        """The subscription, if it is in force."""
         return self.table.get(subscription_id)
 
     def suspended(self, subscription_id: str) -> bool:
@@ -84,11 +83,9 @@ class ControlState(ControlView):
         return subscription_id in self.suspensions
 
     def is_pushed_to(self, endpoint: str) -> bool:
-        """Whether any subscription has this endpoint."""
         return endpoint in self._at
 
     def servers(self, queue: TopicPath) -> tuple[Subscription, ...]:
-        """The servers of a queue."""
         return self._servers.get(queue, ())
 
     def _serves(self, before: Subscription | None, after: Subscription | None) -> None:
@@ -192,7 +189,6 @@ class _Broadcasts:
 
     @property
     def base(self) -> SharedBase | None:
-        """That of the last view."""
         return self._view.base if self._view is not None else None
 
     def share(self, base: SharedBase, overlay: Overlay, version: int, past: Callable[[], PackedPast]) -> SharedView:
@@ -318,7 +314,6 @@ class RoutingView(ControlState):
             return self._follower.position
 
     def has_topic(self, path: TopicPath) -> bool:
-        """Whether a topic is in the tree."""
         return path in self.table.topics
 
     def all_suspended(self) -> frozenset[str]:
@@ -347,7 +342,6 @@ class RoutingView(ControlState):
         return found
 
     def close(self) -> None:
-        """Free the connection and what was shared."""
         self._follower.close()
         self._rebasing.close()
 

@@ -158,7 +158,6 @@ class Wanted:
     reason: str = ""
 
     def includes(self, letter: DeadLetter) -> bool:
-        """Whether this one is meant."""
         return (
             (not self.subscription or letter.subscription == self.subscription)
             and (not self.endpoint or letter.endpoint == self.endpoint)

@@ -41,7 +41,6 @@ class QueueServers:
         return server in self._there
 
     def get(self, server: str) -> QueueServer | None:
-        """A server that is there."""
         return self._there.get(server)
 
     def __len__(self) -> int:
@@ -49,7 +48,6 @@ class QueueServers:
 
     @property
     def ids(self) -> frozenset[str]:
-        """The ids of all servers."""
         return frozenset(self._there)
 
     def know(self, subscriptions: Iterable[Subscription]) -> list[QueueServer]:
@@ -67,7 +65,6 @@ class QueueServers:
         return left
 
     def all(self) -> list[QueueServer]:
-        """All servers, in turn."""
         return list(self._there.values())
 
     def with_room(self) -> list[QueueServer]:
@@ -75,7 +72,6 @@ class QueueServers:
         return [server for server in self._there.values() if server.has_room]
 
     def begin(self, server: str, now_ms: int) -> None:
-        """A server gets a request."""
         self._there[server].under_way.append(now_ms)
         self._to_the_end(server)
 

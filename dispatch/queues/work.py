@@ -67,7 +67,6 @@ class Queues:
         self._backlog.restart()
 
     def found(self, name: str, now_ms: int) -> None:
-        """Something new waits in this queue."""
         queue = self._queues.get(name)
         if queue is None:
             topic = queue_topic(name)
@@ -104,7 +103,6 @@ class Queues:
                 self._drop(name)
 
     def figures(self) -> tuple[QueueFigures, ...]:
-        """The figures of all queues."""
         return tuple(self._figures_of(name, queue) for name, queue in self._queues.items())
 
     def _figures_of(self, name: str, queue: Queue) -> QueueFigures:
@@ -128,11 +126,9 @@ class Queues:
             self._turns.set(name, now_ms)
 
     def next_turn_ms(self) -> int | None:
-        """When there is something to do again; None when nothing waits for a time."""
         return self._turns.next_ms() if self._has_room() else None
 
     def overdue(self, now_ms: int) -> int:
-        """Queues that are due."""
         return self._turns.overdue(now_ms)
 
     def work(self, now_ms: int) -> None:
@@ -270,7 +266,6 @@ class Queues:
         now_ms: int,
         probe: bool,
     ) -> None:
-        """A push has an outcome."""
         together, policy = request.together, self._policy
         if said(outcome, push.result.response, policy) == "gone" and server.id in queue.servers:
             self._parts.stops.receiver_gone(server.id, server.endpoint, now_ms)

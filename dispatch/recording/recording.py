@@ -134,8 +134,6 @@ _STATES_UNUSED_HOURS = 1
 
 
 class Recording:
-    """The tables that are written beside the hot path."""
-
     def __init__(
         self,
         kafka: KafkaSettings,

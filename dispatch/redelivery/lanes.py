@@ -134,11 +134,9 @@ class RetryLanes:
         return self._lanes[name]
 
     def get(self, name: str) -> RetryLane | None:
-        """The lane, if something waits in it."""
         return self._lanes.get(name)
 
     def found(self, name: str, now_ms: int) -> None:
-        """Something new waits in this lane."""
         lane = self._lanes.get(name)
         if lane is None:
             lane = self._lanes[name] = RetryLane(name)
@@ -172,7 +170,6 @@ class RetryLanes:
         return subscription is not None and subscription.in_turn and self._store.next_due_ms(name) is not None
 
     def forget(self, lane: RetryLane) -> None:
-        """Nothing waits in it any more."""
         self.let_pass(lane)
         del self._lanes[lane.name]
         self._turns.cancel(lane.name)
@@ -182,16 +179,13 @@ class RetryLanes:
         self._turns.set(lane.name, at_ms)
 
     def go_on(self, names: Iterable[str], now_ms: int) -> None:
-        """Give these a turn now."""
         for name in names:
             self._turns.set(name, now_ms)
 
     def next_turn_ms(self) -> int | None:
-        """When the next turn is; None when no lane has one."""
         return self._turns.next_ms()
 
     def take_turn(self, now_ms: int) -> RetryLane | None:
-        """Take the lane whose turn is due first; None when none is due."""
         name = self._turns.pop(now_ms)
         return None if name is None else self._lanes[name]
 

@@ -113,8 +113,6 @@ class SpoiltFile(InfrastructureError):
 
 
 class WaitingDelivery(NamedTuple):
-    """A delivery that waits."""
-
     delivery: Delivery
     tries: Tries
     notification: Notification
@@ -271,7 +269,6 @@ class ParkedStore:
         return [lane for (lane,) in found]
 
     def remove(self, delivery: Delivery) -> None:
-        """It does not wait any more."""
         self._count -= self._execute(_DELETE, (delivery.subscription, *delivery.place)).rowcount
 
     def finish(self, delivery: Delivery) -> None:
@@ -280,7 +277,6 @@ class ParkedStore:
         self.remove(delivery)
 
     def get(self, delivery: Delivery) -> WaitingDelivery | None:
-        """A delivery, if it waits."""
         found = self._read(
             delivery.subscription, "batch = ? AND part = ? AND place = ? AND redrive = ?", *delivery.place
         )
@@ -317,7 +313,6 @@ class ParkedStore:
         return self._places(lane, "tried = 0 ORDER BY turn LIMIT ?", limit)
 
     def has_untried(self, lane: str) -> bool:
-        """Whether a lane has deliveries that were never tried."""
         return self._one("SELECT 1 FROM waiting WHERE lane = ? AND tried = 0 LIMIT 1", lane) is not None
 
     def first(self, lane: str, limit: int = 1) -> list[WaitingDelivery]:
@@ -405,7 +400,6 @@ class ParkedStore:
         return self._read(lane, "awaits != '' AND awaits = ?", push, most_bytes=sys.maxsize)
 
     def awaits_any(self) -> bool:
-        """Whether any delivery waits for a result."""
         return self._one("SELECT 1 FROM waiting WHERE awaits != '' LIMIT 1") is not None
 
     def ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
@@ -413,7 +407,6 @@ class ParkedStore:
         return self._rows(query, values)
 
     def lanes(self) -> Iterator[str]:
-        """The lanes in which something waits."""
         # Hops from lane to lane in the index; DISTINCT would walk through all that waits.
         lane = ""
         while True:
@@ -435,7 +428,6 @@ class ParkedStore:
         self._execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, value))
 
     def recall(self, name: str) -> bytes | None:
-        """A fact that was kept."""
         value = self._one("SELECT value FROM fact WHERE name = ?", name)
         return None if value is None else bytes(value)
 

@@ -78,7 +78,6 @@ class RedeliveryJournal(Journal):
         self._sent = True
 
     def put(self, pull_point: str, message: StoredMessage) -> None:
-        """A message is to wait in a pull point."""
         key, value = pull.encode(pull_point, message)
         self._pulled.send(0, value, key)  # the log has one partition
         self._sent = True
@@ -91,7 +90,6 @@ class RedeliveryJournal(Journal):
         self.tried(delivery, tries)
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
-        """A delivery waits again."""
         self._later.append(lambda: self._parking.tried(delivery, tries))
 
     def finished(self, delivery: Delivery, tried: bool) -> None:
@@ -99,7 +97,6 @@ class RedeliveryJournal(Journal):
         self._later.append(lambda: self._parking.finished(delivery, tried))
 
     def gone(self, subscription_id: str) -> None:
-        """A receiver has ended its subscription."""
         self._gone.add(subscription_id)
 
     def suspend(self, subscription_id: str, since_ms: int) -> None:
@@ -107,12 +104,10 @@ class RedeliveryJournal(Journal):
         self._suspended[subscription_id] = since_ms
 
     def take_gone(self) -> set[str]:
-        """The subscriptions whose receivers have ended them since this was last asked."""
         gone, self._gone = self._gone, set()
         return gone
 
     def take_suspended(self) -> dict[str, int]:
-        """The subscriptions to be suspended since this was last asked, and since when their endpoints have failed."""
         suspended, self._suspended = self._suspended, {}
         return suspended
 
@@ -163,7 +158,6 @@ class SubscriptionStops:
         self._unwritten: set[str] = set()
 
     def receiver_gone(self, name: str, endpoint: str, now_ms: int) -> None:
-        """End a subscription, whose receiver wants nothing more."""
         self._journal.gone(name)
         self._tell(OperatorEvent("subscription-gone", now_ms, endpoint, name))
 
@@ -192,7 +186,6 @@ class SubscriptionStops:
         return written
 
     def holds(self, lane: RetryLane, now_ms: int) -> bool:
-        """Whether the lane is suspended."""
         suspended = lane.name in self._unwritten or self._subscriptions.suspended(lane.name)
         if lane.suspended and not suspended:
             # It was resumed, and is tried at once.
@@ -312,7 +305,6 @@ class RedeliveryOutcomes:
         self.write_untried(lane, waiting, unpushed(waiting, Verdict("cancelled"), why), now_ms)
 
     def write_untried(self, lane: RetryLane, waiting: WaitingDelivery, decision: Decision, now_ms: int) -> None:
-        """Write down a decision without a push."""
         number, verdict, why = decision.tries.number, decision.verdict, decision.why
         row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, why, now_ms, NO_BATCH)
         self.write(waiting, decision, row)

@@ -61,7 +61,6 @@ class SubscriptionEnds:
         self._control = ControlLog(kafka)
 
     def end(self, ids: Iterable[str]) -> None:
-        """The receivers of these are gone."""
         there = [each for each in sorted(ids) if self._subscriptions.subscription(each) is not None]
         if there:
             self._control.append([record for each in there for record in ending(each, "gone", time_ms())])
@@ -268,7 +267,6 @@ class Redeliverer:
         self.health.forget(endpoint)
 
     def statistics(self) -> RedeliveryStatistics:
-        """The current figures."""
         breakers = Counter(str(each.breaker) for each in self.health.everything().values())
         del breakers["closed"]
         session = self._session

@@ -120,22 +120,18 @@ class Redelivery:
 
     @property
     def lanes(self) -> int:
-        """Lanes in which something waits."""
         return len(self._lanes) + self._queues.waiting
 
     @property
     def dead(self) -> int:
-        """Deliveries given up, or too old, since the start."""
         return self._outcomes.dead
 
     @property
     def delivered(self) -> int:
-        """Deliveries made since the start."""
         return self._outcomes.delivered
 
     @property
     def queues(self) -> tuple[QueueFigures, ...]:
-        """How the queues stand."""
         return self._queues.figures()
 
     def due(self) -> int:
@@ -158,7 +154,6 @@ class Redelivery:
             self._lanes.turn(self._lanes[name], now_ms)
 
     def found(self, name: str) -> None:
-        """Something new waits in this lane."""
         now_ms = self._clock.now_ms()
         if queue_topic(name) is not None:
             self._queues.found(name, now_ms)
@@ -168,7 +163,6 @@ class Redelivery:
             self._lanes.turn(self._lanes[name], now_ms)
 
     def reported(self, result: Result) -> None:
-        """A receiver has reported the result of a push."""
         self._reports.add(result, self._clock.now_ms())
 
     def look_at_reports(self) -> None:
@@ -203,7 +197,6 @@ class Redelivery:
                 self._lanes.turn(lane, now_ms)
 
     def next_turn_ms(self) -> int | None:
-        """When there is something to do again; None when nothing waits for a time."""
         turns = (self._lanes.next_turn_ms(), self._endpoints.next_probe_ms(), self._queues.next_turn_ms())
         return min((at_ms for at_ms in turns if at_ms is not None), default=None)
 
@@ -228,7 +221,6 @@ class Redelivery:
         self._outcomes.alarm.look(now_ms)
 
     def drive(self, timeout_s: float) -> None:
-        """Take outcomes in, waiting this long at most for the first."""
         self._pushes.pusher.drive(timeout_s)
 
     def _look_at_clock(self) -> None:
@@ -325,7 +317,6 @@ class Redelivery:
         self._lanes.go_on((name for name in names if not self._queues.go_on(name, now_ms)), now_ms)
 
     def _resolve(self, lane: RetryLane, policy: RetryPolicy, now_ms: int) -> None:
-        """Settle the deliveries whose results are there."""
         for waiting, result in self._reports.take(lane.name):
             messages = result.promise.messages
             self._outcomes.resolve(lane, policy, waiting, outcome_of(result), now_ms, messages)

@@ -74,8 +74,6 @@ _HEALTH_S = 5.0
 
 
 class WatchedSubscriptions(Subscriptions, Protocol):
-    """The subscriptions, and their changes."""
-
     def listen(self, listener: SubscriptionListener) -> None:
         """Call the listener for all changes from now on."""
 
@@ -360,6 +358,5 @@ def _opened(file: Path, log: str) -> ParkedStore:
 
 
 def discard(file: Path) -> None:
-    """Remove the file, and what SQLite keeps beside it."""
     for suffix in ("", "-wal", "-shm"):
         file.with_name(file.name + suffix).unlink(missing_ok=True)

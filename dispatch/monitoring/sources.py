@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.queues.parts import QueueFigures
+from arborcast.dispatch.queues.servers import QueueFigures
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,26 @@
-"""The servers of a queue, the one that is idle for the longest first. Pure."""
+"""The servers of a queue, the one that is idle for the longest first; its figures. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
+
+
+class QueueFigures(NamedTuple):
+    """A queue at a moment: how many requests wait and are executed, when the oldest of those that wait was accepted (0
+    without any); how many servers are idle or sick, and which are busy, since when. Milliseconds since the epoch."""
+
+    queue: TopicPath
+    waiting: int
+    executing: int
+    oldest_ms: int
+    idle: int
+    sick: int
+    busy: tuple[tuple[str, int], ...]
 
 
 @dataclass(slots=True)

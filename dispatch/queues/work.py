@@ -6,21 +6,29 @@ the next request at once; one behind an open breaker only the probe that is due.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
 from arborcast.dispatch.delivery.capacity import scopes_of
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.outcomes import Outcome
 from arborcast.dispatch.delivery.pushes import MOST_BYTES
 from arborcast.dispatch.delivery.settlement import unpushed
+from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, policy_of
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.logs.parked import Delivery, Tries
 from arborcast.dispatch.queues.backlog import Backlog, QueueRequest
 from arborcast.dispatch.queues.faults import QueueUsers
-from arborcast.dispatch.queues.parts import Queue, QueueFigures, QueueParts
-from arborcast.dispatch.queues.servers import QueueServer
+from arborcast.dispatch.queues.servers import QueueFigures, QueueServer, QueueServers
 from arborcast.dispatch.queues.verdict import Sent, all_refuse, decide, said, sequence_of
-from arborcast.dispatch.redelivery.lanes import RetryLane
+from arborcast.dispatch.redelivery.amounts import Amounts
+from arborcast.dispatch.redelivery.endpoints import Endpoints
+from arborcast.dispatch.redelivery.lanes import RetryLane, Subscriptions
+from arborcast.dispatch.redelivery.parked_store import ParkedStore
+from arborcast.dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
+from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, Subscription, queue_of, queue_topic
 from arborcast.topic_model.topics import TopicPath
 
@@ -34,6 +42,36 @@ _NEVER_MS = 1 << 62
 
 # In the name of a server that waits for a slot, before its id: no lane has such a name.
 _SLOT = "server:"
+
+
+@dataclass(slots=True)
+class Queue:
+    """A queue with requests, or with servers. `lane` is that of its requests, `gone` are servers that have ended, and
+    whose ends are not in the log yet."""
+
+    topic: TopicPath
+    lane: RetryLane
+    servers: QueueServers = field(default_factory=QueueServers)
+    gone: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class QueueParts:
+    """What queues share with the rest of the redelivery."""
+
+    store: ParkedStore
+    subscriptions: Subscriptions
+    transport: Transport
+    pushes: Pushes
+    endpoints: Endpoints
+    outcomes: RedeliveryOutcomes
+    journal: RedeliveryJournal
+    amounts: Amounts
+    push: PushSettings
+    retry: RetrySettings
+    envelope_of: Callable[[Subscription], Envelope]
+    stops: SubscriptionStops
+    chance: Callable[[], float]
 
 
 class Queues:

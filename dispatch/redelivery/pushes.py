@@ -12,8 +12,9 @@ from arborcast.dispatch.delivery.capacity import InFlightLimiter, scopes_of
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.delivery.outcomes import Outcome, failed
-from arborcast.dispatch.delivery.pushes import NO_REQUEST, NO_RESULT, Pusher
+from arborcast.dispatch.delivery.pushes import Pusher
 from arborcast.dispatch.delivery.settlement import Decision, expired, settle, unpushed
+from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, NO_RESULT
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, untried
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
@@ -56,8 +57,10 @@ class RedeliveryJournal(Journal):
         super().__init__(attempts, dead, parking, _SETTLE_S)
         self._pulled = pulled
         self._later: list[Callable[[], None]] = []
-        self._gone: set[str] = set()
-        self._suspended: dict[str, int] = {}
+        self.gone: set[str] = set()
+        """Subscriptions to be ended: their receivers have said so."""
+        self.suspended: dict[str, int] = {}
+        """Subscriptions to be suspended, and since when their endpoints have failed."""
         self._sent = False
 
     def connect(self) -> None:
@@ -67,7 +70,7 @@ class RedeliveryJournal(Journal):
     @property
     def dirty(self) -> bool:
         """Whether something was asked for that is not in the logs."""
-        return self._sent or bool(self._later or self._gone or self._suspended)
+        return self._sent or bool(self._later or self.gone or self.suspended)
 
     def record(self, attempt: Attempt) -> None:
         super().record(attempt)
@@ -95,21 +98,6 @@ class RedeliveryJournal(Journal):
     def finished(self, delivery: Delivery, tried: bool) -> None:
         """A delivery does not wait any more; `tried` says whether it ever was."""
         self._later.append(lambda: self._parking.finished(delivery, tried))
-
-    def gone(self, subscription_id: str) -> None:
-        self._gone.add(subscription_id)
-
-    def suspend(self, subscription_id: str, since_ms: int) -> None:
-        """An endpoint has failed since then, too long to go on with the subscription."""
-        self._suspended[subscription_id] = since_ms
-
-    def take_gone(self) -> set[str]:
-        gone, self._gone = self._gone, set()
-        return gone
-
-    def take_suspended(self) -> dict[str, int]:
-        suspended, self._suspended = self._suspended, {}
-        return suspended
 
     def catch_up(self) -> None:
         self._pulled.settle(self._timeout_s)
@@ -158,7 +146,7 @@ class SubscriptionStops:
         self._unwritten: set[str] = set()
 
     def receiver_gone(self, name: str, endpoint: str, now_ms: int) -> None:
-        self._journal.gone(name)
+        self._journal.gone.add(name)
         self._tell(OperatorEvent("subscription-gone", now_ms, endpoint, name))
 
     def push_failed(self, name: str, endpoint: str, now_ms: int) -> None:
@@ -176,7 +164,7 @@ class SubscriptionStops:
                 if lane is not None:
                     lane.suspended = True
                 self._unwritten.add(each)
-                self._journal.suspend(each, since_ms)
+                self._journal.suspended[each] = since_ms
                 self._tell(OperatorEvent("subscription-suspended", now_ms, endpoint, each))
         self._endpoints.forgive(endpoint, now_ms)
 

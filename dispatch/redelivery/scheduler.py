@@ -30,8 +30,8 @@ from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, policy_of
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.matching.filters import Allowance, Conditions, judged
-from arborcast.dispatch.queues.parts import QueueFigures, QueueParts
-from arborcast.dispatch.queues.work import Queues
+from arborcast.dispatch.queues.servers import QueueFigures
+from arborcast.dispatch.queues.work import QueueParts, Queues
 from arborcast.dispatch.redelivery.amounts import Amounts
 from arborcast.dispatch.redelivery.endpoints import Endpoints
 from arborcast.dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent

@@ -25,7 +25,7 @@ from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.logs.parked import roomy
 from arborcast.dispatch.matching.view import SubscriptionListener
-from arborcast.dispatch.queues.parts import QueueFigures
+from arborcast.dispatch.queues.servers import QueueFigures
 from arborcast.dispatch.redelivery.endpoints import HealthMemory
 from arborcast.dispatch.redelivery.lanes import Subscriptions
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
@@ -291,7 +291,8 @@ class RedeliverySession:
         """First the outcomes, then that the deliveries are finished, then our own file: a crash in between repeats a
         push, and never loses one."""
         if self._journal.dirty:
-            gone, suspended = self._journal.take_gone(), self._journal.take_suspended()
+            gone, suspended = self._journal.gone, self._journal.suspended
+            self._journal.gone, self._journal.suspended = set(), {}
             if gone:
                 self._parts.end_subscriptions(gone)
             self._journal.catch_up()

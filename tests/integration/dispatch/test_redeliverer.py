@@ -172,8 +172,8 @@ def test_what_is_parked_is_delivered_in_order_recorded_and_no_longer_parked(
         ) as redeliverer:
             report = lot.park("s", *names)
             redeliverer.batch_done([report])
-            assert redeliverer.lanes.for_batch() == {"s"}
-            wait_until(lambda: not redeliverer.lanes.for_batch())
+            assert redeliverer.lanes.for_workers()[0] == {"s"}
+            wait_until(lambda: not redeliverer.lanes.for_workers()[0])
             wait_until(lambda: redeliverer.statistics().delivered == 100)
             assert redeliverer.statistics().parked == 0
         assert ids(receiver, "/s") == names

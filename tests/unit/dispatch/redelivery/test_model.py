@@ -388,7 +388,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def lanes_with_something_untried_are_held(self) -> None:
-        held = self.world.lanes.for_batch()
+        held = self.world.lanes.for_workers()[0]
         for name in NAMES:
             if self.world.store.has_untried(name) or self.world.under_way(name, attempt=1):
                 assert name in held
@@ -417,7 +417,7 @@ class Histories(RuleBasedStateMachine):
         left = [decode_key(key) for key in self.world.log]
         assert (left, self.world.redelivery.lanes, self.world.in_flight) == ([], 0, 0)
         assert self.world.redelivery.next_turn_ms() is None
-        assert self.world.lanes.for_batch() == frozenset()
+        assert self.world.lanes.for_workers()[0] == frozenset()
 
     def _changed(self) -> None:
         self.quiet_ms = self.world.true_ms

@@ -85,11 +85,11 @@ def test_a_lane_with_only_tried_messages_in_it_is_not_held() -> None:
     world.subscribe("s")
     world.endpoint("s").answer = lambda ids: BROKEN
     world.park("s", "n")
-    assert world.lanes.for_batch() == {"s"}
+    assert world.lanes.for_workers()[0] == {"s"}
 
     world.run(100)
 
-    assert world.lanes.for_batch() == frozenset()
+    assert world.lanes.for_workers()[0] == frozenset()
     assert world.redelivery.lanes == 1
 
 
@@ -100,9 +100,9 @@ def test_a_lane_is_held_while_its_first_attempt_is_under_way() -> None:
     world.park("s", "n")
 
     world.run(400)
-    assert world.lanes.for_batch() == {"s"}
+    assert world.lanes.for_workers()[0] == {"s"}
     world.run(200)
-    assert world.lanes.for_batch() == frozenset()
+    assert world.lanes.for_workers()[0] == frozenset()
 
 
 def test_a_refused_message_is_dead_at_once_and_its_companions_are_not() -> None:
@@ -182,7 +182,7 @@ def test_a_restart_goes_on_with_what_the_log_says() -> None:
     world.park("s", "good")
 
     world.restart()
-    assert world.lanes.for_batch() == {"s"}
+    assert world.lanes.for_workers()[0] == {"s"}
     world.run(DAY_MS)
 
     numbers = [arrival.attempt for arrival in world.arrivals if "bad" in arrival.notifications]

@@ -180,9 +180,9 @@ def test_whatever_is_asked_of_the_journal_has_to_be_written_down(asked: str) -> 
 
     match asked:
         case "gone":
-            journal.gone("s")
+            journal.gone.add("s")
         case "suspend":
-            journal.suspend("s", 1)
+            journal.suspended["s"] = 1
         case "tried":
             journal.tried(delivery, Tries(1))
         case "finished":
@@ -193,7 +193,7 @@ def test_whatever_is_asked_of_the_journal_has_to_be_written_down(asked: str) -> 
             journal.record(row)
 
     assert journal.dirty
-    journal.take_gone()
-    journal.take_suspended()
+    journal.gone.clear()
+    journal.suspended.clear()
     journal.catch_up()
     assert not journal.dirty

@@ -157,7 +157,7 @@ def test_a_paused_lane_waits_and_resumes_at_once_in_order() -> None:
     world.park("s", "b")
     world.run(HOUR_MS)
     assert not world.arrivals
-    assert world.lanes.for_batch() == {"s"}
+    assert world.lanes.for_workers()[0] == {"s"}
 
     world.subscriptions["s"] = running
     world.hear()

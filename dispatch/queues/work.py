@@ -18,13 +18,14 @@ from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, policy_of
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.logs.parked import Delivery, Tries
+from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.queues.backlog import Backlog, QueueRequest
 from arborcast.dispatch.queues.faults import QueueUsers
 from arborcast.dispatch.queues.servers import QueueFigures, QueueServer, QueueServers
 from arborcast.dispatch.queues.verdict import Sent, all_refuse, decide, said, sequence_of
 from arborcast.dispatch.redelivery.amounts import Amounts
 from arborcast.dispatch.redelivery.endpoints import Endpoints
-from arborcast.dispatch.redelivery.lanes import RetryLane, Subscriptions
+from arborcast.dispatch.redelivery.lanes import RetryLane
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
 from arborcast.dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
@@ -60,7 +61,7 @@ class QueueParts:
     """What queues share with the rest of the redelivery."""
 
     store: ParkedStore
-    subscriptions: Subscriptions
+    subscriptions: RoutingView
     transport: Transport
     pushes: Pushes
     endpoints: Endpoints
@@ -196,8 +197,8 @@ class Queues:
         asked = self._parts.subscriptions
         there = asked.servers(queue.topic)
         queue.gone.intersection_update({each.id for each in there})
-        there = [each for each in there if not (each.paused or each.id in queue.gone or asked.suspended(each.id))]
-        left = queue.servers.know(there)
+        serving = [each for each in there if not (each.paused or each.id in queue.gone or asked.suspended(each.id))]
+        left = queue.servers.know(serving)
         for server in left:
             self._forget(queue, server, now_ms)
         for server in queue.servers.all():

@@ -11,23 +11,21 @@ from __future__ import annotations
 
 import dataclasses
 import faulthandler
-import logging
 import os
-import threading
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from types import TracebackType
 
 from arborcast.core import fence
+from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.eventlog.topics import FEED_LOG, PROGRESS_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import Service
 from arborcast.dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S
 from arborcast.dispatch.realtime.messages import WorkerProgress, encode_progress
-
-logger = logging.getLogger(__name__)
 
 # A question that takes longer leaves time for others within HOLD_S.
 _REQUEST_S = 2.0
@@ -62,49 +60,48 @@ class WorkerLease:
     def __init__(self, kafka: KafkaSettings, run: int, task: int, read_to: Callable[[], int]) -> None:
         """`read_to` is the offset in `feed` to which the task has read, without having found the end of its run; -1
         while it has not begun to."""
-        self._kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
+        kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
+        self._feed = LogConsumer(kafka, FEED_LOG)
+        self._progress = LogWriter(kafka, PROGRESS_LOG)
         self._alive = WorkerProgress(run, -1, -1, run, task=task, pid=os.getpid(), alive=True)
-        self._read_to = read_to
+        self._renewal = LeaseRenewal(self._ask_end, read_to, self._extend)
         self._fence = ExitStack()
         self._fence_until: Callable[[float], None] | None = None
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._service = Service(
+            "lease", self._step, backoff=Backoff(RENEW_S, RENEW_S), close=self._close, what="the lease of this worker"
+        )
 
     def __enter__(self) -> WorkerLease:
         self._fence_until = self._fence.enter_context(fence.own())
-        self._thread.start()
+        self._service.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopping.set()
-        self._thread.join(2 * _REQUEST_S + 1)
+        self._service.stop(2 * _REQUEST_S + 1)
         faulthandler.cancel_dump_traceback_later()
         self._fence.close()
 
-    def _keep(self) -> None:
-        with (
-            closing(LogConsumer(self._kafka, FEED_LOG)) as log,
-            closing(LogWriter(self._kafka, PROGRESS_LOG)) as signs,
-        ):
+    def _step(self) -> float:
+        try:
+            if self._renewal.renew(fence.clock, lambda: self._service.wait(_LOOK_S)):
+                self._progress.append_encoded([encode_progress(self._alive)])
+        except InfrastructureError:
+            self._feed.close()
+            raise
+        return RENEW_S
 
-            def ask_end() -> int:
-                (end,) = log.ends().values()
-                return end
+    def _ask_end(self) -> int:
+        (end,) = self._feed.ends().values()
+        return end
 
-            lease = LeaseRenewal(ask_end, self._read_to, self._extend)
-            while not self._stopping.is_set():
-                try:
-                    if lease.renew(fence.clock, lambda: self._stopping.wait(_LOOK_S)):
-                        signs.append_encoded([encode_progress(self._alive)])
-                except InfrastructureError as error:
-                    logger.info("the lease of this worker is not renewed: %s", error)
-                    log.close()
-                self._stopping.wait(RENEW_S)
+    def _close(self) -> None:
+        self._feed.close()
+        self._progress.close()
 
     def _extend(self, asked: float) -> None:
-        if self._fence_until is not None and not self._stopping.is_set():
+        if self._fence_until is not None and not self._service.stopping:
             self._fence_until(asked + HOLD_S)
             # Not a thread of ours: whatever has the interpreter may have it for longer.
             faulthandler.dump_traceback_later(max(asked + LEASE_S - fence.clock(), 0.001), exit=True)

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Protocol
 
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.verdict import RetryPolicy
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Delivery
+from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.peers import MOST_TOGETHER
 from arborcast.topic_model.records.xml_ids import NO_IDS, clash, xml_ids
 from arborcast.topic_model.subscriptions import Subscription
-from arborcast.topic_model.topics import TopicPath
-
-
-class Subscriptions(Protocol):
-    """The current subscriptions. A subscription that has not changed should be the same object as before."""
-
-    def subscription(self, subscription_id: str) -> Subscription | None:
-        """The subscription, if it is in force."""
-
-    def suspended(self, subscription_id: str) -> bool:
-        """Whether it is suspended."""
-
-    def is_pushed_to(self, endpoint: str) -> bool:
-        """Whether any subscription in force has this endpoint. Called in any thread, under a lock."""
-
-    def servers(self, queue: TopicPath) -> Collection[Subscription]:
-        """The servers of a queue that are in force."""
 
 
 @dataclass(slots=True)
@@ -114,7 +97,7 @@ class Choice:
 class RetryLanes:
     """Used by one thread. In memory are only the lanes, a few hundred bytes each."""
 
-    def __init__(self, store: ParkedStore, held: HeldLanes, subscriptions: Subscriptions) -> None:
+    def __init__(self, store: ParkedStore, held: HeldLanes, subscriptions: RoutingView) -> None:
         self._store = store
         self._held = held
         self._subscriptions = subscriptions

@@ -18,10 +18,11 @@ from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, NO_RESULT
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, untried
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
+from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.redelivery.amounts import Amounts
 from arborcast.dispatch.redelivery.endpoints import Endpoints
 from arborcast.dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
-from arborcast.dispatch.redelivery.lanes import RetryLane, RetryLanes, Subscriptions
+from arborcast.dispatch.redelivery.lanes import RetryLane, RetryLanes
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.topic_model.records import pull
 from arborcast.topic_model.records.notifications import Notification
@@ -129,7 +130,7 @@ class SubscriptionStops:
 
     def __init__(
         self,
-        subscriptions: Subscriptions,
+        subscriptions: RoutingView,
         lanes: RetryLanes,
         endpoints: Endpoints,
         journal: RedeliveryJournal,

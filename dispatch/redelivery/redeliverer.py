@@ -27,6 +27,7 @@ from arborcast.dispatch.delivery.pushes import PushSpans
 from arborcast.dispatch.delivery.transport import make_transport
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Place
+from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.parked_store import newest_batch, parked_behind
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
@@ -35,7 +36,6 @@ from arborcast.dispatch.redelivery.session import (
     RedeliverySession,
     RedeliveryStatistics,
     SessionParts,
-    WatchedSubscriptions,
     opened_session,
 )
 from arborcast.dispatch.settings import PushSettings, RetrySettings
@@ -54,7 +54,7 @@ _COSTLY = "its content or producer conditions cost more than push.conditions_ms,
 class SubscriptionEnds:
     """Writes the ends and suspensions of subscriptions to the control log. Everything raises InfrastructureError."""
 
-    def __init__(self, kafka: KafkaSettings, subscriptions: WatchedSubscriptions, tell: EventListener) -> None:
+    def __init__(self, kafka: KafkaSettings, subscriptions: RoutingView, tell: EventListener) -> None:
         self._timeout_s = kafka.request_timeout_s
         self._subscriptions = subscriptions
         self._tell = tell
@@ -139,7 +139,7 @@ class Redeliverer:
         push: PushSettings,
         retry: RetrySettings,
         outbound: AddressPolicy,
-        subscriptions: WatchedSubscriptions,
+        subscriptions: RoutingView,
         file: Path,
         vault: Vault | None = None,
         tell: EventListener = lambda event: None,

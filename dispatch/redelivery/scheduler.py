@@ -30,12 +30,13 @@ from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, policy_of
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.matching.filters import Allowance, Conditions, judged
+from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.queues.servers import QueueFigures
 from arborcast.dispatch.queues.work import QueueParts, Queues
 from arborcast.dispatch.redelivery.amounts import Amounts
 from arborcast.dispatch.redelivery.endpoints import Endpoints
 from arborcast.dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
-from arborcast.dispatch.redelivery.lanes import Choice, RetryLane, RetryLanes, Subscriptions
+from arborcast.dispatch.redelivery.lanes import Choice, RetryLane, RetryLanes
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
 from arborcast.dispatch.redelivery.reports import NO_RESULT, AwaitedResults, outcome_of
@@ -60,7 +61,7 @@ class RedeliveryContext:
     push: PushSettings
     retry: RetrySettings
     health: EndpointHealthRegistry
-    subscriptions: Subscriptions
+    subscriptions: RoutingView
     held: HeldLanes
     envelope_of: Callable[[Subscription], Envelope]
     tell: EventListener

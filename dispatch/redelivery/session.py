@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from arborcast.core import liveness
 from arborcast.core.errors import InfrastructureError, RecordVersionError
@@ -24,10 +24,9 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.logs.parked import roomy
-from arborcast.dispatch.matching.view import SubscriptionListener
+from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.queues.servers import QueueFigures
 from arborcast.dispatch.redelivery.endpoints import HealthMemory
-from arborcast.dispatch.redelivery.lanes import Subscriptions
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
 from arborcast.dispatch.redelivery.pushes import RedeliveryJournal, journal_for
 from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
@@ -73,14 +72,6 @@ _SAYS_SO_S = 600.0
 _HEALTH_S = 5.0
 
 
-class WatchedSubscriptions(Subscriptions, Protocol):
-    def listen(self, listener: SubscriptionListener) -> None:
-        """Call the listener for all changes from now on."""
-
-    def catch_up(self, timeout_s: float) -> object:
-        """Read all changes so far, and call the listeners. Raises InfrastructureError."""
-
-
 @dataclass(frozen=True)
 class SessionParts:
     """The parts that all sessions share."""
@@ -88,7 +79,7 @@ class SessionParts:
     kafka: KafkaSettings
     file: Path
     context: RedeliveryContext
-    subscriptions: WatchedSubscriptions
+    subscriptions: RoutingView
     make_transport: Callable[[], Transport]
     end_subscriptions: Callable[[Iterable[str]], None]
     suspend_subscriptions: Callable[[Mapping[str, int]], None]

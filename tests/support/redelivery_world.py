@@ -250,7 +250,7 @@ class World:
             push=self.push,
             retry=self.retry,
             health=self.health,
-            subscriptions=self,
+            subscriptions=cast(Any, self),
             held=self.lanes,
             envelope_of=lambda subscription: Envelope(subscription, VAULT, self.push.callback_s),
             tell=self.told.append,

@@ -216,7 +216,6 @@ THREADS = {
     "dispatch/realtime/messages.py",
     "dispatch/realtime/mode_controller.py",
     "dispatch/realtime/worker.py",
-    "dispatch/realtime/worker_lease.py",
     "dispatch/spark/query_supervisor.py",
     "engine/terminal.py",  # a timer that is cancelled
     "ingest/consumers.py",

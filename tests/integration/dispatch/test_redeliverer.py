@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -113,7 +114,7 @@ def running(
 ) -> Iterator[Redeliverer]:
     policy = AddressPolicy(OutboundSettings(scope="loopback"))
     push = PushSettings(callback_s=callback_s)
-    redeliverer = Redeliverer(kafka, push, retry, policy, known, file, VAULT, tell)
+    redeliverer = Redeliverer(kafka, push, retry, policy, cast(Any, known), file, VAULT, tell)
     redeliverer.start(60)
     try:
         yield redeliverer
@@ -310,7 +311,7 @@ def test_a_stop_does_not_wait_for_receivers_that_hang_and_keeps_what_is_settled(
             PushSettings(total_timeout_s=300.0),
             QUICK,
             AddressPolicy(OutboundSettings(scope="loopback")),
-            known,
+            cast(Any, known),
             tmp_path / "parked.db",
         )
         redeliverer.start(60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable
 from types import FunctionType, ModuleType
+from typing import Any, cast
 
 import pytest
 
@@ -112,7 +113,7 @@ def redeliverer(state: ControlState, log: ControlLogOf, tmp_path_factory: pytest
         PushSettings(),
         RetrySettings(breaker_failures=1),
         THIS_MACHINE,
-        Known(state),
+        cast(Any, Known(state)),
         tmp_path_factory.mktemp("parked") / "parked.sqlite",
     )
 

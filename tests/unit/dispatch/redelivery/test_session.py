@@ -157,7 +157,7 @@ def test_a_fold_of_large_messages_is_committed_by_their_bytes(tmp_path: Path, mo
             commit()
 
         monkeypatch.setattr(store, "commit", committed)
-        context = dataclasses.replace(parts(None).context, subscriptions=world)
+        context = dataclasses.replace(parts(None).context, subscriptions=cast(Any, world))
         used = dataclasses.replace(parts(None), context=context)
         reading, results = cast(Any, Records(30, 4_000_000)), cast(Any, Records(0, 0))
         begun = session.RedeliverySession(used, store, reading, results, world.journal, world)

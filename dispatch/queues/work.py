@@ -145,7 +145,7 @@ class Queues:
         return tuple(self._figures_of(name, queue) for name, queue in self._queues.items())
 
     def _figures_of(self, name: str, queue: Queue) -> QueueFigures:
-        servers, flight = queue.servers.all(), queue.lane.flight
+        servers, flight = list(queue.servers.values()), queue.lane.flight
         busy = [(each.id, min(each.under_way)) for each in servers if each.under_way]
         sick = [each for each in servers if self._parts.endpoints.get(each.endpoint).breaker != "closed"]
         return QueueFigures(
@@ -201,7 +201,7 @@ class Queues:
         left = queue.servers.know(serving)
         for server in left:
             self._forget(queue, server, now_ms)
-        for server in queue.servers.all():
+        for server in queue.servers.values():
             self._serving[server.id] = queue.lane.name
         if left:
             self._refused_by_all(queue, now_ms)
@@ -220,7 +220,7 @@ class Queues:
 
     def _refused_by_all(self, queue: Queue, now_ms: int) -> None:
         """A server that might have done a request has left: end what all others have refused."""
-        for waiting in list(self._backlog.refused_by_all(queue.lane.name, queue.servers.ids)):
+        for waiting in list(self._backlog.refused_by_all(queue.lane.name, frozenset(queue.servers))):
             why = all_refuse(len(queue.servers), "the others have left")
             decision = unpushed(waiting, Verdict("dead"), why)
             self._parts.outcomes.write_untried(queue.lane, waiting, decision, now_ms)
@@ -311,7 +311,7 @@ class Queues:
             queue.gone.add(server.id)
             self._know(queue, now_ms)
         sick = server.id not in queue.servers or self._parts.endpoints.get(server.endpoint).breaker != "closed"
-        sent = Sent(server.id, request.refused, queue.servers.ids, sick, probe)
+        sent = Sent(server.id, request.refused, frozenset(queue.servers), sick, probe)
         first = together[0]._replace(tries=tries)
         (verdict, tries, why, _), again, refused = decide(
             first, push, outcome, sent, policy, now_ms, self._parts.chance()
@@ -344,7 +344,7 @@ class Queues:
             if not len(queue.servers):
                 self._drop(lane.name)
         # Must be last: a slot that no server here needs is for another.
-        for server in [each for each in queue.servers.all() if each.id in self._named]:
+        for server in [each for each in queue.servers.values() if each.id in self._named]:
             del self._named[server.id]
             self._parts.pushes.pass_on(server.endpoint, now_ms)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -94,35 +94,21 @@ class Choice:
         return head
 
 
-class RetryLanes:
-    """Used by one thread. In memory are only the lanes, a few hundred bytes each."""
+class RetryLanes(dict[str, RetryLane]):
+    """The lanes in which something waits, by name. Used by one thread. In memory are only the lanes, a few hundred
+    bytes each."""
 
     def __init__(self, store: ParkedStore, held: HeldLanes, subscriptions: RoutingView) -> None:
+        super().__init__()
         self._store = store
         self._held = held
         self._subscriptions = subscriptions
-        self._lanes: dict[str, RetryLane] = {}
         self._turns: TimerQueue[str] = TimerQueue()
 
-    def __len__(self) -> int:
-        return len(self._lanes)
-
-    def __iter__(self) -> Iterator[RetryLane]:
-        return iter(self._lanes.values())
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._lanes
-
-    def __getitem__(self, name: str) -> RetryLane:
-        return self._lanes[name]
-
-    def get(self, name: str) -> RetryLane | None:
-        return self._lanes.get(name)
-
     def found(self, name: str, now_ms: int) -> None:
-        lane = self._lanes.get(name)
+        lane = self.get(name)
         if lane is None:
-            lane = self._lanes[name] = RetryLane(name)
+            lane = self[name] = RetryLane(name)
         lane.expires_ms = 0
         if self._held.is_found(name):
             # It comes behind others, and has its turn after theirs; but it may be older than they are.
@@ -154,7 +140,7 @@ class RetryLanes:
 
     def forget(self, lane: RetryLane) -> None:
         self.let_pass(lane)
-        del self._lanes[lane.name]
+        del self[lane.name]
         self._turns.cancel(lane.name)
 
     def turn(self, lane: RetryLane, at_ms: int) -> None:
@@ -170,7 +156,7 @@ class RetryLanes:
 
     def take_turn(self, now_ms: int) -> RetryLane | None:
         name = self._turns.pop(now_ms)
-        return None if name is None else self._lanes[name]
+        return None if name is None else self[name]
 
     def overdue(self, now_ms: int) -> int:
         """How many are due, counted up to some thousands."""

@@ -229,7 +229,7 @@ class Redelivery:
         back_ms = self._clock.put_back_ms()
         if back_ms:
             logger.warning("the clock was put back by %.0f s: deliveries tried later than now are due", back_ms / 1000)
-            self._lanes.go_on([lane.name for lane in self._lanes], self._clock.now_ms())
+            self._lanes.go_on(list(self._lanes), self._clock.now_ms())
             self._queues.clock_put_back(self._clock.now_ms())
 
     def _serve(self, lane: RetryLane, now_ms: int) -> bool:
